@@ -1,0 +1,88 @@
+"""Every error mirrorlake raises on purpose: one base class, one class per meaning.
+
+A message says what was found and where (file, row, column), then `Hint:` and the fix.
+"""
+
+from __future__ import annotations
+
+
+class MirrorlakeError(Exception):
+    """Base of all errors of this package.
+
+    Args:
+        message: what was found.
+        hint: what to do about it; shown after `Hint:`.
+        file: the file's name as published, if one is at fault.
+        row: the row's position in that file, counted from 1.
+        column: the column's name.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        file: str | None = None,
+        row: int | None = None,
+        column: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.file = file
+        self.row = row
+        self.column = column
+
+    def __str__(self) -> str:
+        where = [
+            f"{label} {value}"
+            for label, value in (("file", self.file), ("row", self.row), ("column", self.column))
+            if value is not None
+        ]
+        text = f"{self.message} [{', '.join(where)}]" if where else self.message
+        return f"{text} Hint: {self.hint}" if self.hint else text
+
+    def as_dict(self) -> dict[str, object]:
+        """The error as the commands' `--json` shows it."""
+        text = f"{self.message} Hint: {self.hint}" if self.hint else self.message
+        return {"message": text, "file": self.file, "row": self.row, "column": self.column}
+
+
+class UsageError(MirrorlakeError):
+    """A call or a command that makes no sense as written (exit status 2)."""
+
+
+class SetupError(MirrorlakeError):
+    """The machine lacks something: Java, the Delta jars, the network at first start."""
+
+
+class InvalidNameError(MirrorlakeError):
+    """A table, schema or file name that can't be used."""
+
+
+class MetadataError(MirrorlakeError):
+    """A `_metadata.json` that can't be read, or that contradicts an earlier one."""
+
+
+class DataFileError(MirrorlakeError):
+    """A published file that can't be read or whose rows can't be applied."""
+
+
+class SchemaError(MirrorlakeError):
+    """A column whose type is not supported or doesn't fit the table."""
+
+
+class SequenceError(MirrorlakeError):
+    """A file number that is used twice, out of range, or changed after it was planned."""
+
+
+class TableNotFoundError(MirrorlakeError):
+    """No such table in the lake."""
+
+
+class QueryError(MirrorlakeError):
+    """Spark refused or failed a query."""
+
+
+class NotebookError(MirrorlakeError):
+    """A notebook of a plan failed."""

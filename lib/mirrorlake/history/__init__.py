@@ -1,0 +1,1 @@
+"""A table's past: queries over versions and moments."""

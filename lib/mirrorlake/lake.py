@@ -1,0 +1,138 @@
+"""A lake: `Files/` and `Tables/` under one root, and the way to everything in it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from mirrorlake.landing.publisher import Partner, Publisher
+from mirrorlake.mirror.engine import Engine, status_report
+from mirrorlake.mirror.state import Report
+from mirrorlake.mirror.steps import StepListener, ignore
+from mirrorlake.mirror.table_cycle import MirrorOptions
+from mirrorlake.names import TABLES, ZONE, TableName
+from mirrorlake.storage import Storage
+from mirrorlake.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Lake:
+    """One lake.
+
+    Args:
+        root: a path, or a URI of an object store. It need not exist yet.
+        spark: the session to use; by default the running one, or one that is started when the
+            first thing needs it. Publishing never does.
+
+    Example:
+        >>> import tempfile
+        >>> lake = Lake(tempfile.mkdtemp())
+        >>> lake.publisher("inventory", keys=["id"]).upsert([{"id": 1, "item": "bolt"}]).rows
+        1
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, spark: SparkSession | None = None) -> None:
+        self.storage = Storage(root)
+        self._spark = spark
+
+    def __repr__(self) -> str:
+        return f"Lake({self.storage.root!r})"
+
+    @property
+    def landing_zone(self) -> str:
+        """Where applications publish: a full path or URI."""
+        return self.storage.path(ZONE)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, started now if there is none."""
+        if self._spark is None:
+            from mirrorlake.spark.session import get_spark
+
+            self._spark = get_spark()
+        return self._spark
+
+    def publisher(
+        self,
+        table: str | TableName,
+        *,
+        keys: list[str] | tuple[str, ...] = (),
+        partner: Partner | None = None,
+    ) -> Publisher:
+        """The publisher of one table; see `Publisher`."""
+        return Publisher(self.storage, _named(table), keys=keys, partner=partner)
+
+    def mirror(
+        self,
+        table: str | TableName | None = None,
+        *,
+        options: MirrorOptions | None = None,
+        on_step: StepListener = ignore,
+    ) -> Report:
+        """Runs one cycle of the mirror.
+
+        Args:
+            table: only this one; by default all of the landing zone.
+            options: bounds of the cycle.
+            on_step: hears of every finished step of every table.
+
+        Returns:
+            A line a table. A table that failed has its error there; the others went on.
+        """
+        engine = Engine(self.storage, lambda: self.spark, options, on_step)
+        return engine.run_cycle(None if table is None else _named(table))
+
+    def status(self) -> Report:
+        """How each table stands, from a listing and the kept state; needs no Spark."""
+        return status_report(self.storage)
+
+    def tables(self) -> list[TableName]:
+        """The Delta tables of the lake, ordered by name."""
+        found: list[TableName] = []
+        for folder in self.storage.list(TABLES).folders:
+            inner = self.storage.list(f"{TABLES}/{folder}").folders
+            if "_delta_log" in inner:
+                found.append(TableName(None, folder))
+                continue
+            for name in inner:
+                log = self.storage.list(f"{TABLES}/{folder}/{name}").folders
+                if "_delta_log" in log:
+                    found.append(TableName(folder, name))
+        return sorted(found, key=lambda table: (table.schema or "", table.name))
+
+    def table(self, name: str | TableName) -> Table:
+        """One Delta table.
+
+        Raises:
+            TableNotFoundError: there is none of that name.
+        """
+        return Table(self.spark, self.storage, _named(name))
+
+    def find(self, name: TableName) -> TableName | None:
+        """The lake's own spelling of a table's name: exact, else the only one but for case."""
+        tables = self.tables()
+        if name in tables:
+            return name
+        wanted = str(name).lower()
+        alike = [table for table in tables if str(table).lower() == wanted]
+        return alike[0] if len(alike) == 1 else None
+
+    def sql(self, query: str) -> DataFrame:
+        """Runs a query over the lake's tables.
+
+        Tables go by `name`, `schema.name`, `name@v2`, or `name@20240428091500000`.
+
+        Raises:
+            QueryError: Spark refused it.
+            TableNotFoundError: a version is asked of a table that isn't there.
+        """
+        from mirrorlake.history.sql import run_query
+
+        return run_query(self, query)
+
+
+def _named(table: str | TableName) -> TableName:
+    return table if isinstance(table, TableName) else TableName.parse(table)
+

@@ -1,0 +1,241 @@
+"""Publishes changes of one table as numbered Parquet files. Needs no Spark.
+
+A batch is written under a hidden name, checked, and then takes the next number by a rename that
+never overwrites: any number of writers lose nothing, and one that dies blocks nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mirrorlake.delta_log import read_snapshot
+from mirrorlake.errors import MirrorlakeError, SchemaError, UsageError
+from mirrorlake import names
+from mirrorlake.landing.check import FileFacts, footer_columns, inspect_file
+from mirrorlake.landing.identity import read_identity
+from mirrorlake.landing.markers import MARKER, Marker
+from mirrorlake.landing.metadata import TableMetadata, declare_keys
+from mirrorlake.landing.sources import cast_batch, open_source, target_schema
+from mirrorlake.landing.types import fits
+from mirrorlake.landing.zone import list_folder
+from mirrorlake.storage import Storage, to_json
+
+
+@dataclass(frozen=True)
+class Partner:
+    """Who publishes into a zone, for its `_partnerEvents.json`."""
+
+    name: str = "mirrorlake"
+    source_type: str = "Python"
+    source_version: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """The file's content, with the format's field names."""
+        source = {"sourceType": self.source_type, "sourceVersion": self.source_version}
+        return {
+            "partnerName": self.name,
+            "sourceInfo": source | {"additionalInformation": {}},
+        }
+
+
+@dataclass(frozen=True)
+class Published:
+    """One batch as it now lies in the zone; `file` is None if there was nothing to publish."""
+
+    table: str
+    file: str | None
+    rows: int
+    bytes: int
+
+    def __repr__(self) -> str:
+        if self.file is None:
+            return f"{self.table}: no rows, nothing published"
+        return f"{self.table}: {self.file}, {self.rows:,} rows, {self.bytes:,} bytes"
+
+
+class Publisher:
+    """Publishes batches of one table, in order.
+
+    Args:
+        storage: the lake's files.
+        table: which table.
+        keys: the key columns. May be left out where `_metadata.json` has them, or for a table
+            that only grows. Once declared they stay.
+        partner: who publishes.
+
+    Raises:
+        MetadataError: other keys are declared already, or the file that has them is broken.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        table: names.TableName,
+        *,
+        keys: list[str] | tuple[str, ...] = (),
+        partner: Partner | None = None,
+    ) -> None:
+        self._storage = storage
+        self.table = table
+        self._metadata: TableMetadata = declare_keys(storage, table, tuple(keys))
+        self._known: dict[str, str] | None = None
+        events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
+        storage.create(events, to_json((partner or Partner()).document()))
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The table's key columns."""
+        return self._metadata.keys
+
+    def insert(self, rows: Any) -> Published:
+        """Rows to add, without a look for duplicate keys (marker 0)."""
+        return self._publish(rows, Marker.INSERT)
+
+    def update(self, rows: Any) -> Published:
+        """Rows to replace whole, by key; added where the key is missing (marker 1)."""
+        return self._publish(rows, Marker.UPDATE)
+
+    def delete(self, rows: Any) -> Published:
+        """Keys to remove; further columns are ignored, missing keys too (marker 2)."""
+        return self._publish(rows, Marker.DELETE)
+
+    def upsert(self, rows: Any) -> Published:
+        """Rows to replace whole, by key, or else to add (marker 4)."""
+        return self._publish(rows, Marker.UPSERT)
+
+    def write(self, rows: Any) -> Published:
+        """Rows that carry their own `__rowMarker__`; without that column, an initial load.
+
+        Args:
+            rows: see `open_source` for all that holds rows; the same for the other verbs.
+
+        Raises:
+            MirrorlakeError: the batch is not sound; nothing of it is visible then.
+        """
+        return self._publish(rows, None)
+
+    def _publish(self, rows: Any, marker: Marker | None) -> Published:
+        reader = open_source(rows)
+        if reader is None:
+            return Published(str(self.table), None, 0, 0)
+        label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
+        if self._known is None:
+            self._known = self._known_columns()
+        known = self._known
+        staged = f"{self.table.folder}/_{uuid.uuid4().hex}.parquet"
+        try:
+            self._stage(reader, staged, marker, known)
+            facts = inspect_file(self._storage, staged, self._metadata, name=label)
+            _check_fits(facts, known)
+            name = self._claim(staged)
+        except BaseException:
+            self._storage.delete(staged)
+            raise
+        for column, kind in facts.columns.items():
+            if kind.table != "void":
+                known.setdefault(column.lower(), kind.table)
+        return Published(str(self.table), name, facts.row_count, facts.size)
+
+    def _stage(
+        self,
+        reader: pa.RecordBatchReader,
+        path: str,
+        marker: Marker | None,
+        known: dict[str, str],
+    ) -> None:
+        found = reader.schema
+        has_marker = any(name.lower() == MARKER.lower() for name in found.names)
+        if marker is not None and has_marker:
+            raise UsageError(
+                f"The rows carry {MARKER} themselves.", hint="publish them with write()."
+            )
+        if marker is Marker.DELETE and self.keys:
+            wanted = {key.lower() for key in self.keys}
+            found = pa.schema([column for column in found if column.name.lower() in wanted])
+            if not found.names:
+                raise SchemaError("None of the key columns is in the rows.", column=self.keys[0])
+        schema = target_schema(found, known)
+        whole = schema
+        if marker is not None:
+            # The format's newer documents want the marker last.
+            whole = schema.append(pa.field(MARKER, pa.int32()))
+        before = 0
+        with (
+            self._storage.open_writer(path) as sink,
+            pq.ParquetWriter(sink, whole, compression="zstd") as writer,
+        ):
+            for batch in reader:
+                ready = cast_batch(batch, schema, before)
+                before += ready.num_rows
+                if marker is not None:
+                    column = pa.repeat(pa.scalar(int(marker), pa.int32()), ready.num_rows)
+                    ready = pa.RecordBatch.from_arrays([*ready.columns, column], schema=whole)
+                writer.write_batch(ready)
+
+    def _claim(self, staged: str) -> str:
+        folder = self.table.folder
+        number = self._last_number() + 1
+        while True:
+            name = names.file_name(number)
+            if not self._storage.rename(staged, f"{folder}/{name}"):
+                number += 1
+                continue
+            if not self._was_processed(name):
+                return name
+            # This writer was so slow that its number was applied and moved away meanwhile.
+            self._storage.rename(f"{folder}/{name}", staged)
+            number = self._last_number() + 1
+
+    def _last_number(self) -> int:
+        numbered = list_folder(self._storage, self.table).numbered
+        if numbered:
+            return max(numbered)
+        found = [
+            number
+            for folder in (names.PROCESSED, names.READY_TO_DELETE)
+            for entry in self._storage.list(f"{self.table.folder}/{folder}").files
+            if (number := names.file_number(entry.name)) is not None
+        ]
+        return max(found, default=0)
+
+    def _was_processed(self, name: str) -> bool:
+        return any(
+            self._storage.exists(f"{self.table.folder}/{folder}/{name}")
+            for folder in (names.PROCESSED, names.READY_TO_DELETE)
+        )
+
+    def _known_columns(self) -> dict[str, str]:
+        """The table's columns so far, lower case: mirrored ones, then those still in the zone."""
+        found: dict[str, str] = {}
+        identity = read_identity(self._storage, self.table)
+        snapshot = read_snapshot(self._storage, self.table.table_path) if identity else None
+        # A table that another incarnation of this folder left behind says nothing about this one.
+        if snapshot and identity and identity.app_id in snapshot.txns:
+            found = {name: kind for name, kind in snapshot.schema.items() if isinstance(kind, str)}
+        numbered = list_folder(self._storage, self.table).numbered
+        for number in sorted({*sorted(numbered)[:1], *sorted(numbered)[-1:]}):
+            path = f"{self.table.folder}/{numbered[number].name}"
+            # A file that can't be read is the mirror's to report, not the next publisher's.
+            with contextlib.suppress(MirrorlakeError, FileNotFoundError):
+                for name, column in footer_columns(self._storage, path).items():
+                    found.setdefault(name, column.table)
+        return {name.lower(): kind for name, kind in found.items() if kind != "void"}
+
+
+def _check_fits(facts: FileFacts, known: dict[str, str]) -> None:
+    for name, column in facts.columns.items():
+        table = known.get(name.lower())
+        if table is not None and not fits(column.table, table):
+            raise SchemaError(
+                f"Column {name!r} is {column.table}, but the table has {table}.",
+                file=facts.name,
+                column=name,
+                hint="a new type needs the table's folder made anew.",
+            )

@@ -1,0 +1,109 @@
+"""The landing zone's folders: which tables there are, and which numbered files each holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mirrorlake.errors import InvalidNameError, SequenceError
+from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName, file_name, file_number
+from mirrorlake.storage import Entry, Listing, Storage
+
+_LARGEST = 2**63 - 1  # Delta's txnVersion is a signed long
+
+
+@dataclass(frozen=True)
+class BadFolder:
+    """A folder of the zone that can't become a table, and why."""
+
+    schema: str | None
+    name: str
+    error: InvalidNameError
+
+    @property
+    def folder(self) -> str:
+        """The folder, relative to the lake's root."""
+        inner = "" if self.schema is None else f"{self.schema}{SCHEMA_SUFFIX}/"
+        return f"{ZONE}/{inner}{self.name}"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """One table's folder as listed.
+
+    Attributes:
+        numbered: its data files by number.
+        listing: everything directly in it.
+    """
+
+    table: TableName
+    numbered: dict[int, Entry]
+    listing: Listing
+
+    def pending(self, last: int) -> tuple[list[Entry], int | None]:
+        """The files that can be applied after number `last`, and the number that is missing.
+
+        Returns:
+            The consecutive files from `last + 1` on; and the first missing number if files lie
+            behind the gap, else None.
+        """
+        ready = []
+        number = last + 1
+        while number in self.numbered:
+            ready.append(self.numbered[number])
+            number += 1
+        blocked = any(found > number for found in self.numbered)
+        return ready, number if blocked else None
+
+    def backlog(self, last: int) -> int:
+        """How many files lie behind number `last`."""
+        return sum(1 for number in self.numbered if number > last)
+
+
+def find_tables(storage: Storage) -> Iterator[TableName | BadFolder]:
+    """Every table folder of the zone, in order; names starting with `_` are not looked at."""
+    for folder in storage.list(ZONE).folders:
+        if folder.startswith("_"):
+            continue
+        if folder.endswith(SCHEMA_SUFFIX):
+            schema = folder[: -len(SCHEMA_SUFFIX)]
+            for inner in storage.list(f"{ZONE}/{folder}").folders:
+                if not inner.startswith("_"):
+                    yield _named(schema, inner)
+        else:
+            yield _named(None, folder)
+
+
+def _named(schema: str | None, name: str) -> TableName | BadFolder:
+    try:
+        return TableName(schema, name)
+    except InvalidNameError as error:
+        return BadFolder(schema, name, error)
+
+
+def list_folder(storage: Storage, table: TableName) -> Folder:
+    """Lists a table's folder.
+
+    Raises:
+        SequenceError: a number is used by two files, is 0, or is too large.
+    """
+    listing = storage.list(table.folder)
+    numbered: dict[int, Entry] = {}
+    for entry in listing.files:
+        number = file_number(entry.name)
+        if number is None:
+            continue
+        if not 1 <= number <= _LARGEST:
+            raise SequenceError(
+                f"The number of {entry.name} is not between 1 and {_LARGEST}.",
+                file=entry.name,
+                hint=f"the first file is {file_name(1)}.",
+            )
+        if number in numbered:
+            raise SequenceError(
+                f"{entry.name} and {numbered[number].name} have the same number.",
+                file=entry.name,
+                hint="remove one of the two.",
+            )
+        numbered[number] = entry
+    return Folder(table, numbered, listing)

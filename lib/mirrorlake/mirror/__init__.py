@@ -1,0 +1,1 @@
+"""From the landing zone to Delta tables: what is pending, planned, collapsed, applied, reported."""

@@ -1,0 +1,177 @@
+"""Carries one plan out: one Delta commit, exactly once.
+
+The commit carries appId = table and incarnation, txnVersion = the plan's last number. With those
+set a session skips every further write, so each apply has a session of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.delta_log import Snapshot
+from mirrorlake.landing.check import FileFacts
+from mirrorlake.landing.identity import Identity
+from mirrorlake.landing.markers import Marker
+from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.mirror.batch import read_batch
+from mirrorlake.mirror.collapse import ACTION, APPEND, DELETE, REPLACE, collapse
+from mirrorlake.mirror.schema import Target, check_keys_known
+from mirrorlake.spark.session import new_session
+from mirrorlake.spark.sql import delta_name, literal, quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KEYS_PROPERTY = "mirrorlake.keys"
+INCARNATION_PROPERTY = "mirrorlake.incarnation"
+_APP_ID = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+@dataclass(frozen=True)
+class Work:
+    """All that one commit needs to know.
+
+    Attributes:
+        identity: whose files they are.
+        folder: the zone's folder, full path.
+        path: the Delta table, full path.
+        files: the plan's files, in order.
+        target: the table's columns after the commit.
+        metadata: what the folder declares.
+        snapshot: the table as it is, or None.
+        note: what the commit's userMetadata says.
+    """
+
+    identity: Identity
+    folder: str
+    path: str
+    files: tuple[FileFacts, ...]
+    target: Target
+    metadata: TableMetadata
+    snapshot: Snapshot | None
+    note: dict[str, Any]
+
+    @property
+    def last(self) -> int:
+        """The last file's number."""
+        return int(self.files[-1].name[:20])
+
+    @property
+    def recreated(self) -> bool:
+        """Whether the table there belongs to an earlier life of the folder."""
+        return is_of_another_life(self.snapshot, self.identity)
+
+    @property
+    def keys_are_new(self) -> bool:
+        """Whether the folder declares keys that the table does not know yet."""
+        known = self.snapshot.properties.get(KEYS_PROPERTY) if self.snapshot else None
+        return known is not None and tuple(json.loads(known)) != self.metadata.keys
+
+    @property
+    def rows(self) -> Counter[Marker]:
+        """Rows by operation, over all files."""
+        return sum((file.rows for file in self.files), Counter())
+
+
+def is_of_another_life(snapshot: Snapshot | None, identity: Identity) -> bool:
+    """Whether a table was filled from, or made for, an earlier incarnation of its folder."""
+    if snapshot is None or identity.app_id in snapshot.txns:
+        return False
+    made_for = snapshot.properties.get(INCARNATION_PROPERTY)
+    return bool(snapshot.txns) or made_for != identity.incarnation
+
+
+def create_table(spark: SparkSession, work: Work) -> None:
+    """Version 0: no rows yet, but all properties, so that feed and row ids cover everything."""
+    columns = ", ".join(f"{quote(name)} {kind}" for name, kind in work.target.columns.items())
+    properties = {
+        "delta.enableChangeDataFeed": "true",
+        "delta.enableRowTracking": "true",
+        KEYS_PROPERTY: json.dumps(list(work.metadata.keys), ensure_ascii=False),
+        INCARNATION_PROPERTY: work.identity.incarnation,
+    }
+    listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
+    new_session(spark).sql(
+        f"CREATE TABLE IF NOT EXISTS {delta_name(work.path)} ({columns})"
+        f" USING delta TBLPROPERTIES ({listed})"
+    )
+
+
+def set_keys(spark: SparkSession, work: Work) -> None:
+    """Writes keys that were declared after the table was made into its properties."""
+    keys = literal(json.dumps(list(work.metadata.keys), ensure_ascii=False))
+    new_session(spark).sql(
+        f"ALTER TABLE {delta_name(work.path)} SET TBLPROPERTIES ({literal(KEYS_PROPERTY)} = {keys})"
+    )
+
+
+def apply_work(spark: SparkSession, work: Work) -> None:
+    """Commits the plan's files to the existing table; nothing happens if that is done already."""
+    session = new_session(spark)
+    markers = {marker for marker, count in work.rows.items() if count}
+    ordered = bool(markers - {Marker.INSERT})
+    default = Marker.UPSERT if work.metadata.upsert_by_default else Marker.INSERT
+    batch = read_batch(
+        session, work.folder, work.files, work.target, default=default, ordered=ordered
+    )
+    if not ordered:
+        _write(batch, work)
+        return
+    keys = check_keys_known(work.metadata.keys, work.target)
+    changes = collapse(batch, keys, markers)
+    if work.recreated:
+        kept = changes.where(changes[ACTION].isin(REPLACE, APPEND))
+        _write(kept.drop(ACTION), work)
+        return
+    _merge(session, changes, keys, work)
+
+
+def _write(rows: DataFrame, work: Work) -> None:
+    options = {
+        "txnAppId": work.identity.app_id,
+        "txnVersion": str(work.last),
+        "userMetadata": json.dumps(work.note),
+    }
+    mode = "append"
+    if work.recreated:
+        mode = "overwrite"
+        options["overwriteSchema"] = "true"
+    elif work.target.added:
+        options["mergeSchema"] = "true"
+    rows.write.format("delta").options(**options).mode(mode).save(work.path)
+
+
+def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], work: Work) -> None:
+    view = f"changes_{uuid.uuid4().hex}"
+    changes.createOrReplaceTempView(view)
+    names = [quote(name) for name in work.target.columns]
+    action = f"s.{quote(ACTION)}"
+    on = " AND ".join(f"t.{quote(key)} = s.{quote(key)}" for key in keys)
+    evolution = "WITH SCHEMA EVOLUTION " if work.target.added else ""
+    statement = f"""
+        MERGE {evolution}INTO {delta_name(work.path)} t USING {view} s
+        ON {on} AND {action} <> '{APPEND}'
+        WHEN MATCHED AND {action} = '{DELETE}' THEN DELETE
+        WHEN MATCHED THEN UPDATE SET {", ".join(f"{name} = s.{name}" for name in names)}
+        WHEN NOT MATCHED AND {action} IN ('{REPLACE}', '{APPEND}')
+        THEN INSERT ({", ".join(names)}) VALUES ({", ".join(f"s.{name}" for name in names)})
+    """
+    confs = {
+        _APP_ID: work.identity.app_id,
+        _TXN_VERSION: str(work.last),
+        _USER_METADATA: json.dumps(work.note),
+    }
+    for name, value in confs.items():
+        session.conf.set(name, value)
+    try:
+        session.sql(statement)
+    finally:
+        for name in confs:
+            session.conf.unset(name)
+        session.catalog.dropTempView(view)

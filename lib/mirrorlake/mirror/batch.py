@@ -1,0 +1,91 @@
+"""A plan's files as one DataFrame in the table's columns, in the order of application."""
+
+from __future__ import annotations
+
+import re
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from mirrorlake.landing.check import FileFacts
+from mirrorlake.landing.markers import Marker
+from mirrorlake.mirror.collapse import MARKER, POSITION
+from mirrorlake.mirror.schema import Target
+from mirrorlake.spark.sql import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_ROWS = 2**40  # more rows than one file can hold; positions of later files start beyond
+_GLOB = re.compile(r"([\\{}\[\]*?])")
+
+
+def read_batch(
+    spark: SparkSession,
+    folder: str,
+    files: tuple[FileFacts, ...],
+    target: Target,
+    *,
+    default: Marker,
+    ordered: bool,
+) -> DataFrame:
+    """Reads the files, one scan per identical footer schema.
+
+    Args:
+        spark: the session of this apply.
+        folder: the full path of the table's folder in the zone.
+        files: the plan's files, in order.
+        target: the table's columns after the batch.
+        default: what rows without a marker ask for.
+        ordered: whether `MARKER` and `POSITION` are needed; an append needs neither.
+    """
+    groups: dict[tuple[object, ...], list[FileFacts]] = {}
+    for file in files:
+        schema = (file.marker, *((name, kind) for name, kind in file.columns.items()))
+        groups.setdefault(schema, []).append(file)
+    first = int(files[0].name[:20])
+    frames = [
+        _read_group(spark, folder, group, target, default=default, first=first, ordered=ordered)
+        for group in groups.values()
+    ]
+    return reduce(lambda left, right: left.unionAll(right), frames)
+
+
+def _read_group(
+    spark: SparkSession,
+    folder: str,
+    files: list[FileFacts],
+    target: Target,
+    *,
+    default: Marker,
+    first: int,
+    ordered: bool,
+) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    sample = files[0]
+    fields = [f"{quote(name)} {kind.read}" for name, kind in sample.columns.items()
+              if kind.read != "void"]
+    if sample.marker:
+        fields.append(f"{quote(sample.marker)} integer")
+    paths = [_GLOB.sub(r"\\\1", f"{folder}/{file.name}") for file in files]
+    raw = spark.read.schema(", ".join(fields)).parquet(*paths)
+    present = {name.lower(): (name, kind) for name, kind in sample.columns.items()}
+
+    def column(name: str, kind: str) -> Column:
+        source, found = present.get(name.lower(), (None, None))
+        if source is None or found is None or found.table == "void":
+            return F.lit(None).cast(kind).alias(name)
+        value = F.expr(found.convert.format(quote(source)))
+        return value.cast(kind).alias(name)
+
+    columns = [column(name, kind) for name, kind in target.columns.items()]
+    if not ordered:
+        return raw.select(*columns)
+    marker = F.lit(int(default)) if sample.marker is None else F.col(quote(sample.marker))
+    number = F.substring(F.col("_metadata.file_name"), 1, 20).cast("decimal(20,0)").cast("long")
+    position = (number - F.lit(first)) * F.lit(_ROWS) + F.col("_metadata.row_index")
+    return raw.select(
+        *columns,
+        F.coalesce(marker.cast("int"), F.lit(int(default))).alias(MARKER),
+        position.cast("long").alias(POSITION),
+    )

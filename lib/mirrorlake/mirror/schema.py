@@ -1,0 +1,73 @@
+"""The table's schema after a batch: its columns, then those the batch adds; never fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mirrorlake.errors import MetadataError, SchemaError
+from mirrorlake.landing.check import FileFacts
+from mirrorlake.landing.types import fits
+from mirrorlake.names import METADATA
+
+
+@dataclass(frozen=True)
+class Target:
+    """The columns of a table after a batch.
+
+    Attributes:
+        columns: name to type, the table's own first; types as Delta names them.
+        added: the names among them that the table does not have yet.
+    """
+
+    columns: dict[str, str]
+    added: tuple[str, ...]
+
+    def name_of(self, column: str) -> str:
+        """The table's spelling of a column, which is found without regard to case."""
+        return next(name for name in self.columns if name.lower() == column.lower())
+
+
+def plan_schema(table: dict[str, str], files: Iterable[FileFacts]) -> Target:
+    """The union of the table's columns and the files'.
+
+    A column that has only NULLs so far has no type yet and is left out until it has one.
+
+    Raises:
+        SchemaError: a file's column doesn't fit the type that the table or an earlier file gave it.
+    """
+    columns = dict(table)
+    spelling = {name.lower(): name for name in columns}
+    for file in files:
+        for column, kind in file.columns.items():
+            if kind.table == "void":
+                continue
+            name = spelling.setdefault(column.lower(), column)
+            known = columns.setdefault(name, kind.table)
+            if fits(kind.table, known):
+                continue
+            if name not in table and fits(known, kind.table):
+                columns[name] = kind.table  # not in the table yet: the wider of two files wins
+                continue
+            raise SchemaError(
+                f"Column {name!r} is {kind.table}, but the table has {known}.",
+                file=file.name,
+                column=name,
+                hint="delete the table's folder and publish it anew with the new type.",
+            )
+    return Target(columns, tuple(name for name in columns if name not in table))
+
+
+def check_keys_known(keys: tuple[str, ...], target: Target) -> tuple[str, ...]:
+    """The keys in the table's spelling.
+
+    Raises:
+        MetadataError: a key is no column of the table.
+    """
+    lower = {name.lower() for name in target.columns}
+    for key in keys:
+        if key.lower() not in lower:
+            raise MetadataError(
+                f"Key column {key!r} is no column of the table.", file=METADATA, column=key
+            )
+    return tuple(target.name_of(key) for key in keys)

@@ -1,0 +1,129 @@
+"""What the mirror knows of each table, kept between cycles, and how it is told to people.
+
+`Files/_mirrorlake/state.json` is a cache: all of it can be read again from the zone and the tables'
+logs. `Files/Monitoring/` has the same facts in the words of the original's API.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from mirrorlake.names import MONITORING, STATE
+from mirrorlake.storage import Storage, to_json
+
+FORMAT = 1
+_PATH = f"{STATE}/state.json"
+
+INITIALIZED = "Initialized"
+REPLICATING = "Replicating"
+FAILED = "Failed"
+RUNNING = "Running"
+
+
+@dataclass(frozen=True)
+class TableState:
+    """One table as it was after the last cycle that looked at it.
+
+    Attributes:
+        seen: when the folder's identity file was written; tells a recreated folder.
+        rows: operations applied so far, all markers counted.
+        bytes: sizes of the files applied so far.
+        synced: when the last commit was made, ISO-8601 UTC.
+        latency: seconds from the last applied file's publication to its commit.
+        error: message, file, row, column; or None when well.
+    """
+
+    schema: str | None
+    name: str
+    state: str = INITIALIZED
+    incarnation: str | None = None
+    seen: str | None = None
+    last_file: int = 0
+    version: int | None = None
+    rows: int = 0
+    bytes: int = 0
+    synced: str | None = None
+    latency: float | None = None
+    error: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """One table's line of a report.
+
+    Attributes:
+        rows: operations applied so far.
+        last_file: the number of the last applied file, 0 if none.
+        backlog_files: files published and not yet applied.
+        waiting_for: the number of the missing file that blocks later ones, or None.
+        lag_seconds: age of the oldest file not yet applied; 0 if there is none.
+    """
+
+    name: str
+    schema: str | None
+    state: str
+    rows: int
+    last_file: int
+    backlog_files: int
+    waiting_for: int | None
+    lag_seconds: float
+    error: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a cycle did, or how things stand: one line a table, ordered by name."""
+
+    tables: tuple[TableStatus, ...] = field(default=())
+
+    @property
+    def failed(self) -> tuple[TableStatus, ...]:
+        """The tables with an error."""
+        return tuple(table for table in self.tables if table.error)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `--json` prints."""
+        return {"tables": [asdict(table) for table in self.tables]}
+
+    def __repr__(self) -> str:
+        rows = sum(table.rows for table in self.tables)
+        text = f"{len(self.tables)} tables, {rows:,} rows applied so far"
+        return f"{text}, {len(self.failed)} failed" if self.failed else text
+
+
+def load_states(storage: Storage) -> dict[str, TableState]:
+    """The kept states by the table's folder; empty if there are none of a known format."""
+    document = storage.read_json(_PATH)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        return {}
+    return {folder: TableState(**entry) for folder, entry in document["tables"].items()}
+
+
+def save_states(storage: Storage, states: dict[str, TableState]) -> None:
+    """Writes cache and monitoring files."""
+    tables = {folder: asdict(state) for folder, state in sorted(states.items())}
+    storage.write(_PATH, to_json({"format": FORMAT, "tables": tables}))
+    lines = [_monitoring(state) for _, state in sorted(states.items())]
+    storage.write_json(f"{MONITORING}/tables.json", {"data": lines})
+    storage.write_json(f"{MONITORING}/replicator.json", {"status": RUNNING})
+
+
+def _monitoring(state: TableState) -> dict[str, Any]:
+    return {
+        "sourceSchemaName": state.schema,
+        "sourceTableName": state.name,
+        "status": state.state,
+        "metrics": {
+            "processedBytes": state.bytes,
+            "processedRows": state.rows,
+            "lastSyncDateTime": state.synced,
+            "lastSyncLatencyInSeconds": state.latency,
+        },
+        "error": state.error,
+    }
+
+
+def failed(state: TableState, error: dict[str, Any]) -> TableState:
+    """The same table, stopped by an error."""
+    return replace(state, state=FAILED, error=error)

@@ -1,0 +1,30 @@
+"""The steps of a table's cycle, in order; whoever listens hears of each when it is done.
+
+Progress displays listen, and so do the tests that kill the mirror between any two steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from mirrorlake.names import TableName
+
+
+class Step(Enum):
+    """What has just been done for a table."""
+
+    LISTED = "listed"
+    IDENTIFIED = "identified"
+    CHECKED = "checked"
+    PLANNED = "planned"
+    CREATED = "created"
+    COMMITTED = "committed"
+    MOVED = "moved"
+
+
+StepListener = Callable[[TableName, Step], None]
+
+
+def ignore(_table: TableName, _step: Step) -> None:
+    """A listener that does not care."""

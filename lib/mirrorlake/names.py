@@ -1,0 +1,131 @@
+"""Names and places in a lake: tables, schemas, folders, numbered files.
+
+Names from outside are data. What is checked here may become one folder's name and nothing more.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+from mirrorlake.errors import InvalidNameError
+
+ZONE = "Files/LandingZone"
+TABLES = "Tables"
+STATE = "Files/_mirrorlake"
+MONITORING = "Files/Monitoring"
+PROCESSED = "_ProcessedFiles"
+READY_TO_DELETE = "_FilesReadyToDelete"
+METADATA = "_metadata.json"
+PARTNER_EVENTS = "_partnerEvents.json"
+IDENTITY = "_mirrorlake.json"
+SCHEMA_SUFFIX = ".schema"
+
+_NUMBERED = re.compile(r"(\d{20})(\.[A-Za-z0-9]+)?\Z", re.ASCII)
+_FORBIDDEN = "/\\:"
+_PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
+
+
+@dataclass(frozen=True, order=True)
+class TableName:
+    """A table's name, with its schema where there is one.
+
+    Raises:
+        InvalidNameError: a part could leave its folder, is hidden, or can't be a folder's name.
+    """
+
+    schema: str | None
+    name: str
+
+    def __post_init__(self) -> None:
+        for part in (self.schema, self.name):
+            if part is not None:
+                check_part(part)
+        if self.schema is None and self.name.lower().endswith(SCHEMA_SUFFIX):
+            raise InvalidNameError(
+                f"Table name {self.name!r} ends like a schema's folder.",
+                hint=f"a table's name must not end with {SCHEMA_SUFFIX}.",
+            )
+
+    def __str__(self) -> str:
+        parts = [self.name] if self.schema is None else [self.schema, self.name]
+        return ".".join(f"`{p.replace('`', '``')}`" if "." in p or "`" in p else p for p in parts)
+
+    @property
+    def folder(self) -> str:
+        """The table's folder in the landing zone, relative to the lake's root."""
+        inner = "" if self.schema is None else f"{self.schema}{SCHEMA_SUFFIX}/"
+        return f"{ZONE}/{inner}{self.name}"
+
+    @property
+    def table_path(self) -> str:
+        """The Delta table's folder, relative to the lake's root."""
+        inner = "" if self.schema is None else f"{self.schema}/"
+        return f"{TABLES}/{inner}{self.name}"
+
+    @property
+    def state_path(self) -> str:
+        """Where the engine keeps this table's plans; `.schema` keeps two tables apart."""
+        inner = "" if self.schema is None else f"{self.schema}{SCHEMA_SUFFIX}/"
+        return f"{STATE}/plans/{inner}{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> TableName:
+        """Reads `table`, `schema.table`, or either with parts in backticks."""
+        parts: list[str] = []
+        position = 0
+        while True:
+            match = _PART.match(text, position)
+            if match is None:
+                raise InvalidNameError(
+                    f"{text!r} is not a table name.", hint="write table or schema.table."
+                )
+            parts.append(match[2] if match[1] is None else match[1].replace("``", "`"))
+            position = match.end()
+            if position == len(text):
+                break
+            if text[position] != ".":
+                raise InvalidNameError(
+                    f"{text!r} is not a table name.", hint="put odd parts into backticks."
+                )
+            position += 1
+        if len(parts) > 2:
+            raise InvalidNameError(
+                f"{text!r} has {len(parts)} parts.", hint="write table or schema.table."
+            )
+        return cls(parts[0] if len(parts) == 2 else None, parts[-1])
+
+
+def check_part(part: str) -> None:
+    """Refuses what can't be the name of one visible folder.
+
+    Raises:
+        InvalidNameError: with what is wrong about it.
+    """
+    problem = ""
+    if not part or part.isspace():
+        problem = "is empty"
+    elif part in (".", ".."):
+        problem = "would leave its folder"
+    elif part.startswith(("_", ".")):
+        problem = f"starts with {part[0]!r}, which hides a folder"
+    elif any(char in _FORBIDDEN for char in part):
+        problem = "has one of / \\ : in it"
+    elif any(unicodedata.category(char) in ("Cc", "Cs") for char in part):
+        problem = "has a control character in it"
+    elif len(part.encode()) > 200:
+        problem = "is longer than 200 bytes"
+    if problem:
+        raise InvalidNameError(f"The name {part!r} {problem}.", hint="rename the folder.")
+
+
+def file_name(number: int, extension: str = ".parquet") -> str:
+    """The name of the numbered data file: 20 digits, counted from 1."""
+    return f"{number:020d}{extension}"
+
+
+def file_number(name: str) -> int | None:
+    """The number in a data file's name, or None if the name is not one of a data file."""
+    match = _NUMBERED.match(name)
+    return int(match[1]) if match else None

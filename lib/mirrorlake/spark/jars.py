@@ -1,0 +1,107 @@
+"""The five Delta jars: fetched once by Spark's own resolver, checked, kept in the cache.
+
+The resolver honours the user's Ivy and Maven settings (`spark.jars.ivySettings` in
+`spark-defaults.conf`, the `DEFAULT_ARTIFACT_REPOSITORY` variable), so no host is named here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from mirrorlake.errors import SetupError
+from mirrorlake.places import cache
+
+VERSION = "4.4.0"
+SHA256 = {
+    "delta-spark_4.1_2.13": "75a9400986853c061f5109f012547de2545a5759e5e752e5ef633dabe16a4f10",
+    "delta-storage": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
+    "delta-kernel-api": "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11",
+    "delta-kernel-defaults": "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b",
+    "delta-kernel-unitycatalog": "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa",
+}
+# Everything else that Delta names comes with Spark, or is not needed to read and write tables.
+_EXCLUDED = "org.*:*,com.*:*,net.*:*,io.netty*:*,io.unitycatalog*:*,javax.*:*,jakarta.*:*"
+
+
+def delta_jars() -> list[Path]:
+    """The jars on this machine, fetched now if they are not in the cache yet.
+
+    Raises:
+        SetupError: they can't be fetched, or what was fetched is not what was pinned.
+    """
+    folder = cache() / "jars" / VERSION
+    jars = [folder / f"{name}-{VERSION}.jar" for name in SHA256]
+    if not (folder / "checked").is_file():
+        _fetch(folder)
+    if missing := [jar.name for jar in jars if not jar.is_file()]:
+        raise SetupError(
+            f"{', '.join(missing)} is gone from the cache.", hint=f"delete {folder} and try again."
+        )
+    return jars
+
+
+def _fetch(folder: Path) -> None:
+    if sys.stderr is not None:
+        print("mirrorlake: fetching the five Delta jars (12 MB, once) …", file=sys.stderr)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        resolved = _resolve(Path(scratch))
+        staged = Path(scratch) / "checked"
+        staged.mkdir()
+        for name, pinned in SHA256.items():
+            source = resolved / f"io.delta_{name}-{VERSION}.jar"
+            actual = _sha256(source)
+            if actual != pinned:
+                raise SetupError(
+                    f"{name}-{VERSION}.jar has SHA-256 {actual}, not the pinned {pinned}.",
+                    hint="look at what your Maven mirror serves, empty its cache, and try again.",
+                )
+            shutil.move(source, staged / f"{name}-{VERSION}.jar")
+        (staged / "checked").touch()
+        # Another process may have been quicker; its jars are as good.
+        if not (folder / "checked").is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                staged.rename(folder)
+            except OSError:
+                if not (folder / "checked").is_file():
+                    raise
+
+
+def _resolve(scratch: Path) -> Path:
+    import pyspark
+
+    program = scratch / "nothing.py"
+    program.touch()
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    packages = ",".join(f"io.delta:{name}:{VERSION}" for name in SHA256)
+    command = [
+        *(str(submit), "--master", "local[1]", "--packages", packages),
+        *("--exclude-packages", _EXCLUDED, "--conf", f"spark.jars.ivy={scratch / 'ivy'}"),
+        str(program),
+    ]
+    environment = {k: v for k, v in os.environ.items() if k != "SPARK_REMOTE"}
+    environment["PYSPARK_PYTHON"] = environment["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode != 0:
+        wanted = ("unresolved", "not found", "UnknownHost", "Exception", "Connection", "refused")
+        lines = (done.stdout + done.stderr).splitlines()
+        telling = [line.strip() for line in lines if any(word in line for word in wanted)]
+        raise SetupError(
+            f"The Delta jars could not be fetched: {' | '.join(telling[:3]) or lines[-1:]}.",
+            hint="the first start needs a Maven repository: check the network, or name your own"
+            " in the DEFAULT_ARTIFACT_REPOSITORY variable.",
+        )
+    return scratch / "ivy" / "jars"
+
+
+def _sha256(path: Path) -> str:
+    if not path.is_file():
+        raise SetupError(f"The resolver did not bring {path.name}.", hint="try again.")
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,149 @@
+"""Starts or joins Spark: local by default, a cluster or a Connect server where one is named.
+
+Nothing local is forced when `SPARK_REMOTE`, `SPARK_MASTER`, spark-submit or a running session says
+otherwise. The profiles: `notebook` starts quickly and suits small data, `batch` suits long jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirrorlake.errors import SetupError, UsageError
+from mirrorlake.places import cache
+from mirrorlake.spark import jars
+from mirrorlake.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROFILES = ("notebook", "batch")
+_DAY = 86_400
+
+# What every session needs for the same results everywhere.
+SESSION_CONFS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
+    "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",
+}
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+}
+_PROFILE = {
+    "notebook": {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+    },
+    "batch": {"spark.databricks.delta.snapshotPartitions": "2"},
+}
+_FLAGS = {"notebook": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "batch": "-XX:+UseParallelGC"}
+
+
+def get_spark(profile: str | None = None) -> SparkSession:
+    """The running session, or a new one.
+
+    Args:
+        profile: `notebook` or `batch`; by default what `MIRRORLAKE_PROFILE` says, else `notebook`.
+
+    Raises:
+        SetupError: no usable Java, no jars, or Spark did not start; with the fix.
+    """
+    from pyspark.sql import SparkSession
+
+    profile = profile or os.environ.get("MIRRORLAKE_PROFILE") or "notebook"
+    if profile not in PROFILES:
+        raise UsageError(f"There is no profile {profile!r}.", hint=f"choose one of {PROFILES}.")
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return prepare(running)
+    builder = SparkSession.builder
+    if os.environ.get("SPARK_REMOTE"):
+        return prepare(builder.getOrCreate())
+    for name, value in (_DELTA | SESSION_CONFS).items():
+        builder = builder.config(name, value)
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # under spark-submit: its choices stand
+        return prepare(builder.getOrCreate())
+    builder = builder.appName("mirrorlake")
+    paths = [str(path) for path in _launch_environment()]
+    builder = builder.config("spark.driver.extraClassPath", os.pathsep.join(paths))
+    if master := os.environ.get("SPARK_MASTER"):
+        builder = builder.master(master).config("spark.jars", ",".join(paths))
+    else:
+        builder = builder.master("local[*]")
+        for name, value in (_LOCAL | _PROFILE[profile]).items():
+            builder = builder.config(name, value)
+        builder = builder.config("spark.driver.memory", f"{driver_memory_mib()}m")
+        builder = builder.config("spark.driver.extraJavaOptions", _FLAGS[profile])
+    with _quiet_launch() as log:
+        try:
+            return builder.getOrCreate()
+        except Exception as error:
+            tail = " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
+            raise SetupError(f"Spark did not start: {error} {tail}", hint=f"see {log}.") from error
+
+
+def prepare(spark: SparkSession) -> SparkSession:
+    """Sets what mirrorlake needs on somebody else's session."""
+    # PySpark logs every refused query as a page of JSON; the exception says it all.
+    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    for name, value in SESSION_CONFS.items():
+        spark.conf.set(name, value)
+    return spark
+
+
+def new_session(spark: SparkSession) -> SparkSession:
+    """A session of its own on the same engine: own settings, own temporary views."""
+    return prepare(spark.newSession())
+
+
+def driver_memory_mib() -> int:
+    """Half of the memory this process may use, between 1 and 16 GiB."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+        total = min(total, int(text))
+    return max(1024, min(16 * 1024, total // 2 // 2**20))
+
+
+def _launch_environment() -> list[Path]:
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    # Python workers must be this very Python, not whatever the PATH has.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return jars.delta_jars()
+
+
+@contextlib.contextmanager
+def _quiet_launch() -> Iterator[Path]:
+    """Points file descriptor 2 at a log while the JVM is launched, which keeps it for good.
+
+    The JVM writes to the descriptor itself: its warnings would land in the notebook's cell.
+    """
+    folder = cache() / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("spark-*.log"):
+        if time.time() - old.stat().st_mtime > 7 * _DAY:
+            old.unlink(missing_ok=True)
+    handle, name = tempfile.mkstemp(prefix="spark-", suffix=".log", dir=folder)
+    saved = os.dup(2)
+    try:
+        os.dup2(handle, 2)
+        yield Path(name)
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(handle)

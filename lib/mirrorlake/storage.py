@@ -1,0 +1,178 @@
+"""Files behind a path or a URI: list, read, create if absent, rename without overwrite, delete.
+
+Everything that must be atomic goes through obstore, which has the two operations that
+`pyarrow.fs` lacks: create-if-absent and rename-without-overwrite, on local disks and object stores.
+Paths are relative to the root, with `/` between the segments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Any, cast
+
+import obstore
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import LocalStore, from_url
+
+_URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of a listing."""
+
+    name: str
+    size: int
+    modified: datetime
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What lies directly in one folder, both parts ordered by name."""
+
+    folders: tuple[str, ...]
+    files: tuple[Entry, ...]
+
+    def file(self, name: str) -> Entry | None:
+        """The file of that name, or None."""
+        return next((entry for entry in self.files if entry.name == name), None)
+
+
+class Storage:
+    """The files of one lake.
+
+    Args:
+        root: a local path, or a URI that obstore understands (`s3://`, `az://`, `gs://`, `file://`).
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        text = os.fspath(root)
+        if text.startswith("file://"):
+            text = text.removeprefix("file://")
+        self.local: Path | None = None if _URI.match(text) else Path(text).expanduser().absolute()
+        self.root = text.rstrip("/") if self.local is None else str(self.local)
+        self._store: Any = (
+            from_url(self.root) if self.local is None else LocalStore(self.local, mkdir=True)
+        )
+
+    def __repr__(self) -> str:
+        return f"Storage({self.root!r})"
+
+    def path(self, relative: str) -> str:
+        """The full path or URI, as Spark reads it."""
+        return f"{self.root}/{relative}" if relative else self.root
+
+    def list(self, folder: str) -> Listing:
+        """The files and folders directly in a folder; both empty if there is no such folder."""
+        if self.local is not None:
+            return self._list_local(self.local / folder)
+        found = obstore.list_with_delimiter(self._store, folder)
+        folders = sorted(p.rstrip("/").rpartition("/")[2] for p in found["common_prefixes"])
+        files = [
+            Entry(meta["path"].rpartition("/")[2], meta["size"], meta["last_modified"])
+            for meta in found["objects"]
+        ]
+        return Listing(tuple(folders), tuple(sorted(files, key=lambda entry: entry.name)))
+
+    @staticmethod
+    def _list_local(folder: Path) -> Listing:
+        # obstore refuses a whole listing for one name with a control character in it.
+        folders: list[str] = []
+        files: list[Entry] = []
+        try:
+            with os.scandir(folder) as found:
+                for item in found:
+                    try:
+                        if item.is_dir():
+                            folders.append(item.name)
+                        else:
+                            stat = item.stat()
+                            when = datetime.fromtimestamp(stat.st_mtime, timezone.utc)
+                            files.append(Entry(item.name, stat.st_size, when))
+                    except FileNotFoundError:
+                        continue  # deleted between the listing and the look at it
+        except (FileNotFoundError, NotADirectoryError):
+            return Listing((), ())
+        return Listing(tuple(sorted(folders)), tuple(sorted(files, key=lambda entry: entry.name)))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file at that path."""
+        try:
+            obstore.head(self._store, path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def read(self, path: str) -> bytes:
+        """The whole file.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        return bytes(obstore.get(self._store, path).bytes())
+
+    def read_json(self, path: str) -> Any | None:
+        """The JSON document in a file of our own, or None if there is no file."""
+        try:
+            return json.loads(self.read(path))
+        except FileNotFoundError:
+            return None
+
+    def open(self, path: str) -> IO[bytes]:
+        """A seekable reader that fetches ranges as they are asked for."""
+        if self.local is not None:
+            return open(self.local / path, "rb")
+        return cast("IO[bytes]", obstore.open_reader(self._store, path))
+
+    def open_writer(self, path: str) -> IO[bytes]:
+        """A writer for a new file; on local disks the folder is made."""
+        if self.local is not None:
+            target = self.local / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            return open(target, "wb")
+        return cast("IO[bytes]", obstore.open_writer(self._store, path))
+
+    def write(self, path: str, data: bytes) -> None:
+        """Puts a file there in one atomic step, in place of what was there."""
+        obstore.put(self._store, path, data)
+
+    def write_json(self, path: str, document: Any) -> None:
+        """Puts a JSON document there in one atomic step."""
+        self.write(path, to_json(document))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Puts a file there if there is none; False if there already was one."""
+        try:
+            obstore.put(self._store, path, data, mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def rename(self, source: str, target: str) -> bool:
+        """Renames a file without ever overwriting; False if the target was there.
+
+        Raises:
+            FileNotFoundError: there is no such source.
+        """
+        try:
+            obstore.rename(self._store, source, target, overwrite=False)
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def delete(self, path: str) -> None:
+        """Removes a file; nothing happens if there is none."""
+        try:
+            obstore.delete(self._store, path)
+        except FileNotFoundError:
+            return
+
+
+def to_json(document: Any) -> bytes:
+    """A JSON document as it lies on disk: indented, keys in the given order."""
+    return json.dumps(document, indent=2, ensure_ascii=False).encode()
