@@ -8,6 +8,7 @@ last checkpoint, not the history. Source: the Delta transaction log protocol.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,13 @@ import pyarrow.parquet as pq
 from mirrorlake.storage import Storage
 
 _WANTED = ("metaData", "protocol", "txn")
+# version.checkpoint.parquet, version.checkpoint.part.parts.parquet, version.checkpoint.uuid.parquet
+# or .json; Spark leaves `.….parquet.crc` files beside them on local disks.
+_CHECKPOINT = re.compile(
+    r"(?P<version>\d{20})\.checkpoint"
+    r"(\.(?P<part>\d{10})\.(?P<parts>\d{10})|\.(?P<uuid>[0-9A-Fa-f-]{36}))?\.(parquet|json)",
+    re.ASCII,
+)
 
 
 @dataclass
@@ -54,7 +62,7 @@ def read_snapshot(storage: Storage, table_path: str) -> Snapshot | None:
     """The newest snapshot of the Delta table in a folder, or None if there is no table."""
     log = f"{table_path}/_delta_log"
     snapshot = Snapshot()
-    last = storage.read_json(f"{log}/_last_checkpoint")
+    last = _last_checkpoint(storage, log)
     if last is None and not storage.exists(f"{log}/{0:020d}.json"):
         last = _find_checkpoint(storage, log)
         if last is None:
@@ -88,29 +96,41 @@ def read_commit_info(storage: Storage, table_path: str, version: int) -> dict[st
     return {}
 
 
-def _find_checkpoint(storage: Storage, log: str) -> dict[str, Any] | None:
-    """The newest checkpoint by its name, for logs whose pointer to it is missing."""
-    names = [e.name for e in storage.list(log).files if ".checkpoint." in e.name]
-    if not names:
+def _last_checkpoint(storage: Storage, log: str) -> dict[str, Any] | None:
+    """The pointer to a checkpoint; a broken one is as good as none, says the protocol."""
+    try:
+        found = storage.read_json(f"{log}/_last_checkpoint")
+    except ValueError:
         return None
-    version = max(int(name[:20]) for name in names)
-    newest = sorted(name for name in names if int(name[:20]) == version)
-    parts = newest[-1].split(".")
-    if len(parts) == 5:  # version.checkpoint.part.parts.parquet
-        return {"version": version, "parts": int(parts[3])}
-    if len(parts) == 4:  # version.checkpoint.uuid.parquet or .json
-        return {"version": version, "v2Checkpoint": {"path": newest[-1]}}
-    return {"version": version}
+    return found if isinstance(found, dict) and isinstance(found.get("version"), int) else None
 
 
-def _checkpoint_actions(
-    storage: Storage, log: str, last: dict[str, Any]
-) -> list[dict[str, Any]]:
+def _find_checkpoint(storage: Storage, log: str) -> dict[str, Any] | None:
+    """The newest whole checkpoint by its name, for logs whose pointer to it is missing."""
+    found = [_CHECKPOINT.fullmatch(entry.name) for entry in storage.list(log).files]
+    matches = sorted((m for m in found if m), key=lambda m: m["version"], reverse=True)
+    for match in matches:
+        version = int(match["version"])
+        if match["uuid"]:
+            return {"version": version, "v2Checkpoint": {"path": match[0]}}
+        if not match["parts"]:
+            return {"version": version}
+        alike = [
+            m for m in matches if (m["version"], m["parts"]) == (match["version"], match["parts"])
+        ]
+        if len(alike) == int(match["parts"]):  # a writer may have died between two parts
+            return {"version": version, "parts": int(match["parts"])}
+    return None
+
+
+def _checkpoint_actions(storage: Storage, log: str, last: dict[str, Any]) -> list[dict[str, Any]]:
     version = last["version"]
     if v2 := last.get("v2Checkpoint"):
         names = [v2["path"]]
     elif parts := last.get("parts"):
-        names = [f"{version:020d}.checkpoint.{i + 1:010d}.{parts:010d}.parquet" for i in range(parts)]
+        names = [
+            f"{version:020d}.checkpoint.{i + 1:010d}.{parts:010d}.parquet" for i in range(parts)
+        ]
     else:
         names = [f"{version:020d}.checkpoint.parquet"]
     actions: list[dict[str, Any]] = []

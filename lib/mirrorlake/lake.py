@@ -126,13 +126,15 @@ class Lake:
 
         Raises:
             QueryError: Spark refused it.
-            TableNotFoundError: a version is asked of a table that isn't there.
         """
         from mirrorlake.history.sql import run_query
 
-        return run_query(self, query)
+        def path(name: TableName) -> str | None:
+            found = self.find(name)
+            return None if found is None else self.storage.path(found.table_path)
+
+        return run_query(self.spark, query, path)
 
 
 def _named(table: str | TableName) -> TableName:
     return table if isinstance(table, TableName) else TableName.parse(table)
-

@@ -7,6 +7,7 @@ Paths are relative to the root, with `/` between the segments.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any, cast
+from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
@@ -52,12 +54,12 @@ class Storage:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         text = os.fspath(root)
-        if text.startswith("file://"):
-            text = text.removeprefix("file://")
+        if text.lower().startswith("file://"):
+            text = unquote(urlsplit(text).path)
         self.local: Path | None = None if _URI.match(text) else Path(text).expanduser().absolute()
         self.root = text.rstrip("/") if self.local is None else str(self.local)
         self._store: Any = (
-            from_url(self.root) if self.local is None else LocalStore(self.local, mkdir=True)
+            _open_store(self.root) if self.local is None else LocalStore(self.local, mkdir=True)
         )
 
     def __repr__(self) -> str:
@@ -127,7 +129,7 @@ class Storage:
         """A seekable reader that fetches ranges as they are asked for."""
         if self.local is not None:
             return open(self.local / path, "rb")
-        return cast("IO[bytes]", obstore.open_reader(self._store, path))
+        return io.BufferedReader(_Reader(obstore.open_reader(self._store, path)))
 
     def open_writer(self, path: str) -> IO[bytes]:
         """A writer for a new file; on local disks the folder is made."""
@@ -135,7 +137,7 @@ class Storage:
             target = self.local / path
             target.parent.mkdir(parents=True, exist_ok=True)
             return open(target, "wb")
-        return cast("IO[bytes]", obstore.open_writer(self._store, path))
+        return cast("IO[bytes]", _Writer(obstore.open_writer(self._store, path)))
 
     def write(self, path: str, data: bytes) -> None:
         """Puts a file there in one atomic step, in place of what was there."""
@@ -175,4 +177,54 @@ class Storage:
 
 def to_json(document: Any) -> bytes:
     """A JSON document as it lies on disk: indented, keys in the given order."""
-    return json.dumps(document, indent=2, ensure_ascii=False).encode()
+    # A folder's name need not be UTF-8; what isn't becomes a JSON escape and reads back the same.
+    return json.dumps(document, indent=2, ensure_ascii=False).encode(errors="backslashreplace")
+
+
+def _open_store(uri: str) -> Any:
+    if uri.lower().startswith("s3") and "AWS_COPY_IF_NOT_EXISTS" not in os.environ:
+        # Without it obstore refuses every rename that must not overwrite.
+        return from_url(uri, copy_if_not_exists="multipart")
+    return from_url(uri)
+
+
+class _Reader(io.RawIOBase):
+    """An obstore reader as Python's and Arrow's files are: with `with`, and closed at most once."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        return int(self._inner.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._inner.tell())
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = bytes(self._inner.read(len(buffer)))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class _Writer(io.RawIOBase):
+    """An obstore writer that may be closed more than once, as Parquet writers do."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        return int(self._inner.write(bytes(data)))
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._inner.close()

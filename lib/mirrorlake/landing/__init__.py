@@ -1,1 +1,1 @@
-"""The published format: names, metadata, markers, types, checks, and the publisher. No Spark here."""
+"""The published format: names, metadata, markers, types, checks, and the publisher. No Spark."""

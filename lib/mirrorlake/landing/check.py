@@ -18,8 +18,8 @@ import pyarrow.types as pt
 from mirrorlake.errors import DataFileError, SchemaError
 from mirrorlake.landing.markers import MARKER, MARKER_HINT, Marker
 from mirrorlake.landing.metadata import TableMetadata
-from mirrorlake.names import METADATA
 from mirrorlake.landing.types import ColumnType, column_type
+from mirrorlake.names import METADATA
 from mirrorlake.storage import Storage
 
 _CHUNK = 1 << 20
@@ -32,6 +32,7 @@ class FileFacts:
     Attributes:
         columns: the data columns in the file's order; the marker is not among them.
         marker: the marker column's name as written, or None.
+        marker_read: the type Spark's reader is asked for it.
         rows: how many rows ask for each operation.
     """
 
@@ -40,6 +41,7 @@ class FileFacts:
     columns: dict[str, ColumnType]
     marker: str | None
     rows: Counter[Marker] = field(default_factory=Counter)
+    marker_read: str = "integer"
 
     @property
     def row_count(self) -> int:
@@ -106,7 +108,8 @@ def _inspect(parquet: pq.ParquetFile, metadata: TableMetadata, name: str, size: 
         keys.append(by_lower[key.lower()])
     rows = _count_markers(parquet, marker, metadata, name)
     _check_keys(parquet, keys, name)
-    return FileFacts(name, size, columns, marker, rows)
+    marker_read = column_type(schema.field(marker).type).read if marker else "integer"
+    return FileFacts(name, size, columns, marker, rows, marker_read)
 
 
 def read_columns(schema: pa.Schema, name: str) -> tuple[dict[str, ColumnType], str | None]:
@@ -160,7 +163,7 @@ def _count_markers(
     allowed = {int(value) for value in Marker}
     before = 0
     for group in range(parquet.num_row_groups):
-        values = parquet.read_row_group(group, columns=[marker]).column(0)
+        values = parquet.read_row_group(group, columns=[marker]).column(marker)
         for entry in pc.value_counts(values).to_pylist():
             value, count = entry["values"], entry["counts"]
             if value is None and metadata.upsert_by_default:
@@ -214,12 +217,15 @@ def _check_keys(parquet: pq.ParquetFile, keys: list[str], name: str) -> None:
 
 def _surely_not_null(parquet: pq.ParquetFile, group: int, key: str) -> bool:
     facts = parquet.metadata.row_group(group)
-    for index in range(facts.num_columns):
-        chunk = facts.column(index)
-        if chunk.path_in_schema == key:
-            stats = chunk.statistics
-            return stats is not None and stats.has_null_count and stats.null_count == 0
-    return False
+    chunks = [facts.column(index) for index in range(facts.num_columns)]
+    # A column `a.b` and a field `b` of a struct `a` have the same path.
+    found = [chunk.statistics for chunk in chunks if chunk.path_in_schema == key]
+    return (
+        len(found) == 1
+        and found[0] is not None
+        and found[0].has_null_count
+        and found[0].null_count == 0
+    )
 
 
 def _first_null(values: pa.ChunkedArray) -> int:
@@ -238,5 +244,3 @@ def file_hash(storage: Storage, path: str) -> str:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-
-

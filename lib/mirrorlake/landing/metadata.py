@@ -29,8 +29,8 @@ class TableMetadata:
             MetadataError: not JSON, not an object, or a field of the wrong type.
         """
         try:
-            document = json.loads(data.decode("utf-8-sig"))
-        except ValueError as error:
+            document = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
+        except (ValueError, RecursionError) as error:
             raise MetadataError(
                 f"{METADATA} is not valid JSON: {error}.",
                 file=METADATA,
@@ -43,7 +43,7 @@ class TableMetadata:
             if name.lower() in fields:
                 raise MetadataError(f"{METADATA} has the field {name!r} twice.", file=METADATA)
             fields[name.lower()] = value
-        keys = fields.get("keycolumns") or []
+        keys = [] if fields.get("keycolumns") is None else fields["keycolumns"]
         if not isinstance(keys, list) or not all(isinstance(k, str) and k for k in keys):
             raise MetadataError(
                 f"keyColumns is {keys!r}, not a list of column names.", file=METADATA
@@ -56,6 +56,15 @@ class TableMetadata:
                 f"isUpsertDefaultRowMarker is {upsert!r}, not true or false.", file=METADATA
             )
         return cls(tuple(keys), upsert)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; two fields of one name contradict each other, so neither is taken."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the field {max(names, key=names.count)!r} occurs twice")
+    return found
 
 
 def read_metadata(storage: Storage, table: TableName) -> TableMetadata:
@@ -84,10 +93,12 @@ def declare_keys(storage: Storage, table: TableName, keys: tuple[str, ...]) -> T
     """Writes the keys into `_metadata.json`, leaving its other fields as they are.
 
     Raises:
-        MetadataError: other keys are declared already.
+        MetadataError: other keys are declared already, or these make no sense.
     """
     path = f"{table.folder}/{METADATA}"
-    if keys and storage.create(path, to_json({"keyColumns": list(keys)})):
+    fresh = to_json({"keyColumns": list(keys)})
+    TableMetadata.parse(fresh)
+    if keys and storage.create(path, fresh):
         return TableMetadata(keys)
     found = read_metadata(storage, table)
     if not keys or [k.lower() for k in found.keys] == [k.lower() for k in keys]:

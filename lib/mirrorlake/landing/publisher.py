@@ -9,20 +9,22 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mirrorlake import names
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import MirrorlakeError, SchemaError, UsageError
-from mirrorlake import names
+from mirrorlake.landing.casts import cast_batch, target_schema
 from mirrorlake.landing.check import FileFacts, footer_columns, inspect_file
 from mirrorlake.landing.identity import read_identity
 from mirrorlake.landing.markers import MARKER, Marker
 from mirrorlake.landing.metadata import TableMetadata, declare_keys
-from mirrorlake.landing.sources import cast_batch, open_source, target_schema
+from mirrorlake.landing.sources import open_source
 from mirrorlake.landing.types import fits
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.storage import Storage, to_json
@@ -79,9 +81,11 @@ class Publisher:
         storage: Storage,
         table: names.TableName,
         *,
-        keys: list[str] | tuple[str, ...] = (),
+        keys: Sequence[str] = (),
         partner: Partner | None = None,
     ) -> None:
+        if isinstance(keys, str):  # a text is a sequence of texts, too
+            raise UsageError("keys is a text.", hint=f"write keys=[{keys!r}].")
         self._storage = storage
         self.table = table
         self._metadata: TableMetadata = declare_keys(storage, table, tuple(keys))

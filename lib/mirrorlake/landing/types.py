@@ -60,6 +60,8 @@ def column_type(arrow: pa.DataType) -> ColumnType:
     Raises:
         SchemaError: there is no faithful type for it.
     """
+    if pt.is_dictionary(arrow):
+        return column_type(arrow.value_type)
     if pt.is_nested(arrow):
         return ColumnType(_nested(arrow), "string", "to_json({})")
     simple = _scalar(arrow)
@@ -76,11 +78,13 @@ def _scalar(arrow: pa.DataType) -> str:
         return _SIMPLE[arrow]
     if pt.is_string(arrow) or pt.is_large_string(arrow) or pt.is_string_view(arrow):
         return "string"
+    if isinstance(arrow, pa.JsonType):
+        return "string"
     if pt.is_binary(arrow) or pt.is_large_binary(arrow) or pt.is_binary_view(arrow):
         return "binary"
     if pt.is_fixed_size_binary(arrow):
         return "binary"
-    if pt.is_decimal(arrow) and arrow.precision <= 38 and 0 <= arrow.scale:
+    if pt.is_decimal(arrow) and 0 <= arrow.scale <= arrow.precision <= 38:
         return f"decimal({arrow.precision},{arrow.scale})"
     if pt.is_timestamp(arrow):
         return "timestamp_ntz" if arrow.tz is None else "timestamp"
@@ -88,13 +92,20 @@ def _scalar(arrow: pa.DataType) -> str:
         return "void"
     if pt.is_duration(arrow):
         return "long"
-    raise SchemaError(
+    raise _unsupported(arrow)
+
+
+def _unsupported(arrow: pa.DataType) -> SchemaError:
+    return SchemaError(
         f"Type {arrow} has no counterpart in the table.",
         hint="publish it as text, a whole number, or a decimal of at most 38 digits.",
     )
 
 
 def _nested(arrow: pa.DataType) -> str:
+    empty = pt.is_struct(arrow) and not arrow.num_fields
+    if empty or pt.is_union(arrow) or pt.is_run_end_encoded(arrow):
+        raise _unsupported(arrow)
     if pt.is_struct(arrow):
         fields = ",".join(f"{quote(f.name)}:{_nested(f.type)}" for f in arrow)
         return f"struct<{fields}>"
@@ -116,4 +127,3 @@ def fits(found: str, table: str) -> bool:
         return False
     digits, scale = int(narrow[1]), int(narrow[2])
     return int(wide[2]) >= scale and int(wide[1]) - int(wide[2]) >= digits - scale
-

@@ -40,7 +40,7 @@ def read_batch(
     """
     groups: dict[tuple[object, ...], list[FileFacts]] = {}
     for file in files:
-        schema = (file.marker, *((name, kind) for name, kind in file.columns.items()))
+        schema = (file.marker, file.marker_read, *file.columns.items())
         groups.setdefault(schema, []).append(file)
     first = int(files[0].name[:20])
     frames = [
@@ -63,10 +63,11 @@ def _read_group(
     from pyspark.sql import functions as F
 
     sample = files[0]
-    fields = [f"{quote(name)} {kind.read}" for name, kind in sample.columns.items()
-              if kind.read != "void"]
+    fields = [
+        f"{quote(name)} {kind.read}" for name, kind in sample.columns.items() if kind.read != "void"
+    ]
     if sample.marker:
-        fields.append(f"{quote(sample.marker)} integer")
+        fields.append(f"{quote(sample.marker)} {sample.marker_read}")
     paths = [_GLOB.sub(r"\\\1", f"{folder}/{file.name}") for file in files]
     raw = spark.read.schema(", ".join(fields)).parquet(*paths)
     present = {name.lower(): (name, kind) for name, kind in sample.columns.items()}

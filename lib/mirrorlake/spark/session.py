@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.places import cache
 from mirrorlake.spark import jars
-from mirrorlake.spark.java import find_java
+from mirrorlake.spark.archive import archive_flags
+from mirrorlake.spark.java import Java, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,7 +80,8 @@ def get_spark(profile: str | None = None) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # under spark-submit: its choices stand
         return prepare(builder.getOrCreate())
     builder = builder.appName("mirrorlake")
-    paths = [str(path) for path in _launch_environment()]
+    java, delta = launch_environment()
+    paths = [str(path) for path in delta]
     builder = builder.config("spark.driver.extraClassPath", os.pathsep.join(paths))
     if master := os.environ.get("SPARK_MASTER"):
         builder = builder.master(master).config("spark.jars", ",".join(paths))
@@ -88,7 +90,8 @@ def get_spark(profile: str | None = None) -> SparkSession:
         for name, value in (_LOCAL | _PROFILE[profile]).items():
             builder = builder.config(name, value)
         builder = builder.config("spark.driver.memory", f"{driver_memory_mib()}m")
-        builder = builder.config("spark.driver.extraJavaOptions", _FLAGS[profile])
+        flags = f"{_FLAGS[profile]} {archive_flags(java, delta)}".strip()
+        builder = builder.config("spark.driver.extraJavaOptions", flags)
     with _quiet_launch() as log:
         try:
             return builder.getOrCreate()
@@ -100,7 +103,8 @@ def get_spark(profile: str | None = None) -> SparkSession:
 def prepare(spark: SparkSession) -> SparkSession:
     """Sets what mirrorlake needs on somebody else's session."""
     # PySpark logs every refused query as a page of JSON; the exception says it all.
-    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
     for name, value in SESSION_CONFS.items():
         spark.conf.set(name, value)
     return spark
@@ -120,11 +124,13 @@ def driver_memory_mib() -> int:
     return max(1024, min(16 * 1024, total // 2 // 2**20))
 
 
-def _launch_environment() -> list[Path]:
-    os.environ["JAVA_HOME"] = str(find_java().home)
+def launch_environment() -> tuple[Java, list[Path]]:
+    """The Java and the jars to launch with; both are fetched now if this is the first start."""
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.home)
     # Python workers must be this very Python, not whatever the PATH has.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return jars.delta_jars()
+    return java, jars.delta_jars()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,183 @@
+"""Casts to what is published: microseconds, and the table's own types where no value is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from mirrorlake.errors import SchemaError
+from mirrorlake.landing.markers import MARKER
+from mirrorlake.landing.types import column_type, fits
+
+# What Arrow raises for values it can't hold: too large, no UTF-8, of another type.
+UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_ARROW = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+def target_schema(found: pa.Schema, known: dict[str, str]) -> pa.Schema:
+    """The schema to publish: microseconds, and the table's own types where a cast is safe.
+
+    Args:
+        found: the rows' schema.
+        known: the table's columns, lower case, with their types as Delta names them.
+
+    Raises:
+        SchemaError: a column occurs twice, doesn't fit the table's type, or has no counterpart.
+    """
+    seen: set[str] = set()
+    for name in found.names:
+        if name.lower() in seen:
+            raise SchemaError(
+                f"Column {name!r} occurs twice (names differ at most by case).", column=name
+            )
+        seen.add(name.lower())
+    return pa.schema([_target(column, known.get(column.name.lower())) for column in found])
+
+
+def _target(column: pa.Field, known: str | None) -> pa.Field:
+    arrow = column.type
+    if pt.is_dictionary(arrow):
+        arrow = arrow.value_type
+    if isinstance(arrow, pa.JsonType):
+        arrow = arrow.storage_type
+    if column.name.lower() == MARKER.lower() and pt.is_integer(arrow):
+        # Fabric's own samples write it so; pandas would make it a long.
+        return pa.field(column.name, pa.int32())
+    if pt.is_timestamp(arrow):
+        arrow = pa.timestamp("us", arrow.tz)
+    if pt.is_duration(arrow):
+        arrow = pa.duration("us")  # the table has a plain number: always of the same unit
+    try:
+        becomes = column_type(arrow).table
+    except SchemaError as error:
+        raise SchemaError(error.message, column=column.name, hint=error.hint) from error
+    if known is not None and (becomes == "void" or not fits(becomes, known)):
+        wanted = _arrow_of(known)
+        if becomes != "void" and not _castable(arrow, wanted):
+            raise SchemaError(
+                f"Column {column.name!r} is {becomes}, but the table has {known}.",
+                column=column.name,
+                hint="convert the values; a new type needs the table's folder made anew.",
+            )
+        arrow = wanted
+    return pa.field(column.name, arrow)
+
+
+def _arrow_of(table_type: str) -> pa.DataType:
+    if table_type.startswith("decimal("):
+        precision, scale = table_type[8:-1].split(",")
+        return pa.decimal128(int(precision), int(scale))
+    return _ARROW[table_type]
+
+
+def _castable(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values may be cast one by one, each checked; text never turns into numbers."""
+
+    def number(t: pa.DataType) -> bool:
+        return bool(pt.is_integer(t) or pt.is_floating(t) or pt.is_decimal(t))
+
+    def moment(t: pa.DataType) -> bool:
+        return bool(pt.is_date(t) or pt.is_timestamp(t))
+
+    if pt.is_timestamp(found) and pt.is_timestamp(wanted):
+        return bool((found.tz is None) == (wanted.tz is None))
+    return (number(found) and number(wanted)) or (moment(found) and pt.is_timestamp(wanted))
+
+
+def first_unfit(values: Sequence[Any], convert: Callable[[Any], object]) -> int:
+    """The position of the first value that a conversion stumbles over, found by halving."""
+    good, bad = 0, len(values)  # the first `good` values convert, the first `bad` ones don't
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            convert(values[:middle])
+            good = middle
+        except UNFIT:
+            bad = middle
+    return bad - 1
+
+
+def keep_or_refuse(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Values in another type of their kind, none of them changed; raises one of `UNFIT`."""
+    found = values.type
+    if found == wanted:
+        return values
+    if not (pt.is_null(found) or _castable(found, wanted)):
+        fields = [pa.schema([("value", kind)]) for kind in (wanted, found)]
+        if pa.unify_schemas(fields, promote_options="permissive").field(0).type != wanted:
+            raise pa.ArrowInvalid(f"it is {found}")
+    return _cast(values, wanted)
+
+
+def cast_batch(batch: pa.RecordBatch, schema: pa.Schema, before: int) -> pa.RecordBatch:
+    """One batch in the target schema, each value kept or the cast refused.
+
+    Raises:
+        SchemaError: a value that the target type can't hold.
+    """
+    arrays = []
+    for column in schema:
+        values = batch.column(column.name)
+        if values.type != column.type:
+            try:
+                values = _cast(values, column.type)
+            except UNFIT as error:
+                bad = first_unfit(values, partial(_cast, wanted=column.type))
+                raise SchemaError(
+                    f"The value of {column.name!r} does not fit {column.type}: {error}.",
+                    row=before + bad + 1,
+                    column=column.name,
+                ) from error
+        arrays.append(values)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    found = values.type
+    if pt.is_dictionary(found):
+        values = values.dictionary_decode()
+        return values if values.type == wanted else _cast(values, wanted)
+    if isinstance(found, pa.JsonType):
+        return values.storage.cast(wanted)
+    if getattr(found, "unit", None) == "ns" and getattr(wanted, "unit", None) == "us":
+        return _cut_nanoseconds(values).cast(wanted)
+    if pt.is_integer(found) and pt.is_decimal(wanted):
+        # Arrow goes by the type's largest number instead of the values.
+        values = values.cast(pa.decimal128(20, 0))
+    cast = values.cast(wanted)
+    if pt.is_floating(found) and pt.is_floating(wanted):
+        # A double is rounded to the nearest float; but one too large must not become infinite.
+        if pc.any(pc.and_(pc.is_finite(values), pc.is_inf(cast))).as_py():
+            raise pa.ArrowInvalid("the number is too large")
+    elif (
+        (pt.is_floating(found) and pt.is_decimal(wanted))
+        or (pt.is_decimal(found) and pt.is_floating(wanted))
+    ) and not cast.cast(found).equals(values):
+        raise pa.ArrowInvalid("the number would lose digits")  # Arrow rounds these silently
+    return cast
+
+
+def _cut_nanoseconds(values: pa.Array) -> pa.Array:
+    """Microseconds since 1970; what is below one is cut off, before 1970 as the mirror does it."""
+    nanos = values.cast(pa.int64())
+    micros = pc.divide(nanos, 1000)  # towards zero
+    above = pc.greater(pc.multiply(micros, 1000), nanos)
+    return pc.if_else(above, pc.subtract(micros, 1), micros)

