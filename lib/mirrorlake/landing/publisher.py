@@ -29,6 +29,8 @@ from mirrorlake.landing.types import fits
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.storage import Storage, to_json
 
+_BATCH = b"mirrorlake.batch"
+
 
 @dataclass(frozen=True)
 class Partner:
@@ -133,12 +135,13 @@ class Publisher:
         if self._known is None:
             self._known = self._known_columns()
         known = self._known
-        staged = f"{self.table.folder}/_{uuid.uuid4().hex}.parquet"
+        batch = uuid.uuid4().hex
+        staged = f"{self.table.folder}/_{batch}.parquet"
         try:
-            self._stage(reader, staged, marker, known)
+            self._stage(reader, staged, batch, marker, known)
             facts = inspect_file(self._storage, staged, self._metadata, name=label)
             _check_fits(facts, known)
-            name = self._claim(staged)
+            name = self._claim(staged, batch)
         except BaseException:
             self._storage.delete(staged)
             raise
@@ -151,6 +154,7 @@ class Publisher:
         self,
         reader: pa.RecordBatchReader,
         path: str,
+        batch_id: str,
         marker: Marker | None,
         known: dict[str, str],
     ) -> None:
@@ -171,6 +175,8 @@ class Publisher:
             # The format's newer documents want the marker last.
             whole = schema.append(pa.field(MARKER, pa.int32()))
         before = 0
+        # Two batches of the same rows must still be told apart, see `_claim`.
+        whole = whole.with_metadata({_BATCH: batch_id})
         with (
             self._storage.open_writer(path) as sink,
             pq.ParquetWriter(sink, whole, compression="zstd") as writer,
@@ -183,7 +189,7 @@ class Publisher:
                     ready = pa.RecordBatch.from_arrays([*ready.columns, column], schema=whole)
                 writer.write_batch(ready)
 
-    def _claim(self, staged: str) -> str:
+    def _claim(self, staged: str, batch: str) -> str:
         folder = self.table.folder
         number = self._last_number() + 1
         while True:
@@ -191,7 +197,9 @@ class Publisher:
             if not self._storage.rename(staged, f"{folder}/{name}"):
                 number += 1
                 continue
-            if not self._was_processed(name):
+            holder = self._processed_batch(name)
+            # A quick mirror may have applied this very file and moved it away already.
+            if holder in (None, batch):
                 return name
             # This writer was so slow that its number was applied and moved away meanwhile.
             self._storage.rename(f"{folder}/{name}", staged)
@@ -209,11 +217,18 @@ class Publisher:
         ]
         return max(found, default=0)
 
-    def _was_processed(self, name: str) -> bool:
-        return any(
-            self._storage.exists(f"{self.table.folder}/{folder}/{name}")
-            for folder in (names.PROCESSED, names.READY_TO_DELETE)
-        )
+    def _processed_batch(self, name: str) -> str | None:
+        """Which batch was processed under a name: "" if of another publisher, None if none."""
+        for folder in (names.PROCESSED, names.READY_TO_DELETE):
+            try:
+                with self._storage.open(f"{self.table.folder}/{folder}/{name}") as source:
+                    found = pq.read_schema(source).metadata or {}
+            except FileNotFoundError:
+                continue
+            except (pa.ArrowException, OSError):
+                return ""
+            return str(found.get(_BATCH, b"").decode())
+        return None
 
     def _known_columns(self) -> dict[str, str]:
         """The table's columns so far, lower case: mirrored ones, then those still in the zone."""

@@ -189,8 +189,8 @@ class TableCycle:
         """Applies a plan that was found, as it stands; all of it or nothing."""
         try:
             plan = verify_plan(self._storage, identity, plan)
-        except SequenceError as error:
-            return error
+        except SequenceError as gone:
+            return gone
         names = [file.name for file in plan.files]
         facts, error = self._check(names, identity, metadata, snapshot)
         if error is None:

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pytest
+
+from mirrorlake.errors import SequenceError
+from mirrorlake.landing.identity import Identity
+from mirrorlake.landing.zone import list_folder
+from mirrorlake.mirror.cleanup import move_applied, move_leftovers
+from mirrorlake.mirror.plan import make_plan
+from mirrorlake.names import PROCESSED, TableName, file_name
+from mirrorlake.storage import Storage
+
+pytestmark = [pytest.mark.promise("LZ-14"), pytest.mark.promise("LZ-29")]
+
+IDENTITY = Identity(TableName(None, "t"), "one life")
+FOLDER = IDENTITY.table.folder
+
+
+def put(storage: Storage, *numbers: int) -> list[str]:
+    for number in numbers:
+        storage.write(f"{FOLDER}/{file_name(number)}", b"content of %d" % number)
+    return [file_name(number) for number in numbers]
+
+
+def here(storage: Storage) -> list[int]:
+    return sorted(list_folder(storage, IDENTITY.table).numbered)
+
+
+def away(storage: Storage) -> list[int]:
+    return [int(e.name[:20]) for e in storage.list(f"{FOLDER}/{PROCESSED}").files]
+
+
+def tidy(storage: Storage, last: int) -> None:
+    move_leftovers(storage, IDENTITY, list_folder(storage, IDENTITY.table), last)
+
+
+def test_applied_files_move_and_the_last_one_stays(any_storage: Storage):
+    plan = make_plan(any_storage, IDENTITY, put(any_storage, 1, 2, 3))
+    put(any_storage, 4)
+    move_applied(any_storage, IDENTITY, list_folder(any_storage, IDENTITY.table), plan)
+    assert (here(any_storage), away(any_storage)) == ([3, 4], [1, 2])
+    plan = make_plan(any_storage, IDENTITY, [file_name(4)])
+    move_applied(any_storage, IDENTITY, list_folder(any_storage, IDENTITY.table), plan)
+    assert (here(any_storage), away(any_storage)) == ([4], [1, 2, 3])
+    assert any_storage.read(f"{FOLDER}/{PROCESSED}/{file_name(2)}") == b"content of 2"
+
+
+def test_leftovers_of_several_plans_move(any_storage: Storage):
+    make_plan(any_storage, IDENTITY, put(any_storage, 1, 2))
+    make_plan(any_storage, IDENTITY, put(any_storage, 3, 4, 5))
+    put(any_storage, 6)
+    tidy(any_storage, 5)
+    assert (here(any_storage), away(any_storage)) == ([5, 6], [1, 2, 3, 4])
+    tidy(any_storage, 5)
+    assert (here(any_storage), away(any_storage)) == ([5, 6], [1, 2, 3, 4])
+
+
+def test_nothing_moves_that_was_not_applied(any_storage: Storage):
+    make_plan(any_storage, IDENTITY, put(any_storage, 1, 2, 3))
+    tidy(any_storage, 0)
+    assert (here(any_storage), away(any_storage)) == ([1, 2, 3], [])
+
+
+@pytest.mark.parametrize("data", [b"other content", b"CONTENT of 1", b""])
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_reused_number_is_reported_and_stays(any_storage: Storage, data: bytes, moved: bool):
+    make_plan(any_storage, IDENTITY, put(any_storage, 1, 2, 3))
+    if moved:
+        tidy(any_storage, 3)
+    any_storage.write(f"{FOLDER}/{file_name(1)}", data)
+    for _ in range(2):
+        with pytest.raises(SequenceError, match="applied before") as caught:
+            tidy(any_storage, 3)
+        assert caught.value.file == file_name(1)
+        assert any_storage.read(f"{FOLDER}/{file_name(1)}") == data
+    if moved:
+        kept = any_storage.read(f"{FOLDER}/{PROCESSED}/{file_name(1)}")
+        assert kept == b"content of 1"
+
+
+def test_a_number_that_no_plan_knows_is_reported(any_storage: Storage):
+    put(any_storage, 1, 2)
+    with pytest.raises(SequenceError) as caught:
+        tidy(any_storage, 2)
+    assert caught.value.file == file_name(1)
+    assert here(any_storage) == [1, 2]
+
+
+def test_another_extension_is_another_file(any_storage: Storage):
+    make_plan(any_storage, IDENTITY, put(any_storage, 1, 2))
+    any_storage.rename(f"{FOLDER}/{file_name(1)}", f"{FOLDER}/{file_name(1, '.csv')}")
+    with pytest.raises(SequenceError) as caught:
+        tidy(any_storage, 2)
+    assert caught.value.file == file_name(1, ".csv")
+
+
+def test_a_move_cut_short_between_its_halves_is_finished(any_storage: Storage):
+    make_plan(any_storage, IDENTITY, put(any_storage, 1, 2))
+    any_storage.write(f"{FOLDER}/{PROCESSED}/{file_name(1)}", b"content of 1")
+    tidy(any_storage, 2)
+    assert (here(any_storage), away(any_storage)) == ([2], [1])
+
+
+@pytest.mark.promise("LZ-22")
+def test_a_file_that_is_gone_by_now_is_no_problem(any_storage: Storage):
+    plan = make_plan(any_storage, IDENTITY, put(any_storage, 1, 2))
+    folder = list_folder(any_storage, IDENTITY.table)
+    any_storage.delete(f"{FOLDER}/{file_name(1)}")
+    move_applied(any_storage, IDENTITY, folder, plan)
+    assert (here(any_storage), away(any_storage)) == ([2], [])

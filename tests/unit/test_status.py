@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from mirrorlake.landing.zone import BadFolder, find_tables, list_folder
+from mirrorlake.mirror.engine import Engine, status_report
+from mirrorlake.mirror.state import FAILED, REPLICATING, TableState, load_states, save_states
+from mirrorlake.mirror.table_cycle import MirrorOptions
+from mirrorlake.names import TableName, file_name
+from mirrorlake.storage import Storage
+
+ZONE = "Files/LandingZone"
+
+
+def put(storage: Storage, folder: str, *numbers: int) -> None:
+    for number in numbers:
+        storage.write(f"{ZONE}/{folder}/{file_name(number)}", b"x")
+
+
+def no_spark():
+    raise AssertionError("Spark was asked for")
+
+
+def test_an_empty_lake(any_storage: Storage):
+    assert status_report(any_storage).tables == ()
+    assert any_storage.list("").folders == ()
+
+
+@pytest.mark.promise("LZ-02")
+@pytest.mark.promise("LZ-03")
+def test_tables_of_all_schemas_are_found_and_hidden_ones_are_not(any_storage: Storage):
+    for folder in ("t", "a.schema/t", "b.schema/t", "b.schema/u", "_scratchPad", "a.schema/_x"):
+        put(any_storage, folder, 1)
+    names = [TableName("a", "t"), TableName("b", "t"), TableName("b", "u"), TableName(None, "t")]
+    assert list(find_tables(any_storage)) == names
+    assert [(t.schema, t.name) for t in status_report(any_storage).tables] == [
+        (name.schema, name.name) for name in names
+    ]
+
+
+@pytest.mark.parametrize(
+    ("applied", "numbers", "backlog", "waiting"),
+    [
+        (0, [], 0, None),
+        (0, [1, 2, 3], 3, None),
+        (2, [2], 0, None),
+        (2, [2, 3, 4], 2, None),
+        (0, [2, 3], 2, 1),
+        (2, [2, 4, 5, 7], 3, 3),
+        (2, [1, 2, 3, 5], 2, 4),
+        (5, [3, 4, 5], 0, None),
+        (5, [], 0, None),
+    ],
+)
+def test_backlog_and_gaps(any_storage: Storage, applied, numbers, backlog, waiting):
+    put(any_storage, "t", *numbers)
+    any_storage.write(f"{ZONE}/t/_metadata.json", b"{}")
+    known = TableState(None, "t", state=REPLICATING, last_file=applied, rows=7)
+    save_states(any_storage, {f"{ZONE}/t": known})
+    (line,) = status_report(any_storage).tables
+    assert (line.backlog_files, line.waiting_for) == (backlog, waiting)
+    assert (line.last_file, line.rows, line.state, line.error) == (applied, 7, REPLICATING, None)
+    assert (line.lag_seconds > 0) <= (backlog > 0)
+
+
+def test_lag_is_the_age_of_the_oldest_file_not_applied(storage: Storage):
+    put(storage, "t", 1, 2, 3)
+    save_states(storage, {f"{ZONE}/t": TableState(None, "t", last_file=1)})
+    now = datetime.now(timezone.utc)
+    for number, minutes in ((1, 60), (2, 10), (3, 5)):
+        moment = (now - timedelta(minutes=minutes)).timestamp()
+        os.utime(Path(storage.root, ZONE, "t", file_name(number)), (moment, moment))
+    (line,) = status_report(storage).tables
+    assert line.lag_seconds == pytest.approx(600, abs=30)
+
+
+def test_a_clock_that_runs_ahead_gives_no_negative_lag(storage: Storage):
+    put(storage, "t", 1)
+    ahead = datetime.now(timezone.utc).timestamp() + 3600
+    os.utime(Path(storage.root, ZONE, "t", file_name(1)), (ahead, ahead))
+    assert status_report(storage).tables[0].lag_seconds == 0
+
+
+BAD = [".hidden", "bad:name", "back\\slash", "x.SCHEMA", "line\nfeed", "x" * 201]
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("schema", [None, "s"])
+def test_a_bad_folder_is_reported_and_the_others_go_on(storage: Storage, schema, name):
+    if schema and name == "x.SCHEMA":
+        pytest.skip("a fine name inside of a schema")
+    inner = name if schema is None else f"{schema}.schema/{name}"
+    Path(storage.root, ZONE, inner).mkdir(parents=True)
+    put(storage, "zz", 1)
+    bad, good = sorted(status_report(storage).tables, key=lambda line: line.name == "zz")
+    assert (bad.schema, bad.name, bad.state) == (schema, name, FAILED)
+    assert "Hint:" in bad.error["message"]
+    assert (good.name, good.error, good.backlog_files) == ("zz", None, 1)
+
+
+def test_a_bad_schema_folder_is_reported(storage: Storage):
+    Path(storage.root, ZONE, "bad:one.schema", "t").mkdir(parents=True)
+    (found,) = find_tables(storage)
+    assert isinstance(found, BadFolder)
+    assert found.folder == f"{ZONE}/bad:one.schema/t"
+    assert status_report(storage).failed
+
+
+@pytest.mark.parametrize("place", [b"\xff", b"\xff.schema/t", b"s.schema/\xff"])
+def test_a_folder_whose_name_is_no_text_stops_nobody(storage: Storage, place: bytes):
+    os.makedirs(os.fsencode(Path(storage.root, ZONE)) + b"/" + place)
+    (Path(storage.root, ZONE) / "zz").mkdir()
+    report = Engine(storage, no_spark, MirrorOptions(tables_at_once=1)).run_cycle()
+    assert [line.state for line in report.tables if line.name != "zz"] == [FAILED]
+    assert len(json.loads(storage.read("Files/Monitoring/tables.json"))["data"]) == 2
+    assert len(load_states(storage)) == 2
+    assert len(status_report(storage).failed) == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "match"),
+    [
+        ([file_name(0)], "not between 1 and"),
+        ([file_name(2**63)], "not between 1 and"),
+        ([file_name(1), file_name(1, ".csv")], "have the same number"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_that_tables_error(any_storage: Storage, names, match):
+    for name in names:
+        any_storage.write(f"{ZONE}/t/{name}", b"x")
+    put(any_storage, "zz", 1)
+    bad, good = status_report(any_storage).tables
+    assert match in bad.error["message"]
+    assert bad.error["file"] in names
+    assert (bad.state, good.error) == (FAILED, None)
+
+
+@pytest.mark.promise("LZ-13")
+def test_pending_files_end_at_a_gap(any_storage: Storage):
+    put(any_storage, "t", 3, 1, 2, 5, 6)
+    folder = list_folder(any_storage, TableName(None, "t"))
+    ready, missing = folder.pending(1)
+    assert [entry.name for entry in ready] == [file_name(2), file_name(3)]
+    assert missing == 4
+    assert folder.pending(4)[1] is None
+    assert folder.pending(6) == ([], None)
+
+
+def test_looking_changes_nothing(any_storage: Storage):
+    put(any_storage, "t", 1)
+    status_report(any_storage)
+    assert any_storage.list("Files").folders == ("LandingZone",)
+    assert [e.name for e in any_storage.list(f"{ZONE}/t").files] == [file_name(1)]
+
+
+def test_states_are_kept_and_told_in_the_originals_words(any_storage: Storage):
+    error = {"message": "m", "file": None, "row": 1, "column": "c"}
+    state = TableState("s", "t", FAILED, rows=5, bytes=6, synced="2026-01-01")
+    state = replace(state, latency=1.5, error=error)
+    save_states(any_storage, {"folder": state})
+    assert load_states(any_storage) == {"folder": state}
+    (line,) = any_storage.read_json("Files/Monitoring/tables.json")["data"]
+    assert line == {
+        "sourceSchemaName": "s",
+        "sourceTableName": "t",
+        "status": "Failed",
+        "metrics": {
+            "processedBytes": 6,
+            "processedRows": 5,
+            "lastSyncDateTime": "2026-01-01",
+            "lastSyncLatencyInSeconds": 1.5,
+        },
+        "error": error,
+    }
+
+
+def test_states_of_another_format_are_as_good_as_none(any_storage: Storage):
+    any_storage.write_json("Files/_mirrorlake/state.json", {"format": 99, "tables": 1})
+    assert load_states(any_storage) == {}
+
+
+def test_a_report_as_text_and_document(any_storage: Storage):
+    put(any_storage, "t", 1)
+    any_storage.write(f"{ZONE}/u/{file_name(0)}", b"")
+    report = status_report(any_storage)
+    assert repr(report) == "2 tables, 0 rows applied so far, 1 failed"
+    assert set(report.as_dict()["tables"][0]) == {
+        "name", "schema", "state", "rows", "last_file", "backlog_files", "waiting_for",
+        "lag_seconds", "error",
+    }  # fmt: skip
