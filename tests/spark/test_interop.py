@@ -26,9 +26,14 @@ def test_a_zone_written_by_hand_is_readable_by_delta_rs(lake: Lake) -> None:
         "City": ["Bellevue", None, "Ulm"],
     }
     for number, (data, codec) in enumerate(
-        [(load, "none"), (changes, "snappy"), ({**load, "City": ["Oslo"] * 3, MARKER: [4] * 3}, "gzip"),
-         ({MARKER: [2], "EmployeeID": ["E4"]}, "zstd")], 1
-    ):  # fmt: skip
+        [
+            (load, "none"),
+            (changes, "snappy"),
+            ({**load, "City": ["Oslo"] * 3, MARKER: [4] * 3}, "gzip"),
+            ({MARKER: [2], "EmployeeID": ["E4"]}, "zstd"),
+        ],
+        1,
+    ):
         pq.write_table(pa.table(data), folder / file_name(number), compression=codec)
     report = lake.mirror()
     assert not report.failed

@@ -222,3 +222,25 @@ def test_markers_of_every_whole_number_type(lake: Lake, kind: str) -> None:
     put(lake, "t", 1, {MARKER: marker, "id": [1, 2, 1], "v": ["a", "b", None]})
     assert not lake.mirror().failed
     assert bag(lake, "t", ["id", "v"]) == {(2, "b"): 1}
+
+
+def test_odd_column_names_work_and_reserved_ones_are_refused(lake: Lake) -> None:
+    odd = {"id": [1, 2], "unit price": [1.5, 2.5], "a,b;{}()=": ["x", "y"], "dot.ted `": [0, 1]}
+    declare(lake, "odd")
+    put(lake, "odd", 1, odd)
+    put(lake, "odd", 2, {**odd, "unit price": [9.5, 8.5], MARKER: [4, 2]})
+    declare(lake, "late")
+    put(lake, "late", 1, {"id": [1]})
+    for name in ("_metadata", "__mirrorlake_position", "_change_type"):
+        put(lake, name.strip("_"), 1, {"id": [1], name: [1]})
+    report = {line.name: line.error for line in lake.mirror().tables}
+    assert report.pop("odd") is report.pop("late") is None
+    assert all("taken by the engine" in error["message"] for error in report.values() if error)
+    assert all(error is not None for error in report.values())
+    rows = [row.asDict() for row in lake.table("odd").read().collect()]
+    assert rows == [{"id": 1, "unit price": 9.5, "a,b;{}()=": "x", "dot.ted `": 0}]
+    put(lake, "late", 2, {"id": [1, 2], "unit price": [7.5, 8.5], MARKER: [4, 4]})
+    line = next(line for line in lake.mirror().tables if line.name == "late")
+    assert line.error is None
+    rows = sorted(tuple(row) for row in lake.table("late").read().collect())
+    assert rows == [(1, 7.5), (2, 8.5)]

@@ -67,7 +67,8 @@ def test_moments(stock: Lake) -> None:
 
 def test_names_are_found_only_where_tables_are_meant(stock: Lake) -> None:
     query = """
-        WITH latest AS (SELECT Inventory.id, n, 'Inventory@v1' AS note FROM Inventory)  -- Inventory@v1
+        WITH latest AS (SELECT Inventory.id, n, 'Inventory@v1' AS note FROM Inventory)
+        -- Inventory@v1
         SELECT l.n, note FROM latest l JOIN Inventory@v1 old ON l.id = old.id WHERE l.n <> old.n
     """
     assert [tuple(row) for row in stock.sql(query).collect()] == [(99, "Inventory@v1")]

@@ -70,7 +70,7 @@ def _target(column: pa.Field, known: str | None) -> pa.Field:
     except SchemaError as error:
         raise SchemaError(error.message, column=column.name, hint=error.hint) from error
     if known is not None and (becomes == "void" or not fits(becomes, known)):
-        wanted = _arrow_of(known)
+        wanted = arrow_of(known)
         if becomes != "void" and not _castable(arrow, wanted):
             raise SchemaError(
                 f"Column {column.name!r} is {becomes}, but the table has {known}.",
@@ -81,7 +81,8 @@ def _target(column: pa.Field, known: str | None) -> pa.Field:
     return pa.field(column.name, arrow)
 
 
-def _arrow_of(table_type: str) -> pa.DataType:
+def arrow_of(table_type: str) -> pa.DataType:
+    """The Arrow type for a column type of the table."""
     if table_type.startswith("decimal("):
         precision, scale = table_type[8:-1].split(",")
         return pa.decimal128(int(precision), int(scale))

@@ -23,6 +23,14 @@ from mirrorlake.names import METADATA
 from mirrorlake.storage import Storage
 
 _CHUNK = 1 << 20
+# Spark's hidden column of every file, the mirror's own, and those of the change feed.
+_RESERVED = (
+    "_metadata",
+    "__mirrorlake_",
+    "_change_type",
+    "_commit_version",
+    "_commit_timestamp",
+)
 
 
 @dataclass(frozen=True)
@@ -140,6 +148,13 @@ def read_columns(schema: pa.Schema, name: str) -> tuple[dict[str, ColumnType], s
                     hint=MARKER_HINT,
                 )
             continue
+        if column.name.lower().startswith(_RESERVED):
+            raise SchemaError(
+                f"The column name {column.name!r} is taken by the engine.",
+                file=name,
+                column=column.name,
+                hint="rename the column.",
+            )
         try:
             columns[column.name] = column_type(column.type)
         except SchemaError as error:

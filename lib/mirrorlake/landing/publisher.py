@@ -128,13 +128,13 @@ class Publisher:
         return self._publish(rows, None)
 
     def _publish(self, rows: Any, marker: Marker | None) -> Published:
-        reader = open_source(rows)
-        if reader is None:
-            return Published(str(self.table), None, 0, 0)
-        label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
         if self._known is None:
             self._known = self._known_columns()
         known = self._known
+        reader = open_source(rows, known)
+        if reader is None:
+            return Published(str(self.table), None, 0, 0)
+        label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
         batch = uuid.uuid4().hex
         staged = f"{self.table.folder}/_{batch}.parquet"
         try:

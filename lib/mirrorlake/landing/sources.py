@@ -17,15 +17,17 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from mirrorlake.errors import DataFileError, SchemaError, UsageError
+from mirrorlake.landing.casts import arrow_of
 from mirrorlake.landing.dicts import BATCH_ROWS, read_dicts
 
 
-def open_source(rows: Any) -> pa.RecordBatchReader | None:
+def open_source(rows: Any, known: dict[str, str] | None = None) -> pa.RecordBatchReader | None:
     """One reader over whatever holds rows; None if there is not one row to learn a schema from.
 
     Args:
         rows: an iterable of dicts, record batches or tables; a pandas or other data frame; an
             Arrow table, batch or reader; or the path of a `.parquet` or `.csv` file.
+        known: the table's columns, lower case, with their types; text files are read as these.
 
     Raises:
         UsageError: none of these.
@@ -33,7 +35,7 @@ def open_source(rows: Any) -> pa.RecordBatchReader | None:
         SchemaError: values of a column that don't agree on a type.
     """
     if isinstance(rows, (str, os.PathLike)):
-        return _open_file(os.fspath(rows))
+        return _open_file(os.fspath(rows), known or {})
     if isinstance(rows, pa.RecordBatchReader):
         return rows
     if isinstance(rows, dict):
@@ -111,11 +113,16 @@ def _alike(elements: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatc
         yield from element.to_batches() if isinstance(element, pa.Table) else [element]
 
 
-def _open_file(path: str) -> pa.RecordBatchReader:
+def _open_file(path: str, known: dict[str, str]) -> pa.RecordBatchReader:
     name = os.path.basename(path)
     try:
         if path.lower().endswith((".csv", ".csv.gz")):
-            csv = pacsv.open_csv(path)
+            types = {
+                name: arrow_of(known[name.lower()])
+                for name in (pacsv.open_csv(path).schema.names if known else ())
+                if name.lower() in known
+            }
+            csv = pacsv.open_csv(path, convert_options=pacsv.ConvertOptions(column_types=types))
             return pa.RecordBatchReader.from_batches(csv.schema, _readable(csv, name))
         if os.path.getsize(path) == 0:
             raise DataFileError("The file has zero bytes.", file=name)

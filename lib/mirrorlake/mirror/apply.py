@@ -26,6 +26,7 @@ from mirrorlake.spark.sql import delta_name, literal, quote
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_ODD = " ,;{}()\n\t="
 KEYS_PROPERTY = "mirrorlake.keys"
 INCARNATION_PROPERTY = "mirrorlake.incarnation"
 _APP_ID = "spark.databricks.delta.write.txnAppId"
@@ -68,12 +69,6 @@ class Work:
         return is_of_another_life(self.snapshot, self.identity)
 
     @property
-    def keys_are_new(self) -> bool:
-        """Whether the folder declares keys that the table does not know yet."""
-        known = self.snapshot.properties.get(KEYS_PROPERTY) if self.snapshot else None
-        return known is not None and tuple(json.loads(known)) != self.metadata.keys
-
-    @property
     def rows(self) -> Counter[Marker]:
         """Rows by operation, over all files."""
         return sum((file.rows for file in self.files), Counter())
@@ -95,6 +90,7 @@ def create_table(spark: SparkSession, work: Work) -> None:
         "delta.enableRowTracking": "true",
         KEYS_PROPERTY: json.dumps(list(work.metadata.keys), ensure_ascii=False),
         INCARNATION_PROPERTY: work.identity.incarnation,
+        **_mapping(work.target.columns),
     }
     listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
     new_session(spark).sql(
@@ -103,12 +99,25 @@ def create_table(spark: SparkSession, work: Work) -> None:
     )
 
 
-def set_keys(spark: SparkSession, work: Work) -> None:
-    """Writes keys that were declared after the table was made into its properties."""
-    keys = literal(json.dumps(list(work.metadata.keys), ensure_ascii=False))
-    new_session(spark).sql(
-        f"ALTER TABLE {delta_name(work.path)} SET TBLPROPERTIES ({literal(KEYS_PROPERTY)} = {keys})"
-    )
+def new_properties(work: Work) -> dict[str, str]:
+    """What an existing table's properties lack: late keys, column mapping for a first odd name."""
+    known = work.snapshot.properties if work.snapshot else {}
+    wanted = _mapping(work.target.columns)
+    if not work.recreated or work.metadata.keys:
+        wanted[KEYS_PROPERTY] = json.dumps(list(work.metadata.keys), ensure_ascii=False)
+    return {name: value for name, value in wanted.items() if known.get(name) != value}
+
+
+def set_properties(spark: SparkSession, work: Work, properties: dict[str, str]) -> None:
+    """Writes properties into an existing table, in a commit before the data's."""
+    listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
+    new_session(spark).sql(f"ALTER TABLE {delta_name(work.path)} SET TBLPROPERTIES ({listed})")
+
+
+def _mapping(columns: dict[str, str]) -> dict[str, str]:
+    """Column mapping, only where a name has a character that Parquet's writers refuse."""
+    odd = any(char in _ODD for name in columns for char in name)
+    return {"delta.columnMapping.mode": "name"} if odd else {}
 
 
 def apply_work(spark: SparkSession, work: Work) -> None:

@@ -28,24 +28,33 @@ def move_leftovers(storage: Storage, identity: Identity, folder: Folder, last: i
 
     Raises:
         SequenceError: a file has a number that was applied before, with another content. It is
-            never applied, and stays where it is.
+            never applied, and stays where it is; the others are moved all the same.
     """
     leftovers = [entry for number, entry in sorted(folder.numbered.items()) if number < last]
     if not leftovers:
         return
     plans = storage.list(f"{identity.table.state_path}/{identity.incarnation}").files
     firsts = sorted(n for entry in plans if (n := file_number(entry.name)) is not None)
+    reused: SequenceError | None = None
     for entry in leftovers:
         number = file_number(entry.name) or 0
         first = max((f for f in firsts if f <= number), default=None)
         plan = None if first is None else find_plan(storage, identity, first)
-        planned = plan and next((f for f in plan.files if f.number == number), None)
-        path = f"{identity.table.folder}/{entry.name}"
-        if not planned or planned.name != entry.name or planned.size != entry.size:
-            raise _reused(entry)
-        if planned.sha256 != file_hash(storage, path):
-            raise _reused(entry)
-        _move(storage, identity, entry)
+        try:
+            _check_planned(storage, identity, entry, plan)
+            _move(storage, identity, entry)
+        except SequenceError as error:
+            reused = reused or error
+    if reused is not None:
+        raise reused
+
+
+def _check_planned(storage: Storage, identity: Identity, entry: Entry, plan: Plan | None) -> None:
+    planned = next((file for file in plan.files if file.name == entry.name), None) if plan else None
+    if planned is None or planned.size != entry.size:
+        raise _reused(entry)
+    if planned.sha256 != file_hash(storage, f"{identity.table.folder}/{entry.name}"):
+        raise _reused(entry)
 
 
 def _move(storage: Storage, identity: Identity, entry: Entry) -> None:

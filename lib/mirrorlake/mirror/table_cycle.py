@@ -23,7 +23,8 @@ from mirrorlake.mirror.apply import (
     apply_work,
     create_table,
     is_of_another_life,
-    set_keys,
+    new_properties,
+    set_properties,
 )
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers
 from mirrorlake.mirror.failures import commit_with_retries
@@ -273,8 +274,8 @@ class TableCycle:
         if snapshot is None:
             create_table(spark, work)
             self._done(Step.CREATED)
-        elif work.keys_are_new:
-            set_keys(spark, work)
+        elif missing := new_properties(work):
+            set_properties(spark, work, missing)
         commit_with_retries(lambda: apply_work(spark, work))
         self._done(Step.COMMITTED)
         published = self._folder.numbered.get(plan.last)

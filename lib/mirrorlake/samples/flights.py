@@ -14,7 +14,7 @@ own columns say when each fact became known:
 - **Extra sections** are put on at short notice, so no schedule has them: they appear when they fly,
   as upserts. Taken for one is a flight whose number its carrier used only once in the year between
   those two airports (about one flight in a hundred).
-- **The weather** has no key: its observations are only ever inserted.
+- **The weather** has no key: its observations are only ever inserted, a quarter at a time.
 
 After twelve months the flights in the air at New Year's Eve are still without an arrival: their
 correction would be January's.
@@ -192,19 +192,20 @@ def publish_schedule(lake: Lake, flights: pd.DataFrame) -> Published:
 
 
 def publish_month(lake: Lake, flights: pd.DataFrame, month: int) -> list[Published]:
-    """Publishes one month: the changes of the flights, and the weather.
+    """Publishes one month: the changes of the flights, and at a later quarter's end its weather.
 
     Returns:
         One entry a file; kinds of changes that the month does not have are left out.
     """
     changes = monthly_changes(flights, month)
     weather = load_table("weather")
+    quarter = weather["month"].between(month - 2, month) & (month in (6, 9, 12))
     flight_log = lake.publisher("flights", keys=KEYS["flights"])
     steps = [
         (flight_log.update, changes.updates),
         (flight_log.delete, changes.deletes),
         (flight_log.upsert, changes.upserts),
-        (lake.publisher("weather").insert, weather[weather["month"] == month]),
+        (lake.publisher("weather").insert, weather[quarter]),
     ]
     return [publish(rows) for publish, rows in steps if len(rows)]
 

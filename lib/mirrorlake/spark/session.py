@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PROFILES = ("notebook", "batch")
+PROFILE_VARIABLE = "MIRRORLAKE_PROFILE"
 _DAY = 86_400
 
 # What every session needs for the same results everywhere.
@@ -50,7 +51,10 @@ _PROFILE = {
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",
     },
-    "batch": {"spark.databricks.delta.snapshotPartitions": "2"},
+    "batch": {
+        "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+        "spark.databricks.delta.snapshotPartitions": "2",
+    },
 }
 _FLAGS = {"notebook": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "batch": "-XX:+UseParallelGC"}
 
@@ -66,7 +70,7 @@ def get_spark(profile: str | None = None) -> SparkSession:
     """
     from pyspark.sql import SparkSession
 
-    profile = profile or os.environ.get("MIRRORLAKE_PROFILE") or "notebook"
+    profile = profile or os.environ.get(PROFILE_VARIABLE) or "notebook"
     if profile not in PROFILES:
         raise UsageError(f"There is no profile {profile!r}.", hint=f"choose one of {PROFILES}.")
     running = SparkSession.getActiveSession()
