@@ -7,7 +7,8 @@ import pytest
 from mirrorlake import Lake
 from mirrorlake.mirror.state import Report, TableStatus
 from mirrorlake.show.plots import COLOURS, Chart, plot_bars, plot_lines, plot_stacks
-from mirrorlake.show.tables import Shown, show_files, show_status
+from mirrorlake.show.tables import show_files, show_status
+from mirrorlake.tabular import Shown
 
 PNG = b"\x89PNG\r\n"
 

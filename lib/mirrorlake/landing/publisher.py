@@ -28,6 +28,7 @@ from mirrorlake.landing.sources import open_source
 from mirrorlake.landing.types import fits
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.storage import Storage, to_json
+from mirrorlake.tabular import Shown, html_table
 
 _BATCH = b"mirrorlake.batch"
 
@@ -62,6 +63,10 @@ class Published:
         if self.file is None:
             return f"{self.table}: no rows, nothing published"
         return f"{self.table}: {self.file}, {self.rows:,} rows, {self.bytes:,} bytes"
+
+    def _repr_html_(self) -> str:
+        row = (self.table, self.file, self.rows, self.bytes)
+        return html_table(Shown(("table", "file", "rows", "bytes"), (row,)))
 
 
 class Publisher:

@@ -11,6 +11,7 @@ from typing import Any
 
 from mirrorlake.names import MONITORING, STATE
 from mirrorlake.storage import Storage, to_json
+from mirrorlake.tabular import Shown, html_table
 
 FORMAT = 1
 _PATH = f"{STATE}/state.json"
@@ -85,6 +86,27 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """The document that `--json` prints."""
         return {"tables": [asdict(table) for table in self.tables]}
+
+    def shown(self) -> Shown:
+        """One row a table, without what changes from run to run."""
+        columns = ("table", "state", "rows", "last_file", "backlog_files", "error")
+        rows = tuple(
+            (
+                table.name if table.schema is None else f"{table.schema}.{table.name}",
+                table.state,
+                table.rows,
+                table.last_file,
+                table.backlog_files,
+                table.error and table.error["message"],
+            )
+            for table in self.tables
+        )
+        # A column of nothing but "no error" tells nothing.
+        keep = len(columns) if self.failed else len(columns) - 1
+        return Shown(columns[:keep], tuple(row[:keep] for row in rows))
+
+    def _repr_html_(self) -> str:
+        return html_table(self.shown())
 
     def __repr__(self) -> str:
         rows = sum(table.rows for table in self.tables)

@@ -33,10 +33,11 @@ def archive_path(java: Java, class_path: list[Path]) -> Path:
 
 def archive_flags(java: Java, class_path: list[Path]) -> str:
     """The JVM's flags to use the archive if there is one; in a training process, to make it."""
+    # Spark splits its options at spaces, except within quotes.
     if target := os.environ.get(_TRAINING):
-        return f"-XX:ArchiveClassesAtExit={target}"
+        return f'"-XX:ArchiveClassesAtExit={target}"'
     path = archive_path(java, class_path)
-    return f"-XX:SharedArchiveFile={path} -Xshare:auto" if path.is_file() else ""
+    return f'"-XX:SharedArchiveFile={path}" -Xshare:auto' if path.is_file() else ""
 
 
 def ensure_archive(java: Java, class_path: list[Path]) -> Path | None:
@@ -51,8 +52,11 @@ def ensure_archive(java: Java, class_path: list[Path]) -> Path | None:
         environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_REMOTE",)}
         environment[_TRAINING] = str(staged)
         command = [sys.executable, "-m", "mirrorlake.runs.training", scratch]
-        subprocess.run(command, env=environment, capture_output=True, check=False)
-        if not staged.is_file():
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        # What a process that failed has left behind may be half an archive.
+        if done.returncode != 0 or not staged.is_file():
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            say(f"that did not work, so Spark starts as slowly as usual: {reason}")
             return None
         staged.chmod(0o644)
         staged.rename(path)

@@ -94,7 +94,7 @@ def _resolve(scratch: Path) -> Path:
         lines = (done.stdout + done.stderr).splitlines()
         telling = [line.strip() for line in lines if any(word in line for word in wanted)]
         raise SetupError(
-            f"The Delta jars could not be fetched: {' | '.join(telling[:3]) or lines[-1:]}.",
+            f"The Delta jars could not be fetched: {' | '.join(telling[:3] or lines[-1:])}.",
             hint="the first start needs a Maven repository: check the network, or name your own"
             " in the DEFAULT_ARTIFACT_REPOSITORY variable.",
         )

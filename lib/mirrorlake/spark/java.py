@@ -48,7 +48,8 @@ class Java:
     @property
     def major(self) -> int:
         """The feature release, such as 17."""
-        return int(self.version.split(".")[0])
+        digits = re.match(r"\d+", self.version)  # early releases call themselves 22-ea
+        return int(digits[0]) if digits else 0
 
 
 def find_java() -> Java:
@@ -91,7 +92,7 @@ def _look(home: Path) -> Java | None:
             asked = subprocess.run(
                 [executable, "-version"], capture_output=True, text=True, timeout=60, check=False
             )
-        except OSError:
+        except (OSError, subprocess.SubprocessError):
             return None
         found = re.search(r'version "([^"]+)"', asked.stderr)
     return Java(home, found[1]) if found else None
@@ -127,7 +128,8 @@ def _prepare(folder: Path) -> None:
         # Without the archive Java works too, only slower.
         dump = [str(staged / "jre" / "bin" / "java"), "-Xshare:dump"]
         subprocess.run(dump, capture_output=True, check=False)
-        shutil.rmtree(folder, ignore_errors=True)
+        if _look(folder / "home") is None:  # never what another process may be running already
+            shutil.rmtree(folder, ignore_errors=True)
         staged.rename(folder)
     except OSError as error:
         if _look(folder / "home") is None:  # else another process was quicker

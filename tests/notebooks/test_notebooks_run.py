@@ -1,0 +1,59 @@
+"""The notebooks as production and as a reader run them: papermill, then nbval against their outputs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mirrorlake.places import NOTEBOOKS, PROJECT
+from mirrorlake.runs.plan import RunSummary, run_plan
+
+SANITIZE = Path(__file__).parent / "sanitize.cfg"
+
+
+@pytest.fixture(scope="module")
+def tour(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
+    """The three notebooks by papermill, cut small by parameters."""
+    folder = tmp_path_factory.mktemp("tour")
+    plan = folder / "plan.yaml"
+    plan.write_text(
+        "steps:\n"
+        "  - {notebook: 01_publish, parameters: {every: 60}}\n"
+        "  - {notebook: 02_mirror, parameters: {every: 60, months: 2}}\n"
+        "  - {notebook: 03_query, parameters: {every: 60, months: 2}}\n"
+    )
+    return run_plan(plan, folder / "out", overrides={"root": str(folder / "lake")})
+
+
+@pytest.mark.promise("LZ-01", "LZ-02")
+def test_papermill_runs_them_with_other_parameters(tour: RunSummary) -> None:
+    assert [(step.notebook, step.status) for step in tour.steps] == [
+        ("01_publish", "done"),
+        ("02_mirror", "done"),
+        ("03_query", "done"),
+    ], tour.failed
+    summary = json.loads((Path(tour.folder) / "summary.json").read_text())
+    assert [step["status"] for step in summary["steps"]] == ["done"] * 3
+    answers = tour.steps[-1].records
+    assert set(answers) == {
+        "flights in the table",
+        "flights cancelled",
+        "latest airline",
+        "busiest route",
+    }
+
+
+def test_nbval_finds_the_committed_outputs(tmp_path: Path) -> None:
+    """In the order of their numbers, for each goes on with the lake of the one before."""
+    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-sanitize-with", str(SANITIZE)]
+    command += ["-p", "no:cacheprovider", "-q", *map(str, sorted(NOTEBOOKS.glob("[0-9]*.ipynb")))]
+    environment = os.environ | {"MIRRORLAKE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=PROJECT, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
