@@ -1,4 +1,4 @@
-"""The notebooks as production and as a reader run them: papermill, then nbval against their outputs."""
+"""The notebooks as production and as a reader run them: papermill, then nbval."""
 
 from __future__ import annotations
 

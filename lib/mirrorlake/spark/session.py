@@ -75,33 +75,47 @@ def get_spark(profile: str | None = None) -> SparkSession:
         raise UsageError(f"There is no profile {profile!r}.", hint=f"choose one of {PROFILES}.")
     running = SparkSession.getActiveSession()
     if running is not None:
-        return prepare(running)
+        return prepare(_with_delta(running))
     builder = SparkSession.builder
     if os.environ.get("SPARK_REMOTE"):
         return prepare(builder.getOrCreate())
-    for name, value in (_DELTA | SESSION_CONFS).items():
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # under spark-submit its choices stand
+    for name, value in (_DELTA | SESSION_CONFS if submitted else launch_conf(profile)).items():
         builder = builder.config(name, value)
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # under spark-submit: its choices stand
+    if submitted:
         return prepare(builder.getOrCreate())
-    builder = builder.appName("mirrorlake")
-    java, delta = launch_environment()
-    paths = [str(path) for path in delta]
-    builder = builder.config("spark.driver.extraClassPath", os.pathsep.join(paths))
-    if master := os.environ.get("SPARK_MASTER"):
-        builder = builder.master(master).config("spark.jars", ",".join(paths))
-    else:
-        builder = builder.master("local[*]")
-        for name, value in (_LOCAL | _PROFILE[profile]).items():
-            builder = builder.config(name, value)
-        builder = builder.config("spark.driver.memory", f"{driver_memory_mib()}m")
-        flags = f"{_FLAGS[profile]} {archive_flags(java, delta)}".strip()
-        builder = builder.config("spark.driver.extraJavaOptions", flags)
     with _quiet_launch() as log:
         try:
-            return builder.getOrCreate()
+            return prepare(builder.getOrCreate())
         except Exception as error:
             tail = " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
             raise SetupError(f"Spark did not start: {error} {tail}", hint=f"see {log}.") from error
+
+
+def launch_conf(profile: str) -> dict[str, str]:
+    """What to launch a JVM with; under `SPARK_MASTER` only what every cluster needs."""
+    java, delta = launch_environment()
+    paths = [str(path) for path in delta]
+    conf = _DELTA | SESSION_CONFS | {"spark.app.name": "mirrorlake"}
+    conf["spark.driver.extraClassPath"] = os.pathsep.join(paths)
+    if master := os.environ.get("SPARK_MASTER"):
+        return conf | {"spark.master": master, "spark.jars": ",".join(paths)}
+    conf |= _LOCAL | _PROFILE[profile]
+    conf["spark.master"] = "local[*]"
+    conf["spark.driver.memory"] = f"{driver_memory_mib()}m"
+    flags = f"{_FLAGS[profile]} {archive_flags(java, delta)}".strip()
+    conf["spark.driver.extraJavaOptions"] = flags
+    return conf
+
+
+def _with_delta(running: SparkSession) -> SparkSession:
+    extensions = running.conf.get("spark.sql.extensions", "") or ""
+    if "DeltaSparkSessionExtension" not in extensions:
+        raise SetupError(
+            "The running Spark session has no Delta.",
+            hint="stop it, or start it with Delta's extension and catalog.",
+        )
+    return running
 
 
 def prepare(spark: SparkSession) -> SparkSession:
@@ -116,7 +130,8 @@ def prepare(spark: SparkSession) -> SparkSession:
 
 def new_session(spark: SparkSession) -> SparkSession:
     """A session of its own on the same engine: own settings, own temporary views."""
-    return prepare(spark.newSession())
+    clone = getattr(type(spark), "cloneSession", None)  # Connect's sessions have no newSession
+    return prepare(clone(spark) if clone else spark.newSession())
 
 
 def driver_memory_mib() -> int:

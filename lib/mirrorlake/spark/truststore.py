@@ -6,6 +6,7 @@ that the machine's administrator installed. Format: Java's JKS, trusted-certific
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import ssl
@@ -28,7 +29,9 @@ def machine_certificates() -> list[bytes]:
     found: dict[bytes, None] = {}
     for file in files:
         for text in _PEM.findall(file.read_text(errors="ignore")):
-            found[ssl.PEM_cert_to_DER_cert(text)] = None
+            # One damaged certificate must not cost the others.
+            with contextlib.suppress(ValueError):
+                found[ssl.PEM_cert_to_DER_cert(text)] = None
     return list(found)
 
 

