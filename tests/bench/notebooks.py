@@ -1,7 +1,7 @@
 """The three notebooks with a JVM each, against one Spark Connect server that they share.
 
-A ratio above 1 says that sharing is quicker; the server's own start is not counted. Sharing was to be
-built in if this showed 2 or more.
+A ratio above 1 says that sharing is quicker; the server's own start is not counted. Sharing was to
+be built in if this showed 2 or more.
 """
 
 from __future__ import annotations

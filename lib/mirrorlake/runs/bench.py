@@ -1,7 +1,7 @@
 """Benches: ratios measured side by side in one run, the median of pairs.
 
-A bench is a module in `tests/bench` with a function `run(pairs) -> BenchResult`. A ratio says how many
-times better than the peer this project is, so more is better.
+A bench is a module in `tests/bench` with a function `run(pairs) -> BenchResult`. A ratio says how
+many times better than the peer this project is, so more is better.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def compare(
 
 
 def run_script(path: Path, *arguments: str, env: dict[str, str] | None = None) -> dict[str, Any]:
-    """Runs a Python program to its end; the JSON of its last line, with the whole process's seconds.
+    """Runs a Python program to its end; the JSON of its last line, and the process's seconds.
 
     Raises:
         MirrorlakeError: it failed.

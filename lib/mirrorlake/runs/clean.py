@@ -1,7 +1,7 @@
 """Cleans executed notebooks for committing: `python -m mirrorlake.runs.clean NOTEBOOK…`.
 
-Outputs and tags stay, for they are what nbval compares with. What papermill injected goes, and so do
-execution times, cell ids that change by the run, counters, widget state and kernel details.
+Outputs and tags stay, for they are what nbval compares with. What papermill injected goes, and so
+do execution times, cell ids that change by the run, counters, widget state and kernel details.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Plans: several notebooks, executed one after the other by papermill, with a summary kept.
 
 A plan is a YAML file: `name` and `steps`, each with a `notebook`, the `parameters` that differ from
-`parameters/<notebook>.yaml`, and perhaps a Spark `profile`. After a failure the rest is skipped; what
-was executed is kept.
+`parameters/<notebook>.yaml`, and perhaps a Spark `profile`. After a failure the rest is skipped;
+what was executed is kept.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def load_plan(path: Path) -> Plan:
                 f"The step of {name} in {path} can't be read.",
                 hint="it has notebook, parameters (names and values), and perhaps profile.",
             )
-        if unknown := sorted(set(chosen) - set(defaults)):
+        if unknown := sorted(map(str, set(chosen) - set(defaults))):
             raise UsageError(
                 f"Notebook {name} has no parameter {', '.join(unknown)}.",
                 hint=f"it has {', '.join(defaults)}.",
