@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from mirrorlake.landing.publisher import Partner, Publisher
+from mirrorlake.landing.published import Partner
+from mirrorlake.landing.publisher import Publisher
 from mirrorlake.mirror.engine import Engine, status_report
 from mirrorlake.mirror.state import Report
 from mirrorlake.mirror.steps import StepListener, ignore

@@ -1,9 +1,7 @@
+"""Any number of writers lose nothing, and a killed one blocks nobody."""
+
 from __future__ import annotations
 
-import random
-import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -11,13 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from mirrorlake.landing.zone import list_folder
-from mirrorlake.names import PROCESSED, TableName, file_name, file_number
+from mirrorlake.names import PROCESSED, file_name, file_number
 from mirrorlake.storage import Storage
-
-WRITERS = 8
-BATCHES = 50
-TABLE = TableName(None, "t")
-PROGRAM = Path(__file__).with_name("publisher_process.py")
+from writers import BATCHES, TABLE, WRITERS, run_writers
 
 
 def move_processed(storage: Storage) -> None:
@@ -32,45 +26,14 @@ def move_processed(storage: Storage) -> None:
             continue  # that writer has taken it back
 
 
-def finished(log: Path) -> dict[int, str]:
-    """Batch to file, of the lines that a writer has written whole."""
-    if not log.exists():
-        return {}
-    lines = log.read_bytes().split(b"\n")[:-1]
-    return {int(batch): name.decode() for batch, name in (line.split() for line in lines)}
-
-
-@pytest.mark.promise("LZ-13")
-@pytest.mark.promise("LZ-14")
+@pytest.mark.promise("LZ-13", "LZ-14")
 def test_many_writers_lose_nothing_and_dead_ones_block_nobody(tmp_path: Path):
     storage = Storage(tmp_path / "lake")
-    logs = [tmp_path / f"{writer}.log" for writer in range(WRITERS)]
-    chance = random.Random(7)
-    # Three of the writers are killed when they have come so far, wherever they are just then.
-    doomed = {writer: chance.randrange(1, BATCHES - 5) for writer in chance.sample(range(8), 3)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), storage.root, str(writer), str(BATCHES), str(log)]
-        )
-        for writer, log in enumerate(logs)
-    ]
-    try:
-        while any(process.poll() is None for process in processes):
-            move_processed(storage)
-            for writer, limit in doomed.items():
-                if len(finished(logs[writer])) >= limit:
-                    processes[writer].kill()
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    codes = {writer: process.returncode for writer, process in enumerate(processes)}
-    assert {writer for writer, code in codes.items() if code == -signal.SIGKILL} == set(doomed)
-    assert all(code == 0 for writer, code in codes.items() if writer not in doomed)
+    done, doomed = run_writers(storage, tmp_path, lambda: move_processed(storage))
+    assert len(doomed) == 3
 
     here = {e.name for e in storage.list(TABLE.folder).files if file_number(e.name)}
     away = {e.name for e in storage.list(f"{TABLE.folder}/{PROCESSED}").files}
-    done = {batch: name for log in logs for batch, name in finished(log).items()}
     # A writer killed in the moment of taking a used number back leaves it there for the mirror to
     # report; nothing that a writer saw finished may be such a file.
     published = {name: f"{PROCESSED}/{name}" for name in away}
@@ -91,6 +54,6 @@ def test_many_writers_lose_nothing_and_dead_ones_block_nobody(tmp_path: Path):
     assert {batch: batches[name] for batch, name in done.items()} == {b: b for b in done}
     unfinished = set(times) - set(done)
     assert len(unfinished) <= len(doomed)
-    assert {batch // 1000 for batch in unfinished} <= set(doomed)
+    assert {batch // 1000 for batch in unfinished} <= doomed
     assert len(done) >= (WRITERS - len(doomed)) * BATCHES
     assert file_name(len(numbers)) in here

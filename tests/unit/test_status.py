@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mirrorlake import Lake
+from mirrorlake.errors import TableNotFoundError
 from mirrorlake.landing.zone import BadFolder, find_tables, list_folder
 from mirrorlake.mirror.engine import Engine, status_report
 from mirrorlake.mirror.state import FAILED, REPLICATING, TableState, load_states, save_states
@@ -194,3 +196,9 @@ def test_a_report_as_text_and_document(any_storage: Storage):
         "name", "schema", "state", "rows", "last_file", "backlog_files", "waiting_for",
         "lag_seconds", "error",
     }  # fmt: skip
+
+
+def test_a_single_table_has_to_be_there(lake: Lake) -> None:
+    with pytest.raises(TableNotFoundError, match=r"no folder for nowhere.*Hint:"):
+        lake.mirror("nowhere")
+    assert not lake.storage.exists("Files/Monitoring/tables.json")

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timezone
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from mirrorlake.errors import InvalidNameError, MirrorlakeError
+from mirrorlake.delta_log import read_snapshot
+from mirrorlake.errors import InvalidNameError, MirrorlakeError, TableNotFoundError
+from mirrorlake.landing.identity import read_identity
 from mirrorlake.landing.zone import BadFolder, Folder, find_tables, list_folder
 from mirrorlake.mirror.failures import explain
 from mirrorlake.mirror.state import (
+    REPLICATING,
     Report,
     TableState,
     TableStatus,
@@ -25,7 +29,7 @@ from mirrorlake.mirror.state import (
 from mirrorlake.mirror.steps import StepListener, ignore
 from mirrorlake.mirror.table_cycle import MirrorOptions, TableCycle
 from mirrorlake.names import IDENTITY, MONITORING, SCHEMA_SUFFIX, ZONE, TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage import Listing, Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +65,14 @@ class Engine:
 
         Args:
             only: a single table; by default all of the zone.
+
+        Raises:
+            TableNotFoundError: the single table has no folder in the zone.
         """
+        if only is not None and self._storage.list(only.folder) == Listing((), ()):
+            raise TableNotFoundError(
+                f"There is no folder for {only} in the landing zone.", hint="publish it first."
+            )
         states = load_states(self._storage)
         before = dict(states)
         found = list(find_tables(self._storage)) if only is None else [only]
@@ -154,6 +165,16 @@ def status_of(state: TableState, folder: Folder | None) -> TableStatus:
     )
 
 
+def _caught_up(storage: Storage, state: TableState, table: TableName) -> TableState:
+    """The state by the table's own log: a mirror may have been killed before it kept its own."""
+    identity = read_identity(storage, table)
+    snapshot = read_snapshot(storage, table.table_path) if identity else None
+    last = snapshot.txns.get(identity.app_id, 0) if snapshot and identity else 0
+    if last <= state.last_file:
+        return state
+    return replace(state, last_file=last, state=REPLICATING, error=None)
+
+
 def status_report(storage: Storage) -> Report:
     """How every table of the zone stands, without Spark and without changing anything."""
     states = load_states(storage)
@@ -164,7 +185,10 @@ def status_report(storage: Storage) -> Report:
             lines.append(status_of(failed(state, table.error.as_dict()), None))
             continue
         try:
-            lines.append(status_of(state, list_folder(storage, table)))
+            folder = list_folder(storage, table)
+            if folder.backlog(state.last_file):
+                state = _caught_up(storage, state, table)
+            lines.append(status_of(state, folder))
         except MirrorlakeError as error:
             lines.append(status_of(failed(state, error.as_dict()), None))
     return Report(tuple(lines))

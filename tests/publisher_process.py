@@ -16,7 +16,7 @@ def main() -> None:
     with open(log, "ab", buffering=0) as done:
         for number in range(int(batches)):
             batch = int(writer) * 1000 + number
-            published = publisher.upsert([{"id": batch}])
+            published = publisher.insert([{"id": batch}])
             done.write(f"{batch} {published.file}\n".encode())
             os.fsync(done.fileno())
 
