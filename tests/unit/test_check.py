@@ -234,7 +234,6 @@ def test_every_compression(storage: Storage, codec):
     assert facts.rows == {Marker.UPSERT: 1000}
 
 
-@pytest.mark.promise("LZ-24")
 def test_text_annotated_as_json_is_text(storage: Storage):
     facts = inspect(storage, {"id": [1], "doc": pa.array(["{}"], pa.json_())})
     assert facts.columns["doc"].table == "string"

@@ -10,7 +10,7 @@ from mirrorlake.mirror.plan import make_plan
 from mirrorlake.names import PROCESSED, TableName, file_name
 from mirrorlake.storage import Storage
 
-pytestmark = [pytest.mark.promise("LZ-14"), pytest.mark.promise("LZ-29")]
+pytestmark = pytest.mark.promise("LZ-14")
 
 IDENTITY = Identity(TableName(None, "t"), "one life")
 FOLDER = IDENTITY.table.folder
@@ -101,7 +101,6 @@ def test_a_move_cut_short_between_its_halves_is_finished(any_storage: Storage):
     assert (here(any_storage), away(any_storage)) == ([2], [1])
 
 
-@pytest.mark.promise("LZ-22")
 def test_a_file_that_is_gone_by_now_is_no_problem(any_storage: Storage):
     plan = make_plan(any_storage, IDENTITY, put(any_storage, 1, 2))
     folder = list_folder(any_storage, IDENTITY.table)

@@ -168,7 +168,6 @@ def test_a_null_key_is_named_with_its_row(publisher):
     assert (caught.value.file, caught.value.row, caught.value.column) == ("the batch", 2, "id")
 
 
-@pytest.mark.promise("LZ-27")
 def test_another_type_is_refused_by_every_later_publisher(publisher, any_storage, table):
     publisher.upsert(ROWS)
     again = Publisher(any_storage, table)

@@ -386,7 +386,6 @@ def test_a_double_becomes_the_nearest_float():
     assert found[1].as_py() == float("inf")
 
 
-@pytest.mark.promise("LZ-27")
 @pytest.mark.parametrize(
     ("values", "known"),
     [
@@ -410,7 +409,6 @@ def test_a_value_that_does_not_fit_is_named_and_never_changed(values, known):
     assert (caught.value.row, caught.value.column) == (2, "v")
 
 
-@pytest.mark.promise("LZ-27")
 @pytest.mark.parametrize(
     ("values", "known"),
     [

@@ -75,14 +75,12 @@ REFUSED = [
 ]
 
 
-@pytest.mark.promise("LZ-24")
 @pytest.mark.parametrize(("arrow", "table"), SIMPLE, ids=str)
 def test_simple_types_map_one_to_one(arrow, table):
     found = column_type(arrow)
     assert (found.read, found.table, found.convert) == (table, table, "{}")
 
 
-@pytest.mark.promise("LZ-24")
 @pytest.mark.parametrize(("arrow", "read"), NESTED, ids=str)
 def test_nested_types_become_json_text(arrow, read):
     found = column_type(arrow)
@@ -120,7 +118,6 @@ def test_no_type_is_left_out():
     }  # fmt: skip
 
 
-@pytest.mark.promise("LZ-27")
 @pytest.mark.parametrize(
     ("found", "table", "expected"),
     [
