@@ -68,6 +68,8 @@ def _read_group(
     ]
     if sample.marker:
         fields.append(f"{quote(sample.marker)} {sample.marker_read}")
+    if not fields:  # nothing but NULLs: one column of them tells how many rows there are
+        fields = [f"{quote(next(iter(sample.columns)))} integer"]
     paths = [_GLOB.sub(r"\\\1", f"{folder}/{file.name}") for file in files]
     raw = spark.read.schema(", ".join(fields)).parquet(*paths)
     present = {name.lower(): (name, kind) for name, kind in sample.columns.items()}

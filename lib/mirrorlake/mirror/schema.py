@@ -34,11 +34,14 @@ def plan_schema(table: dict[str, str], files: Iterable[FileFacts]) -> Target:
     A column that has only NULLs so far has no type yet and is left out until it has one.
 
     Raises:
-        SchemaError: a file's column doesn't fit the type that the table or an earlier file gave it.
+        SchemaError: a file's column doesn't fit the type that the table or an earlier file gave it;
+            or no column has a type at all.
     """
     columns = dict(table)
     spelling = {name.lower(): name for name in columns}
+    last: FileFacts | None = None
     for file in files:
+        last = file
         for column, kind in file.columns.items():
             if kind.table == "void":
                 continue
@@ -55,6 +58,12 @@ def plan_schema(table: dict[str, str], files: Iterable[FileFacts]) -> Target:
                 column=name,
                 hint="delete the table's folder and publish it anew with the new type.",
             )
+    if last is not None and not columns:
+        raise SchemaError(
+            "All columns have only NULLs so far, so that none has a type.",
+            file=last.name,
+            hint="publish a row with values, or give the columns types.",
+        )
     return Target(columns, tuple(name for name in columns if name not in table))
 
 
