@@ -51,7 +51,7 @@ class MarkerWord(str, Enum):
 def main() -> None:
     """Runs a command; an error of ours becomes one line and an exit status."""
     try:
-        app()
+        app(prog_name="./mirrorlake")
     except (UsageError, InvalidNameError) as error:
         _say_error(error)
         sys.exit(2)
@@ -159,12 +159,13 @@ def publish(
 
     publisher = Lake(root).publisher(table, keys=[k.strip() for k in keys.split(",") if k.strip()])
     verb = publisher.write if marker is None else getattr(publisher, marker.value)
-    published = [verb(file) for file in files]
+    published = []
+    for file in files:
+        published.append(verb(file))
+        if not as_json:  # at once: a later file may be refused
+            out.print(repr(published[-1]), markup=False, highlight=False)
     if as_json:
         _print_json({"published": [asdict(batch) for batch in published]})
-        return
-    for batch in published:
-        out.print(repr(batch), markup=False, highlight=False)
 
 
 @app.command()
