@@ -15,10 +15,5 @@ class Marker(IntEnum):
     DELETE = 2
     UPSERT = 4
 
-    @classmethod
-    def parse(cls, word: str) -> Marker:
-        """Reads `insert`, `update`, `delete` or `upsert`."""
-        return cls[word.upper()]
-
 
 MARKER_HINT = "markers are 0 insert, 1 update, 2 delete, 4 upsert, as whole numbers."
