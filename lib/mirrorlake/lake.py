@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from mirrorlake.lake_table import LakeTable
 from mirrorlake.landing.published import Partner
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.mirror.engine import Engine, status_report
@@ -13,7 +14,6 @@ from mirrorlake.mirror.steps import StepListener, ignore
 from mirrorlake.mirror.table_cycle import MirrorOptions
 from mirrorlake.names import TABLES, ZONE, TableName
 from mirrorlake.storage import Storage
-from mirrorlake.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,13 +103,13 @@ class Lake:
                     found.append(TableName(folder, name))
         return sorted(found, key=lambda table: (table.schema or "", table.name))
 
-    def table(self, name: str | TableName) -> Table:
+    def table(self, name: str | TableName) -> LakeTable:
         """One Delta table.
 
         Raises:
             TableNotFoundError: there is none of that name.
         """
-        return Table(self.spark, self.storage, _named(name))
+        return LakeTable(self.spark, self.storage, _named(name))
 
     def find(self, name: TableName) -> TableName | None:
         """The lake's own spelling of a table's name: exact, else the only one but for case."""

@@ -1,0 +1,122 @@
+"""Commands on the project itself: demo, run, test, lab, bench."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table as RichTable
+
+from mirrorlake.commands.base import JsonOption, app, err, literal, out, print_json, progress
+
+if TYPE_CHECKING:
+    from mirrorlake.runs.plan import RunSummary
+
+
+@app.command()
+def demo(
+    root: Annotated[Path | None, typer.Option(help="Where the demo's lake goes.")] = None,
+) -> None:
+    """Publish, mirror and query a year of real flights, by the notebooks."""
+    from mirrorlake.places import PARAMETERS
+
+    overrides = {} if root is None else {"root": str(root.absolute())}
+    summary = _run_plan(PARAMETERS / "plans" / "demo.yaml", None, overrides)
+    answers = {k: v for step in summary.steps for k, v in step.records.items()}
+    for question, answer in answers.items():
+        out.print(f"✓ {question}: {answer}", markup=False, highlight=False)
+    _finish_run(summary)
+
+
+@app.command()
+def run(
+    plan: Annotated[Path, typer.Argument(help="A plan, such as parameters/plans/demo.yaml.")],
+    out_folder: Annotated[Path | None, typer.Option("--out", help="For the results.")] = None,
+) -> None:
+    """Execute a plan of notebooks by papermill; failures are kept and reported."""
+    _finish_run(_run_plan(plan, out_folder, {}))
+
+
+def _warm_up() -> None:
+    """Makes what later starts of a local Spark are quicker with, if it is missing."""
+    if not {"SPARK_MASTER", "SPARK_REMOTE"} & set(os.environ):
+        from mirrorlake.spark.archive import ensure_archive
+        from mirrorlake.spark.session import launch_environment
+
+        ensure_archive(*launch_environment())
+
+
+def _run_plan(plan: Path, folder: Path | None, overrides: dict[str, Any]) -> RunSummary:
+    from mirrorlake.runs.plan import run_plan
+
+    _warm_up()
+
+    def say(name: str, index: int, total: int) -> None:
+        err.print(f"[{index}/{total}] {name} …", markup=False, highlight=False)
+
+    return run_plan(plan, folder, overrides=overrides, on_step=say)
+
+
+def _finish_run(summary: RunSummary) -> None:
+    table = RichTable("notebook", "status", "seconds")
+    for step in summary.steps:
+        table.add_row(step.notebook, step.status, f"{step.seconds:.1f}")
+    out.print(table)
+    out.print(f"executed notebooks: {summary.folder}", markup=False, highlight=False)
+    if (failed := summary.failed) and failed.error:
+        where = f", cell {failed.error['cell']}" if failed.error["cell"] else ""
+        what = f"{failed.error['name']}: {failed.error['message']}"
+        err.print(f"{failed.notebook}{where}: {what}", markup=False, highlight=False)
+        raise typer.Exit(1)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def test(
+    context: typer.Context,
+    long: Annotated[bool, typer.Option("--long", help="Add kill matrices and soaks.")] = False,
+) -> None:
+    """Run the tests; further arguments go to pytest."""
+    from mirrorlake.places import PROJECT
+
+    _warm_up()
+    command = [sys.executable, "-m", "pytest", *(["--long"] if long else []), *context.args]
+    raise typer.Exit(subprocess.run(command, cwd=PROJECT, check=False).returncode)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def lab(context: typer.Context) -> None:
+    """Open JupyterLab on the notebooks; further arguments go to it."""
+    from mirrorlake.places import NOTEBOOKS
+
+    _warm_up()
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", str(NOTEBOOKS), *context.args])
+
+
+@app.command()
+def bench(
+    name: Annotated[str | None, typer.Argument(help="One bench; by default all.")] = None,
+    pairs: Annotated[int, typer.Option(help="Pairs that count.", min=1)] = 3,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure ratios side by side: how many times better than the peer."""
+    from dataclasses import asdict
+
+    from mirrorlake.runs.bench import bench_names, run_bench
+
+    _warm_up()
+    for chosen in [name] if name else bench_names():
+        with progress(f"bench {chosen} …"):
+            result = run_bench(chosen, pairs)
+        if as_json:
+            print_json(asdict(result))
+            continue
+        table = RichTable(f"bench {chosen}", "figure")
+        for what, seconds in result.seconds.items():
+            table.add_row(literal(what), f"{seconds:.3f} s")
+        for what, ratio in result.ratios.items():
+            table.add_row(literal(what), f"{ratio:.2f} ×")
+        out.print(table)

@@ -1,0 +1,41 @@
+"""A table with all its verbs, one line each; the packages behind them do the work."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from mirrorlake.errors import UsageError
+from mirrorlake.spark.sql import literal
+from mirrorlake.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class LakeTable(Table):
+    """One Delta table of a lake, as `Lake.table` hands it out."""
+
+    def as_of(
+        self, *, version: int | None = None, timestamp: str | datetime | None = None
+    ) -> DataFrame:
+        """The rows as they were.
+
+        Args:
+            version: the table's version, from 0.
+            timestamp: a moment, as text that Spark can cast, or a datetime.
+
+        Raises:
+            UsageError: neither or both are given.
+        """
+        if (version is None) == (timestamp is None):
+            raise UsageError("Give either a version or a timestamp.")
+        if version is not None:
+            return self.spark.sql(f"SELECT * FROM {self.sql_name} VERSION AS OF {int(version)}")
+        moment = timestamp.isoformat() if isinstance(timestamp, datetime) else str(timestamp)
+        at = literal(moment)
+        return self.spark.sql(f"SELECT * FROM {self.sql_name} TIMESTAMP AS OF {at}")
+
+    def history(self) -> DataFrame:
+        """One row a version, newest first, as `DESCRIBE HISTORY` has them."""
+        return self.spark.sql(f"DESCRIBE HISTORY {self.sql_name}")
