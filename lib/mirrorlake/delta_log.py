@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from mirrorlake.names import TABLES, TableName
 from mirrorlake.storage import Storage
 
 _WANTED = ("metaData", "protocol", "txn")
@@ -81,6 +82,20 @@ def read_snapshot(storage: Storage, table_path: str) -> Snapshot | None:
             if line[2:12].startswith((b"metaData", b"protocol", b"txn")):
                 snapshot.apply(json.loads(line))
         snapshot.version += 1
+
+
+def delta_tables(storage: Storage) -> list[TableName]:
+    """The Delta tables of a lake, ordered by name."""
+    found: list[TableName] = []
+    for folder in storage.list(TABLES).folders:
+        inner = storage.list(f"{TABLES}/{folder}").folders
+        if "_delta_log" in inner:
+            found.append(TableName(None, folder))
+            continue
+        for name in inner:
+            if "_delta_log" in storage.list(f"{TABLES}/{folder}/{name}").folders:
+                found.append(TableName(folder, name))
+    return sorted(found, key=lambda table: (table.schema or "", table.name))
 
 
 def read_commit_info(storage: Storage, table_path: str, version: int) -> dict[str, Any]:

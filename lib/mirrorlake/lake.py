@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from mirrorlake.delta_log import delta_tables
 from mirrorlake.lake_table import LakeTable
 from mirrorlake.landing.published import Partner
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.mirror.engine import Engine, status_report
+from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import Report
 from mirrorlake.mirror.steps import StepListener, ignore
-from mirrorlake.mirror.table_cycle import MirrorOptions
-from mirrorlake.names import TABLES, ZONE, TableName
+from mirrorlake.names import ZONE, TableName
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
@@ -91,17 +92,7 @@ class Lake:
 
     def tables(self) -> list[TableName]:
         """The Delta tables of the lake, ordered by name."""
-        found: list[TableName] = []
-        for folder in self.storage.list(TABLES).folders:
-            inner = self.storage.list(f"{TABLES}/{folder}").folders
-            if "_delta_log" in inner:
-                found.append(TableName(None, folder))
-                continue
-            for name in inner:
-                log = self.storage.list(f"{TABLES}/{folder}/{name}").folders
-                if "_delta_log" in log:
-                    found.append(TableName(folder, name))
-        return sorted(found, key=lambda table: (table.schema or "", table.name))
+        return delta_tables(self.storage)
 
     def table(self, name: str | TableName) -> LakeTable:
         """One Delta table.

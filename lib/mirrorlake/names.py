@@ -22,7 +22,10 @@ PARTNER_EVENTS = "_partnerEvents.json"
 IDENTITY = "_mirrorlake.json"
 SCHEMA_SUFFIX = ".schema"
 
-_NUMBERED = re.compile(r"(\d{20})(\.[A-Za-z0-9]+)?\Z", re.ASCII)
+# A second ending is a compression's; `….parquet.tmp` is still being written by somebody.
+_NUMBERED = re.compile(
+    r"(\d{20})(\.[A-Za-z0-9]+(\.(gz|gzip|zst|zstd|snappy))?)?\Z", re.ASCII | re.IGNORECASE
+)
 _FORBIDDEN = "/\\:"
 _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 
@@ -53,10 +56,14 @@ class TableName:
         return ".".join(f"`{p.replace('`', '``')}`" if "." in p or "`" in p else p for p in parts)
 
     @property
+    def place(self) -> str:
+        """A relative path of this table alone; `.schema` keeps a table and a schema apart."""
+        return self.name if self.schema is None else f"{self.schema}{SCHEMA_SUFFIX}/{self.name}"
+
+    @property
     def folder(self) -> str:
         """The table's folder in the landing zone, relative to the lake's root."""
-        inner = "" if self.schema is None else f"{self.schema}{SCHEMA_SUFFIX}/"
-        return f"{ZONE}/{inner}{self.name}"
+        return f"{ZONE}/{self.place}"
 
     @property
     def table_path(self) -> str:
@@ -66,9 +73,8 @@ class TableName:
 
     @property
     def state_path(self) -> str:
-        """Where the engine keeps this table's plans; `.schema` keeps two tables apart."""
-        inner = "" if self.schema is None else f"{self.schema}{SCHEMA_SUFFIX}/"
-        return f"{STATE}/plans/{inner}{self.name}"
+        """Where the engine keeps this table's plans, relative to the lake's root."""
+        return f"{STATE}/plans/{self.place}"
 
     @classmethod
     def parse(cls, text: str) -> TableName:

@@ -7,10 +7,13 @@ Paths are relative to the root, with `/` between the segments.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import re
+import shutil
+import uuid
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -43,6 +46,11 @@ class Listing:
     def file(self, name: str) -> Entry | None:
         """The file of that name, or None."""
         return next((entry for entry in self.files if entry.name == name), None)
+
+    def moment(self, name: str) -> str | None:
+        """When the file of that name was modified, ISO-8601; None if there is none."""
+        entry = self.file(name)
+        return None if entry is None else entry.modified.isoformat()
 
 
 class Storage:
@@ -147,12 +155,29 @@ class Storage:
         """Puts a JSON document there in one atomic step."""
         self.write(path, to_json(document))
 
-    def create(self, path: str, data: bytes) -> bool:
-        """Puts a file there if there is none; False if there already was one."""
+    def create(self, path: str, data: bytes, *, make_folder: bool = True) -> bool:
+        """Puts a file there if there is none; False if there already was one.
+
+        Without `make_folder` nothing happens if its folder is gone, where there are folders.
+        """
+        if not make_folder and self.local is not None:
+            return self._create_in_folder(self.local / path, data)
         try:
             obstore.put(self._store, path, data, mode="create")
         except AlreadyExistsError:
             return False
+        return True
+
+    @staticmethod
+    def _create_in_folder(target: Path, data: bytes) -> bool:
+        staged = target.with_name(f"_{uuid.uuid4().hex}")
+        try:
+            staged.write_bytes(data)
+            os.link(staged, target)  # unlike a rename it never replaces what is there
+        except (FileExistsError, FileNotFoundError):
+            return False
+        finally:
+            staged.unlink(missing_ok=True)
         return True
 
     def rename(self, source: str, target: str) -> bool:
@@ -166,6 +191,48 @@ class Storage:
         except AlreadyExistsError:
             return False
         return True
+
+    def touch(self, path: str) -> None:
+        """Makes now the time of a file's modification; a rename on object stores has done so."""
+        if self.local is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(self.local / path)
+
+    def move_folder(self, source: str, target: str) -> bool:
+        """Moves a folder to where there is none: one step on local disks, file by file elsewhere.
+
+        Returns:
+            False if the target was there, or the source was not.
+        """
+        if self.local is not None:
+            if (self.local / target).exists() or not (self.local / source).exists():
+                return False
+            (self.local / target).parent.mkdir(parents=True, exist_ok=True)
+            (self.local / source).rename(self.local / target)
+            return True
+        files = self.files_below(source)
+        if not files or self.files_below(target):
+            return False
+        # A table is visible by its log: it comes last, and goes first.
+        ordered = sorted(files, key=lambda path: "/_delta_log/" in path)
+        for path in ordered:
+            obstore.copy(self._store, path, target + path[len(source) :])
+        for path in reversed(ordered):
+            self.delete(path)
+        return True
+
+    def delete_folder(self, folder: str) -> None:
+        """Removes a folder with all that is in it; nothing happens if there is none."""
+        if self.local is not None:
+            shutil.rmtree(self.local / folder, ignore_errors=True)
+            return
+        for path in self.files_below(folder):
+            self.delete(path)
+
+    def files_below(self, folder: str) -> tuple[str, ...]:
+        """The paths of all files in a folder and its folders, relative to the root."""
+        pages = obstore.list(self._store, f"{folder}/")
+        return tuple(sorted(meta["path"] for page in pages for meta in page))
 
     def delete(self, path: str) -> None:
         """Removes a file; nothing happens if there is none."""

@@ -15,6 +15,7 @@ import pytest
 
 from mirrorlake import Lake
 from mirrorlake.landing.markers import MARKER, Marker
+from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.steps import Step
 from mirrorlake.names import TableName
 from model import TableModel
@@ -31,11 +32,12 @@ THIRD = [(Marker.INSERT, {"id": 1, "v": 20}), (Marker.UPDATE, {"id": 3, "v": 21}
 KILLER = """
 import os, signal, sys
 from mirrorlake import Lake
+from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.steps import Step
 def kill(table, step):
     if step is Step[sys.argv[2]]:
         os.kill(os.getpid(), signal.SIGKILL)
-Lake(sys.argv[1]).mirror(on_step=kill)
+Lake(sys.argv[1]).mirror(on_step=kill, options=MirrorOptions(compact_after=1))
 """
 
 
@@ -77,7 +79,7 @@ def test_an_exception_after_any_step(lake: Lake, step: Step, mirrored_before: bo
             raise Killed
 
     with pytest.raises(Killed):
-        lake.mirror(on_step=kill)
+        lake.mirror(on_step=kill, options=MirrorOptions(compact_after=1))
     publish(lake, model, THIRD)
     check(lake, model, commits=4)
 
@@ -101,7 +103,7 @@ def test_sigkill(lake: Lake, step: str) -> None:
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
     (line,) = lake.status().tables  # from the table's own log where the kept state is behind
-    assert line.last_file == (2 if step in ("COMMITTED", "MOVED") else 0)
+    assert line.last_file == (2 if step in ("COMMITTED", "MOVED", "COMPACTED") else 0)
     publish(lake, model, THIRD)
     check(lake, model, commits=3)
 

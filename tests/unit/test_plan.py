@@ -36,7 +36,7 @@ def put(storage: Storage, number: int, *ids: int | None) -> str:
 
 def test_a_plan_has_names_sizes_and_hashes(any_storage: Storage):
     names = [put(any_storage, number, number) for number in (4, 5)]
-    plan = make_plan(any_storage, IDENTITY, names)
+    plan = make_plan(any_storage, IDENTITY, 4, names)
     assert (plan.first, plan.last) == (4, 5)
     assert [file.name for file in plan.files] == names
     for file in plan.files:
@@ -48,7 +48,7 @@ def test_a_plan_has_names_sizes_and_hashes(any_storage: Storage):
 
 
 def test_there_is_no_plan_for_another_number_or_life_or_table(any_storage: Storage):
-    make_plan(any_storage, IDENTITY, [put(any_storage, 4, 1)])
+    make_plan(any_storage, IDENTITY, 4, [put(any_storage, 4, 1)])
     assert find_plan(any_storage, IDENTITY, 5) is None
     assert find_plan(any_storage, Identity(IDENTITY.table, "another life"), 4) is None
     assert find_plan(any_storage, Identity(TableName(None, "t"), "one life"), 4) is None
@@ -57,20 +57,20 @@ def test_there_is_no_plan_for_another_number_or_life_or_table(any_storage: Stora
 @pytest.mark.parametrize("more", [0, 2])
 def test_the_plan_that_is_there_wins(any_storage: Storage, more: int):
     names = [put(any_storage, number, number) for number in (1, 2, 3)]
-    found = make_plan(any_storage, IDENTITY, names[:2])
-    assert make_plan(any_storage, IDENTITY, names[: 1 + more]) == found
+    found = make_plan(any_storage, IDENTITY, 1, names[:2])
+    assert make_plan(any_storage, IDENTITY, 1, names[: 1 + more]) == found
     assert find_plan(any_storage, IDENTITY, 1) == found
 
 
 def test_an_unchanged_plan_is_carried_out_as_it_stands(any_storage: Storage):
-    plan = make_plan(any_storage, IDENTITY, [put(any_storage, 1, 1)])
+    plan = make_plan(any_storage, IDENTITY, 1, [put(any_storage, 1, 1)])
     before = any_storage.read(plan_path(IDENTITY, 1))
     assert verify_plan(any_storage, IDENTITY, plan) == plan
     assert any_storage.read(plan_path(IDENTITY, 1)) == before
 
 
 def test_a_file_uploaded_again_renews_its_hash_and_nothing_else(any_storage: Storage):
-    plan = make_plan(any_storage, IDENTITY, [put(any_storage, n, n) for n in (1, 2, 3)])
+    plan = make_plan(any_storage, IDENTITY, 1, [put(any_storage, n, n) for n in (1, 2, 3)])
     put(any_storage, 2, 7, 8, 9)
     put(any_storage, 4, 4)
     renewed = verify_plan(any_storage, IDENTITY, plan)
@@ -83,7 +83,7 @@ def test_a_file_uploaded_again_renews_its_hash_and_nothing_else(any_storage: Sto
 
 
 def test_a_planned_file_that_is_gone_is_named(any_storage: Storage):
-    plan = make_plan(any_storage, IDENTITY, [put(any_storage, n, n) for n in (1, 2, 3)])
+    plan = make_plan(any_storage, IDENTITY, 1, [put(any_storage, n, n) for n in (1, 2, 3)])
     before = any_storage.read(plan_path(IDENTITY, 1))
     any_storage.delete(f"{FOLDER}/{file_name(2)}")
     with pytest.raises(SequenceError, match="gone before it was applied") as caught:
@@ -112,7 +112,7 @@ def test_a_batch_is_the_longest_beginning_within_both_bounds(sizes, max_files, m
 
 def test_sound_files_are_all_checked_in_order(any_storage: Storage):
     names = [put(any_storage, n, *range(n)) for n in range(1, 20)]
-    checked = check_files(any_storage, FOLDER, names, TableMetadata(("id",)))
+    checked = check_files(any_storage, IDENTITY, 1, names, TableMetadata(("id",)))
     assert checked.error is None
     assert [facts.name for facts in checked.facts] == names
     assert [facts.row_count for facts in checked.facts] == list(range(1, 20))
@@ -123,7 +123,7 @@ def test_check_stops_at_the_first_bad_file(any_storage: Storage, bad: int):
     names = [put(any_storage, n, n) for n in range(1, 7)]
     put(any_storage, bad, 1, None)
     any_storage.write(f"{FOLDER}/{file_name(6)}", b"")  # bad too, but later
-    checked = check_files(any_storage, FOLDER, names, TableMetadata(("id",)))
+    checked = check_files(any_storage, IDENTITY, 1, names, TableMetadata(("id",)))
     assert [facts.name for facts in checked.facts] == names[: bad - 1]
     assert isinstance(checked.error, DataFileError)
     assert (checked.error.file, checked.error.row) == (file_name(bad), 2)
@@ -131,7 +131,7 @@ def test_check_stops_at_the_first_bad_file(any_storage: Storage, bad: int):
 
 def test_a_file_that_is_gone_since_the_listing(any_storage: Storage):
     names = [put(any_storage, 1, 1), file_name(2)]
-    checked = check_files(any_storage, FOLDER, names, TableMetadata())
+    checked = check_files(any_storage, IDENTITY, 1, names, TableMetadata())
     assert len(checked.facts) == 1
     assert isinstance(checked.error, SequenceError)
     assert checked.error.file == file_name(2)

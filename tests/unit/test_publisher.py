@@ -227,6 +227,7 @@ def test_types_of_a_mirrored_table_count_when_its_files_are_gone(any_storage, ta
 
 
 def test_types_of_another_life_of_the_folder_do_not_count(any_storage, table):
+    any_storage.write(f"{table.folder}/_metadata.json", b"{}")
     ensure_identity(any_storage, table)
     actions = [
         {"metaData": {"schemaString": '{"fields":[{"name":"id","type":"string"}]}'}},

@@ -1,5 +1,7 @@
 """Is this published file sound? Read without Spark, and by everybody: publisher, linter, mirror.
 
+Delimited text is written as Parquet first, so that one check and one reader serve both.
+
 Footers answer most of it; the marker column is always read, key columns only where a footer's
 statistics can't rule out a NULL. Memory stays at one row group of those columns.
 """
@@ -8,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +19,11 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from mirrorlake.errors import DataFileError, SchemaError
+from mirrorlake.landing.compression import COMPRESSED
 from mirrorlake.landing.markers import MARKER, MARKER_HINT, Marker
 from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.landing.text import read_text
+from mirrorlake.landing.text_format import TextFormat
 from mirrorlake.landing.types import ColumnType, column_type
 from mirrorlake.names import METADATA
 from mirrorlake.storage import Storage
@@ -38,6 +44,8 @@ class FileFacts:
     """What is known of one sound data file.
 
     Attributes:
+        number: its place in the table's sequence.
+        source: the Parquet file to read its rows from, relative to the storage's root.
         columns: the data columns in the file's order; the marker is not among them.
         marker: the marker column's name as written, or None.
         marker_read: the type Spark's reader is asked for it.
@@ -50,6 +58,8 @@ class FileFacts:
     marker: str | None
     rows: Counter[Marker] = field(default_factory=Counter)
     marker_read: str = "integer"
+    number: int = 0
+    source: str = ""
 
     @property
     def row_count(self) -> int:
@@ -58,30 +68,86 @@ class FileFacts:
 
 
 def inspect_file(
-    storage: Storage, path: str, metadata: TableMetadata, *, name: str | None = None
+    storage: Storage,
+    path: str,
+    metadata: TableMetadata,
+    *,
+    name: str | None = None,
+    number: int = 0,
+    staged: str | None = None,
 ) -> FileFacts:
-    """Checks one Parquet file.
+    """Checks one file.
 
     Args:
         storage: where it lies.
         path: the file, relative to the storage's root.
         metadata: what the table's folder declares.
         name: what to call the file in errors; by default its own name.
+        number: its place in the table's sequence.
+        staged: where delimited text may be written as Parquet, relative to the root.
 
     Raises:
         DataFileError: it can't be read, or a marker or key in it is wrong; says where.
         SchemaError: a column of a type that can't be mirrored.
     """
-    name = name or path.rpartition("/")[2]
+    own = path.rpartition("/")[2]
+    name = name or own
+    size = _size(storage, path, name)
+    source = path
+    if is_text(own, metadata.text):
+        source = staged or f"{path}.parquet"
+        _convert(storage, path, metadata, source, name)
+    facts = _inspect_parquet(storage, source, metadata, name)
+    return replace(facts, size=size, number=number, source=source)
+
+
+def _size(storage: Storage, path: str, name: str) -> int:
     with storage.open(path) as source:
         size = source.seek(0, 2)
-        if size == 0:
-            raise DataFileError(
-                "The file has zero bytes.", file=name, hint="upload it again under the same name."
-            )
+    if size == 0:
+        raise DataFileError(
+            "The file has zero bytes.", file=name, hint="upload it again under the same name."
+        )
+    return size
+
+
+def is_text(name: str, text: TextFormat) -> bool:
+    """Whether a data file is delimited text, by the ending of its name; if not, it is Parquet.
+
+    Raises:
+        DataFileError: the ending is neither's.
+    """
+    parts = name.lower().split(".")[1:]
+    if len(parts) > 1 and parts[-1] in COMPRESSED:
+        del parts[-1]
+    if not parts:
+        return text.declared
+    if parts[-1] in text.extensions:
+        return True
+    if parts[-1] == "parquet":
+        return False
+    raise DataFileError(
+        f"Nothing says how to read files ending in .{parts[-1]}.",
+        file=name,
+        hint=f"publish .parquet or .csv, or name the ending as fileExtension in {METADATA}.",
+    )
+
+
+def _convert(storage: Storage, path: str, metadata: TableMetadata, staged: str, name: str) -> None:
+    """Writes delimited text as Parquet, its rows in their order."""
+    with ExitStack() as opened:
+        reader = read_text(lambda: opened.enter_context(storage.open(path)), metadata, name=name)
+        target = opened.enter_context(storage.open_writer(staged))
+        with pq.ParquetWriter(target, reader.schema) as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+
+
+def _inspect_parquet(storage: Storage, path: str, metadata: TableMetadata, name: str) -> FileFacts:
+    with storage.open(path) as source:
         try:
             with pq.ParquetFile(source) as parquet:
-                return _inspect(parquet, metadata, name, size)
+                return _inspect(parquet, metadata, name)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataFileError(
                 f"Not a readable Parquet file: {_first_line(error)}.",
@@ -100,7 +166,7 @@ def footer_columns(storage: Storage, path: str) -> dict[str, ColumnType]:
             raise DataFileError(f"Not readable: {_first_line(error)}.", file=name) from error
 
 
-def _inspect(parquet: pq.ParquetFile, metadata: TableMetadata, name: str, size: int) -> FileFacts:
+def _inspect(parquet: pq.ParquetFile, metadata: TableMetadata, name: str) -> FileFacts:
     schema = parquet.schema_arrow
     columns, marker = read_columns(schema, name)
     by_lower = {column.lower(): column for column in columns}
@@ -117,7 +183,7 @@ def _inspect(parquet: pq.ParquetFile, metadata: TableMetadata, name: str, size: 
     rows = _count_markers(parquet, marker, metadata, name)
     _check_keys(parquet, keys, name)
     marker_read = column_type(schema.field(marker).type).read if marker else "integer"
-    return FileFacts(name, size, columns, marker, rows, marker_read)
+    return FileFacts(name, 0, columns, marker, rows, marker_read)
 
 
 def read_columns(schema: pa.Schema, name: str) -> tuple[dict[str, ColumnType], str | None]:
@@ -169,7 +235,7 @@ def read_columns(schema: pa.Schema, name: str) -> tuple[dict[str, ColumnType], s
 def _count_markers(
     parquet: pq.ParquetFile, marker: str | None, metadata: TableMetadata, name: str
 ) -> Counter[Marker]:
-    default = Marker.UPSERT if metadata.upsert_by_default else Marker.INSERT
+    default = metadata.default_marker
     counts: Counter[Marker] = Counter()
     if marker is None:
         counts[default] = parquet.metadata.num_rows

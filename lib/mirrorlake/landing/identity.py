@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import dataclass
+from typing import Any
 
-from mirrorlake.errors import MetadataError
+from mirrorlake.errors import InvalidNameError, MetadataError
 from mirrorlake.names import IDENTITY, TableName
 from mirrorlake.storage import Storage, to_json
 
@@ -23,11 +24,17 @@ class Identity:
 
     table: TableName
     incarnation: str
+    origin: TableName | None = None  # the folder's first name, where it was renamed since
 
     @property
     def app_id(self) -> str:
         """The id under which the table's own log keeps the last applied number."""
-        return f"mirrorlake/{self.table}/{self.incarnation}"
+        return f"mirrorlake/{self.origin or self.table}/{self.incarnation}"
+
+    @property
+    def plans(self) -> str:
+        """Where the plans of this life lie, relative to the lake's root; a rename moves none."""
+        return f"{(self.origin or self.table).state_path}/{self.incarnation}"
 
 
 def read_identity(storage: Storage, table: TableName) -> Identity | None:
@@ -38,10 +45,12 @@ def read_identity(storage: Storage, table: TableName) -> Identity | None:
     """
     try:
         document = json.loads(storage.read(f"{table.folder}/{IDENTITY}"))
-        return Identity(table, str(document["incarnation"]))
+        named = document.get("table")
+        origin = None if named is None else TableName.parse(named)
+        return Identity(table, str(document["incarnation"]), None if origin == table else origin)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidNameError) as error:
         raise MetadataError(
             f"{IDENTITY} is broken.",
             file=IDENTITY,
@@ -53,9 +62,29 @@ def ensure_identity(storage: Storage, table: TableName) -> Identity:
     """The folder's identity, made now if it has none."""
     found = read_identity(storage, table)
     if found is None:
-        fresh = {"format": FORMAT, "incarnation": uuid.uuid4().hex}
-        storage.create(f"{table.folder}/{IDENTITY}", to_json(fresh))
+        write_identity(storage, Identity(table, uuid.uuid4().hex))
         found = read_identity(storage, table)
     if found is None:  # the folder was deleted right after the listing
         raise MetadataError(f"The folder of {table} is gone.", file=IDENTITY)
     return found
+
+
+def renew_identity(storage: Storage, table: TableName) -> None:
+    """Starts another life: a copied folder has brought along the other's identity."""
+    path = f"{table.folder}/{IDENTITY}"
+    storage.write(path, to_json(_document(Identity(table, uuid.uuid4().hex))))
+
+
+def _document(identity: Identity) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "table": str(identity.origin or identity.table),
+        "incarnation": identity.incarnation,
+    }
+
+
+def write_identity(storage: Storage, identity: Identity, *, make_folder: bool = False) -> None:
+    """Puts an identity into a folder that has none; nothing happens if the folder is gone."""
+    storage.create(
+        f"{identity.table.folder}/{IDENTITY}", to_json(_document(identity)), make_folder=make_folder
+    )

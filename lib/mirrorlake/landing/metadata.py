@@ -1,4 +1,4 @@
-"""`_metadata.json`: a table's keys, as the publisher declares them.
+"""`_metadata.json`: a table's keys and how its files are to be read, as the publisher declares it.
 
 Field names are read without regard to case. Keys may be added later, never changed.
 """
@@ -6,27 +6,58 @@ Field names are read without regard to case. Keys may be added later, never chan
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mirrorlake.errors import MetadataError
+from mirrorlake.landing.markers import Marker
+from mirrorlake.landing.text_format import TextFormat, arrow_type, parse_text_format
+from mirrorlake.landing.types import column_type
 from mirrorlake.names import METADATA, TableName
 from mirrorlake.storage import Storage, to_json
+
+SEQUENTIAL = "SequentialFileName"
+BY_TIME = "LastUpdateTimeFileDetection"
+_STRATEGIES = {name.lower(): name for name in (SEQUENTIAL, BY_TIME)}
+_FORMATS = {"parquet": False, "csv": True, "delimitedtext": True}
 
 
 @dataclass(frozen=True)
 class TableMetadata:
-    """What `_metadata.json` says; `keys` is empty where there is none."""
+    """What `_metadata.json` says; `keys` is empty where there is none.
+
+    Attributes:
+        keys: the key columns, empty where there are none.
+        upsert_by_default: rows without a marker are upserts, not inserts.
+        strategy: `SEQUENTIAL` or `BY_TIME`; by time files have any name and apply in the order of
+            their modification.
+        columns: the declared columns with their types as the format names them; a table with
+            declared columns exists before its first file.
+        text: how delimited text is written.
+    """
 
     keys: tuple[str, ...] = ()
     upsert_by_default: bool = False
+    strategy: str = SEQUENTIAL
+    columns: dict[str, str] = field(default_factory=dict)
+    text: TextFormat = field(default_factory=TextFormat)
+
+    @property
+    def default_marker(self) -> Marker:
+        """What a row without a marker asks for."""
+        return Marker.UPSERT if self.upsert_by_default else Marker.INSERT
+
+    @property
+    def table_columns(self) -> dict[str, str]:
+        """The declared columns with their types in the table."""
+        return {name: column_type(arrow_type(kind)).table for name, kind in self.columns.items()}
 
     @classmethod
     def parse(cls, data: bytes) -> TableMetadata:
         """Reads the document.
 
         Raises:
-            MetadataError: not JSON, not an object, or a field of the wrong type.
+            MetadataError: not JSON, not an object, or a field that makes no sense.
         """
         try:
             document = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
@@ -36,26 +67,23 @@ class TableMetadata:
                 file=METADATA,
                 hint='write it again, as {"keyColumns": ["id"]}.',
             ) from error
-        if not isinstance(document, dict):
-            raise MetadataError(f"{METADATA} is not a JSON object.", file=METADATA)
-        fields: dict[str, Any] = {}
-        for name, value in document.items():
-            if name.lower() in fields:
-                raise MetadataError(f"{METADATA} has the field {name!r} twice.", file=METADATA)
-            fields[name.lower()] = value
-        keys = [] if fields.get("keycolumns") is None else fields["keycolumns"]
-        if not isinstance(keys, list) or not all(isinstance(k, str) and k for k in keys):
-            raise MetadataError(
-                f"keyColumns is {keys!r}, not a list of column names.", file=METADATA
-            )
-        if len({key.lower() for key in keys}) != len(keys):
-            raise MetadataError(f"keyColumns names a column twice: {keys!r}.", file=METADATA)
+        fields = _fields(document, METADATA)
+        keys = _names(fields.get("keycolumns"), "keyColumns")
         upsert = fields.get("isupsertdefaultrowmarker", False)
         if not isinstance(upsert, bool):
-            raise MetadataError(
-                f"isUpsertDefaultRowMarker is {upsert!r}, not true or false.", file=METADATA
-            )
-        return cls(tuple(keys), upsert)
+            raise _error(f"isUpsertDefaultRowMarker is {upsert!r}, not true or false.")
+        return cls(
+            keys,
+            upsert,
+            _word(fields.get("filedetectionstrategy"), "fileDetectionStrategy", _STRATEGIES)
+            or SEQUENTIAL,
+            _columns(fields.get("schemadefinition")),
+            _text(fields),
+        )
+
+
+def _error(message: str, hint: str = "") -> MetadataError:
+    return MetadataError(message, file=METADATA, hint=hint)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -65,6 +93,69 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"the field {max(names, key=names.count)!r} occurs twice")
     return found
+
+
+def _fields(document: Any, what: str) -> dict[str, Any]:
+    """The fields of a JSON object by their lower-case names."""
+    if not isinstance(document, dict):
+        raise _error(f"{what} is not a JSON object.")
+    fields = {name.lower(): value for name, value in document.items()}
+    if len(fields) != len(document):
+        lower = [name.lower() for name in document]
+        raise _error(f"{what} has the field {max(lower, key=lower.count)!r} twice.")
+    return fields
+
+
+def _names(value: Any, what: str) -> tuple[str, ...]:
+    """A list of column names, each once; none if there is no list."""
+    names = [] if value is None else value
+    if not isinstance(names, list) or not all(isinstance(k, str) and k for k in names):
+        raise _error(f"{what} is {names!r}, not a list of column names.")
+    if len({name.lower() for name in names}) != len(names):
+        raise _error(f"{what} names a column twice: {names!r}.")
+    return tuple(names)
+
+
+def _word(value: Any, what: str, words: dict[str, Any]) -> Any:
+    """What a word of a fixed set stands for; None if it is left out."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or value.lower() not in words:
+        raise _error(f"{what} is {value!r}.", f"it may be one of {sorted(words)}.")
+    return words[value.lower()]
+
+
+def _columns(value: Any) -> dict[str, str]:
+    """`SchemaDefinition` as name to type, in its order."""
+    if value is None:
+        return {}
+    listed = _fields(value, "SchemaDefinition").get("columns")
+    if not isinstance(listed, list):
+        raise _error(f"SchemaDefinition.Columns is {listed!r}, not a list.")
+    found = [_fields(column, "a column of SchemaDefinition") for column in listed]
+    names = _names([column.get("name") for column in found], "SchemaDefinition.Columns")
+    columns = {}
+    for name, column in zip(names, found, strict=True):
+        if not isinstance(column.get("isnullable"), (bool, type(None))):
+            raise _error(f"IsNullable of {name!r} is {column['isnullable']!r}, not true or false.")
+        kind = column.get("datatype")
+        if not isinstance(kind, str):
+            raise _error(f"DataType of {name!r} is {kind!r}, not a text.")
+        arrow_type(kind, column=name)
+        columns[name] = kind
+    return columns
+
+
+def _text(fields: dict[str, Any]) -> TextFormat:
+    is_text = _word(fields.get("fileformat"), "fileFormat", _FORMATS)
+    extension = fields.get("fileextension")
+    if not isinstance(extension, (str, type(None))):
+        raise _error(f"fileExtension is {extension!r}, not a text.")
+    properties = fields.get("fileformattypeproperties")
+    found = {} if properties is None else _fields(properties, "FileFormatTypeProperties")
+    if "firstrowasheader" in fields:  # seen beside the properties instead of among them
+        found.setdefault("firstrowasheader", fields["firstrowasheader"])
+    return parse_text_format(found, extension, declared=bool(is_text))
 
 
 def read_metadata(storage: Storage, table: TableName) -> TableMetadata:
@@ -82,10 +173,9 @@ def check_keys_kept(table: TableName, old: tuple[str, ...], new: tuple[str, ...]
         MetadataError: the keys differ.
     """
     if old and [k.lower() for k in old] != [k.lower() for k in new]:
-        raise MetadataError(
+        raise _error(
             f"The keys of {table} are {list(old)} and can't become {list(new)}.",
-            file=METADATA,
-            hint="restore keyColumns, or delete the table's folder and publish it anew.",
+            "restore keyColumns, or delete the table's folder and publish it anew.",
         )
 
 
@@ -107,4 +197,4 @@ def declare_keys(storage: Storage, table: TableName, keys: tuple[str, ...]) -> T
     document = json.loads(storage.read(path).decode("utf-8-sig"))
     kept = {name: value for name, value in document.items() if name.lower() != "keycolumns"}
     storage.write(path, to_json({"keyColumns": list(keys)} | kept))
-    return TableMetadata(keys, found.upsert_by_default)
+    return read_metadata(storage, table)

@@ -118,6 +118,11 @@ def _nested(arrow: pa.DataType) -> str:
     return _scalar(arrow)
 
 
+def widens(table: str, found: str) -> str | None:
+    """The type that a table's column would need to hold what it has and what a file brings."""
+    return found if fits(table, found) else None
+
+
 def fits(found: str, table: str) -> bool:
     """Whether every value of a published type can be stored in the table's without loss."""
     if found in (table, "void") or table in _WIDER.get(found, ()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mirrorlake.errors import InvalidNameError, SequenceError
@@ -60,14 +60,17 @@ class Folder:
         return sum(1 for number in self.numbered if number > last)
 
 
-def find_tables(storage: Storage) -> Iterator[TableName | BadFolder]:
-    """Every table folder of the zone, in order; names starting with `_` are not looked at."""
-    for folder in storage.list(ZONE).folders:
+def find_tables(storage: Storage, base: str = ZONE) -> Iterator[TableName | BadFolder]:
+    """Every table folder of the zone, or of a folder that is laid out like it, in order.
+
+    Names starting with `_` are not looked at.
+    """
+    for folder in storage.list(base).folders:
         if folder.startswith("_"):
             continue
         if folder.endswith(SCHEMA_SUFFIX):
             schema = folder[: -len(SCHEMA_SUFFIX)]
-            for inner in storage.list(f"{ZONE}/{folder}").folders:
+            for inner in storage.list(f"{base}/{folder}").folders:
                 if not inner.startswith("_"):
                     yield _named(schema, inner)
         else:
@@ -82,12 +85,16 @@ def _named(schema: str | None, name: str) -> TableName | BadFolder:
 
 
 def list_folder(storage: Storage, table: TableName) -> Folder:
-    """Lists a table's folder.
+    """Lists a table's folder whose files are numbered by their names; raises as `by_number`."""
+    return by_number(table, storage.list(table.folder))
+
+
+def by_number(table: TableName, listing: Listing) -> Folder:
+    """The folder's data files by the numbers in their names.
 
     Raises:
         SequenceError: a number is used by two files, is 0, or is too large.
     """
-    listing = storage.list(table.folder)
     numbered: dict[int, Entry] = {}
     for entry in listing.files:
         number = file_number(entry.name)
@@ -106,4 +113,21 @@ def list_folder(storage: Storage, table: TableName) -> Folder:
                 hint="remove one of the two.",
             )
         numbered[number] = entry
+    return Folder(table, numbered, listing)
+
+
+def by_time(table: TableName, listing: Listing, applied: Mapping[str, int], last: int) -> Folder:
+    """The folder's data files, of any name, numbered after `last` by when they were modified.
+
+    Args:
+        table: whose folder it is.
+        listing: what lies in it.
+        applied: the files in it that are applied already, by name, with the numbers they had.
+        last: the last applied number.
+    """
+    visible = [entry for entry in listing.files if not entry.name.startswith(("_", "."))]
+    fresh = (entry for entry in visible if entry.name not in applied)
+    ordered = sorted(fresh, key=lambda entry: (entry.modified, entry.name))
+    numbered = {applied[entry.name]: entry for entry in visible if entry.name in applied}
+    numbered |= {last + place: entry for place, entry in enumerate(ordered, start=1)}
     return Folder(table, numbered, listing)

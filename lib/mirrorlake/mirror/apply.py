@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta_log import Snapshot
@@ -19,6 +19,12 @@ from mirrorlake.landing.markers import Marker
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.mirror.batch import read_batch
 from mirrorlake.mirror.collapse import ACTION, APPEND, DELETE, REPLACE, collapse
+from mirrorlake.mirror.properties import (
+    INCARNATION_PROPERTY,
+    creation_properties,
+    keys_property,
+    mapping_property,
+)
 from mirrorlake.mirror.schema import Target, check_keys_known
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote
@@ -26,9 +32,6 @@ from mirrorlake.spark.sql import delta_name, literal, quote
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_ODD = " ,;{}()\n\t="
-KEYS_PROPERTY = "mirrorlake.keys"
-INCARNATION_PROPERTY = "mirrorlake.incarnation"
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -40,28 +43,30 @@ class Work:
 
     Attributes:
         identity: whose files they are.
-        folder: the zone's folder, full path.
+        root: the lake, full path.
         path: the Delta table, full path.
         files: the plan's files, in order.
         target: the table's columns after the commit.
         metadata: what the folder declares.
         snapshot: the table as it is, or None.
         note: what the commit's userMetadata says.
+        retention: properties that say how long the table keeps its past.
     """
 
     identity: Identity
-    folder: str
+    root: str
     path: str
     files: tuple[FileFacts, ...]
     target: Target
     metadata: TableMetadata
     snapshot: Snapshot | None
     note: dict[str, Any]
+    retention: dict[str, str] = field(default_factory=dict)
 
     @property
     def last(self) -> int:
-        """The last file's number."""
-        return int(self.files[-1].name[:20])
+        """The last file's number; 0 where there is only a declared schema."""
+        return self.files[-1].number if self.files else 0
 
     @property
     def recreated(self) -> bool:
@@ -85,13 +90,10 @@ def is_of_another_life(snapshot: Snapshot | None, identity: Identity) -> bool:
 def create_table(spark: SparkSession, work: Work) -> None:
     """Version 0: no rows yet, but all properties, so that feed and row ids cover everything."""
     columns = ", ".join(f"{quote(name)} {kind}" for name, kind in work.target.columns.items())
-    properties = {
-        "delta.enableChangeDataFeed": "true",
-        "delta.enableRowTracking": "true",
-        KEYS_PROPERTY: json.dumps(list(work.metadata.keys), ensure_ascii=False),
-        INCARNATION_PROPERTY: work.identity.incarnation,
-        **_mapping(work.target.columns),
-    }
+    check_keys_known(work.metadata.keys, work.target)
+    properties = work.retention | creation_properties(
+        work.metadata, work.target.columns, work.identity.incarnation
+    )
     listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
     new_session(spark).sql(
         f"CREATE TABLE IF NOT EXISTS {delta_name(work.path)} ({columns})"
@@ -102,9 +104,11 @@ def create_table(spark: SparkSession, work: Work) -> None:
 def new_properties(work: Work) -> dict[str, str]:
     """What an existing table's properties lack: late keys, column mapping for a first odd name."""
     known = work.snapshot.properties if work.snapshot else {}
-    wanted = _mapping(work.target.columns)
+    wanted = work.retention | mapping_property(work.target.columns)
+    if work.target.widened:
+        wanted["delta.enableTypeWidening"] = "true"
     if not work.recreated or work.metadata.keys:
-        wanted[KEYS_PROPERTY] = json.dumps(list(work.metadata.keys), ensure_ascii=False)
+        wanted |= keys_property(work.metadata)
     return {name: value for name, value in wanted.items() if known.get(name) != value}
 
 
@@ -114,10 +118,14 @@ def set_properties(spark: SparkSession, work: Work, properties: dict[str, str]) 
     new_session(spark).sql(f"ALTER TABLE {delta_name(work.path)} SET TBLPROPERTIES ({listed})")
 
 
-def _mapping(columns: dict[str, str]) -> dict[str, str]:
-    """Column mapping, only where a name has a character that Parquet's writers refuse."""
-    odd = any(char in _ODD for name in columns for char in name)
-    return {"delta.columnMapping.mode": "name"} if odd else {}
+def widen_columns(spark: SparkSession, work: Work) -> None:
+    """Gives columns of an existing table their wider types, in commits before the data's."""
+    session = new_session(spark)
+    for name in work.target.widened:
+        session.sql(
+            f"ALTER TABLE {delta_name(work.path)} ALTER COLUMN {quote(name)}"
+            f" TYPE {work.target.columns[name]}"
+        )
 
 
 def apply_work(spark: SparkSession, work: Work) -> None:
@@ -125,9 +133,13 @@ def apply_work(spark: SparkSession, work: Work) -> None:
     session = new_session(spark)
     markers = {marker for marker, count in work.rows.items() if count}
     ordered = bool(markers - {Marker.INSERT})
-    default = Marker.UPSERT if work.metadata.upsert_by_default else Marker.INSERT
     batch = read_batch(
-        session, work.folder, work.files, work.target, default=default, ordered=ordered
+        session,
+        work.root,
+        work.files,
+        work.target,
+        default=work.metadata.default_marker,
+        ordered=ordered,
     )
     if not ordered:
         _write(batch, work)

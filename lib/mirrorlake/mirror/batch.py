@@ -10,41 +10,46 @@ from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.markers import Marker
 from mirrorlake.mirror.collapse import MARKER, POSITION
 from mirrorlake.mirror.schema import Target
+from mirrorlake.names import file_number
 from mirrorlake.spark.sql import quote
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _ROWS = 2**40  # more rows than one file can hold; positions of later files start beyond
+_NAME, _NUMBER = "__mirrorlake_name", "__mirrorlake_number"
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 
 
 def read_batch(
     spark: SparkSession,
-    folder: str,
+    root: str,
     files: tuple[FileFacts, ...],
     target: Target,
     *,
     default: Marker,
     ordered: bool,
 ) -> DataFrame:
-    """Reads the files, one scan per identical footer schema.
+    """Reads the files, one scan per identical footer schema; an empty frame if there are none.
 
     Args:
         spark: the session of this apply.
-        folder: the full path of the table's folder in the zone.
+        root: the full path of the lake.
         files: the plan's files, in order.
         target: the table's columns after the batch.
         default: what rows without a marker ask for.
         ordered: whether `MARKER` and `POSITION` are needed; an append needs neither.
     """
+    if not files:
+        columns = (f"{quote(name)} {kind}" for name, kind in target.columns.items())
+        return spark.createDataFrame([], ", ".join(columns))
     groups: dict[tuple[object, ...], list[FileFacts]] = {}
     for file in files:
         schema = (file.marker, file.marker_read, *file.columns.items())
         groups.setdefault(schema, []).append(file)
-    first = int(files[0].name[:20])
+    first = files[0].number
     frames = [
-        _read_group(spark, folder, group, target, default=default, first=first, ordered=ordered)
+        _read_group(spark, root, group, target, default=default, first=first, ordered=ordered)
         for group in groups.values()
     ]
     return reduce(lambda left, right: left.unionAll(right), frames)
@@ -52,7 +57,7 @@ def read_batch(
 
 def _read_group(
     spark: SparkSession,
-    folder: str,
+    root: str,
     files: list[FileFacts],
     target: Target,
     *,
@@ -70,7 +75,7 @@ def _read_group(
         fields.append(f"{quote(sample.marker)} {sample.marker_read}")
     if not fields:  # nothing but NULLs: one column of them tells how many rows there are
         fields = [f"{quote(next(iter(sample.columns)))} integer"]
-    paths = [_GLOB.sub(r"\\\1", f"{folder}/{file.name}") for file in files]
+    paths = [_GLOB.sub(r"\\\1", f"{root}/{file.source}") for file in files]
     raw = spark.read.schema(", ".join(fields)).parquet(*paths)
     present = {name.lower(): (name, kind) for name, kind in sample.columns.items()}
 
@@ -85,10 +90,24 @@ def _read_group(
     if not ordered:
         return raw.select(*columns)
     marker = F.lit(int(default)) if sample.marker is None else F.col(quote(sample.marker))
-    number = F.substring(F.col("_metadata.file_name"), 1, 20).cast("decimal(20,0)").cast("long")
+    raw, number = _with_number(spark, raw, files)
     position = (number - F.lit(first)) * F.lit(_ROWS) + F.col("_metadata.row_index")
     return raw.select(
         *columns,
         F.coalesce(marker.cast("int"), F.lit(int(default))).alias(MARKER),
         position.cast("long").alias(POSITION),
     )
+
+
+def _with_number(
+    spark: SparkSession, raw: DataFrame, files: list[FileFacts]
+) -> tuple[DataFrame, Column]:
+    """Each row with the number of its file: by the file's name, or else by a small joined table."""
+    from pyspark.sql import functions as F
+
+    names = {file.source.rpartition("/")[2]: file.number for file in files}
+    name = F.col("_metadata.file_name")
+    if all(file_number(name) == number for name, number in names.items()):
+        return raw, F.substring(name, 1, 20).cast("decimal(20,0)").cast("long")
+    numbers = spark.createDataFrame(list(names.items()), f"{_NAME} string, {_NUMBER} long")
+    return raw.join(F.broadcast(numbers), name == F.col(_NAME)), F.col(_NUMBER)

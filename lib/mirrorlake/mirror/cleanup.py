@@ -1,14 +1,22 @@
-"""Moves applied files out of the way; the last one stays so that a publisher can go on counting."""
+"""Moves applied files out of the way; the last one stays so that a publisher can go on counting.
+
+Applied files lie in `_ProcessedFiles` first, where a slow publisher can still find its own, then in
+`_FilesReadyToDelete`, and go for good when they were applied long enough ago.
+"""
 
 from __future__ import annotations
+
+from datetime import datetime, timedelta
 
 from mirrorlake.errors import SequenceError
 from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.zone import Folder
-from mirrorlake.mirror.plan import Plan, find_plan
-from mirrorlake.names import PROCESSED, file_number
+from mirrorlake.mirror.plan import Plan, plan_of
+from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_number
 from mirrorlake.storage import Entry, Storage
+
+_IN_PROCESSED = 1 / 7  # of the time that applied files are kept: a day of a week
 
 
 def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Plan) -> None:
@@ -20,7 +28,7 @@ def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Pla
     for number, entry in sorted(folder.numbered.items()):
         # The predecessor has lain there all the time: nobody can have reused its number.
         if plan.first - 1 <= number < plan.last:
-            _move(storage, identity, entry)
+            _move(storage, identity, number, entry)
 
 
 def move_leftovers(storage: Storage, identity: Identity, folder: Folder, last: int) -> None:
@@ -30,19 +38,16 @@ def move_leftovers(storage: Storage, identity: Identity, folder: Folder, last: i
         SequenceError: a file has a number that was applied before, with another content. It is
             never applied, and stays where it is; the others are moved all the same.
     """
-    leftovers = [entry for number, entry in sorted(folder.numbered.items()) if number < last]
-    if not leftovers:
-        return
-    plans = storage.list(f"{identity.table.state_path}/{identity.incarnation}").files
-    firsts = sorted(n for entry in plans if (n := file_number(entry.name)) is not None)
+    plan: Plan | None = None
     reused: SequenceError | None = None
-    for entry in leftovers:
-        number = file_number(entry.name) or 0
-        first = max((f for f in firsts if f <= number), default=None)
-        plan = None if first is None else find_plan(storage, identity, first)
+    for number, entry in sorted(folder.numbered.items()):
+        if number >= last:
+            break
+        if plan is None or not plan.first <= number <= plan.last:
+            plan = plan_of(storage, identity, number)
         try:
             _check_planned(storage, identity, entry, plan)
-            _move(storage, identity, entry)
+            _move(storage, identity, number, entry)
         except SequenceError as error:
             reused = reused or error
     if reused is not None:
@@ -57,20 +62,45 @@ def _check_planned(storage: Storage, identity: Identity, entry: Entry, plan: Pla
         raise _reused(entry)
 
 
-def _move(storage: Storage, identity: Identity, entry: Entry) -> None:
+def _move(storage: Storage, identity: Identity, number: int, entry: Entry) -> None:
     folder = identity.table.folder
+    source = f"{folder}/{entry.name}"
+    target = f"{folder}/{PROCESSED}/{processed_name(number, entry.name)}"
     try:
-        moved = storage.rename(f"{folder}/{entry.name}", f"{folder}/{PROCESSED}/{entry.name}")
+        moved = storage.rename(source, target)
     except FileNotFoundError:
         return  # another mirror moved it, or the folder is being deleted
-    if not moved:
-        if storage.exists(f"{folder}/{PROCESSED}/{entry.name}") and file_hash(
-            storage, f"{folder}/{entry.name}"
-        ) == file_hash(storage, f"{folder}/{PROCESSED}/{entry.name}"):
-            # A rename that was cut short between its two halves.
-            storage.delete(f"{folder}/{entry.name}")
-            return
+    if moved:
+        storage.touch(target)  # from now on it tells when the file was applied
+        return
+    if not storage.exists(target) or file_hash(storage, source) != file_hash(storage, target):
         raise _reused(entry)
+    storage.delete(source)  # a rename that was cut short between its two halves
+
+
+def processed_name(number: int, name: str) -> str:
+    """What an applied file is called; its number comes first where its own name has none."""
+    return name if file_number(name) == number else f"{number:020d}-{name}"
+
+
+def sweep(storage: Storage, table: TableName, *, last: int, now: datetime, keep: timedelta) -> None:
+    """Moves applied files on, and deletes those that were applied longer ago than `keep`.
+
+    Files that nobody applied, whatever their age, stay.
+    """
+    for entry in storage.list(f"{table.folder}/{PROCESSED}").files:
+        if _is_applied(entry, last) and now - entry.modified >= keep * _IN_PROCESSED:
+            name = f"{table.folder}/{READY_TO_DELETE}/{entry.name}"
+            if not storage.rename(f"{table.folder}/{PROCESSED}/{entry.name}", name):
+                storage.delete(f"{table.folder}/{PROCESSED}/{entry.name}")
+    for entry in storage.list(f"{table.folder}/{READY_TO_DELETE}").files:
+        if _is_applied(entry, last) and now - entry.modified >= keep:
+            storage.delete(f"{table.folder}/{READY_TO_DELETE}/{entry.name}")
+
+
+def _is_applied(entry: Entry, last: int) -> bool:
+    digits = entry.name[:20]
+    return digits.isascii() and digits.isdecimal() and int(digits) <= last
 
 
 def _reused(entry: Entry) -> SequenceError:

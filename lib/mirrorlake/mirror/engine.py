@@ -8,15 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import datetime, timezone
-from threading import Lock
+from datetime import datetime, timedelta, timezone
+from threading import Event, Lock
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta_log import read_snapshot
-from mirrorlake.errors import InvalidNameError, MirrorlakeError, TableNotFoundError
+from mirrorlake.delta_log import delta_tables, read_snapshot
+from mirrorlake.errors import (
+    InvalidNameError,
+    MirrorlakeError,
+    SequenceError,
+    TableNotFoundError,
+)
 from mirrorlake.landing.identity import read_identity
-from mirrorlake.landing.zone import BadFolder, Folder, find_tables, list_folder
+from mirrorlake.landing.metadata import BY_TIME
+from mirrorlake.landing.zone import BadFolder, Folder, by_number, by_time, find_tables
+from mirrorlake.mirror.cleanup import sweep
+from mirrorlake.mirror.drops import purge_dropped
 from mirrorlake.mirror.failures import explain
+from mirrorlake.mirror.folders import follow_folders, rebuild_states
+from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import (
     REPLICATING,
     Report,
@@ -25,10 +35,11 @@ from mirrorlake.mirror.state import (
     failed,
     load_states,
     save_states,
+    tail_of,
 )
 from mirrorlake.mirror.steps import StepListener, ignore
-from mirrorlake.mirror.table_cycle import MirrorOptions, TableCycle
-from mirrorlake.names import IDENTITY, MONITORING, SCHEMA_SUFFIX, ZONE, TableName
+from mirrorlake.mirror.table_cycle import TableCycle
+from mirrorlake.names import IDENTITY, METADATA, MONITORING, SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.storage import Listing, Storage
 
 if TYPE_CHECKING:
@@ -45,6 +56,7 @@ class Engine:
         spark: called when, and only when, a session is needed.
         options: bounds of a cycle.
         on_step: hears of every finished step, from several threads.
+        stop: once it is set, the running commits end and no other table is begun.
     """
 
     def __init__(
@@ -53,12 +65,14 @@ class Engine:
         spark: Callable[[], SparkSession],
         options: MirrorOptions | None = None,
         on_step: StepListener = ignore,
+        stop: Event | None = None,
     ) -> None:
         self._storage = storage
         self._start_spark = spark
         self._spark_lock = Lock()
         self._options = options or MirrorOptions()
         self._on_step = on_step
+        self._stop = stop or Event()
 
     def run_cycle(self, only: TableName | None = None) -> Report:
         """Applies what is pending, one commit a table (and one more where a crash left a plan).
@@ -69,13 +83,20 @@ class Engine:
         Raises:
             TableNotFoundError: the single table has no folder in the zone.
         """
-        if only is not None and self._storage.list(only.folder) == Listing((), ()):
+        kept = load_states(self._storage)
+        states = dict(kept or {})
+        found: list[TableName | BadFolder] = [only] if only else list(find_tables(self._storage))
+        dropped: tuple[TableName, ...] = ()
+        if only is None:
+            if kept is None:
+                states = rebuild_states(self._storage, delta_tables(self._storage))
+            dropped = follow_folders(self._storage, states, found)
+            if dropped or self._options.keep_dropped_days == 0:
+                purge_dropped(self._storage, keep=timedelta(days=self._options.keep_dropped_days))
+        elif self._storage.list(only.folder) == Listing((), ()):
             raise TableNotFoundError(
                 f"There is no folder for {only} in the landing zone.", hint="publish it first."
             )
-        states = load_states(self._storage)
-        before = dict(states)
-        found = list(find_tables(self._storage)) if only is None else [only]
         schemas = set(self._storage.list(ZONE).folders)
 
         def run(table: TableName | BadFolder) -> tuple[str, TableState, TableStatus]:
@@ -89,9 +110,9 @@ class Engine:
             for folder, state, status in pool.map(run, found):
                 states[folder] = state
                 lines.append(status)
-        if states != before or not self._storage.exists(f"{MONITORING}/tables.json"):
+        if states != kept or not self._storage.exists(f"{MONITORING}/tables.json"):
             save_states(self._storage, states)
-        return Report(tuple(lines))
+        return Report(tuple(lines), tuple(str(table) for table in dropped))
 
     def _spark(self) -> SparkSession:
         with self._spark_lock:
@@ -105,7 +126,7 @@ class Engine:
         self, table: TableName, known: TableState | None, *, clash: bool
     ) -> tuple[str, TableState, TableStatus]:
         state = known or TableState(table.schema, table.name)
-        folder: Folder | None = None
+        listing = self._storage.list(table.folder)
         try:
             if clash:
                 raise InvalidNameError(
@@ -113,34 +134,58 @@ class Engine:
                     hint="rename one of the two folders.",
                 )
             for attempt in range(1, _TRIES + 1):
-                folder = list_folder(self._storage, table)
-                if is_idle(folder, state):
+                if self._stop.is_set() or is_idle(listing, state):
                     break
                 cycle = TableCycle(
-                    self._storage, self._spark, self._options, self._on_step, folder, state
+                    self._storage, self._spark, self._options, self._on_step, listing, state
                 )
                 try:
                     state = cycle.run()
+                    listing = self._storage.list(table.folder)
+                    break
                 except FileNotFoundError:
                     # Another mirror applied and moved a file after our listing: look again.
                     if attempt == _TRIES:
                         raise
-                    continue
-                folder = list_folder(self._storage, table)
-                break
+                listing = self._storage.list(table.folder)
+            state = self._sweep(table, state)
         except Exception as error:  # whatever it is, the other tables go on
-            state = failed(state, explain(error))
-        return table.folder, state, status_of(state, folder)
+            before, listing = listing, self._storage.list(table.folder)
+            gone = before != listing == Listing((), ())
+            # A folder that was deleted under our hands is no failure: the next cycle drops it.
+            state = state if gone else failed(state, explain(error))
+        return table.folder, state, status_of(state, view(table, listing, state))
+
+    def _sweep(self, table: TableName, state: TableState) -> TableState:
+        """Once a day, and for idle tables too, moves applied files on."""
+        keep = timedelta(days=self._options.keep_processed_days)
+        now = datetime.now(timezone.utc)
+        due = min(keep, timedelta(days=1))
+        if state.swept and now - datetime.fromisoformat(state.swept) < due:
+            return state
+        sweep(self._storage, table, last=state.last_file, now=now, keep=keep)
+        return replace(state, swept=now.isoformat())
 
 
-def is_idle(folder: Folder, state: TableState) -> bool:
+def view(table: TableName, listing: Listing, state: TableState) -> Folder | None:
+    """The folder's files as a report counts them, from the listing alone; None if it can't."""
+    if state.strategy == BY_TIME:
+        tails = (entry.name for entry in listing.files if tail_of(entry) == state.tail)
+        return by_time(table, listing, dict.fromkeys(tails, state.last_file), state.last_file)
+    try:
+        return by_number(table, listing)
+    except SequenceError:
+        return None  # it is in the state as the table's error
+
+
+def is_idle(listing: Listing, state: TableState) -> bool:
     """Whether a listing alone shows that there is nothing to do."""
-    identity = folder.listing.file(IDENTITY)
-    if identity is None or state.error is not None:
-        return not folder.numbered and state.error is None
-    if identity.modified.isoformat() != state.seen:
+    if state.error is not None or state.seen is None:
         return False
-    return all(number == state.last_file for number in folder.numbered)
+    if (listing.moment(IDENTITY), listing.moment(METADATA)) != (state.seen, state.declared):
+        return False
+    folder = view(state.table, listing, state)
+    return folder is not None and all(number == state.last_file for number in folder.numbered)
 
 
 def status_of(state: TableState, folder: Folder | None) -> TableStatus:
@@ -177,7 +222,7 @@ def _caught_up(storage: Storage, state: TableState, table: TableName) -> TableSt
 
 def status_report(storage: Storage) -> Report:
     """How every table of the zone stands, without Spark and without changing anything."""
-    states = load_states(storage)
+    states = load_states(storage) or {}
     lines = []
     for table in find_tables(storage):
         state = states.get(table.folder) or TableState(table.schema, table.name)
@@ -185,10 +230,11 @@ def status_report(storage: Storage) -> Report:
             lines.append(status_of(failed(state, table.error.as_dict()), None))
             continue
         try:
-            folder = list_folder(storage, table)
+            listing = storage.list(table.folder)
+            folder = view(table, listing, state) or by_number(table, listing)
             if folder.backlog(state.last_file):
                 state = _caught_up(storage, state, table)
-            lines.append(status_of(state, folder))
+            lines.append(status_of(state, view(table, listing, state)))
         except MirrorlakeError as error:
             lines.append(status_of(failed(state, error.as_dict()), None))
     return Report(tuple(lines))

@@ -12,7 +12,7 @@ from mirrorlake.names import file_number
 from mirrorlake.spark.messages import spark_message
 
 _TRIES = 5
-_CONFLICT = re.compile(
+CONFLICT = re.compile(
     r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|Concurrent\w*Exception"
 )
 _FILE = re.compile(r"(\d{20}\.\w+)")
@@ -29,7 +29,7 @@ def commit_with_retries(commit: Callable[[], None]) -> None:
             commit()
             return
         except Exception as error:
-            if attempt == _TRIES or not _CONFLICT.search(spark_message(error)):
+            if attempt == _TRIES or not CONFLICT.search(spark_message(error)):
                 raise
             time.sleep(0.2 * 2**attempt)
 

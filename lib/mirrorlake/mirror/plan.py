@@ -10,13 +10,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from itertools import count
 from typing import Any
 
 from mirrorlake.errors import MirrorlakeError, SequenceError
 from mirrorlake.landing.check import FileFacts, file_hash, inspect_file
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import TableMetadata
-from mirrorlake.names import file_number
+from mirrorlake.names import STATE, file_name, file_number
 from mirrorlake.storage import Entry, Storage, to_json
 
 FORMAT = 1
@@ -31,28 +32,24 @@ class PlannedFile:
     size: int
     sha256: str
 
-    @property
-    def number(self) -> int:
-        """The file's number."""
-        return file_number(self.name) or 0
-
 
 @dataclass(frozen=True)
 class Plan:
-    """The files of one commit, in the order of their consecutive numbers."""
+    """The files of one commit, numbered from `first` on without a gap."""
 
+    first: int
     files: tuple[PlannedFile, ...]
     planned: str
 
     @property
-    def first(self) -> int:
-        """The first file's number."""
-        return self.files[0].number
-
-    @property
     def last(self) -> int:
         """The last file's number; the commit carries it as txnVersion."""
-        return self.files[-1].number
+        return self.first + len(self.files) - 1
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The files' numbers by name."""
+        return {file.name: self.first + place for place, file in enumerate(self.files)}
 
     def document(self) -> dict[str, Any]:
         """The plan as it lies on disk."""
@@ -75,7 +72,7 @@ class Checked:
 
 def plan_path(identity: Identity, first: int) -> str:
     """Where the plan that starts with a number lies."""
-    return f"{identity.table.state_path}/{identity.incarnation}/{first:020d}.json"
+    return f"{identity.plans}/{first:020d}.json"
 
 
 def find_plan(storage: Storage, identity: Identity, first: int) -> Plan | None:
@@ -84,20 +81,29 @@ def find_plan(storage: Storage, identity: Identity, first: int) -> Plan | None:
     if document is None:
         return None
     files = tuple(PlannedFile(**file) for file in document["files"])
-    return Plan(files, document["planned"])
+    return Plan(document["first"], files, document["planned"])
 
 
-def make_plan(storage: Storage, identity: Identity, names: list[str]) -> Plan:
+def plan_of(storage: Storage, identity: Identity, number: int) -> Plan | None:
+    """The plan that a number belongs to, if there is one; costs a listing of the plans."""
+    listed = storage.list(identity.plans).files
+    firsts = (first for entry in listed if (first := file_number(entry.name)) is not None)
+    first = max((first for first in firsts if first <= number), default=None)
+    return None if first is None else find_plan(storage, identity, first)
+
+
+def make_plan(storage: Storage, identity: Identity, first: int, names: list[str]) -> Plan:
     """Fixes a batch; if another mirror was quicker, its plan counts.
 
     Args:
         storage: the lake's files.
         identity: whose files these are.
+        first: the first file's number.
         names: checked files with consecutive numbers, at least one.
     """
     with ThreadPoolExecutor(_READERS) as pool:
         files = tuple(pool.map(lambda name: _fix(storage, identity, name), names))
-    plan = Plan(files, datetime.now(timezone.utc).isoformat(timespec="milliseconds"))
+    plan = Plan(first, files, datetime.now(timezone.utc).isoformat(timespec="milliseconds"))
     if storage.create(plan_path(identity, plan.first), to_json(plan.document())):
         return plan
     return find_plan(storage, identity, plan.first) or plan
@@ -126,7 +132,7 @@ def verify_plan(storage: Storage, identity: Identity, plan: Plan) -> Plan:
         ) from error
     if files == plan.files:
         return plan
-    renewed = Plan(files, plan.planned)
+    renewed = Plan(plan.first, files, plan.planned)
     storage.write_json(plan_path(identity, plan.first), renewed.document())
     return renewed
 
@@ -139,13 +145,15 @@ def _fix(storage: Storage, identity: Identity, name: str) -> PlannedFile:
 
 
 def check_files(
-    storage: Storage, folder: str, names: list[str], metadata: TableMetadata
+    storage: Storage, identity: Identity, first: int, names: list[str], metadata: TableMetadata
 ) -> Checked:
     """Checks files in order, several at a time, up to the first that isn't sound."""
 
-    def check(name: str) -> FileFacts | MirrorlakeError:
+    def check(number: int, name: str) -> FileFacts | MirrorlakeError:
+        path = f"{identity.table.folder}/{name}"
+        staged = f"{staging(identity)}/{file_name(number)}"
         try:
-            return inspect_file(storage, f"{folder}/{name}", metadata)
+            return inspect_file(storage, path, metadata, number=number, staged=staged)
         except MirrorlakeError as error:
             return error
         except FileNotFoundError:
@@ -157,11 +165,16 @@ def check_files(
 
     sound: list[FileFacts] = []
     with ThreadPoolExecutor(_READERS) as pool:
-        for result in pool.map(check, names):
+        for result in pool.map(check, count(first), names):
             if isinstance(result, MirrorlakeError):
                 return Checked(tuple(sound), result)
             sound.append(result)
     return Checked(tuple(sound), None)
+
+
+def staging(identity: Identity) -> str:
+    """Where text files lie as Parquet until they are applied, relative to the lake's root."""
+    return f"{STATE}/staged/{identity.incarnation}"
 
 
 def cut_batch(entries: list[Entry], max_files: int, max_bytes: int) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mirrorlake.errors import MetadataError, SchemaError
 from mirrorlake.landing.check import FileFacts
-from mirrorlake.landing.types import fits
+from mirrorlake.landing.types import fits, widens
 from mirrorlake.names import METADATA
 
 
@@ -18,20 +18,35 @@ class Target:
     Attributes:
         columns: name to type, the table's own first; types as Delta names them.
         added: the names among them that the table does not have yet.
+        widened: those that the table has with a narrower type.
     """
 
     columns: dict[str, str]
     added: tuple[str, ...]
+    widened: tuple[str, ...] = ()
 
     def name_of(self, column: str) -> str:
         """The table's spelling of a column, which is found without regard to case."""
         return next(name for name in self.columns if name.lower() == column.lower())
 
 
-def plan_schema(table: dict[str, str], files: Iterable[FileFacts]) -> Target:
+def plan_schema(
+    table: dict[str, str],
+    files: Iterable[FileFacts],
+    *,
+    declared: dict[str, str] | None = None,
+    widen: bool = False,
+) -> Target:
     """The union of the table's columns and the files'.
 
     A column that has only NULLs so far has no type yet and is left out until it has one.
+
+    Args:
+        table: the table's columns with their types, as Delta names them.
+        files: what is to be applied, in order.
+        declared: the columns that the folder's metadata declare.
+        widen: whether a column of the table may get a wider type that holds all values, old and
+            new; otherwise that is an error like any other change of type.
 
     Raises:
         SchemaError: a file's column doesn't fit the type that the table or an earlier file gave it;
@@ -39,6 +54,16 @@ def plan_schema(table: dict[str, str], files: Iterable[FileFacts]) -> Target:
     """
     columns = dict(table)
     spelling = {name.lower(): name for name in columns}
+    for column, wanted in (declared or {}).items():
+        known = columns.setdefault(spelling.setdefault(column.lower(), column), wanted)
+        if not (fits(wanted, known) or fits(known, wanted)):
+            raise SchemaError(
+                f"Column {column!r} is declared as {wanted}, but the table has {known}.",
+                file=METADATA,
+                column=column,
+                hint="declare it as it was, or delete the table's folder and publish it anew.",
+            )
+    widened: list[str] = []
     last: FileFacts | None = None
     for file in files:
         last = file
@@ -52,11 +77,17 @@ def plan_schema(table: dict[str, str], files: Iterable[FileFacts]) -> Target:
             if name not in table and fits(known, kind.table):
                 columns[name] = kind.table  # not in the table yet: the wider of two files wins
                 continue
+            wider = widens(known, kind.table) if widen else None
+            if wider is not None:
+                columns[name] = wider
+                widened.append(name)
+                continue
             raise SchemaError(
                 f"Column {name!r} is {kind.table}, but the table has {known}.",
                 file=file.name,
                 column=name,
-                hint="delete the table's folder and publish it anew with the new type.",
+                hint="delete the table's folder and publish it anew with the new type"
+                + ("." if widen or not widens(known, kind.table) else ", or mirror with --widen."),
             )
     if last is not None and not columns:
         raise SchemaError(
@@ -64,7 +95,8 @@ def plan_schema(table: dict[str, str], files: Iterable[FileFacts]) -> Target:
             file=last.name,
             hint="publish a row with values, or give the columns types.",
         )
-    return Target(columns, tuple(name for name in columns if name not in table))
+    added = tuple(name for name in columns if name not in table)
+    return Target(columns, added, tuple(dict.fromkeys(widened)))
 
 
 def check_keys_known(keys: tuple[str, ...], target: Target) -> tuple[str, ...]:

@@ -9,17 +9,19 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from mirrorlake.names import MONITORING, STATE
-from mirrorlake.storage import Storage, to_json
+from mirrorlake.landing.metadata import SEQUENTIAL
+from mirrorlake.names import MONITORING, STATE, TableName
+from mirrorlake.storage import Entry, Storage, to_json
 from mirrorlake.tabular import Shown, html_table
 
-FORMAT = 1
+FORMAT = 2
 _PATH = f"{STATE}/state.json"
 
 INITIALIZED = "Initialized"
 REPLICATING = "Replicating"
 FAILED = "Failed"
 RUNNING = "Running"
+STOPPED = "Stopped"
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,15 @@ class TableState:
 
     Attributes:
         seen: when the folder's identity file was written; tells a recreated folder.
+        declared: when its metadata file was written.
+        strategy: how its files are ordered.
+        tail: the last applied file, if it has no number: name, size, moment.
         rows: operations applied so far, all markers counted.
         bytes: sizes of the files applied so far.
         synced: when the last commit was made, ISO-8601 UTC.
         latency: seconds from the last applied file's publication to its commit.
+        compacted: the version after which small files were put together last.
+        swept: when applied files were looked through last, ISO-8601 UTC.
         error: message, file, row, column; or None when well.
     """
 
@@ -40,13 +47,28 @@ class TableState:
     state: str = INITIALIZED
     incarnation: str | None = None
     seen: str | None = None
+    declared: str | None = None
+    strategy: str = SEQUENTIAL
+    tail: str | None = None
     last_file: int = 0
     version: int | None = None
     rows: int = 0
     bytes: int = 0
     synced: str | None = None
     latency: float | None = None
+    compacted: int = 0
+    swept: str | None = None
     error: dict[str, Any] | None = None
+
+    @property
+    def table(self) -> TableName:
+        """Which table this is."""
+        return TableName(self.schema, self.name)
+
+
+def tail_of(entry: Entry) -> str:
+    """A file without a number of its own, as it is recognised in a later listing."""
+    return f"{entry.name} {entry.size} {entry.modified.isoformat()}"
 
 
 @dataclass(frozen=True)
@@ -74,9 +96,14 @@ class TableStatus:
 
 @dataclass(frozen=True)
 class Report:
-    """What a cycle did, or how things stand: one line a table, ordered by name."""
+    """What a cycle did, or how things stand: one line a table, ordered by name.
+
+    Attributes:
+        dropped: the tables that this cycle dropped because their folders are gone.
+    """
 
     tables: tuple[TableStatus, ...] = field(default=())
+    dropped: tuple[str, ...] = ()
 
     @property
     def failed(self) -> tuple[TableStatus, ...]:
@@ -114,21 +141,23 @@ class Report:
         return f"{text}, {len(self.failed)} failed" if self.failed else text
 
 
-def load_states(storage: Storage) -> dict[str, TableState]:
-    """The kept states by the table's folder; empty if there are none of a known format."""
+def load_states(storage: Storage) -> dict[str, TableState] | None:
+    """The kept states by the table's folder; None if there are none of a known format."""
     document = storage.read_json(_PATH)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        return {}
+        return None
     return {folder: TableState(**entry) for folder, entry in document["tables"].items()}
 
 
-def save_states(storage: Storage, states: dict[str, TableState]) -> None:
-    """Writes cache and monitoring files."""
+def save_states(
+    storage: Storage, states: dict[str, TableState], *, replicator: str = RUNNING
+) -> None:
+    """Writes cache and monitoring files; `replicator` is the state of the whole mirror."""
     tables = {folder: asdict(state) for folder, state in sorted(states.items())}
     storage.write(_PATH, to_json({"format": FORMAT, "tables": tables}))
     lines = [_monitoring(state) for _, state in sorted(states.items())]
     storage.write_json(f"{MONITORING}/tables.json", {"data": lines})
-    storage.write_json(f"{MONITORING}/replicator.json", {"status": RUNNING})
+    storage.write_json(f"{MONITORING}/replicator.json", {"status": replicator})
 
 
 def _monitoring(state: TableState) -> dict[str, Any]:

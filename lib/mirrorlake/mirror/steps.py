@@ -21,6 +21,7 @@ class Step(Enum):
     CREATED = "created"
     COMMITTED = "committed"
     MOVED = "moved"
+    COMPACTED = "compacted"
 
 
 StepListener = Callable[[TableName, Step], None]

@@ -9,25 +9,30 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mirrorlake.delta_log import Snapshot, read_commit_info, read_snapshot
+from mirrorlake.delta_log import Snapshot, read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, SchemaError, SequenceError
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity, ensure_identity
-from mirrorlake.landing.metadata import TableMetadata, check_keys_kept, read_metadata
-from mirrorlake.landing.zone import Folder, list_folder
+from mirrorlake.landing.metadata import BY_TIME, TableMetadata, check_keys_kept, read_metadata
+from mirrorlake.landing.zone import Folder
 from mirrorlake.mirror.apply import (
-    KEYS_PROPERTY,
     Work,
     apply_work,
     create_table,
     is_of_another_life,
     new_properties,
     set_properties,
+    widen_columns,
 )
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers
+from mirrorlake.mirror.compact import compact
+from mirrorlake.mirror.drops import drop_table, take_back, was_elsewhere
 from mirrorlake.mirror.failures import commit_with_retries
+from mirrorlake.mirror.notes import last_note
+from mirrorlake.mirror.numbering import number_files
+from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.plan import (
     Checked,
     Plan,
@@ -35,33 +40,46 @@ from mirrorlake.mirror.plan import (
     cut_batch,
     find_plan,
     make_plan,
+    staging,
     verify_plan,
 )
-from mirrorlake.mirror.schema import plan_schema
-from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed
+from mirrorlake.mirror.properties import KEYS_PROPERTY, retention_properties
+from mirrorlake.mirror.schema import Target, plan_schema
+from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed, tail_of
 from mirrorlake.mirror.steps import Step, StepListener
-from mirrorlake.names import IDENTITY
-from mirrorlake.storage import Storage
+from mirrorlake.names import IDENTITY, METADATA
+from mirrorlake.storage import Listing, Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_NOTES_BACK = 50  # versions to look through for our own last commit, when the cache is gone
+Facts = tuple[FileFacts, ...]
 
 
 @dataclass(frozen=True)
-class MirrorOptions:
-    """Bounds of one cycle.
+class _Standing:
+    """How a table stands: whose files, what the folder declares, the Delta table as it is.
 
     Attributes:
-        batch_files: most files in one commit.
-        batch_bytes: most bytes of files in one commit, but at least one file.
-        tables_at_once: how many tables are worked on side by side.
+        last: the last number that the table's own log shows as applied.
     """
 
-    batch_files: int = 1000
-    batch_bytes: int = 4 * 2**30
-    tables_at_once: int = 2
+    identity: Identity
+    metadata: TableMetadata
+    snapshot: Snapshot | None
+    last: int
+
+    @property
+    def recreated(self) -> bool:
+        """Whether the table there belongs to an earlier life of the folder."""
+        return is_of_another_life(self.snapshot, self.identity)
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that a batch has to fit; none for a table that is to be replaced."""
+        if self.snapshot is None or self.recreated:
+            return {}
+        return {name: str(kind) for name, kind in self.snapshot.schema.items()}
 
 
 class TableCycle:
@@ -72,7 +90,7 @@ class TableCycle:
         spark: called when a session is needed.
         options: bounds of the batch.
         on_step: hears of every finished step.
-        folder: the folder as listed.
+        listing: what lies in the folder.
         state: what was known of the table.
     """
 
@@ -82,15 +100,15 @@ class TableCycle:
         spark: Callable[[], SparkSession],
         options: MirrorOptions,
         on_step: StepListener,
-        folder: Folder,
+        listing: Listing,
         state: TableState,
     ) -> None:
         self._storage = storage
         self._spark = spark
         self._options = options
         self._on_step = on_step
-        self._folder = folder
-        self._table = folder.table
+        self._table = state.table
+        self._folder = Folder(self._table, {}, listing)
         self._state = state
 
     def run(self) -> TableState:
@@ -103,30 +121,34 @@ class TableCycle:
         metadata = read_metadata(self._storage, self._table)
         identity = ensure_identity(self._storage, self._table)
         self._done(Step.IDENTIFIED)
-        snapshot, last = self._read_table(identity, metadata)
-        self._recall(identity, snapshot, last)
-        late = self._tidy(identity, last)
+        at = self._stand(identity, metadata)
+        self._recall(at)
+        self._number(at, self._folder.listing)
+        late = self._tidy(at)
         error: MirrorlakeError | None = None
-        plan = find_plan(self._storage, identity, last + 1)
+        plan = find_plan(self._storage, identity, at.last + 1)
         if plan is not None:
-            error = self._carry_out(identity, metadata, snapshot, plan)
-            snapshot, last = self._read_table(identity, metadata)
-            self._folder = list_folder(self._storage, self._table)
+            error = self._carry_out(at, plan)
+            at = self._stand(identity, metadata)
+            self._number(at, self._storage.list(self._table.folder))
         if error is None:
-            error = self._run_batch(identity, metadata, snapshot, last)
+            error = self._run_batch(at)
         problem = error or late
         return self._state if problem is None else failed(self._state, problem.as_dict())
 
     def _done(self, step: Step) -> None:
         self._on_step(self._table, step)
 
-    def _read_table(
-        self, identity: Identity, metadata: TableMetadata
-    ) -> tuple[Snapshot | None, int]:
-        """The Delta table as it is, and the last number its own log shows as applied."""
+    def _stand(self, identity: Identity, metadata: TableMetadata) -> _Standing:
+        """The Delta table as it is; a dropped one is back where its folder is."""
         snapshot = read_snapshot(self._storage, self._table.table_path)
+        if is_of_another_life(snapshot, identity) and was_elsewhere(self._storage, identity):
+            drop_table(self._storage, self._table, None)
+            snapshot = None
+        if snapshot is None and take_back(self._storage, identity):
+            snapshot = read_snapshot(self._storage, self._table.table_path)
         if snapshot is None:
-            return None, 0
+            return _Standing(identity, metadata, None, 0)
         if KEYS_PROPERTY not in snapshot.properties:
             raise InvalidNameError(
                 f"There is a table {self._table} already that no mirror made.",
@@ -135,174 +157,183 @@ class TableCycle:
         if not is_of_another_life(snapshot, identity):
             old = tuple(json.loads(snapshot.properties[KEYS_PROPERTY]))
             check_keys_kept(self._table, old, metadata.keys)
-        return snapshot, snapshot.txns.get(identity.app_id, 0)
+        return _Standing(identity, metadata, snapshot, snapshot.txns.get(identity.app_id, 0))
 
-    def _recall(self, identity: Identity, snapshot: Snapshot | None, last: int) -> None:
+    def _number(self, at: _Standing, listing: Listing) -> None:
+        self._folder = number_files(self._storage, at.identity, at.metadata, listing, at.last)
+
+    def _recall(self, at: _Standing) -> None:
         """Brings the kept state in line with the table's log, which is always right."""
         known = self._state
-        if known.incarnation != identity.incarnation or known.last_file != last:
-            note = self._last_note(identity, snapshot) if last else {}
+        incarnation = at.identity.incarnation
+        if known.incarnation != incarnation or known.last_file != at.last:
+            note = {}
+            if at.last:
+                note = last_note(self._storage, self._table, at.snapshot, incarnation)
             known = TableState(
                 self._table.schema,
                 self._table.name,
-                state=REPLICATING if last else INITIALIZED,
-                incarnation=identity.incarnation,
-                last_file=last,
+                incarnation=incarnation,
+                last_file=at.last,
                 version=note.get("version"),
                 rows=note.get("total_rows", 0),
                 bytes=note.get("total_bytes", 0),
                 synced=note.get("synced"),
             )
-        identity_file = self._storage.list(self._table.folder).file(IDENTITY)
+        listing = self._storage.list(self._table.folder)
         self._state = replace(
             known,
-            state=REPLICATING if last else INITIALIZED,
+            state=REPLICATING if at.last else INITIALIZED,
             error=None,
-            seen=identity_file.modified.isoformat() if identity_file else None,
+            seen=listing.moment(IDENTITY),
+            declared=listing.moment(METADATA),
+            strategy=at.metadata.strategy,
         )
 
-    def _last_note(self, identity: Identity, snapshot: Snapshot | None) -> dict[str, Any]:
-        newest = snapshot.version if snapshot else -1
-        for version in range(newest, max(-1, newest - _NOTES_BACK), -1):
-            info = read_commit_info(self._storage, self._table.table_path, version)
-            try:
-                note = json.loads(info.get("userMetadata") or "{}")
-            except ValueError:
-                continue
-            if isinstance(note, dict) and note.get("incarnation") == identity.incarnation:
-                return {**note, "version": version}
-        return {}
-
-    def _tidy(self, identity: Identity, last: int) -> SequenceError | None:
+    def _tidy(self, at: _Standing) -> SequenceError | None:
         try:
-            move_leftovers(self._storage, identity, self._folder, last)
+            move_leftovers(self._storage, at.identity, self._folder, at.last)
         except SequenceError as error:
             return error
         return None
 
-    def _carry_out(
-        self,
-        identity: Identity,
-        metadata: TableMetadata,
-        snapshot: Snapshot | None,
-        plan: Plan,
-    ) -> MirrorlakeError | None:
+    def _carry_out(self, at: _Standing, plan: Plan) -> MirrorlakeError | None:
         """Applies a plan that was found, as it stands; all of it or nothing."""
         try:
-            plan = verify_plan(self._storage, identity, plan)
+            plan = verify_plan(self._storage, at.identity, plan)
         except SequenceError as gone:
             return gone
-        names = [file.name for file in plan.files]
-        facts, error = self._check(names, identity, metadata, snapshot)
+        facts, error = self._check(at, plan.first, [file.name for file in plan.files])
         if error is None:
-            self._commit(identity, metadata, snapshot, plan, facts)
+            self._commit(at, plan, facts)
         return error
 
-    def _run_batch(
-        self,
-        identity: Identity,
-        metadata: TableMetadata,
-        snapshot: Snapshot | None,
-        last: int,
-    ) -> MirrorlakeError | None:
-        """Plans and commits the files after number `last`, up to the first that isn't sound."""
-        ready, _ = self._folder.pending(last)
+    def _run_batch(self, at: _Standing) -> MirrorlakeError | None:
+        """Plans and commits the files after the last one, up to the first that isn't sound."""
+        ready, _ = self._folder.pending(at.last)
+        if not ready and at.last == 0:
+            return self._begin(at)
         names = cut_batch(ready, self._options.batch_files, self._options.batch_bytes)
-        facts, error = self._check(names, identity, metadata, snapshot)
+        facts, error = self._check(at, at.last + 1, names)
         if facts:
             sound = [file.name for file in facts]
-            plan = make_plan(self._storage, identity, sound)
+            plan = make_plan(self._storage, at.identity, at.last + 1, sound)
             self._done(Step.PLANNED)
             if [file.name for file in plan.files] != sound:
                 # Another mirror planned this batch a moment ago: its plan counts.
-                return self._carry_out(identity, metadata, snapshot, plan)
-            self._commit(identity, metadata, snapshot, plan, facts)
+                return self._carry_out(at, plan)
+            self._commit(at, plan, facts)
         return error
 
+    def _begin(self, at: _Standing) -> MirrorlakeError | None:
+        """A folder without files yet: a table where one is declared, none of an earlier life."""
+        if not at.metadata.columns:
+            if at.recreated:
+                drop_table(self._storage, self._table, None)
+            return None
+        if at.snapshot is not None and not at.recreated:
+            return None
+        try:
+            work = self._work(at, ())
+        except MirrorlakeError as error:
+            return error
+        self._prepare(work)
+        if at.recreated:
+            self._apply(work)
+        return None
+
     def _check(
-        self,
-        names: list[str],
-        identity: Identity,
-        metadata: TableMetadata,
-        snapshot: Snapshot | None,
-    ) -> tuple[tuple[FileFacts, ...], MirrorlakeError | None]:
+        self, at: _Standing, first: int, names: list[str]
+    ) -> tuple[Facts, MirrorlakeError | None]:
         """The longest sound beginning of a batch, and what is wrong with the next file."""
         if not names:
             return (), None
-        checked = check_files(self._storage, self._table.folder, names, metadata)
+        checked = check_files(self._storage, at.identity, first, names, at.metadata)
         try:
-            plan_schema(_columns(snapshot, identity), checked.facts)
+            self._target(at, checked.facts)
         except SchemaError as misfit:
             checked = Checked(_before(checked.facts, misfit), misfit)
         self._done(Step.CHECKED)
         return checked.facts, checked.error
 
-    def _commit(
-        self,
-        identity: Identity,
-        metadata: TableMetadata,
-        snapshot: Snapshot | None,
-        plan: Plan,
-        facts: tuple[FileFacts, ...],
-    ) -> None:
-        work = Work(
-            identity=identity,
-            folder=self._storage.path(self._table.folder),
+    def _target(self, at: _Standing, facts: Facts) -> Target:
+        declared = at.metadata.table_columns
+        return plan_schema(at.columns, facts, declared=declared, widen=self._options.widen)
+
+    def _work(self, at: _Standing, facts: Facts) -> Work:
+        return Work(
+            identity=at.identity,
+            root=self._storage.path(""),
             path=self._storage.path(self._table.table_path),
             files=facts,
-            target=plan_schema(_columns(snapshot, identity), facts),
-            metadata=metadata,
-            snapshot=snapshot,
-            note={},
+            target=self._target(at, facts),
+            metadata=at.metadata,
+            snapshot=at.snapshot,
+            note={"incarnation": at.identity.incarnation},
+            retention=retention_properties(
+                self._options.log_retention_days, self._options.feed_retention_days
+            ),
         )
-        rows = sum(file.row_count for file in facts)
-        size = sum(file.size for file in facts)
-        now = datetime.now(timezone.utc)
-        work = replace(
-            work,
-            note={
-                "incarnation": identity.incarnation,
-                "first": plan.first,
-                "last": plan.last,
-                "rows": {marker.name.lower(): count for marker, count in work.rows.items()},
-                "total_rows": self._state.rows + rows,
-                "total_bytes": self._state.bytes + size,
-                "synced": now.isoformat(timespec="milliseconds"),
-            },
-        )
-        spark = self._spark()
-        if snapshot is None:
-            create_table(spark, work)
+
+    def _prepare(self, work: Work) -> None:
+        """Version 0 of a new table; what an existing one lacks before the data's commit."""
+        if work.snapshot is None:
+            create_table(self._spark(), work)
             self._done(Step.CREATED)
-        elif missing := new_properties(work):
-            set_properties(spark, work, missing)
-        commit_with_retries(lambda: apply_work(spark, work))
+            return
+        if missing := new_properties(work):
+            set_properties(self._spark(), work, missing)
+        if work.target.widened:
+            widen_columns(self._spark(), work)
+
+    def _apply(self, work: Work) -> None:
+        commit_with_retries(lambda: apply_work(self._spark(), work))
         self._done(Step.COMMITTED)
-        published = self._folder.numbered.get(plan.last)
-        latency = (now - published.modified).total_seconds() if published else None
-        self._state = replace(
+
+    def _commit(self, at: _Standing, plan: Plan, facts: Facts) -> None:
+        work = self._work(at, facts)
+        now = datetime.now(timezone.utc)
+        state = replace(
             self._state,
             state=REPLICATING,
             last_file=plan.last,
-            version=self._last_note(
-                identity, read_snapshot(self._storage, self._table.table_path)
-            ).get("version"),
-            rows=self._state.rows + rows,
-            bytes=self._state.bytes + size,
+            rows=self._state.rows + sum(file.row_count for file in facts),
+            bytes=self._state.bytes + sum(file.size for file in facts),
             synced=now.isoformat(timespec="milliseconds"),
-            latency=latency,
         )
-        move_applied(self._storage, identity, self._folder, plan)
+        work.note.update(
+            first=plan.first,
+            last=plan.last,
+            rows={marker.name.lower(): count for marker, count in work.rows.items()},
+            total_rows=state.rows,
+            total_bytes=state.bytes,
+            synced=state.synced,
+        )
+        self._prepare(work)
+        self._apply(work)
+        snapshot = read_snapshot(self._storage, self._table.table_path)
+        note = last_note(self._storage, self._table, snapshot, at.identity.incarnation)
+        published = self._folder.numbered.get(plan.last)
+        self._state = replace(
+            state,
+            version=note.get("version"),
+            tail=tail_of(published) if published and at.metadata.strategy == BY_TIME else None,
+            latency=(now - published.modified).total_seconds() if published else None,
+        )
+        move_applied(self._storage, at.identity, self._folder, plan)
+        self._storage.delete_folder(staging(at.identity))
         self._done(Step.MOVED)
+        self._compact(work)
+
+    def _compact(self, work: Work) -> None:
+        """Now and then, puts together the small files that many small commits leave."""
+        every, version = self._options.compact_after, self._state.version or 0
+        if every and version - self._state.compacted >= every and compact(self._spark(), work.path):
+            self._state = replace(self._state, compacted=version)
+            self._done(Step.COMPACTED)
 
 
-def _before(facts: tuple[FileFacts, ...], misfit: SchemaError) -> tuple[FileFacts, ...]:
+def _before(facts: Facts, misfit: SchemaError) -> Facts:
     """The files before the one that a schema error names."""
-    return facts[: [file.name for file in facts].index(str(misfit.file))]
-
-
-def _columns(snapshot: Snapshot | None, identity: Identity) -> dict[str, str]:
-    """The columns that a batch has to fit; none for a table that is to be replaced."""
-    if snapshot is None or is_of_another_life(snapshot, identity):
-        return {}
-    return {name: str(kind) for name, kind in snapshot.schema.items()}
+    names = [file.name for file in facts]
+    return facts[: names.index(misfit.file)] if misfit.file in names else ()

@@ -1,0 +1,138 @@
+"""How delimited text is written: separators, quotes, escapes, NULL, encoding, declared types.
+
+The properties, their defaults and what each may be are those of the format's documentation; values
+are taken as they come in JSON, names without regard to case.
+"""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from mirrorlake.errors import MetadataError
+from mirrorlake.names import METADATA
+
+_CHOICES = {
+    "rowseparator": ("\r\n", "\n", "\r"),
+    "columnseparator": (",", ";", "|", "\t"),
+    "quotecharacter": ('"', "'", ""),
+    "escapecharacter": ("\\", "/", '"', ""),
+}
+_NAMES = {
+    "rowseparator": "RowSeparator",
+    "columnseparator": "ColumnSeparator",
+    "quotecharacter": "QuoteCharacter",
+    "escapecharacter": "EscapeCharacter",
+}
+# Endings that text files have; a table's own `fileExtension` is one more.
+_EXTENSIONS = frozenset({"csv", "tsv", "psv", "txt"})
+_TYPES = {
+    "double": pa.float64(),
+    "single": pa.float32(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "datetime": pa.timestamp("us", "UTC"),
+    "idate": pa.date32(),
+    "itime": pa.time64("us"),
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "bytearray": pa.binary(),
+}
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """One table's delimited text.
+
+    Attributes:
+        extensions: the file endings that mean text, without a compression's.
+        declared: whether the folder says that its files are text.
+        escape: before a quote it makes the quote part of the value; a quote is doubled then.
+        null: the text that stands for NULL where it is not quoted.
+    """
+
+    extensions: frozenset[str] = _EXTENSIONS
+    declared: bool = False
+    row_separator: str = "\r\n"
+    separator: str = ","
+    quote: str = '"'
+    escape: str = "\\"
+    null: str = ""
+    encoding: str = "utf-8-sig"
+
+
+def arrow_type(kind: str, *, column: str | None = None) -> pa.DataType:
+    """The Arrow type for a `DataType` of a `SchemaDefinition`.
+
+    Raises:
+        MetadataError: there is no such type.
+    """
+    try:
+        return _TYPES[kind.lower()]
+    except KeyError:
+        raise MetadataError(
+            f"There is no data type {kind!r}.",
+            file=METADATA,
+            column=column,
+            hint="choose one of Boolean, ByteArray, DateTime, Double, IDate, Int16, Int32, Int64, "
+            "ITime, Single, String.",
+        ) from None
+
+
+def parse_text_format(
+    properties: dict[str, Any], extension: str | None, *, declared: bool
+) -> TextFormat:
+    """The format that `FileFormatTypeProperties` and `fileExtension` describe.
+
+    Args:
+        properties: the properties by lower-case name.
+        extension: with or without a dot.
+        declared: whether `fileFormat` says text.
+
+    Raises:
+        MetadataError: a property is not one of its documented values.
+    """
+    if properties.get("firstrowasheader", True) is not True:
+        raise MetadataError(
+            "FirstRowAsHeader must be true.",
+            file=METADATA,
+            hint="write the column names into the first row of every text file.",
+        )
+    found = {}
+    for name, allowed in _CHOICES.items():
+        value = properties.get(name)
+        if value is not None and value not in allowed:
+            raise MetadataError(
+                f"{_NAMES[name]} is {value!r}.", file=METADATA, hint=f"it may be one of {allowed}."
+            )
+        found[name] = allowed[0] if value is None else value
+    null = properties.get("nullvalue")
+    if not isinstance(null, (str, type(None))):
+        raise MetadataError(f"NullValue is {null!r}, not a text.", file=METADATA)
+    own = (extension or "").lower().lstrip(".")
+    endings = _EXTENSIONS | ({own} - {"", "parquet"})
+    return TextFormat(
+        endings,
+        declared,
+        found["rowseparator"],
+        found["columnseparator"],
+        found["quotecharacter"],
+        found["escapecharacter"],
+        null or "",
+        _encoding(properties.get("encoding")),
+    )
+
+
+def _encoding(name: Any) -> str:
+    try:
+        found = codecs.lookup("utf-8" if name is None else name)
+        "".encode(found.name)  # base64 and its like are codecs too, but of bytes
+    except (LookupError, TypeError):
+        raise MetadataError(
+            f"There is no encoding {name!r}.", file=METADATA, hint="UTF-8 is the default."
+        ) from None
+    return "utf-8-sig" if found.name == "utf-8" else found.name  # a byte order mark is no data

@@ -1,0 +1,92 @@
+"""What became of the zone's folders since the last cycle: deleted, renamed, copied.
+
+A folder is known by the identity in it, not by its name. Deleted means that its table is dropped;
+renamed, that its table moves along with all it has; copied, that the copy starts a life of its own.
+"""
+
+from __future__ import annotations
+
+from mirrorlake.delta_log import read_snapshot
+from mirrorlake.errors import InvalidNameError, MirrorlakeError
+from mirrorlake.landing.identity import Identity, read_identity, renew_identity
+from mirrorlake.landing.zone import BadFolder
+from mirrorlake.mirror.drops import drop_table
+from mirrorlake.mirror.notes import last_note
+from mirrorlake.mirror.properties import KEYS_PROPERTY
+from mirrorlake.mirror.state import TableState
+from mirrorlake.names import TableName
+from mirrorlake.storage import Storage
+
+Found = list["TableName | BadFolder"]
+
+
+def follow_folders(
+    storage: Storage, states: dict[str, TableState], found: Found
+) -> tuple[TableName, ...]:
+    """Renames and drops tables as their folders were; `states` is brought in line.
+
+    Args:
+        storage: the lake's files.
+        states: what was known of each folder.
+        found: the folders that the zone has now.
+
+    Returns:
+        The tables that were dropped.
+    """
+    present = {table.folder for table in found}
+    for table in found:
+        if isinstance(table, TableName) and table.folder not in states:
+            _follow_rename(storage, states, present, table)
+    dropped = []
+    for folder in [folder for folder in states if folder not in present]:
+        state = states.pop(folder)
+        try:
+            table = state.table
+        except InvalidNameError:
+            continue  # it never had a table
+        identity = Identity(table, state.incarnation) if state.incarnation else None
+        if _is_mirrored(storage, table) and drop_table(storage, table, identity):
+            dropped.append(table)
+    return tuple(dropped)
+
+
+def _follow_rename(
+    storage: Storage, states: dict[str, TableState], present: set[str], table: TableName
+) -> None:
+    try:
+        identity = read_identity(storage, table)
+    except MirrorlakeError:
+        return  # the table's own cycle reports it
+    if identity is None:
+        return
+    alike = (f for f, state in states.items() if state.incarnation == identity.incarnation)
+    old = next(alike, None)
+    if old is None:
+        return
+    before = states[old].table
+    if old in present and _lives(storage, before, identity.incarnation):
+        renew_identity(storage, table)
+    elif storage.move_folder(before.table_path, table.table_path):
+        del states[old]
+
+
+def _lives(storage: Storage, table: TableName, incarnation: str) -> bool:
+    identity = read_identity(storage, table)
+    return identity is not None and identity.incarnation == incarnation
+
+
+def _is_mirrored(storage: Storage, table: TableName) -> bool:
+    snapshot = read_snapshot(storage, table.table_path)
+    return snapshot is not None and KEYS_PROPERTY in snapshot.properties
+
+
+def rebuild_states(storage: Storage, tables: list[TableName]) -> dict[str, TableState]:
+    """States from the tables' own logs, where the kept ones are lost; enough to find drops by."""
+    states = {}
+    for table in tables:
+        if _is_mirrored(storage, table):
+            note = last_note(storage, table, read_snapshot(storage, table.table_path))
+            states[table.folder] = TableState(
+                table.schema, table.name, incarnation=note.get("incarnation")
+            )
+    return states

@@ -1,0 +1,39 @@
+"""The note that each of the mirror's commits carries in the table's own history.
+
+With the plans it is the ledger: which files a version holds, how many rows by operation, when.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mirrorlake.delta_log import Snapshot, read_commit_info
+from mirrorlake.names import TableName
+from mirrorlake.storage import Storage
+
+_BACK = 50  # versions to look through for the mirror's own last commit
+
+
+def read_note(storage: Storage, table: TableName, version: int) -> dict[str, Any]:
+    """The note of one version; empty if somebody else made it, or the log no longer has it."""
+    info = read_commit_info(storage, table.table_path, version)
+    try:
+        note = json.loads(info.get("userMetadata") or "{}")
+    except ValueError:
+        return {}
+    if not isinstance(note, dict) or "incarnation" not in note:
+        return {}
+    return {**note, "version": version}
+
+
+def last_note(
+    storage: Storage, table: TableName, snapshot: Snapshot | None, incarnation: str | None = None
+) -> dict[str, Any]:
+    """The newest note in the last versions, of one life of the folder or of any; else empty."""
+    newest = snapshot.version if snapshot else -1
+    for version in range(newest, max(-1, newest - _BACK), -1):
+        note = read_note(storage, table, version)
+        if note and incarnation in (None, note["incarnation"]):
+            return note
+    return {}
