@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from threading import Event
 from typing import TYPE_CHECKING
 
 from mirrorlake.delta_log import delta_tables
 from mirrorlake.lake_table import LakeTable
 from mirrorlake.landing.published import Partner
 from mirrorlake.landing.publisher import Publisher
+from mirrorlake.mirror.drops import undrop
 from mirrorlake.mirror.engine import Engine, status_report
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import Report
@@ -85,6 +88,27 @@ class Lake:
         """
         engine = Engine(self.storage, lambda: self.spark, options, on_step)
         return engine.run_cycle(None if table is None else _named(table))
+
+    def watch(
+        self,
+        stop: Event,
+        *,
+        table: str | TableName | None = None,
+        interval: float = 5,
+        options: MirrorOptions | None = None,
+        on_step: StepListener = ignore,
+        on_report: Callable[[Report], None] = lambda _report: None,
+    ) -> Report:
+        """Mirrors cycle after cycle until `stop` is set; see `mirror.watch`."""
+        from mirrorlake.mirror.watch import watch
+
+        engine = Engine(self.storage, lambda: self.spark, options, on_step, stop)
+        only = None if table is None else _named(table)
+        return watch(engine, stop, only=only, interval=interval, on_report=on_report)
+
+    def undrop(self, table: str | TableName) -> None:
+        """Brings back a table that was dropped with its folder in the last days; see `drops`."""
+        undrop(self.storage, _named(table))
 
     def status(self) -> Report:
         """How each table stands, from a listing and the kept state; needs no Spark."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 from enum import Enum
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.live import Live
 from rich.table import Table as RichTable
 
 from mirrorlake.commands.base import (
     JsonOption,
     RootArgument,
     app,
+    err,
     literal,
     open_lake,
     out,
@@ -21,7 +25,11 @@ from mirrorlake.commands.base import (
 )
 
 if TYPE_CHECKING:
+    from mirrorlake.lake import Lake
+    from mirrorlake.mirror.options import MirrorOptions
     from mirrorlake.mirror.state import Report
+    from mirrorlake.mirror.steps import Step
+    from mirrorlake.names import TableName
 
 
 class MarkerWord(str, Enum):
@@ -62,13 +70,51 @@ def publish(
 def mirror(
     root: RootArgument,
     table: Annotated[str | None, typer.Option(help="Only this table.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until SIGTERM or Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between busy cycles.", min=0.1)] = 5,
+    widen: Annotated[bool, typer.Option("--widen", help="Let types grow safely.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run one cycle: apply what is published to the Delta tables."""
+    """Apply what is published to the Delta tables, once or again and again."""
+    from mirrorlake.mirror.options import MirrorOptions
+
     lake = open_lake(root)
+    options = MirrorOptions(widen=widen)
+    if watch:
+        _finish_report(_watch(lake, table, interval, options), as_json)
+        return
     with progress("mirroring …") as update:
-        report = lake.mirror(table, on_step=lambda name, step: update(f"{name}: {step.value}"))
+        report = lake.mirror(
+            table, options=options, on_step=lambda name, step: update(f"{name}: {step.value}")
+        )
     _finish_report(report, as_json)
+
+
+def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOptions) -> Report:
+    """Mirrors until a signal asks to stop; on a terminal with a live table."""
+    from mirrorlake.mirror.state import Report
+
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    if not err.is_terminal:
+        return lake.watch(stop, table=table, interval=interval, options=options)
+    steps: dict[str, str] = {}
+    last = Report()
+    with Live(console=err, refresh_per_second=4) as live:
+
+        def show(report: Report) -> None:
+            nonlocal last
+            last = report
+            live.update(_report_table(report, steps))
+
+        def step(name: TableName, done: Step) -> None:
+            steps[f"{name.schema}.{name.name}" if name.schema else name.name] = done.value
+            live.update(_report_table(last, steps))
+
+        return lake.watch(
+            stop, table=table, interval=interval, options=options, on_step=step, on_report=show
+        )
 
 
 @app.command()
@@ -77,24 +123,42 @@ def status(root: RootArgument, as_json: JsonOption = False) -> None:
     _finish_report(open_lake(root).status(), as_json)
 
 
+@app.command()
+def undrop(
+    root: RootArgument,
+    table: Annotated[str, typer.Argument(help="table or schema.table")],
+) -> None:
+    """Bring back a table that was dropped with its folder in the last 7 days."""
+    open_lake(root).undrop(table)
+    out.print(f"{table} is back, and so is its folder.", markup=False, highlight=False)
+
+
 def _finish_report(report: Report, as_json: bool) -> None:
     if as_json:
         print_json(report.as_dict())
     else:
-        table = RichTable("table", "state", "rows applied", "last file", "backlog", "problem")
-        problems: list[str] = []
+        out.print(_report_table(report))
         for line in report.tables:
-            name = f"{line.schema}.{line.name}" if line.schema else line.name
-            problem = f"waiting for {line.waiting_for}" if line.waiting_for else ""
             if line.error:
-                problem = "see below"
                 places = ((k, line.error[k]) for k in ("file", "row", "column"))
                 where = ", ".join(f"{key} {value}" for key, value in places if value is not None)
-                problems.append(f"{name}: {line.error['message']}{f' [{where}]' if where else ''}")
-            numbers = (f"{line.rows:,}", str(line.last_file), str(line.backlog_files))
-            table.add_row(*map(literal, (name, line.state, *numbers, problem)))
-        out.print(table)
-        for problem in problems:
-            out.print(problem, markup=False, highlight=False)
+                text = f"{line.full_name}: {line.error['message']}{f' [{where}]' if where else ''}"
+                out.print(text, markup=False, highlight=False)
+        for name in report.dropped:
+            text = f"{name} was dropped with its folder; for 7 days `undrop` brings it back."
+            out.print(text, markup=False, highlight=False)
     if report.failed:
         raise typer.Exit(1)
+
+
+def _report_table(report: Report, steps: dict[str, str] | None = None) -> RichTable:
+    columns = ["table", "state", "rows applied", "last file", "backlog", "problem"]
+    table = RichTable(*columns, *(["last step"] if steps else []))
+    for line in report.tables:
+        problem = f"waiting for {line.waiting_for}" if line.waiting_for else ""
+        if line.error:
+            problem = "see below" if steps is None else line.error["message"]
+        numbers = (f"{line.rows:,}", str(line.last_file), str(line.backlog_files))
+        cells = [line.full_name, line.state, *numbers, problem]
+        table.add_row(*map(literal, cells + ([steps.get(line.full_name, "")] if steps else [])))
+    return table

@@ -110,4 +110,8 @@ def _with_number(
     if all(file_number(name) == number for name, number in names.items()):
         return raw, F.substring(name, 1, 20).cast("decimal(20,0)").cast("long")
     numbers = spark.createDataFrame(list(names.items()), f"{_NAME} string, {_NUMBER} long")
-    return raw.join(F.broadcast(numbers), name == F.col(_NAME)), F.col(_NUMBER)
+    # Spark has the name as a URL's path, where a plus is a plus.
+    plain = F.url_decode(F.replace(name, F.lit("+"), F.lit("%2B")))
+    lost = F.raise_error(F.concat(F.lit("no number for the file "), plain)).cast("long")
+    found = F.coalesce(F.col(_NUMBER), lost)
+    return raw.join(F.broadcast(numbers), plain == F.col(_NAME), "left"), found

@@ -29,6 +29,7 @@ from mirrorlake.mirror.folders import follow_folders, rebuild_states
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import (
     REPLICATING,
+    STOPPED,
     Report,
     TableState,
     TableStatus,
@@ -113,6 +114,10 @@ class Engine:
         if states != kept or not self._storage.exists(f"{MONITORING}/tables.json"):
             save_states(self._storage, states)
         return Report(tuple(lines), tuple(str(table) for table in dropped))
+
+    def close(self) -> None:
+        """Says in the monitoring files that nobody mirrors any more."""
+        save_states(self._storage, load_states(self._storage) or {}, replicator=STOPPED)
 
     def _spark(self) -> SparkSession:
         with self._spark_lock:

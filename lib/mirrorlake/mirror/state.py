@@ -93,6 +93,11 @@ class TableStatus:
     lag_seconds: float
     error: dict[str, Any] | None
 
+    @property
+    def full_name(self) -> str:
+        """The table's name with its schema, for people."""
+        return self.name if self.schema is None else f"{self.schema}.{self.name}"
+
 
 @dataclass(frozen=True)
 class Report:
@@ -110,6 +115,12 @@ class Report:
         """The tables with an error."""
         return tuple(table for table in self.tables if table.error)
 
+    @property
+    def progress(self) -> tuple[Any, ...]:
+        """What differs between two reports when something was done, or is there to be done."""
+        lines = ((t.schema, t.name, t.last_file, t.backlog_files) for t in self.tables)
+        return (self.dropped, *lines)
+
     def as_dict(self) -> dict[str, Any]:
         """The document that `--json` prints."""
         return {"tables": [asdict(table) for table in self.tables]}
@@ -119,7 +130,7 @@ class Report:
         columns = ("table", "state", "rows", "last_file", "backlog_files", "error")
         rows = tuple(
             (
-                table.name if table.schema is None else f"{table.schema}.{table.name}",
+                table.full_name,
                 table.state,
                 table.rows,
                 table.last_file,
