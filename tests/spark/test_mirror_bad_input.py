@@ -64,7 +64,7 @@ BAD: dict[str, tuple[Any, dict[str, Any]]] = {
         {"row": None, "column": "V", "says": "twice"},
     ),
     "no such type": (
-        {"id": [1], "v": pa.array([1], pa.time64("us"))},
+        {"id": [1], "v": pa.array([None], pa.decimal256(40, 2))},
         {"row": None, "column": "v", "says": "no counterpart"},
     ),
 }

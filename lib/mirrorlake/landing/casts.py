@@ -54,7 +54,7 @@ def target_schema(found: pa.Schema, known: dict[str, str]) -> pa.Schema:
 
 def _target(column: pa.Field, known: str | None) -> pa.Field:
     arrow = column.type
-    if pt.is_dictionary(arrow):
+    while pt.is_dictionary(arrow) or pt.is_run_end_encoded(arrow):
         arrow = arrow.value_type
     if isinstance(arrow, pa.JsonType):
         arrow = arrow.storage_type
@@ -116,6 +116,33 @@ def first_unfit(values: Sequence[Any], convert: Callable[[Any], object]) -> int:
     return bad - 1
 
 
+def convert_rows(
+    values: Sequence[Any],
+    convert: Callable[[Any], pa.Array],
+    *,
+    says: str,
+    before: int,
+    column: str,
+) -> pa.Array:
+    """One column's values, converted.
+
+    Args:
+        values: the values of some rows.
+        convert: what turns them, or any beginning of them, into an array.
+        says: what to say of the first value that doesn't convert.
+        before: how many rows came before these.
+        column: the column's name.
+
+    Raises:
+        SchemaError: a value doesn't convert; names its row, counted from 1.
+    """
+    try:
+        return convert(values)
+    except UNFIT as error:
+        row = before + first_unfit(values, convert) + 1
+        raise SchemaError(f"{says}: {error}.", row=row, column=column) from error
+
+
 def keep_or_refuse(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     """Values in another type of their kind, none of them changed; raises one of `UNFIT`."""
     found = values.type
@@ -138,23 +165,22 @@ def cast_batch(batch: pa.RecordBatch, schema: pa.Schema, before: int) -> pa.Reco
     for column in schema:
         values = batch.column(column.name)
         if values.type != column.type:
-            try:
-                values = _cast(values, column.type)
-            except UNFIT as error:
-                bad = first_unfit(values, partial(_cast, wanted=column.type))
-                raise SchemaError(
-                    f"The value of {column.name!r} does not fit {column.type}: {error}.",
-                    row=before + bad + 1,
-                    column=column.name,
-                ) from error
+            values = convert_rows(
+                values,
+                partial(_cast, wanted=column.type),
+                says=f"The value of {column.name!r} does not fit {column.type}",
+                before=before,
+                column=column.name,
+            )
         arrays.append(values)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     found = values.type
-    if pt.is_dictionary(found):
-        values = values.dictionary_decode()
+    if pt.is_dictionary(found) or pt.is_run_end_encoded(found):
+        encoded = pt.is_run_end_encoded(found)
+        values = pc.run_end_decode(values) if encoded else values.dictionary_decode()
         return values if values.type == wanted else _cast(values, wanted)
     if isinstance(found, pa.JsonType):
         return values.storage.cast(wanted)

@@ -24,7 +24,7 @@ from mirrorlake.landing.markers import MARKER, MARKER_HINT, Marker
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.landing.text import read_text
 from mirrorlake.landing.text_format import TextFormat
-from mirrorlake.landing.types import ColumnType, column_type
+from mirrorlake.landing.types import ColumnType, column_type, published_schema
 from mirrorlake.names import METADATA
 from mirrorlake.storage import Storage
 
@@ -161,13 +161,14 @@ def footer_columns(storage: Storage, path: str) -> dict[str, ColumnType]:
     name = path.rpartition("/")[2]
     with storage.open(path) as source:
         try:
-            return read_columns(pq.read_schema(source), name)[0]
+            with pq.ParquetFile(source) as parquet:
+                return read_columns(published_schema(parquet), name)[0]
         except (pa.ArrowException, OSError) as error:
             raise DataFileError(f"Not readable: {_first_line(error)}.", file=name) from error
 
 
 def _inspect(parquet: pq.ParquetFile, metadata: TableMetadata, name: str) -> FileFacts:
-    schema = parquet.schema_arrow
+    schema = published_schema(parquet)
     columns, marker = read_columns(schema, name)
     by_lower = {column.lower(): column for column in columns}
     keys = []

@@ -13,7 +13,7 @@ import pyarrow.types as pt
 from numpy import datetime64
 
 from mirrorlake.errors import SchemaError, UsageError
-from mirrorlake.landing.casts import UNFIT, first_unfit, keep_or_refuse
+from mirrorlake.landing.casts import convert_rows, keep_or_refuse
 
 BATCH_ROWS = 50_000
 
@@ -58,14 +58,8 @@ def _check_dicts(rows: list[Any], before: int) -> None:
 
 def _infer(rows: list[dict[str, Any]], name: str) -> pa.DataType:
     values = [row.get(name) for row in rows]
-    try:
-        return _infer_array(values).type
-    except UNFIT as error:
-        raise SchemaError(
-            f"The values of {name!r} don't agree on a type: {error}.",
-            row=first_unfit(values, _infer_array) + 1,
-            column=name,
-        ) from error
+    says = f"The values of {name!r} don't agree on a type"
+    return convert_rows(values, _infer_array, says=says, before=0, column=name).type
 
 
 def _dict_batch(chunk: list[dict[str, Any]], schema: pa.Schema, before: int) -> pa.RecordBatch:
@@ -81,15 +75,15 @@ def _dict_batch(chunk: list[dict[str, Any]], schema: pa.Schema, before: int) -> 
     arrays = []
     for column in schema:
         values = [row.get(column.name) for row in chunk]
-        try:
-            arrays.append(_convert(values, column.type))
-        except UNFIT as error:
-            bad = first_unfit(values, partial(_convert, wanted=column.type))
-            raise SchemaError(
-                f"The value of {column.name!r} is not of type {column.type}: {error}.",
-                row=before + bad + 1,
+        arrays.append(
+            convert_rows(
+                values,
+                partial(_convert, wanted=column.type),
+                says=f"The value of {column.name!r} is not of type {column.type}",
+                before=before,
                 column=column.name,
-            ) from error
+            )
+        )
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

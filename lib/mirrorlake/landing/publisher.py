@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirrorlake import names
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta_log import Snapshot, read_snapshot
 from mirrorlake.errors import MirrorlakeError, SchemaError, UsageError
 from mirrorlake.landing.casts import cast_batch, target_schema
 from mirrorlake.landing.check import FileFacts, footer_columns, inspect_file
-from mirrorlake.landing.identity import read_identity
+from mirrorlake.landing.identity import Identity, read_identity
 from mirrorlake.landing.markers import MARKER, Marker
 from mirrorlake.landing.metadata import TableMetadata, declare_keys
 from mirrorlake.landing.published import Partner, Published
@@ -183,7 +183,10 @@ class Publisher:
             for entry in self._storage.list(f"{self.table.folder}/{folder}").files
             if (number := names.file_number(entry.name)) is not None
         ]
-        return max(found, default=0)
+        if found:
+            return max(found)
+        identity, snapshot = self._mirrored()
+        return snapshot.txns.get(identity.app_id, 0) if identity and snapshot else 0
 
     def _processed_batch(self, name: str) -> str | None:
         """Which batch was processed under a name: "" if of another publisher, None if none."""
@@ -198,11 +201,16 @@ class Publisher:
             return str(found.get(_BATCH, b"").decode())
         return None
 
+    def _mirrored(self) -> tuple[Identity | None, Snapshot | None]:
+        """The folder's identity, if the mirror has seen it, and the Delta table as it is."""
+        identity = read_identity(self._storage, self.table)
+        snapshot = read_snapshot(self._storage, self.table.table_path) if identity else None
+        return identity, snapshot
+
     def _known_columns(self) -> dict[str, str]:
         """The table's columns so far, lower case: mirrored ones, then those still in the zone."""
         found: dict[str, str] = {}
-        identity = read_identity(self._storage, self.table)
-        snapshot = read_snapshot(self._storage, self.table.table_path) if identity else None
+        identity, snapshot = self._mirrored()
         # A table that another incarnation of this folder left behind says nothing about this one.
         if snapshot and identity and identity.app_id in snapshot.txns:
             found = {name: kind for name, kind in snapshot.schema.items() if isinstance(kind, str)}

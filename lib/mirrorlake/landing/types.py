@@ -1,42 +1,53 @@
-"""What a published column's type becomes in the table.
+"""What a published column's type becomes in the table, and what a table's column may become.
 
 Types are named as Delta's schema names them (`long`, `timestamp_ntz`, `decimal(10,2)`, …), which
-Spark's DDL understands too. Simple types map one to one; nested ones become JSON text.
+Spark's DDL understands too. Simple types map one to one; nested ones become JSON text. The rows
+that decide are in `type_rules.py`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from mirrorlake.errors import SchemaError
-from mirrorlake.spark.sql import quote
+from mirrorlake.landing.type_rules import JSON_OPTIONS, RULES, VOID, Rule, Stored
+from mirrorlake.spark.sql import literal, quote
 
-_SIMPLE = {
-    pa.bool_(): "boolean",
-    pa.int8(): "byte",
-    pa.int16(): "short",
-    pa.int32(): "integer",
-    pa.int64(): "long",
-    pa.uint8(): "short",
-    pa.uint16(): "integer",
-    pa.uint32(): "long",
-    pa.uint64(): "decimal(20,0)",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.date32(): "date",
-    pa.date64(): "date",
-}
 _WIDER = {
     "byte": ("short", "integer", "long"),
     "short": ("integer", "long"),
     "integer": ("long",),
     "float": ("double",),
 }
+# What Delta can widen a column to, nearest first; decimals aside. From Delta's protocol, tried.
+_WIDENS = {
+    "byte": ("short", "integer", "long", "double"),
+    "short": ("integer", "long", "double"),
+    "integer": ("long", "double"),
+    "float": ("double",),
+    "date": ("timestamp_ntz",),
+}
+# Types that hold another's values exactly, though the table's type is not the published one's.
+_EXACT = {
+    "byte": ("float", "double"),
+    "short": ("float", "double"),
+    "integer": ("double",),
+    "date": ("timestamp_ntz",),
+}
+_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+# Delta counts every whole number up to int as ten digits, and a long as twenty.
+_DELTA_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_MOST_DIGITS = 38
+# Parquet's annotations that Arrow's types don't show.
+_HIDDEN = {"ENUM", "BSON", "GEOMETRY", "GEOGRAPHY", "INTERVAL"}
 
 
 @dataclass(frozen=True)
@@ -46,12 +57,12 @@ class ColumnType:
     Attributes:
         read: the type Spark's Parquet reader is asked for.
         table: the type in the Delta table; `void` where only NULLs were seen yet.
-        convert: SQL from the read value `{}` to the table's, where the two differ.
+        convert: SQL from the read value `{0}` to the table's, where the two differ.
     """
 
     read: str
     table: str
-    convert: str = "{}"
+    convert: str = "{0}"
 
 
 def column_type(arrow: pa.DataType) -> ColumnType:
@@ -60,75 +71,185 @@ def column_type(arrow: pa.DataType) -> ColumnType:
     Raises:
         SchemaError: there is no faithful type for it.
     """
-    if pt.is_dictionary(arrow):
-        return column_type(arrow.value_type)
-    if pt.is_nested(arrow):
-        return ColumnType(_nested(arrow), "string", "to_json({})")
-    simple = _scalar(arrow)
-    if pt.is_timestamp(arrow) and arrow.unit == "ns":
-        micros = "timestamp_micros(({0} - pmod({0}, 1000)) div 1000)"
-        return ColumnType("long", simple, f"CAST({micros} AS {simple})")
-    return ColumnType(simple, simple)
+    rule, arrow = _rule_of(arrow)
+    if rule.nested:
+        text = f"to_json({_json_value(arrow, '{0}', 0)}, {JSON_OPTIONS})"
+        return ColumnType(_read(arrow), "string", text)
+    return ColumnType(_read(arrow), str(rule.table).format(arrow), rule.convert)
 
 
-def _scalar(arrow: pa.DataType) -> str:
-    if pt.is_dictionary(arrow):
-        return _scalar(arrow.value_type)
-    if arrow in _SIMPLE:
-        return _SIMPLE[arrow]
-    if pt.is_string(arrow) or pt.is_large_string(arrow) or pt.is_string_view(arrow):
-        return "string"
-    if isinstance(arrow, pa.JsonType):
-        return "string"
-    if pt.is_binary(arrow) or pt.is_large_binary(arrow) or pt.is_binary_view(arrow):
-        return "binary"
-    if pt.is_fixed_size_binary(arrow):
-        return "binary"
-    if pt.is_decimal(arrow) and 0 <= arrow.scale <= arrow.precision <= 38:
-        return f"decimal({arrow.precision},{arrow.scale})"
-    if pt.is_timestamp(arrow):
-        return "timestamp_ntz" if arrow.tz is None else "timestamp"
-    if pt.is_null(arrow):
-        return "void"
-    if pt.is_duration(arrow):
-        return "long"
-    raise _unsupported(arrow)
+def _rule_of(arrow: pa.DataType) -> tuple[Rule, Any]:
+    """The row for a type that says what it becomes, and the type it looks at."""
+    rule = next(rule for rule in RULES if rule.matches(arrow))
+    if rule.unwrap is not None:
+        return _rule_of(rule.unwrap(arrow))
+    if rule.table is None:
+        raise SchemaError(f"Type {_name(arrow)} has no counterpart in the table.", hint=rule.hint)
+    return rule, arrow
 
 
-def _unsupported(arrow: pa.DataType) -> SchemaError:
-    return SchemaError(
-        f"Type {arrow} has no counterpart in the table.",
-        hint="publish it as text, a whole number, or a decimal of at most 38 digits.",
-    )
+def _name(arrow: pa.DataType) -> str:
+    return str(arrow.storage_type) if isinstance(arrow, Stored) else str(arrow)
 
 
-def _nested(arrow: pa.DataType) -> str:
-    empty = pt.is_struct(arrow) and not arrow.num_fields
-    if empty or pt.is_union(arrow) or pt.is_run_end_encoded(arrow):
-        raise _unsupported(arrow)
-    if pt.is_struct(arrow):
-        fields = ",".join(f"{quote(f.name)}:{_nested(f.type)}" for f in arrow)
-        return f"struct<{fields}>"
+def _read(arrow: pa.DataType) -> str:
+    """The type Spark's reader is asked for, as DDL."""
+    rule, arrow = _rule_of(arrow)
+    if not rule.nested:
+        return (rule.read or str(rule.table)).format(arrow)
     if pt.is_map(arrow):
-        return f"map<{_nested(arrow.key_type)},{_nested(arrow.item_type)}>"
+        return f"map<{_read(_member(arrow.key_type))},{_read(_member(arrow.item_type))}>"
+    if not pt.is_struct(arrow):
+        return f"array<{_read(_member(arrow.value_type))}>"
+    seen: set[str] = set()
+    for field in arrow:
+        if field.name.lower() in seen:
+            raise SchemaError(
+                f"Type {arrow} has {field.name!r} twice (names differ at most by case).",
+                hint="rename one of the two.",
+            )
+        seen.add(field.name.lower())
+    return f"struct<{','.join(f'{quote(f.name)}:{_read(_member(f.type))}' for f in arrow)}>"
+
+
+def _member(arrow: pa.DataType) -> pa.DataType:
+    if pt.is_run_end_encoded(arrow):  # only a whole column is decoded by the publisher
+        raise SchemaError(
+            f"Type {arrow} has no counterpart within another.", hint="publish its values."
+        )
+    return arrow
+
+
+def _json_value(arrow: pa.DataType, value: str, depth: int) -> str:
+    """SQL for a value as `to_json` has to get it; the value itself where nothing is to be done.
+
+    Args:
+        arrow: its type.
+        value: SQL for the value as read.
+        depth: how many lambdas this is in; they need names of their own.
+    """
+    rule, arrow = _rule_of(arrow)
+    if rule.read == "variant":
+        return value
+    if not rule.nested:
+        return rule.convert.format(value)
+    if pt.is_struct(arrow):
+        members = [(f.name, f.type, f"{value}.{_template(quote(f.name))}") for f in arrow]
+        converted = [_json_value(kind, member, depth) for _, kind, member in members]
+        if all(new == member for new, (_, _, member) in zip(converted, members, strict=True)):
+            return value
+        pairs = ", ".join(
+            f"{_template(literal(name))}, {new}"
+            for (name, _, _), new in zip(members, converted, strict=True)
+        )
+        return f"IF({value} IS NULL, NULL, named_struct({pairs}))"
+    key, item = f"k{depth}", f"v{depth}"
+    if not pt.is_map(arrow):
+        converted_item = _json_value(arrow.value_type, item, depth + 1)
+        return (
+            value if converted_item == item else f"transform({value}, {item} -> {converted_item})"
+        )
+    text = _json_key(arrow.key_type, key, depth + 1)
+    if text != key:
+        value = f"transform_keys({value}, ({key}, {item}) -> {text})"
+    converted_item = _json_value(arrow.item_type, item, depth + 1)
+    if converted_item != item:
+        value = f"transform_values({value}, ({key}, {item}) -> {converted_item})"
+    return value
+
+
+def _json_key(arrow: pa.DataType, value: str, depth: int) -> str:
+    """SQL for a map's key; `to_json` itself prints days as a number, and groups as Java objects."""
+    rule, arrow = _rule_of(arrow)
+    made = _json_value(arrow, value, depth)
+    if rule.nested or rule.read == "variant":
+        return f"to_json({made}, {JSON_OPTIONS})"
+    if rule.table == "binary":
+        return f"base64({made})"
+    if rule.table == "date":
+        return f"CAST({made} AS STRING)"
+    if rule.table in ("timestamp", "timestamp_ntz"):
+        zone = "XXX" if rule.table == "timestamp" else ""
+        return f"date_format({made}, \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS{zone}\")"
+    return made
+
+
+def _template(sql: str) -> str:
+    """SQL that will go through `format` once more."""
+    return sql.replace("{", "{{").replace("}", "}}")
+
+
+def published_schema(parquet: pq.ParquetFile) -> pa.Schema:
+    """A file's Arrow schema; what only its Parquet schema tells is in it as `Stored`.
+
+    Raises:
+        pa.ArrowException: a type that Arrow can't read.
+    """
+    schema = parquet.schema
+    leaves = iter([schema.column(index) for index in range(len(schema))])
+    return pa.schema([f.with_type(_as_stored(f.type, leaves)) for f in parquet.schema_arrow])
+
+
+def _as_stored(arrow: pa.DataType, leaves: Iterator[pq.ColumnSchema]) -> pa.DataType:
+    """A type, looking at the Parquet leaves below it, which come in the same order."""
+    if isinstance(arrow, pa.BaseExtensionType) and pt.is_nested(arrow.storage_type):
+        return _as_stored(arrow.storage_type, leaves)
+    if pt.is_struct(arrow):
+        return pa.struct([f.with_type(_as_stored(f.type, leaves)) for f in arrow])
+    if pt.is_map(arrow):
+        key = _as_stored(arrow.key_type, leaves)
+        return pa.map_(key, _as_stored(arrow.item_type, leaves))
+    if pt.is_dictionary(arrow):
+        return _as_stored(arrow.value_type, leaves)
     if pt.is_nested(arrow):
-        return f"array<{_nested(arrow.value_type)}>"
-    if pt.is_timestamp(arrow) and arrow.unit == "ns":
-        return "long"
-    return _scalar(arrow)
-
-
-def widens(table: str, found: str) -> str | None:
-    """The type that a table's column would need to hold what it has and what a file brings."""
-    return found if fits(table, found) else None
+        return pa.list_(arrow.value_field.with_type(_as_stored(arrow.value_type, leaves)))
+    leaf = next(leaves)
+    if pt.is_null(arrow):
+        return arrow
+    if leaf.physical_type == "INT96":
+        return Stored("INT96", arrow)
+    annotations = {leaf.logical_type.type, leaf.converted_type}  # an old file has the latter only
+    if hidden := annotations & _HIDDEN:
+        return Stored(hidden.pop(), arrow)
+    if "DECIMAL" in annotations and leaf.physical_type == "BYTE_ARRAY":
+        return Stored("BYTE_ARRAY DECIMAL", arrow)
+    if "UUID" in annotations:
+        return pa.uuid()  # older Arrow leaves the annotation out
+    return arrow
 
 
 def fits(found: str, table: str) -> bool:
     """Whether every value of a published type can be stored in the table's without loss."""
-    if found in (table, "void") or table in _WIDER.get(found, ()):
+    if found in (table, VOID) or table in _WIDER.get(found, ()):
         return True
-    narrow, wide = _DECIMAL.fullmatch(found), _DECIMAL.fullmatch(table)
+    narrow, wide = _decimal(found), _decimal(table)
     if narrow is None or wide is None:
         return False
-    digits, scale = int(narrow[1]), int(narrow[2])
-    return int(wide[2]) >= scale and int(wide[1]) - int(wide[2]) >= digits - scale
+    return wide[1] >= narrow[1] and wide[0] - wide[1] >= narrow[0] - narrow[1]
+
+
+def widened(table: str, found: str) -> str | None:
+    """What a table's column has to become so that it holds a published type too.
+
+    Only what Delta's type widening does (`delta.enableTypeWidening`), and never with a loss: the
+    published values are cast to the answer, and so are those in the table.
+
+    Returns:
+        The type; the table's own where that holds the published values already; None where no
+        safe change leads there.
+    """
+    for candidate in (table, *_WIDENS.get(table, ())):
+        if fits(found, candidate) or candidate in _EXACT.get(found, ()):
+            return candidate
+    own, other = _decimal(table), _decimal(found)
+    if own is None and other is None:
+        return None
+    digits, scale = own or (_DELTA_DIGITS.get(table, _MOST_DIGITS + 1), 0)
+    more, finer = other or (_DIGITS.get(found, _MOST_DIGITS + 1), 0)
+    scale, whole = max(scale, finer), max(digits - scale, more - finer)
+    return f"decimal({whole + scale},{scale})" if whole + scale <= _MOST_DIGITS else None
+
+
+def _decimal(kind: str) -> tuple[int, int] | None:
+    found = _DECIMAL.fullmatch(kind)
+    return (int(found[1]), int(found[2])) if found else None

@@ -76,7 +76,9 @@ def _read_group(
     if not fields:  # nothing but NULLs: one column of them tells how many rows there are
         fields = [f"{quote(next(iter(sample.columns)))} integer"]
     paths = [_GLOB.sub(r"\\\1", f"{root}/{file.source}") for file in files]
-    raw = spark.read.schema(", ".join(fields)).parquet(*paths)
+    # Other writers' days before 1582 are what they say, whatever the session makes of Spark 2's.
+    reader = spark.read.options(datetimeRebaseMode="CORRECTED", int96RebaseMode="CORRECTED")
+    raw = reader.schema(", ".join(fields)).parquet(*paths)
     present = {name.lower(): (name, kind) for name, kind in sample.columns.items()}
 
     def column(name: str, kind: str) -> Column:

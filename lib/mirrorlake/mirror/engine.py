@@ -28,6 +28,7 @@ from mirrorlake.mirror.failures import explain
 from mirrorlake.mirror.folders import follow_folders, rebuild_states
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import (
+    INITIALIZED,
     REPLICATING,
     STOPPED,
     Report,
@@ -131,7 +132,7 @@ class Engine:
         self, table: TableName, known: TableState | None, *, clash: bool
     ) -> tuple[str, TableState, TableStatus]:
         state = known or TableState(table.schema, table.name)
-        listing = self._storage.list(table.folder)
+        first = listing = self._storage.list(table.folder)
         try:
             if clash:
                 raise InvalidNameError(
@@ -155,10 +156,11 @@ class Engine:
                 listing = self._storage.list(table.folder)
             state = self._sweep(table, state)
         except Exception as error:  # whatever it is, the other tables go on
-            before, listing = listing, self._storage.list(table.folder)
-            gone = before != listing == Listing((), ())
+            state = failed(state, explain(error))
+            listing = self._storage.list(table.folder)
+        if first != listing == Listing((), ()):
             # A folder that was deleted under our hands is no failure: the next cycle drops it.
-            state = state if gone else failed(state, explain(error))
+            state = replace(state, state=INITIALIZED, error=None)
         return table.folder, state, status_of(state, view(table, listing, state))
 
     def _sweep(self, table: TableName, state: TableState) -> TableState:

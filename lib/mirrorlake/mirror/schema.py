@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mirrorlake.errors import MetadataError, SchemaError
 from mirrorlake.landing.check import FileFacts
-from mirrorlake.landing.types import fits, widens
+from mirrorlake.landing.types import fits, widened
 from mirrorlake.names import METADATA
 
 
@@ -63,7 +63,7 @@ def plan_schema(
                 column=column,
                 hint="declare it as it was, or delete the table's folder and publish it anew.",
             )
-    widened: list[str] = []
+    wide: dict[str, str] = {}
     last: FileFacts | None = None
     for file in files:
         last = file
@@ -77,17 +77,18 @@ def plan_schema(
             if name not in table and fits(known, kind.table):
                 columns[name] = kind.table  # not in the table yet: the wider of two files wins
                 continue
-            wider = widens(known, kind.table) if widen else None
-            if wider is not None:
+            wider = widened(known, kind.table)
+            if widen and wider is not None:
                 columns[name] = wider
-                widened.append(name)
+                if name in table and wider != table[name]:
+                    wide[name] = wider
                 continue
             raise SchemaError(
                 f"Column {name!r} is {kind.table}, but the table has {known}.",
                 file=file.name,
                 column=name,
                 hint="delete the table's folder and publish it anew with the new type"
-                + ("." if widen or not widens(known, kind.table) else ", or mirror with --widen."),
+                + ("." if wider is None else ", or mirror with --widen."),
             )
     if last is not None and not columns:
         raise SchemaError(
@@ -96,7 +97,7 @@ def plan_schema(
             hint="publish a row with values, or give the columns types.",
         )
     added = tuple(name for name in columns if name not in table)
-    return Target(columns, added, tuple(dict.fromkeys(widened)))
+    return Target(columns, added, tuple(wide))
 
 
 def check_keys_known(keys: tuple[str, ...], target: Target) -> tuple[str, ...]:

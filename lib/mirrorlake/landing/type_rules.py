@@ -1,0 +1,387 @@
+"""Every type of Parquet and Arrow, one row each: what it becomes in the table, or that it can't.
+
+`types.py` works by these rows, and `docs/types.md` shows them; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+VOID = "void"  # nothing but NULLs so far
+_REFUSED_HINT = "publish it as text, a whole number, or a decimal of at most 38 digits."
+
+
+class Stored(pa.ExtensionType):  # type: ignore[misc]
+    """A Parquet leaf with an annotation, or a storage, that Arrow's own type doesn't tell.
+
+    Args:
+        what: INT96, or the annotation in Parquet's words.
+        storage: the type Arrow has for it.
+    """
+
+    def __init__(self, what: str, storage: pa.DataType) -> None:
+        self.what = what
+        super().__init__(storage, f"parquet.{what}")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return self.what.encode()
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.DataType, serialized: bytes) -> Stored:
+        return cls(serialized.decode(), storage)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row of the table of types.
+
+    Attributes:
+        parquet: the type as Parquet has it; empty where a file can't hold it.
+        arrow: the type as Arrow has it; empty where Arrow has none of its own.
+        matches: whether a type is of this row; the first row that matches counts.
+        table: the table's type, a template over the Arrow type; None if it is refused.
+        read: what Spark's reader is asked for, where that differs.
+        convert: SQL from what was read, `{0}`, to the table's type.
+        nested: whether it becomes JSON text, member by member.
+        unwrap: the type that decides instead.
+        note: what else people want to know.
+        hint: what to do about a refused type.
+    """
+
+    parquet: str
+    arrow: str
+    matches: Callable[[Any], bool]
+    table: str | None = None
+    read: str = ""
+    convert: str = "{0}"
+    nested: bool = False
+    unwrap: Callable[[Any], pa.DataType] | None = None
+    note: str = ""
+    hint: str = _REFUSED_HINT
+
+
+def _is(*wanted: pa.DataType) -> Callable[[Any], bool]:
+    return lambda arrow: arrow in wanted
+
+
+def _named(extension: str) -> Callable[[Any], bool]:
+    return lambda arrow: getattr(arrow, "extension_name", None) == extension
+
+
+def _moment(unit: str, *, zone: bool) -> Callable[[Any], bool]:
+    units = ("ns",) if unit == "ns" else ("s", "ms", "us")
+    return lambda arrow: (
+        pt.is_timestamp(arrow) and arrow.unit in units and (arrow.tz is not None) == zone
+    )
+
+
+def is_variant(arrow: Any) -> bool:
+    """Whether a group has a variant's layout: required metadata, a value, perhaps shredded."""
+    if not pt.is_struct(arrow):
+        return False
+    members = {field.name: field for field in arrow}
+    binary = all(
+        name in members and pt.is_binary(members[name].type) for name in ("metadata", "value")
+    )
+    return binary and not members["metadata"].nullable and members.keys() <= _VARIANT
+
+
+_VARIANT = {"metadata", "value", "typed_value"}
+# to_json would cut moments to milliseconds and leave NULL members out.
+JSON_OPTIONS = (
+    "map('ignoreNullFields', 'false', "
+    "'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
+    "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\")"
+)
+_FLOORED = "(({0} - pmod({0}, 1000)) div 1000)"  # nanoseconds, also before 1970
+# h: the sixteen bits as a number; sign, five bits of exponent, ten of fraction.
+_HALF = (
+    "element_at(transform(array(CAST("
+    "conv(concat(substring(hex({0}), 3, 2), substring(hex({0}), 1, 2)), 16, 10) AS INT)), h -> CASE"
+    " WHEN (h & 31744) = 31744 THEN"
+    " IF((h & 1023) = 0, IF(h < 32768, float('inf'), float('-inf')), float('nan'))"
+    " ELSE CAST(IF(h < 32768, 1D, -1D) * IF((h & 31744) = 0, (h & 1023) * pow(2D, -24D),"
+    " (1024 + (h & 1023)) * pow(2D, ((h & 31744) div 1024) - 25)) AS FLOAT) END), 1)"
+)
+_UUID = (
+    "regexp_replace(lower(hex({0})), '^(........)(....)(....)(....)(............)$',"
+    " '$1-$2-$3-$4-$5')"
+)
+
+
+def _seconds(value: str, per_second: int) -> str:
+    """SQL for a number's seconds as text, with as much of the fraction as is not zero."""
+    digits = len(str(per_second)) - 1
+    fraction = f"lpad(CAST({value} % {per_second} AS STRING), {digits}, '0')"
+    return (
+        f"IF({value} % {per_second} = 0, '', concat('.', rtrim('0', {fraction})))"  # as TIME prints
+    )
+
+
+def _clock(per_second: int) -> str:
+    seconds = f"CAST({{0}} div {per_second} AS BIGINT)"
+    parts = (f"{seconds} div 3600", f"{seconds} div 60 % 60", f"{seconds} % 60")
+    padded = ", ':', ".join(f"lpad(CAST({part} AS STRING), 2, '0')" for part in parts)
+    return f"concat({padded}, {_seconds('{0}', per_second)})"
+
+
+def _little_endian(first: int) -> str:
+    """SQL for four bytes of a binary from the byte `first`, lowest byte first, as a number."""
+    turned = ", ".join(f"substring(hex({{0}}), {2 * (first + n) + 1}, 2)" for n in (3, 2, 1, 0))
+    return f"CAST(conv(concat({turned}), 16, 10) AS BIGINT)"
+
+
+_MONTHS, _DAYS, _MILLIS = (_little_endian(first) for first in (0, 4, 8))
+_REST = f"{_MILLIS} div 1000, {_seconds(_MILLIS, 1000)}"
+_INTERVAL = f"concat('P', {_MONTHS}, 'M', {_DAYS}, 'DT', {_REST}, 'S')"
+_DECIMAL = "decimal({0.precision},{0.scale})"
+_TIME_NOTE = "`HH:mm:ss` and the fraction as far as it is not zero, as Spark prints a TIME; sorts"
+_JSON_NOTE = "JSON text, see below"
+
+
+def _decimal_fits(arrow: Any) -> bool:
+    return bool(pt.is_decimal(arrow) and 0 <= arrow.scale <= arrow.precision <= 38)
+
+
+def _bytes_decimal(arrow: Any) -> bool:
+    return _named("parquet.BYTE_ARRAY DECIMAL")(arrow) and _decimal_fits(arrow.storage_type)
+
+
+RULES = (
+    Rule("BOOLEAN", "bool", pt.is_boolean, "boolean"),
+    Rule("INT32, INT(8)", "int8", pt.is_int8, "byte"),
+    Rule("INT32, INT(16)", "int16", pt.is_int16, "short"),
+    Rule("INT32, plain or INT(32)", "int32", pt.is_int32, "integer"),
+    Rule("INT64, plain or INT(64)", "int64", pt.is_int64, "long"),
+    Rule("INT32, UINT(8)", "uint8", pt.is_uint8, "short"),
+    Rule("INT32, UINT(16)", "uint16", pt.is_uint16, "integer"),
+    Rule("INT32, UINT(32)", "uint32", pt.is_uint32, "long"),
+    Rule("INT64, UINT(64)", "uint64", pt.is_uint64, "decimal(20,0)"),
+    Rule("FIXED(2), FLOAT16", "float16", pt.is_float16, "float", "binary", _HALF),
+    Rule("FLOAT", "float32", pt.is_float32, "float"),
+    Rule("DOUBLE", "float64", pt.is_float64, "double"),
+    Rule(
+        "INT32, INT64 or FIXED, DECIMAL",
+        "decimal32, decimal64, decimal128, decimal256",
+        _decimal_fits,
+        _DECIMAL,
+        note="of 38 digits at most",
+    ),
+    Rule(
+        "BYTE_ARRAY, DECIMAL",
+        "",
+        _bytes_decimal,
+        "decimal({0.storage_type.precision},{0.storage_type.scale})",
+        # Spark's vectorised reader takes bytes only for decimals of more than 18 digits.
+        "decimal(38,{0.storage_type.scale})",
+        note="of 38 digits at most",
+    ),
+    Rule(
+        "DECIMAL of more than 38 digits, or a scale below 0 or above the precision",
+        "decimal256",
+        lambda arrow: pt.is_decimal(arrow) or _named("parquet.BYTE_ARRAY DECIMAL")(arrow),
+        note="Spark has no such decimal",
+    ),
+    Rule("INT32, DATE", "date32, date64", pt.is_date, "date", note="proleptic Gregorian"),
+    Rule(
+        "INT32, TIME(MILLIS)",
+        "time32",
+        pt.is_time32,
+        "string",
+        "integer",
+        _clock(1_000),
+        note=_TIME_NOTE,
+    ),
+    Rule(
+        "INT64, TIME(MICROS)",
+        "time64[us]",
+        _is(pa.time64("us")),
+        "string",
+        "long",
+        _clock(1_000_000),
+        note=_TIME_NOTE,
+    ),
+    Rule(
+        "INT64, TIME(NANOS)",
+        "time64[ns]",
+        _is(pa.time64("ns")),
+        "string",
+        "long",
+        _clock(1_000_000_000),
+        note=_TIME_NOTE,
+    ),
+    Rule(
+        "INT64, TIMESTAMP(MILLIS or MICROS, UTC)",
+        "timestamp[s, ms or us] with a zone",
+        _moment("us", zone=True),
+        "timestamp",
+        note="the zone's name is not kept",
+    ),
+    Rule(
+        "INT64, TIMESTAMP(MILLIS or MICROS, local)",
+        "timestamp[s, ms or us]",
+        _moment("us", zone=False),
+        "timestamp_ntz",
+    ),
+    Rule(
+        "INT64, TIMESTAMP(NANOS, UTC)",
+        "timestamp[ns] with a zone",
+        _moment("ns", zone=True),
+        "timestamp",
+        "long",
+        f"timestamp_micros({_FLOORED})",
+        note="cut to microseconds",
+    ),
+    Rule(
+        "INT64, TIMESTAMP(NANOS, local)",
+        "timestamp[ns]",
+        _moment("ns", zone=False),
+        "timestamp_ntz",
+        "long",
+        f"CAST(timestamp_micros({_FLOORED}) AS timestamp_ntz)",
+        note="cut to microseconds",
+    ),
+    Rule(
+        "INT96",
+        "",
+        _named("parquet.INT96"),
+        "timestamp",
+        note="the old form of moments, UTC as Spark writes it; cut to microseconds",
+    ),
+    Rule(
+        "INT64, plain",
+        "duration[s]",
+        _is(pa.duration("s")),
+        "long",
+        convert="({0} * 1000000)",
+        note="microseconds; a reader that isn't Arrow sees a plain number",
+    ),
+    Rule(
+        "INT64, plain",
+        "duration[ms]",
+        _is(pa.duration("ms")),
+        "long",
+        convert="({0} * 1000)",
+        note="microseconds",
+    ),
+    Rule("INT64, plain", "duration[us]", _is(pa.duration("us")), "long", note="microseconds"),
+    Rule(
+        "INT64, plain",
+        "duration[ns]",
+        _is(pa.duration("ns")),
+        "long",
+        convert=_FLOORED,
+        note="cut to microseconds",
+    ),
+    Rule(
+        "FIXED(12), INTERVAL",
+        "",
+        _named("parquet.INTERVAL"),
+        "string",
+        "binary",
+        _INTERVAL,
+        note="ISO 8601, always months, days and seconds: `P14M3DT4.005S`",
+    ),
+    Rule("", "month_day_nano_interval", pt.is_interval, note="Arrow can't write it to Parquet"),
+    Rule(
+        "BYTE_ARRAY, STRING",
+        "string, large_string, string_view",
+        lambda arrow: pt.is_string(arrow) or pt.is_large_string(arrow) or pt.is_string_view(arrow),
+        "string",
+    ),
+    Rule("BYTE_ARRAY, ENUM", "", _named("parquet.ENUM"), "string"),
+    Rule("BYTE_ARRAY, JSON", "arrow.json", _named("arrow.json"), "string", note="the text as is"),
+    Rule("BYTE_ARRAY, BSON", "", _named("parquet.BSON"), "binary"),
+    Rule("BYTE_ARRAY, GEOMETRY", "", _named("parquet.GEOMETRY"), "binary", note="the WKB as is"),
+    Rule("BYTE_ARRAY, GEOGRAPHY", "", _named("parquet.GEOGRAPHY"), "binary", note="the WKB as is"),
+    Rule(
+        "FIXED(16), UUID",
+        "arrow.uuid",
+        _named("arrow.uuid"),
+        "string",
+        "binary",
+        _UUID,
+        note="36 characters, lower case",
+    ),
+    Rule(
+        "BYTE_ARRAY, plain",
+        "binary, large_binary, binary_view",
+        lambda arrow: pt.is_binary(arrow) or pt.is_large_binary(arrow) or pt.is_binary_view(arrow),
+        "binary",
+    ),
+    Rule("FIXED, plain", "fixed_size_binary", pt.is_fixed_size_binary, "binary"),
+    Rule(
+        "UNKNOWN, of any storage",
+        "null",
+        pt.is_null,
+        VOID,
+        note="no column yet; it comes with its first typed file",
+    ),
+    Rule(
+        "group, VARIANT",
+        "struct of a variant's layout",
+        is_variant,
+        "string",
+        "variant",
+        f"to_json({{0}}, {JSON_OPTIONS})",
+        note="JSON text; shredded ones too",
+    ),
+    Rule(
+        "group without members",
+        "struct<>",
+        lambda arrow: pt.is_struct(arrow) and not arrow.num_fields,
+        note="Parquet can't hold it",
+    ),
+    Rule("group", "struct", pt.is_struct, "string", nested=True, note=_JSON_NOTE),
+    Rule("MAP", "map", pt.is_map, "string", nested=True, note=_JSON_NOTE),
+    Rule(
+        "LIST, or a repeated field",
+        "list, large_list, fixed_size_list, list_view, large_list_view",
+        lambda arrow: (
+            pt.is_list(arrow)
+            or pt.is_large_list(arrow)
+            or pt.is_fixed_size_list(arrow)
+            or pt.is_list_view(arrow)
+            or pt.is_large_list_view(arrow)
+        ),
+        "string",
+        nested=True,
+        note=_JSON_NOTE,
+    ),
+    Rule(
+        "as its values",
+        "dictionary",
+        pt.is_dictionary,
+        unwrap=lambda arrow: arrow.value_type,
+        note="as its values",
+    ),
+    Rule(
+        "",
+        "run_end_encoded",
+        pt.is_run_end_encoded,
+        unwrap=lambda arrow: arrow.value_type,
+        note="as its values: the publisher writes them out",
+    ),
+    Rule("", "dense_union, sparse_union", pt.is_union, note="Arrow can't write it to Parquet"),
+    Rule(
+        "INT32, INT(8)",
+        "arrow.bool8",
+        _named("arrow.bool8"),
+        "boolean",
+        "byte",
+        "({0} <> 0)",
+    ),
+    Rule(
+        "as its storage",
+        "any other extension type, as geoarrow.wkb or arrow.fixed_shape_tensor",
+        lambda arrow: isinstance(arrow, pa.BaseExtensionType),
+        unwrap=lambda arrow: arrow.storage_type,
+        note="as its storage",
+    ),
+    Rule("anything else", "anything else", lambda _: True, note="nothing of the kind is known"),
+)
