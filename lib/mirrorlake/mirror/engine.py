@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TRIES = 3
+_LISTERS = 16
+_Line = tuple[str, TableState, TableStatus]  # the table's folder, what to keep, what to report
 
 
 class Engine:
@@ -75,35 +77,65 @@ class Engine:
             )
         states = load_states(self._storage)
         before = dict(states)
-        found = list(find_tables(self._storage)) if only is None else [only]
+        found: list[TableName | BadFolder] = [only] if only else list(find_tables(self._storage))
         schemas = set(self._storage.list(ZONE).folders)
 
-        def run(table: TableName | BadFolder) -> tuple[str, TableState, TableStatus]:
+        def clash(table: TableName) -> bool:
+            return table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas
+
+        def look(table: TableName | BadFolder) -> _Line | None:
             if isinstance(table, BadFolder):
                 return self._refuse(table)
-            clash = table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas
-            return self._run_table(table, states.get(table.folder), clash=clash)
+            return None if clash(table) else self._if_idle(table, states.get(table.folder))
 
-        lines = []
+        def run(table: TableName) -> _Line:
+            return self._run_table(table, states.get(table.folder), clash=clash(table))
+
+        lines = self._look_at(found, look)
+        busy = [
+            table
+            for table, line in zip(found, lines, strict=True)
+            if line is None and isinstance(table, TableName)
+        ]
         with ThreadPoolExecutor(self._options.tables_at_once) as pool:
-            for folder, state, status in pool.map(run, found):
-                states[folder] = state
-                lines.append(status)
+            done = pool.map(run, busy)
+            finished = [line or next(done) for line in lines]
+        states |= {folder: state for folder, state, _ in finished}
         if states != before or not self._storage.exists(f"{MONITORING}/tables.json"):
             save_states(self._storage, states)
-        return Report(tuple(lines))
+        return Report(tuple(status for _, _, status in finished))
 
     def _spark(self) -> SparkSession:
         with self._spark_lock:
             return self._start_spark()
 
-    def _refuse(self, folder: BadFolder) -> tuple[str, TableState, TableStatus]:
+    def _look_at(
+        self,
+        tables: list[TableName | BadFolder],
+        look: Callable[[TableName | BadFolder], _Line | None],
+    ) -> list[_Line | None]:
+        """The lines of the tables with nothing to do; None for the others."""
+        if self._storage.local is not None:
+            # A local listing is so short that threads would only wait for each other.
+            return [look(table) for table in tables]
+        with ThreadPoolExecutor(_LISTERS) as pool:
+            return list(pool.map(look, tables))
+
+    def _if_idle(self, table: TableName, known: TableState | None) -> _Line | None:
+        state = known or TableState(table.schema, table.name)
+        try:
+            folder = list_folder(self._storage, table)
+        except Exception:
+            return None  # the table's own cycle says what is wrong with it
+        if not is_idle(folder, state):
+            return None
+        return table.folder, state, status_of(state, folder)
+
+    def _refuse(self, folder: BadFolder) -> _Line:
         state = failed(TableState(folder.schema, folder.name), folder.error.as_dict())
         return folder.folder, state, status_of(state, None)
 
-    def _run_table(
-        self, table: TableName, known: TableState | None, *, clash: bool
-    ) -> tuple[str, TableState, TableStatus]:
+    def _run_table(self, table: TableName, known: TableState | None, *, clash: bool) -> _Line:
         state = known or TableState(table.schema, table.name)
         folder: Folder | None = None
         try:
