@@ -19,12 +19,15 @@ from mirrorlake.landing.markers import Marker
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.mirror.batch import read_batch
 from mirrorlake.mirror.collapse import ACTION, APPEND, DELETE, REPLACE, collapse
+from mirrorlake.mirror.key_range import key_conditions
 from mirrorlake.mirror.schema import Target, check_keys_known
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from mirrorlake.storage import Storage
 
 _ODD = " ,;{}()\n\t="
 KEYS_PROPERTY = "mirrorlake.keys"
@@ -47,6 +50,7 @@ class Work:
         metadata: what the folder declares.
         snapshot: the table as it is, or None.
         note: what the commit's userMetadata says.
+        storage: the lake's files.
     """
 
     identity: Identity
@@ -57,6 +61,7 @@ class Work:
     metadata: TableMetadata
     snapshot: Snapshot | None
     note: dict[str, Any]
+    storage: Storage
 
     @property
     def last(self) -> int:
@@ -161,7 +166,11 @@ def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], wor
     changes.createOrReplaceTempView(view)
     names = [quote(name) for name in work.target.columns]
     action = f"s.{quote(ACTION)}"
-    on = " AND ".join(f"t.{quote(key)} = s.{quote(key)}" for key in keys)
+    paths = [f"{work.identity.table.folder}/{file.name}" for file in work.files]
+    on = " AND ".join(
+        [f"t.{quote(key)} = s.{quote(key)}" for key in keys]
+        + key_conditions(work.storage, paths, keys, work.target)
+    )
     evolution = "WITH SCHEMA EVOLUTION " if work.target.added else ""
     statement = f"""
         MERGE {evolution}INTO {delta_name(work.path)} t USING {view} s

@@ -254,6 +254,7 @@ class TableCycle:
             metadata=metadata,
             snapshot=snapshot,
             note={},
+            storage=self._storage,
         )
         rows = sum(file.row_count for file in facts)
         size = sum(file.size for file in facts)
