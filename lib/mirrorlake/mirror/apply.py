@@ -19,6 +19,7 @@ from mirrorlake.landing.markers import Marker
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.mirror.batch import read_batch
 from mirrorlake.mirror.collapse import ACTION, APPEND, DELETE, REPLACE, collapse
+from mirrorlake.mirror.key_range import key_conditions
 from mirrorlake.mirror.properties import (
     INCARNATION_PROPERTY,
     creation_properties,
@@ -32,6 +33,8 @@ from mirrorlake.spark.sql import delta_name, literal, quote
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from mirrorlake.storage import Storage
+
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -43,7 +46,7 @@ class Work:
 
     Attributes:
         identity: whose files they are.
-        root: the lake, full path.
+        storage: the lake's files.
         path: the Delta table, full path.
         files: the plan's files, in order.
         target: the table's columns after the commit.
@@ -54,7 +57,7 @@ class Work:
     """
 
     identity: Identity
-    root: str
+    storage: Storage
     path: str
     files: tuple[FileFacts, ...]
     target: Target
@@ -135,7 +138,7 @@ def apply_work(spark: SparkSession, work: Work) -> None:
     ordered = bool(markers - {Marker.INSERT})
     batch = read_batch(
         session,
-        work.root,
+        work.storage.root,
         work.files,
         work.target,
         default=work.metadata.default_marker,
@@ -173,7 +176,11 @@ def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], wor
     changes.createOrReplaceTempView(view)
     names = [quote(name) for name in work.target.columns]
     action = f"s.{quote(ACTION)}"
-    on = " AND ".join(f"t.{quote(key)} = s.{quote(key)}" for key in keys)
+    paths = [file.source for file in work.files]
+    on = " AND ".join(
+        [f"t.{quote(key)} = s.{quote(key)}" for key in keys]
+        + key_conditions(work.storage, paths, keys, work.target)
+    )
     evolution = "WITH SCHEMA EVOLUTION " if work.target.added else ""
     statement = f"""
         MERGE {evolution}INTO {delta_name(work.path)} t USING {view} s

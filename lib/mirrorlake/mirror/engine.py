@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TRIES = 3
+_LISTERS = 16
+_Line = tuple[str, TableState, TableStatus]  # the table's folder, what to keep, what to report
 
 
 class Engine:
@@ -93,28 +95,39 @@ class Engine:
             if kept is None:
                 states = rebuild_states(self._storage, delta_tables(self._storage))
             dropped = follow_folders(self._storage, states, found)
-            if dropped or self._options.keep_dropped_days == 0:
-                purge_dropped(self._storage, keep=timedelta(days=self._options.keep_dropped_days))
+            purge_dropped(self._storage, keep=timedelta(days=self._options.keep_dropped_days))
         elif self._storage.list(only.folder) == Listing((), ()):
             raise TableNotFoundError(
                 f"There is no folder for {only} in the landing zone.", hint="publish it first."
             )
         schemas = set(self._storage.list(ZONE).folders)
 
-        def run(table: TableName | BadFolder) -> tuple[str, TableState, TableStatus]:
+        def clash(table: TableName) -> bool:
+            return table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas
+
+        def look(table: TableName | BadFolder) -> _Line | None:
             if isinstance(table, BadFolder):
                 return self._refuse(table)
-            clash = table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas
-            return self._run_table(table, states.get(table.folder), clash=clash)
+            return None if clash(table) else self._if_idle(table, states.get(table.folder))
 
-        lines = []
+        def run(table: TableName) -> _Line:
+            return self._run_table(table, states.get(table.folder), clash=clash(table))
+
+        lines = self._look_at(found, look)
+        busy = [
+            table
+            for table, line in zip(found, lines, strict=True)
+            if line is None and isinstance(table, TableName)
+        ]
         with ThreadPoolExecutor(self._options.tables_at_once) as pool:
-            for folder, state, status in pool.map(run, found):
-                states[folder] = state
-                lines.append(status)
+            done = pool.map(run, busy)
+            finished = [line or next(done) for line in lines]
+        states |= {folder: state for folder, state, _ in finished}
         if states != kept or not self._storage.exists(f"{MONITORING}/tables.json"):
             save_states(self._storage, states)
-        return Report(tuple(lines), tuple(str(table) for table in dropped))
+        return Report(
+            tuple(status for _, _, status in finished), tuple(str(table) for table in dropped)
+        )
 
     def close(self) -> None:
         """Says in the monitoring files that nobody mirrors any more."""
@@ -124,13 +137,32 @@ class Engine:
         with self._spark_lock:
             return self._start_spark()
 
-    def _refuse(self, folder: BadFolder) -> tuple[str, TableState, TableStatus]:
+    def _look_at(
+        self,
+        tables: list[TableName | BadFolder],
+        look: Callable[[TableName | BadFolder], _Line | None],
+    ) -> list[_Line | None]:
+        """The lines of the tables with nothing to do; None for the others."""
+        if self._storage.local is not None:
+            # A local listing is so short that threads would only wait for each other.
+            return [look(table) for table in tables]
+        with ThreadPoolExecutor(_LISTERS) as pool:
+            return list(pool.map(look, tables))
+
+    def _if_idle(self, table: TableName, known: TableState | None) -> _Line | None:
+        """The line of a table with nothing to do; costs a listing."""
+        if known is None or self._sweep_due(known):
+            return None
+        listing = self._storage.list(table.folder)
+        if not is_idle(listing, known):
+            return None
+        return table.folder, known, status_of(known, view(table, listing, known))
+
+    def _refuse(self, folder: BadFolder) -> _Line:
         state = failed(TableState(folder.schema, folder.name), folder.error.as_dict())
         return folder.folder, state, status_of(state, None)
 
-    def _run_table(
-        self, table: TableName, known: TableState | None, *, clash: bool
-    ) -> tuple[str, TableState, TableStatus]:
+    def _run_table(self, table: TableName, known: TableState | None, *, clash: bool) -> _Line:
         state = known or TableState(table.schema, table.name)
         first = listing = self._storage.list(table.folder)
         try:
@@ -163,13 +195,18 @@ class Engine:
             state = replace(state, state=INITIALIZED, error=None)
         return table.folder, state, status_of(state, view(table, listing, state))
 
+    def _sweep_due(self, state: TableState) -> bool:
+        """Once a day applied files are moved on, of idle tables too."""
+        if state.swept is None:
+            return True
+        due = min(timedelta(days=self._options.keep_processed_days), timedelta(days=1))
+        return datetime.now(timezone.utc) - datetime.fromisoformat(state.swept) >= due
+
     def _sweep(self, table: TableName, state: TableState) -> TableState:
-        """Once a day, and for idle tables too, moves applied files on."""
+        if not self._sweep_due(state):
+            return state
         keep = timedelta(days=self._options.keep_processed_days)
         now = datetime.now(timezone.utc)
-        due = min(keep, timedelta(days=1))
-        if state.swept and now - datetime.fromisoformat(state.swept) < due:
-            return state
         sweep(self._storage, table, last=state.last_file, now=now, keep=keep)
         return replace(state, swept=now.isoformat())
 

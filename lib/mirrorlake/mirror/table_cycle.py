@@ -263,7 +263,7 @@ class TableCycle:
     def _work(self, at: _Standing, facts: Facts) -> Work:
         return Work(
             identity=at.identity,
-            root=self._storage.path(""),
+            storage=self._storage,
             path=self._storage.path(self._table.table_path),
             files=facts,
             target=self._target(at, facts),
