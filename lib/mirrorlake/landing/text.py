@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import codecs
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
 import pyarrow as pa
@@ -19,10 +19,11 @@ import pyarrow.csv as pacsv
 import pyarrow.types as pt
 
 from mirrorlake.errors import DataFileError
-from mirrorlake.landing.casts import UNFIT, first_unfit
+from mirrorlake.landing.casts import UNFIT
 from mirrorlake.landing.compression import Pieces, open_decompressed
 from mirrorlake.landing.markers import MARKER, MARKER_HINT
 from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.landing.rows import Rejects
 from mirrorlake.landing.text_format import TextFormat, arrow_type
 
 _BLOCK = 8 << 20  # bytes; no row may be longer
@@ -33,7 +34,11 @@ _ZONED = r"\d\d:\d\d[0-9:.]*(Z|[+-]\d\d(:?\d\d)?)$"
 
 
 def read_text(
-    open_file: Callable[[], IO[bytes]], metadata: TableMetadata, *, name: str
+    open_file: Callable[[], IO[bytes]],
+    metadata: TableMetadata,
+    *,
+    name: str,
+    rejects: Rejects | None = None,
 ) -> pa.RecordBatchReader:
     """The file's rows in the types that the table's metadata declares; other columns are text.
 
@@ -41,6 +46,7 @@ def read_text(
         open_file: opens the file, which is done twice; gzip, zstd and snappy are recognised.
         metadata: what the table's folder declares.
         name: what to call the file in errors.
+        rejects: collects bad rows, which are left out; without it the first one is an error.
 
     Raises:
         DataFileError: while reading, too: a row with too few or too many columns, a value that is
@@ -49,7 +55,7 @@ def read_text(
     """
     columns = _parse(open_file(), metadata.text, name, {}).schema.names
     texts = dict.fromkeys(columns, pa.string())
-    reader = _parse(open_file(), metadata.text, name, texts)
+    reader = _parse(open_file(), metadata.text, name, texts, rejects)
     declared = {column.lower(): kind for column, kind in metadata.columns.items()}
     fields = []
     for column in columns:
@@ -61,12 +67,28 @@ def read_text(
             kind = pa.string()
         fields.append(pa.field(column, kind))
     schema = pa.schema(fields)
-    return pa.RecordBatchReader.from_batches(schema, _typed(reader, schema, metadata, name))
+    return pa.RecordBatchReader.from_batches(
+        schema, _typed(reader, schema, metadata, name, rejects)
+    )
 
 
 def _parse(
-    source: IO[bytes], text: TextFormat, name: str, types: dict[str, pa.DataType]
+    source: IO[bytes],
+    text: TextFormat,
+    name: str,
+    types: dict[str, pa.DataType],
+    rejects: Rejects | None = None,
 ) -> pacsv.CSVStreamingReader:
+    def skip(row: pacsv.InvalidRow) -> str:
+        if not types:
+            return "skip"  # only the header is wanted
+        if rejects is None:
+            return "error"
+        reason = f"Expected {row.expected_columns} columns, got {row.actual_columns}."
+        rejects.add(row.number - 1, None, reason, row.text)  # Arrow counts the header
+        rejects.ragged.append(row.number - 1)
+        return "skip"
+
     alone = len(types) == 1  # an empty line is a NULL then
     try:
         return pacsv.open_csv(
@@ -78,6 +100,7 @@ def _parse(
                 double_quote=True,
                 newlines_in_values=bool(text.quote),
                 ignore_empty_lines=not alone,
+                invalid_row_handler=skip,
             ),
             convert_options=pacsv.ConvertOptions(
                 column_types=types,
@@ -91,10 +114,13 @@ def _parse(
 
 
 def _typed(
-    reader: pacsv.CSVStreamingReader, schema: pa.Schema, metadata: TableMetadata, name: str
+    reader: pacsv.CSVStreamingReader,
+    schema: pa.Schema,
+    metadata: TableMetadata,
+    name: str,
+    rejects: Rejects | None,
 ) -> Iterator[pa.RecordBatch]:
     before = 0
-    null = metadata.text.null
     while True:
         try:
             batch = reader.read_next_batch()
@@ -102,24 +128,72 @@ def _typed(
             return
         except (pa.ArrowException, OSError) as error:
             raise _broken(name, error) from error
+        texts = [_put_back(column, metadata.text) for column in batch.columns]
+        # The parser skips ragged rows a block ahead: those up to here are known.
+        numbers = _file_rows(before, batch.num_rows, rejects)
+        before += batch.num_rows
+        bad: dict[int, None] = {}
         arrays = []
-        for field, texts in zip(schema, batch.columns, strict=True):
-            values = _put_back(texts, metadata.text)
-            convert = _converter(field.type, null)
+        for field, values in zip(schema, texts, strict=True):
+            convert = _converter(field.type, metadata.text.null)
             try:
                 arrays.append(convert(values))
+                continue
             except UNFIT as error:
-                bad = first_unfit(values, convert)
-                is_marker = field.name.lower() == MARKER.lower()
-                raise DataFileError(
-                    f"{values[bad].as_py()!r} is not of type {field.type}.",
-                    file=name,
-                    row=before + bad + 1,
-                    column=field.name,
-                    hint=MARKER_HINT if is_marker else "correct the value, or its DataType.",
-                ) from error
-        before += batch.num_rows
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                unfit = _unfit(values, convert)
+                if rejects is None:
+                    raise DataFileError(
+                        f"{values[unfit[0]].as_py()!r} is not of type {field.type}.",
+                        file=name,
+                        row=numbers[unfit[0]],
+                        column=field.name,
+                        hint=MARKER_HINT
+                        if field.name.lower() == MARKER.lower()
+                        else "correct the value, or its DataType.",
+                    ) from error
+            for index in unfit:
+                if index not in bad:
+                    row = {n: t[index].as_py() for n, t in zip(schema.names, texts, strict=True)}
+                    reason = f"{values[index].as_py()!r} is not of type {field.type}."
+                    rejects.add(numbers[index], field.name, reason, row)
+            bad |= dict.fromkeys(unfit)
+            mask = pa.array([index in bad for index in range(len(values))])
+            arrays.append(convert(pc.if_else(mask, pa.scalar(None, values.type), values)))
+        typed = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        kept = pa.array([index not in bad for index in range(typed.num_rows)])
+        yield typed.filter(kept) if bad else typed
+
+
+def _file_rows(before: int, count: int, rejects: Rejects | None) -> range | list[int]:
+    """The rows' places in the file, from 1, given that the parser left ragged ones out."""
+    if rejects is None or not rejects.ragged:
+        return range(before + 1, before + count + 1)
+    return original_rows(range(before + 1, before + count + 1), rejects.ragged)
+
+
+def original_rows(rows: Iterable[int], left_out: Iterable[int]) -> list[int]:
+    """The places of rows, from 1 and rising, among all rows, of which some were left out."""
+    gaps = iter(sorted(left_out))
+    gap = next(gaps, None)
+    found, more = [], 0
+    for row in rows:
+        while gap is not None and gap <= row + more:
+            more += 1
+            gap = next(gaps, None)
+        found.append(row + more)
+    return found
+
+
+def _unfit(values: pa.Array, convert: Callable[[Any], pa.Array], at: int = 0) -> list[int]:
+    """The positions of all values that a conversion refuses, found by halving."""
+    try:
+        convert(values)
+        return []
+    except UNFIT:
+        if len(values) == 1:
+            return [at]
+    half = len(values) // 2
+    return _unfit(values[:half], convert, at) + _unfit(values[half:], convert, at + half)
 
 
 def _broken(name: str, error: Exception) -> DataFileError:
