@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta_log import Snapshot
+from mirrorlake.errors import SchemaError
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.markers import Marker
@@ -105,11 +106,14 @@ def create_table(spark: SparkSession, work: Work) -> None:
 
 
 def new_properties(work: Work) -> dict[str, str]:
-    """What an existing table's properties lack: late keys, column mapping for a first odd name."""
+    """What an existing table lacks: late keys, and what a first odd name or plain clock needs."""
     known = work.snapshot.properties if work.snapshot else {}
+    features = work.snapshot.protocol.get("writerFeatures") or () if work.snapshot else ()
     wanted = work.retention | mapping_property(work.target.columns)
     if work.target.widened:
         wanted["delta.enableTypeWidening"] = "true"
+    if "timestamp_ntz" in work.target.columns.values() and "timestampNtz" not in features:
+        wanted["delta.feature.timestampNtz"] = "supported"  # Delta does so at creation only
     if not work.recreated or work.metadata.keys:
         wanted |= keys_property(work.metadata)
     return {name: value for name, value in wanted.items() if known.get(name) != value}
@@ -199,6 +203,17 @@ def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], wor
         session.conf.set(name, value)
     try:
         session.sql(statement)
+    except Exception as error:
+        # Delta 4.4 doesn't double a name's backticks where it writes an update's change rows.
+        ticked = next((name for name in work.target.columns if "`" in name), None)
+        if ticked is None or "INVALID_ATTRIBUTE_NAME_SYNTAX" not in str(error):
+            raise
+        raise SchemaError(
+            f"Delta can't merge changes into a table with a column {ticked!r}.",
+            file=work.files[0].name,
+            column=ticked,
+            hint="rename the column, without a backtick, and publish into a new folder.",
+        ) from error
     finally:
         for name in confs:
             session.conf.unset(name)
