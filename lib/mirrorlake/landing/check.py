@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from mirrorlake.errors import DataFileError, SchemaError
+from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError
 from mirrorlake.landing.compression import COMPRESSED
 from mirrorlake.landing.markers import MARKER, MARKER_HINT, Marker
 from mirrorlake.landing.metadata import TableMetadata
@@ -51,6 +51,7 @@ class FileFacts:
         rows: how many rows ask for each operation.
         rejects: the rows that are left out because they can't be applied.
         left_out: their positions in `source`, from 0, as far as they are in it.
+        skipped: why nothing of the file is applied; None if it is.
     """
 
     name: str
@@ -62,6 +63,7 @@ class FileFacts:
     number: int = 0
     source: str = ""
     rejects: tuple[Reject, ...] = ()
+    skipped: MirrorlakeError | None = None
     left_out: tuple[int, ...] = ()
 
     @property
@@ -115,6 +117,17 @@ def inspect_file(
         later = (replace(reject, row=rows[reject.row - 1]) for reject in found[in_text:])
         found = (*found[:in_text], *later)
     return replace(facts, size=size, number=number, source=source, rejects=found, left_out=left_out)
+
+
+def skipped_file(storage: Storage, path: str, number: int, reason: MirrorlakeError) -> FileFacts:
+    """The facts of a file that is passed over; it need not be there."""
+    try:
+        with storage.open(path) as source:
+            size = source.seek(0, 2)
+    except FileNotFoundError:
+        size = 0
+    name = path.rpartition("/")[2]
+    return FileFacts(name, size, {}, None, number=number, skipped=reason)
 
 
 def _size(storage: Storage, path: str, name: str) -> int:

@@ -125,16 +125,6 @@ def set_properties(spark: SparkSession, work: Work, properties: dict[str, str]) 
     new_session(spark).sql(f"ALTER TABLE {delta_name(work.path)} SET TBLPROPERTIES ({listed})")
 
 
-def widen_columns(spark: SparkSession, work: Work) -> None:
-    """Gives columns of an existing table their wider types, in commits before the data's."""
-    session = new_session(spark)
-    for name in work.target.widened:
-        session.sql(
-            f"ALTER TABLE {delta_name(work.path)} ALTER COLUMN {quote(name)}"
-            f" TYPE {work.target.columns[name]}"
-        )
-
-
 def apply_work(spark: SparkSession, work: Work) -> None:
     """Commits the plan's files to the existing table; nothing happens if that is done already."""
     session = new_session(spark)
@@ -170,7 +160,7 @@ def _write(rows: DataFrame, work: Work) -> None:
     if work.recreated:
         mode = "overwrite"
         options["overwriteSchema"] = "true"
-    elif work.target.added:
+    elif work.target.evolved:
         options["mergeSchema"] = "true"
     rows.write.format("delta").options(**options).mode(mode).save(work.path)
 
@@ -185,7 +175,7 @@ def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], wor
         [f"t.{quote(key)} = s.{quote(key)}" for key in keys]
         + key_conditions(work.storage, paths, keys, work.target)
     )
-    evolution = "WITH SCHEMA EVOLUTION " if work.target.added else ""
+    evolution = "WITH SCHEMA EVOLUTION " if work.target.evolved else ""
     statement = f"""
         MERGE {evolution}INTO {delta_name(work.path)} t USING {view} s
         ON {on} AND {action} <> '{APPEND}'

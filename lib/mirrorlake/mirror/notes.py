@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 from mirrorlake.delta_log import Snapshot, read_commit_info
+from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 
@@ -37,3 +38,18 @@ def last_note(
         if note and incarnation in (None, note["incarnation"]):
             return note
     return {}
+
+
+def state_of_note(table: TableName, note: dict[str, Any]) -> TableState:
+    """What a table's newest note says of its state; an empty note says that nothing was applied."""
+    return TableState(
+        table.schema,
+        table.name,
+        state=REPLICATING if note.get("last") else INITIALIZED,
+        incarnation=note.get("incarnation"),
+        last_file=note.get("last", 0),
+        version=note.get("version"),
+        rows=note.get("total_rows", 0),
+        bytes=note.get("total_bytes", 0),
+        synced=note.get("synced"),
+    )
