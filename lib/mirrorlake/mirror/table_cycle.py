@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta_log import Snapshot, read_commit_info, read_snapshot
@@ -164,14 +165,23 @@ class TableCycle:
     def _last_note(self, identity: Identity, snapshot: Snapshot | None) -> dict[str, Any]:
         newest = snapshot.version if snapshot else -1
         for version in range(newest, max(-1, newest - _NOTES_BACK), -1):
-            info = read_commit_info(self._storage, self._table.table_path, version)
-            try:
-                note = json.loads(info.get("userMetadata") or "{}")
-            except ValueError:
-                continue
-            if isinstance(note, dict) and note.get("incarnation") == identity.incarnation:
+            note = _note(read_commit_info(self._storage, self._table.table_path, version))
+            if note.get("incarnation") == identity.incarnation:
                 return {**note, "version": version}
         return {}
+
+    def _version_of(self, identity: Identity, before: Snapshot | None, last: int) -> int | None:
+        """The version that a commit has just made, looked for in what is new in the log."""
+        for version in count(before.version + 1 if before else 0):
+            info = read_commit_info(self._storage, self._table.table_path, version)
+            note = _note(info)
+            if (note.get("incarnation"), note.get("last")) == (identity.incarnation, last):
+                return version
+            if not info:  # somebody else's commit that says nothing of itself
+                break
+        newest = read_snapshot(self._storage, self._table.table_path)
+        found: int | None = self._last_note(identity, newest).get("version")
+        return found
 
     def _tidy(self, identity: Identity, last: int) -> SequenceError | None:
         try:
@@ -285,9 +295,7 @@ class TableCycle:
             self._state,
             state=REPLICATING,
             last_file=plan.last,
-            version=self._last_note(
-                identity, read_snapshot(self._storage, self._table.table_path)
-            ).get("version"),
+            version=self._version_of(identity, snapshot, plan.last),
             rows=self._state.rows + rows,
             bytes=self._state.bytes + size,
             synced=now.isoformat(timespec="milliseconds"),
@@ -295,6 +303,15 @@ class TableCycle:
         )
         move_applied(self._storage, identity, self._folder, plan)
         self._done(Step.MOVED)
+
+
+def _note(info: dict[str, Any]) -> dict[str, Any]:
+    """What a mirror wrote into a commit; empty for commits of others."""
+    try:
+        note = json.loads(info.get("userMetadata") or "{}")
+    except ValueError:
+        return {}
+    return note if isinstance(note, dict) else {}
 
 
 def _before(facts: tuple[FileFacts, ...], misfit: SchemaError) -> tuple[FileFacts, ...]:
