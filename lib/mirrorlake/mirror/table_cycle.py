@@ -6,6 +6,7 @@ The cycle starts after the last number in the table's own log, never from what w
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -57,12 +58,13 @@ class MirrorOptions:
     Attributes:
         batch_files: most files in one commit.
         batch_bytes: most bytes of files in one commit, but at least one file.
-        tables_at_once: how many tables are worked on side by side.
+        tables_at_once: how many tables are worked on side by side. A small commit waits now and
+            then, so that one more than there are cores keeps all of them busy.
     """
 
     batch_files: int = 1000
     batch_bytes: int = 4 * 2**30
-    tables_at_once: int = 2
+    tables_at_once: int = min(8, (os.cpu_count() or 1) + 1)
 
 
 class TableCycle:
