@@ -41,7 +41,7 @@ from bench_data import (
 from mirrorlake import Lake
 from mirrorlake.landing.markers import MARKER
 from mirrorlake.mirror.state import load_states, save_states
-from mirrorlake.mirror.table_cycle import MirrorOptions
+from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.names import TABLES, ZONE
 from mirrorlake.runs.bench import BenchResult, compare, join_results, run_script
 from mirrorlake.spark.session import get_spark
@@ -216,19 +216,17 @@ def idle(pairs: int) -> BenchResult:
 
 def memory(_pairs: int) -> BenchResult:
     peaks = []
-    for count in (500_000, 5_000_000):
+    for size in (100_000, 1_000_000):  # of each file; a reader for each, and all pieces full
         with tempfile.TemporaryDirectory() as folder:
             source = zone(Path(folder))
-            for number in range(FILES):
-                start = number * (count // FILES)
-                (table,) = initial_files(start, count // FILES, 1)
-                markers = pa.repeat(pa.scalar(4, pa.int32()), len(table))
+            for number in range(8):
+                (table,) = initial_files(number * size, size, 1)
+                markers = pa.repeat(pa.scalar(0, pa.int32()), size)
                 write_files([table.append_column(MARKER, markers)], source, number + 1)
             peaks.append(run_script(Path(__file__), folder, env=tests_path())["peak_mib"])
     small, large = peaks
-    return BenchResult(
-        "mirror", {}, {"the driver's memory, tenfold input": round(small / large, 2)}
-    )
+    what = "the driver's memory, tenfold input"
+    return BenchResult("mirror", {}, {what: round(small / large, 2)})
 
 
 PARTS = {

@@ -6,9 +6,10 @@ With the plans it is the ledger: which files a version holds, how many rows by o
 from __future__ import annotations
 
 import json
+from itertools import count
 from typing import Any
 
-from mirrorlake.delta_log import Snapshot, read_commit_info
+from mirrorlake.delta_log import Snapshot, read_commit_info, read_snapshot
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
@@ -38,6 +39,28 @@ def last_note(
         if note and incarnation in (None, note["incarnation"]):
             return note
     return {}
+
+
+def committed_version(
+    storage: Storage, table: TableName, before: int, note: dict[str, Any]
+) -> int | None:
+    """The version that a commit with this note has just made; only what is new is looked at.
+
+    Args:
+        storage: the lake's files.
+        table: which table.
+        before: the version before the commit; -1 for none.
+        note: what the commit carried.
+    """
+    life = (note["incarnation"], note["last"])
+    for version in count(before + 1):
+        found = read_note(storage, table, version)
+        if (found.get("incarnation"), found.get("last")) == life:
+            return version
+        if not found and not read_commit_info(storage, table.table_path, version):
+            break  # the log's end, or a commit that says nothing of itself
+    newest = read_snapshot(storage, table.table_path)
+    return last_note(storage, table, newest, note["incarnation"]).get("version")
 
 
 def state_of_note(table: TableName, note: dict[str, Any]) -> TableState:

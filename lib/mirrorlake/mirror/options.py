@@ -17,7 +17,8 @@ class MirrorOptions:
         batch_bytes: most bytes of files in one commit, but at least one file.
         patience: seconds to wait for another mirror of this lake on this machine; None does not
             look for one.
-        tables_at_once: how many tables are worked on side by side.
+        tables_at_once: how many tables are worked on side by side. A small commit waits now and
+            then, so that one more than there are cores keeps all of them busy.
         on_error: what a bad row or file does: `STOP` its table until it is repaired; `SKIP_ROW`
             leaves bad rows out, `SKIP_FILE` bad files, and puts them into quarantine.
         late_files: whether a file that is older than the last applied one may still be applied,
@@ -35,7 +36,7 @@ class MirrorOptions:
     batch_files: int = 1000
     batch_bytes: int = 4 * 2**30
     patience: float | None = 600
-    tables_at_once: int = os.cpu_count() or 1
+    tables_at_once: int = min(8, (os.cpu_count() or 1) + 1)
     on_error: str = STOP
     late_files: bool = False
     widen: bool = False

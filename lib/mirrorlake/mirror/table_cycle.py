@@ -31,7 +31,7 @@ from mirrorlake.mirror.compact import compact
 from mirrorlake.mirror.control import Control
 from mirrorlake.mirror.drops import drop_table, take_back, was_elsewhere
 from mirrorlake.mirror.failures import commit_with_retries
-from mirrorlake.mirror.notes import last_note, state_of_note
+from mirrorlake.mirror.notes import committed_version, last_note, state_of_note
 from mirrorlake.mirror.numbering import number_files
 from mirrorlake.mirror.options import SKIP_FILE, MirrorOptions
 from mirrorlake.mirror.plan import (
@@ -344,12 +344,12 @@ class TableCycle:
             self._done(Step.QUARANTINED)
         self._prepare(work)
         self._apply(work)
-        snapshot = read_snapshot(self._storage, self._table.table_path)
-        note = last_note(self._storage, self._table, snapshot, at.identity.incarnation)
+        before = at.snapshot.version if at.snapshot else -1
+        version = committed_version(self._storage, self._table, before, work.note)
         published = self._folder.numbered.get(plan.last)
         self._state = replace(
             state,
-            version=note.get("version"),
+            version=version,
             tail=tail_of(published) if published and at.metadata.strategy == BY_TIME else None,
             latency=(now - published.modified).total_seconds() if published else None,
         )
