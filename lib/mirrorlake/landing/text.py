@@ -29,7 +29,10 @@ _BLOCK = 8 << 20  # bytes; no row may be longer
 _PIECE = 1 << 20
 # Noncharacters: Unicode reserves them for a program's own use, so that no text has them.
 _QUOTE, _RETURN = "\ufdd0", "\ufdd1"
+_END = "\ufdd2"  # a last row of our own: where it is missing, a quote was never closed
+_CUT = "\ufdd3"  # where bytes are not of the encoding; the rows before it tell its place
 _ZONED = r"\d\d:\d\d[0-9:.]*(Z|[+-]\d\d(:?\d\d)?)$"
+_MARKS = {"utf-16": (b"\xff\xfe", b"\xfe\xff"), "utf-32": (b"\xff\xfe\0\0", b"\0\0\xfe\xff")}
 
 
 def read_text(
@@ -47,12 +50,13 @@ def read_text(
             not of its type, bytes that are not of the encoding; with the row, counted from 1
             without the header.
     """
-    columns = _parse(open_file(), metadata.text, name, {}).schema.names
-    texts = dict.fromkeys(columns, pa.string())
-    reader = _parse(open_file(), metadata.text, name, texts)
+    text = metadata.text
+    written = _parse(open_file(), _Bytes(text, name), []).schema.names
+    data = _Bytes(text, name)
+    reader = _parse(open_file(), data, written)
     declared = {column.lower(): kind for column, kind in metadata.columns.items()}
     fields = []
-    for column in columns:
+    for column in (_plain(found, text) for found in written):
         if column.lower() == MARKER.lower():
             kind = pa.int32()
         elif column.lower() in declared:
@@ -61,16 +65,17 @@ def read_text(
             kind = pa.string()
         fields.append(pa.field(column, kind))
     schema = pa.schema(fields)
-    return pa.RecordBatchReader.from_batches(schema, _typed(reader, schema, metadata, name))
+    return pa.RecordBatchReader.from_batches(schema, _typed(reader, schema, data))
 
 
-def _parse(
-    source: IO[bytes], text: TextFormat, name: str, types: dict[str, pa.DataType]
-) -> pacsv.CSVStreamingReader:
-    alone = len(types) == 1  # an empty line is a NULL then
+def _parse(source: IO[bytes], data: _Bytes, columns: list[str]) -> pacsv.CSVStreamingReader:
+    """Opens the file; without `columns` to learn its columns only, else to read all as text."""
+    text = data.text
+    alone = len(columns) == 1  # an empty line is a NULL then
+    end = text.separator.join([_END, *[""] * (len(columns) - 1)]) if columns else ""
     try:
         return pacsv.open_csv(
-            Pieces(_pieces(source, text, name)),
+            Pieces(data.pieces(source, end)),
             read_options=pacsv.ReadOptions(use_threads=False, block_size=_BLOCK),
             parse_options=pacsv.ParseOptions(
                 delimiter=text.separator,
@@ -80,31 +85,33 @@ def _parse(
                 ignore_empty_lines=not alone,
             ),
             convert_options=pacsv.ConvertOptions(
-                column_types=types,
+                column_types=dict.fromkeys(columns, pa.string()),
                 null_values=[text.null],
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
             ),
         )
     except (pa.ArrowException, OSError) as error:
-        raise _broken(name, error) from error
+        raise data.broken(error) from error
 
 
 def _typed(
-    reader: pacsv.CSVStreamingReader, schema: pa.Schema, metadata: TableMetadata, name: str
+    reader: pacsv.CSVStreamingReader, schema: pa.Schema, data: _Bytes
 ) -> Iterator[pa.RecordBatch]:
-    before = 0
-    null = metadata.text.null
+    before, ended = 0, False
+    null = data.text.null
     while True:
         try:
             batch = reader.read_next_batch()
         except StopIteration:
-            return
+            break
         except (pa.ArrowException, OSError) as error:
-            raise _broken(name, error) from error
+            raise data.broken(error) from error
+        if batch.num_rows and batch.column(0)[-1].as_py() == _END:
+            batch, ended = batch.slice(0, batch.num_rows - 1), True
         arrays = []
         for field, texts in zip(schema, batch.columns, strict=True):
-            values = _put_back(texts, metadata.text)
+            values = _put_back(texts, data.text)
             convert = _converter(field.type, null)
             try:
                 arrays.append(convert(values))
@@ -113,25 +120,15 @@ def _typed(
                 is_marker = field.name.lower() == MARKER.lower()
                 raise DataFileError(
                     f"{values[bad].as_py()!r} is not of type {field.type}.",
-                    file=name,
+                    file=data.name,
                     row=before + bad + 1,
                     column=field.name,
                     hint=MARKER_HINT if is_marker else "correct the value, or its DataType.",
                 ) from error
         before += batch.num_rows
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _broken(name: str, error: Exception) -> DataFileError:
-    first = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-    found = re.search(r"Row #(\d+)", first)
-    row = int(found[1]) if found else 0
-    return DataFileError(
-        f"Not readable as delimited text: {first}.",
-        file=name,
-        row=row - 1 if row > 1 else None,  # Arrow counts the header
-        hint="compare it with FileFormatTypeProperties, and upload it again under its name.",
-    )
+    if not ended:
+        raise data.unfinished(before)
 
 
 def _converter(kind: pa.DataType, null: str) -> Callable[[Any], pa.Array]:
@@ -146,11 +143,21 @@ def _converter(kind: pa.DataType, null: str) -> Callable[[Any], pa.Array]:
         texts = pc.if_else(empty, pa.scalar(None, pa.string()), texts)
         if pt.is_timestamp(kind):
             return _moments(texts).cast(kind)
+        if pt.is_time(kind):  # Arrow casts no text to a time
+            texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+$", r"\1")
+            day = pc.binary_join_element_wise("1970-01-01", texts, "T")
+            return day.cast(pa.timestamp("us")).cast(kind)
         if pt.is_binary(kind):
             return pa.array([None if t is None else _bytes(t) for t in texts.to_pylist()], kind)
         if pt.is_integer(kind):
             texts = pc.replace_substring_regex(texts, r"^\+(\d)", r"\1")
-        return texts.cast(kind)
+        values = texts.cast(kind)
+        if pt.is_floating(kind):
+            # Infinity has to be written out; a number too large must not become it.
+            written = pc.match_substring_regex(texts, "^[+-]?inf", ignore_case=True)
+            if pc.any(pc.and_not(pc.is_inf(values), written)).as_py():
+                raise pa.ArrowInvalid("the number is too large")
+        return values
 
     return convert
 
@@ -177,40 +184,100 @@ def _put_back(texts: pa.Array, text: TextFormat) -> pa.Array:
     return texts
 
 
-def _pieces(source: IO[bytes], text: TextFormat, name: str) -> Iterator[bytes]:
-    """The text in UTF-8, with stand-ins for what Arrow would read otherwise."""
-    decoder = codecs.getincrementaldecoder(text.encoding)()
-    escaped = None
-    if text.quote and text.escape and text.escape != text.quote:
-        escaped = re.compile(f"({re.escape(text.escape)}+){re.escape(text.quote)}")
-    held, lines = "", 0
-    data = open_decompressed(source, name)
-    while True:
+def _plain(found: str, text: TextFormat) -> str:
+    """What Arrow made of a text of ours, as it is in the file."""
+    return found.replace(_QUOTE, text.quote).replace(_RETURN, "\r").replace(_CUT, "")
+
+
+class _Bytes:
+    """A file's text in UTF-8 with stand-ins for what Arrow would read otherwise; and its errors.
+
+    Args:
+        text: how it is written.
+        name: what to call the file in errors.
+    """
+
+    def __init__(self, text: TextFormat, name: str) -> None:
+        self.text = text
+        self.name = name
+        self._undecoded = ""  # why the text ends before the file does
+
+    def pieces(self, source: IO[bytes], end: str) -> Iterator[bytes]:
+        """The text, then a row of our own."""
+        text = self.text
+        escaped = None
+        if text.quote and text.escape and text.escape != text.quote:
+            escaped = re.compile(f"({re.escape(text.escape)}+){re.escape(text.quote)}")
+        data = open_decompressed(source, self.name)
         raw = data.read(_PIECE)
+        decoder = codecs.getincrementaldecoder(_with_order(text.encoding, raw))()
+        held, finished = "", False
+        while True:
+            piece = held + self._decode(decoder, raw)
+            last = not raw or bool(self._undecoded)
+            held = ""
+            if not last:  # a run of escapes, or a carriage return, may go on in the next piece
+                kept = len(piece.rstrip("\r" + text.escape))
+                piece, held = piece[:kept], piece[kept:]
+            if escaped is not None:
+                piece = escaped.sub(lambda found: _unescape(found, text), piece)
+            if text.row_separator != "\r":
+                piece = re.sub("\r(?!\n)", _RETURN, piece)
+            if piece:
+                finished = piece.endswith(("\r", "\n"))
+                yield piece.encode()
+            if last:
+                break
+            raw = data.read(_PIECE)
+        if not self._undecoded:
+            # Arrow sees no header in a file of one unfinished line.
+            yield ("" if finished else "\n").encode() + end.encode()
+
+    def _decode(self, decoder: codecs.IncrementalDecoder, raw: bytes) -> str:
         try:
-            piece = held + decoder.decode(raw, final=not raw)
-        except UnicodeDecodeError as error:
-            raise DataFileError(
-                f"Not a text in {text.encoding.removesuffix('-sig')}: {error.reason}.",
-                file=name,
-                row=max(1, lines + error.object[: error.start].count(b"\n")),
+            return decoder.decode(raw, final=not raw)
+        except UnicodeError as error:
+            if not isinstance(error, UnicodeDecodeError):  # of a codec that tells no more
+                self._undecoded = str(error)
+                return _CUT
+            self._undecoded = error.reason
+            return error.object[: error.start].decode(error.encoding, "ignore") + _CUT
+
+    def broken(self, error: Exception) -> DataFileError:
+        """What to say of an error of the parser."""
+        first = _plain((str(error).splitlines() or [type(error).__name__])[0], self.text)
+        found = re.search(r"Row #(\d+)", first)
+        row = int(found[1]) - 1 if found else 0  # Arrow counts the header
+        if self._undecoded:
+            return self.unfinished(row)
+        return DataFileError(
+            f"Not readable as delimited text: {first.rstrip('.')}.",
+            file=self.name,
+            row=row or None,
+            hint="compare it with FileFormatTypeProperties, and upload it again under its name.",
+        )
+
+    def unfinished(self, row: int) -> DataFileError:
+        """What to say of a text that ends within a row."""
+        if self._undecoded:
+            return DataFileError(
+                f"Not a text in {self.text.encoding.removesuffix('-sig')}: {self._undecoded}.",
+                file=self.name,
+                row=row or None,
                 hint="set Encoding in FileFormatTypeProperties to what the file is written in.",
-            ) from error
-        held = ""
-        if raw:  # a run of escapes, or a carriage return, may go on in the next piece
-            kept = len(piece.rstrip("\r" + text.escape))
-            piece, held = piece[:kept], piece[kept:]
-        lines += piece.count("\n")
-        if escaped is not None:
-            piece = escaped.sub(lambda found: _unescape(found, text), piece)
-        if text.row_separator != "\r":
-            piece = re.sub("\r(?!\n)", _RETURN, piece)
-        if not raw and not piece.endswith(("\r", "\n")):
-            piece += "\n"  # Arrow sees no header in a file of one unfinished line
-        if piece:
-            yield piece.encode()
-        if not raw:
-            return
+            )
+        return DataFileError(
+            f"A value begins with {self.text.quote} and has no end.",
+            file=self.name,
+            row=row or None,
+            hint="close the quote, or set QuoteCharacter and EscapeCharacter as the file has them.",
+        )
+
+
+def _with_order(encoding: str, start: bytes) -> str:
+    """The encoding; without a byte order mark the little end comes first, as on Windows."""
+    marks = _MARKS.get(encoding)
+    return encoding if marks is None or start.startswith(marks) else f"{encoding}-le"
 
 
 def _unescape(found: re.Match[str], text: TextFormat) -> str:
