@@ -40,8 +40,8 @@ from bench_data import (
 )
 from mirrorlake import Lake
 from mirrorlake.landing.markers import MARKER
-from mirrorlake.mirror.state import load_states, save_states
 from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.mirror.state import load_states, save_states
 from mirrorlake.names import TABLES, ZONE
 from mirrorlake.runs.bench import BenchResult, compare, join_results, run_script
 from mirrorlake.spark.session import get_spark

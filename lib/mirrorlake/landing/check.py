@@ -238,7 +238,13 @@ def read_columns(schema: pa.Schema, name: str) -> tuple[dict[str, ColumnType], s
     columns: dict[str, ColumnType] = {}
     marker: str | None = None
     seen: set[str] = set()
-    for column in schema:
+    for place, column in enumerate(schema, start=1):
+        if not column.name:
+            raise SchemaError(
+                f"Column {place} has no name.",
+                file=name,
+                hint="name it; in a text file, look for a separator too many in the first row.",
+            )
         if column.name.lower() in seen:
             raise SchemaError(
                 f"Column {column.name!r} occurs twice (names differ at most by case).",

@@ -47,6 +47,8 @@ def _framed(source: IO[bytes], name: str) -> Iterator[bytes]:
             yield _decompress(chunk[4:], name)
         elif header[0] == 1:
             yield chunk[4:]
+        elif header[0] < 0x80:  # reserved, and not to be passed over
+            raise _broken(name)
 
 
 def _hadoop(source: IO[bytes], name: str) -> Iterator[bytes]:

@@ -7,7 +7,6 @@ Memory stays at one block. A value that does not fit its declared type is named 
 
 from __future__ import annotations
 
-import base64
 import codecs
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +15,6 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
-import pyarrow.types as pt
 
 from mirrorlake.errors import DataFileError
 from mirrorlake.landing.casts import UNFIT
@@ -25,12 +23,15 @@ from mirrorlake.landing.markers import MARKER, MARKER_HINT
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.landing.rows import Rejects
 from mirrorlake.landing.text_format import TextFormat, arrow_type
+from mirrorlake.landing.text_values import converter
 
 _BLOCK = 8 << 20  # bytes; no row may be longer
 _PIECE = 1 << 20
 # Noncharacters: Unicode reserves them for a program's own use, so that no text has them.
 _QUOTE, _RETURN = "\ufdd0", "\ufdd1"
-_ZONED = r"\d\d:\d\d[0-9:.]*(Z|[+-]\d\d(:?\d\d)?)$"
+_END = "\ufdd2"  # a last row of our own: where it is missing, a quote was never closed
+_CUT = "\ufdd3"  # where bytes are not of the encoding; the rows before it tell its place
+_MARKS = {"utf-16": (b"\xff\xfe", b"\xfe\xff"), "utf-32": (b"\xff\xfe\0\0", b"\0\0\xfe\xff")}
 
 
 def read_text(
@@ -53,12 +54,13 @@ def read_text(
             not of its type, bytes that are not of the encoding; with the row, counted from 1
             without the header.
     """
-    columns = _parse(open_file(), metadata.text, name, {}).schema.names
-    texts = dict.fromkeys(columns, pa.string())
-    reader = _parse(open_file(), metadata.text, name, texts, rejects)
+    text = metadata.text
+    written = _parse(open_file(), _Bytes(text, name), []).schema.names
+    data = _Bytes(text, name)
+    reader = _parse(open_file(), data, written, rejects)
     declared = {column.lower(): kind for column, kind in metadata.columns.items()}
     fields = []
-    for column in columns:
+    for column in (_plain(found, text) for found in written):
         if column.lower() == MARKER.lower():
             kind = pa.int32()
         elif column.lower() in declared:
@@ -67,20 +69,16 @@ def read_text(
             kind = pa.string()
         fields.append(pa.field(column, kind))
     schema = pa.schema(fields)
-    return pa.RecordBatchReader.from_batches(
-        schema, _typed(reader, schema, metadata, name, rejects)
-    )
+    return pa.RecordBatchReader.from_batches(schema, _typed(reader, schema, data, rejects))
 
 
 def _parse(
-    source: IO[bytes],
-    text: TextFormat,
-    name: str,
-    types: dict[str, pa.DataType],
-    rejects: Rejects | None = None,
+    source: IO[bytes], data: _Bytes, columns: list[str], rejects: Rejects | None = None
 ) -> pacsv.CSVStreamingReader:
-    def skip(row: pacsv.InvalidRow) -> str:
-        if not types:
+    """Opens the file; without `columns` to learn its columns only, else to read all as text."""
+
+    def ragged(row: pacsv.InvalidRow) -> str:
+        if not columns:
             return "skip"  # only the header is wanted
         if rejects is None:
             return "error"
@@ -89,10 +87,12 @@ def _parse(
         rejects.ragged.append(row.number - 1)
         return "skip"
 
-    alone = len(types) == 1  # an empty line is a NULL then
+    text = data.text
+    alone = len(columns) == 1  # an empty line is a NULL then
+    end = text.separator.join([_END, *[""] * (len(columns) - 1)]) if columns else ""
     try:
         return pacsv.open_csv(
-            Pieces(_pieces(source, text, name)),
+            Pieces(data.pieces(source, end)),
             read_options=pacsv.ReadOptions(use_threads=False, block_size=_BLOCK),
             parse_options=pacsv.ParseOptions(
                 delimiter=text.separator,
@@ -100,86 +100,74 @@ def _parse(
                 double_quote=True,
                 newlines_in_values=bool(text.quote),
                 ignore_empty_lines=not alone,
-                invalid_row_handler=skip,
+                invalid_row_handler=ragged,
             ),
             convert_options=pacsv.ConvertOptions(
-                column_types=types,
+                column_types=dict.fromkeys(columns, pa.string()),
                 null_values=[text.null],
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
             ),
         )
     except (pa.ArrowException, OSError) as error:
-        raise _broken(name, error) from error
+        raise data.broken(error) from error
 
 
 def _typed(
-    reader: pacsv.CSVStreamingReader,
-    schema: pa.Schema,
-    metadata: TableMetadata,
-    name: str,
-    rejects: Rejects | None,
+    reader: pacsv.CSVStreamingReader, schema: pa.Schema, data: _Bytes, rejects: Rejects | None
 ) -> Iterator[pa.RecordBatch]:
-    before = 0
+    before, ended = 0, False
     while True:
         try:
             batch = reader.read_next_batch()
         except StopIteration:
-            return
+            break
         except (pa.ArrowException, OSError) as error:
-            raise _broken(name, error) from error
-        texts = [_put_back(column, metadata.text) for column in batch.columns]
-        # The parser skips ragged rows a block ahead: those up to here are known.
-        numbers = _file_rows(before, batch.num_rows, rejects)
-        before += batch.num_rows
+            raise data.broken(error) from error
+        if batch.num_rows and batch.column(0)[-1].as_py() == _END:
+            batch, ended = batch.slice(0, batch.num_rows - 1), True
+        texts = [_put_back(column, data.text) for column in batch.columns]
         bad: dict[int, None] = {}
         arrays = []
         for field, values in zip(schema, texts, strict=True):
-            convert = _converter(field.type, metadata.text.null)
-            try:
-                arrays.append(convert(values))
-                continue
-            except UNFIT as error:
-                unfit = _unfit(values, convert)
-                if rejects is None:
-                    raise DataFileError(
-                        f"{values[unfit[0]].as_py()!r} is not of type {field.type}.",
-                        file=name,
-                        row=numbers[unfit[0]],
-                        column=field.name,
-                        hint=MARKER_HINT
-                        if field.name.lower() == MARKER.lower()
-                        else "correct the value, or its DataType.",
-                    ) from error
+            convert = converter(field.type, data.text.null)
+            unfit = _unfit(values, convert)
+            # The parser leaves out ragged rows a block ahead: those up to here are known.
+            ragged = rejects.ragged if rejects else ()
+            rows = dict(
+                zip(unfit, original_rows((before + n + 1 for n in unfit), ragged), strict=True)
+            )
             for index in unfit:
+                reason = f"{values[index].as_py()!r} is not of type {field.type}."
+                if rejects is None:
+                    is_marker = field.name.lower() == MARKER.lower()
+                    hint = MARKER_HINT if is_marker else "correct the value, or its DataType."
+                    raise DataFileError(
+                        reason, file=data.name, row=rows[index], column=field.name, hint=hint
+                    )
                 if index not in bad:
                     row = {n: t[index].as_py() for n, t in zip(schema.names, texts, strict=True)}
-                    reason = f"{values[index].as_py()!r} is not of type {field.type}."
-                    rejects.add(numbers[index], field.name, reason, row)
+                    rejects.add(rows[index], field.name, reason, row)
             bad |= dict.fromkeys(unfit)
-            mask = pa.array([index in bad for index in range(len(values))])
-            arrays.append(convert(pc.if_else(mask, pa.scalar(None, values.type), values)))
+            if unfit:
+                mask = pa.array([index in unfit for index in range(len(values))])
+                values = pc.if_else(mask, pa.scalar(None, values.type), values)
+            arrays.append(convert(values))
+        before += batch.num_rows
         typed = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        kept = pa.array([index not in bad for index in range(typed.num_rows)])
-        yield typed.filter(kept) if bad else typed
-
-
-def _file_rows(before: int, count: int, rejects: Rejects | None) -> range | list[int]:
-    """The rows' places in the file, from 1, given that the parser left ragged ones out."""
-    if rejects is None or not rejects.ragged:
-        return range(before + 1, before + count + 1)
-    return original_rows(range(before + 1, before + count + 1), rejects.ragged)
+        kept = [index for index in range(typed.num_rows) if index not in bad] if bad else None
+        yield typed if kept is None else typed.take(pa.array(kept, pa.int64()))
+    if not ended:
+        raise data.unfinished(before)
 
 
 def original_rows(rows: Iterable[int], left_out: Iterable[int]) -> list[int]:
     """The places of rows, from 1 and rising, among all rows, of which some were left out."""
-    gaps = iter(sorted(left_out))
-    gap = next(gaps, None)
+    gaps = sorted(left_out)
     found, more = [], 0
     for row in rows:
-        while gap is not None and gap <= row + more:
+        while more < len(gaps) and gaps[more] <= row + more:
             more += 1
-            gap = next(gaps, None)
         found.append(row + more)
     return found
 
@@ -196,54 +184,6 @@ def _unfit(values: pa.Array, convert: Callable[[Any], pa.Array], at: int = 0) ->
     return _unfit(values[:half], convert, at) + _unfit(values[half:], convert, at + half)
 
 
-def _broken(name: str, error: Exception) -> DataFileError:
-    first = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-    found = re.search(r"Row #(\d+)", first)
-    row = int(found[1]) if found else 0
-    return DataFileError(
-        f"Not readable as delimited text: {first}.",
-        file=name,
-        row=row - 1 if row > 1 else None,  # Arrow counts the header
-        hint="compare it with FileFormatTypeProperties, and upload it again under its name.",
-    )
-
-
-def _converter(kind: pa.DataType, null: str) -> Callable[[Any], pa.Array]:
-    """From texts to a type; raises one of `UNFIT`."""
-    if pt.is_string(kind):
-        return lambda texts: texts
-
-    def convert(texts: pa.Array) -> pa.Array:
-        texts = pc.utf8_trim_whitespace(texts)
-        # Nothing, quoted or not, is no number and no date.
-        empty = pc.or_(pc.equal(texts, ""), pc.equal(texts, null))
-        texts = pc.if_else(empty, pa.scalar(None, pa.string()), texts)
-        if pt.is_timestamp(kind):
-            return _moments(texts).cast(kind)
-        if pt.is_binary(kind):
-            return pa.array([None if t is None else _bytes(t) for t in texts.to_pylist()], kind)
-        if pt.is_integer(kind):
-            texts = pc.replace_substring_regex(texts, r"^\+(\d)", r"\1")
-        return texts.cast(kind)
-
-    return convert
-
-
-def _moments(texts: pa.Array) -> pa.Array:
-    """ISO texts with a zone each: without one they are UTC; digits below a microsecond are cut."""
-    texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
-    day = pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d$")
-    texts = pc.if_else(day, pc.binary_join_element_wise(texts, "00:00:00", "T"), texts)
-    zoned = pc.match_substring_regex(texts, _ZONED)
-    return pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, "Z", ""))
-
-
-def _bytes(text: str) -> bytes:
-    if text[:2].lower() == "0x":
-        return bytes.fromhex(text[2:])
-    return base64.b64decode(text, validate=True)
-
-
 def _put_back(texts: pa.Array, text: TextFormat) -> pa.Array:
     for stand_in, char in ((_QUOTE, text.quote), (_RETURN, "\r")):
         if pc.any(pc.match_substring(texts, stand_in)).as_py():
@@ -251,40 +191,100 @@ def _put_back(texts: pa.Array, text: TextFormat) -> pa.Array:
     return texts
 
 
-def _pieces(source: IO[bytes], text: TextFormat, name: str) -> Iterator[bytes]:
-    """The text in UTF-8, with stand-ins for what Arrow would read otherwise."""
-    decoder = codecs.getincrementaldecoder(text.encoding)()
-    escaped = None
-    if text.quote and text.escape and text.escape != text.quote:
-        escaped = re.compile(f"({re.escape(text.escape)}+){re.escape(text.quote)}")
-    held, lines = "", 0
-    data = open_decompressed(source, name)
-    while True:
+def _plain(found: str, text: TextFormat) -> str:
+    """What Arrow made of a text of ours, as it is in the file."""
+    return found.replace(_QUOTE, text.quote).replace(_RETURN, "\r").replace(_CUT, "")
+
+
+class _Bytes:
+    """A file's text in UTF-8 with stand-ins for what Arrow would read otherwise; and its errors.
+
+    Args:
+        text: how it is written.
+        name: what to call the file in errors.
+    """
+
+    def __init__(self, text: TextFormat, name: str) -> None:
+        self.text = text
+        self.name = name
+        self._undecoded = ""  # why the text ends before the file does
+
+    def pieces(self, source: IO[bytes], end: str) -> Iterator[bytes]:
+        """The text, then a row of our own."""
+        text = self.text
+        escaped = None
+        if text.quote and text.escape and text.escape != text.quote:
+            escaped = re.compile(f"({re.escape(text.escape)}+){re.escape(text.quote)}")
+        data = open_decompressed(source, self.name)
         raw = data.read(_PIECE)
+        decoder = codecs.getincrementaldecoder(_with_order(text.encoding, raw))()
+        held, finished = "", False
+        while True:
+            piece = held + self._decode(decoder, raw)
+            last = not raw or bool(self._undecoded)
+            held = ""
+            if not last:  # a run of escapes, or a carriage return, may go on in the next piece
+                kept = len(piece.rstrip("\r" + text.escape))
+                piece, held = piece[:kept], piece[kept:]
+            if escaped is not None:
+                piece = escaped.sub(lambda found: _unescape(found, text), piece)
+            if text.row_separator != "\r":
+                piece = re.sub("\r(?!\n)", _RETURN, piece)
+            if piece:
+                finished = piece.endswith(("\r", "\n"))
+                yield piece.encode()
+            if last:
+                break
+            raw = data.read(_PIECE)
+        if not self._undecoded:
+            # Arrow sees no header in a file of one unfinished line.
+            yield ("" if finished else "\n").encode() + end.encode()
+
+    def _decode(self, decoder: codecs.IncrementalDecoder, raw: bytes) -> str:
         try:
-            piece = held + decoder.decode(raw, final=not raw)
-        except UnicodeDecodeError as error:
-            raise DataFileError(
-                f"Not a text in {text.encoding.removesuffix('-sig')}: {error.reason}.",
-                file=name,
-                row=max(1, lines + error.object[: error.start].count(b"\n")),
+            return decoder.decode(raw, final=not raw)
+        except UnicodeError as error:
+            if not isinstance(error, UnicodeDecodeError):  # of a codec that tells no more
+                self._undecoded = str(error)
+                return _CUT
+            self._undecoded = error.reason
+            return error.object[: error.start].decode(error.encoding, "ignore") + _CUT
+
+    def broken(self, error: Exception) -> DataFileError:
+        """What to say of an error of the parser."""
+        first = _plain((str(error).splitlines() or [type(error).__name__])[0], self.text)
+        found = re.search(r"Row #(\d+)", first)
+        row = int(found[1]) - 1 if found else 0  # Arrow counts the header
+        if self._undecoded:
+            return self.unfinished(row)
+        return DataFileError(
+            f"Not readable as delimited text: {first.rstrip('.')}.",
+            file=self.name,
+            row=row or None,
+            hint="compare it with FileFormatTypeProperties, and upload it again under its name.",
+        )
+
+    def unfinished(self, row: int) -> DataFileError:
+        """What to say of a text that ends within a row."""
+        if self._undecoded:
+            return DataFileError(
+                f"Not a text in {self.text.encoding.removesuffix('-sig')}: {self._undecoded}.",
+                file=self.name,
+                row=row or None,
                 hint="set Encoding in FileFormatTypeProperties to what the file is written in.",
-            ) from error
-        held = ""
-        if raw:  # a run of escapes, or a carriage return, may go on in the next piece
-            kept = len(piece.rstrip("\r" + text.escape))
-            piece, held = piece[:kept], piece[kept:]
-        lines += piece.count("\n")
-        if escaped is not None:
-            piece = escaped.sub(lambda found: _unescape(found, text), piece)
-        if text.row_separator != "\r":
-            piece = re.sub("\r(?!\n)", _RETURN, piece)
-        if not raw and not piece.endswith(("\r", "\n")):
-            piece += "\n"  # Arrow sees no header in a file of one unfinished line
-        if piece:
-            yield piece.encode()
-        if not raw:
-            return
+            )
+        return DataFileError(
+            f"A value begins with {self.text.quote} and has no end.",
+            file=self.name,
+            row=row or None,
+            hint="close the quote, or set QuoteCharacter and EscapeCharacter as the file has them.",
+        )
+
+
+def _with_order(encoding: str, start: bytes) -> str:
+    """The encoding; without a byte order mark the little end comes first, as on Windows."""
+    marks = _MARKS.get(encoding)
+    return encoding if marks is None or start.startswith(marks) else f"{encoding}-le"
 
 
 def _unescape(found: re.Match[str], text: TextFormat) -> str:

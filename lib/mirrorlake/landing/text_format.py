@@ -7,6 +7,7 @@ are taken as they come in JSON, names without regard to case.
 from __future__ import annotations
 
 import codecs
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ _NAMES = {
 }
 # Endings that text files have; a table's own `fileExtension` is one more.
 _EXTENSIONS = frozenset({"csv", "tsv", "psv", "txt"})
+_CODE_PAGE = re.compile(r"^(ibm0*|windows-)(?=\d{3})")
 _TYPES = {
     "double": pa.float64(),
     "single": pa.float32(),
@@ -129,9 +131,11 @@ def parse_text_format(
 
 def _encoding(name: Any) -> str:
     try:
-        found = codecs.lookup("utf-8" if name is None else name)
+        # The format's names for encodings are not always Python's: IBM00858, UTF-8 without BOM.
+        python = _CODE_PAGE.sub("cp", "utf-8" if name is None else name.lower())
+        found = codecs.lookup(python.removesuffix(" without bom"))
         "".encode(found.name)  # base64 and its like are codecs too, but of bytes
-    except (LookupError, TypeError):
+    except (LookupError, AttributeError, ValueError):
         raise MetadataError(
             f"There is no encoding {name!r}.", file=METADATA, hint="UTF-8 is the default."
         ) from None
