@@ -160,7 +160,10 @@ class TableCycle:
         return _Standing(identity, metadata, snapshot, snapshot.txns.get(identity.app_id, 0))
 
     def _number(self, at: _Standing, listing: Listing) -> None:
+        """Numbers the files; the last applied one is known again in a listing from now on."""
         self._folder = number_files(self._storage, at.identity, at.metadata, listing, at.last)
+        tail = self._folder.numbered.get(at.last) if at.metadata.strategy == BY_TIME else None
+        self._state = replace(self._state, tail=tail_of(tail) if tail else None)
 
     def _recall(self, at: _Standing) -> None:
         """Brings the kept state in line with the table's log, which is always right."""
@@ -313,7 +316,7 @@ class TableCycle:
         self._apply(work)
         snapshot = read_snapshot(self._storage, self._table.table_path)
         note = last_note(self._storage, self._table, snapshot, at.identity.incarnation)
-        published = self._folder.numbered.get(plan.last)
+        published = self._folder.listing.file(plan.files[-1].name)
         self._state = replace(
             state,
             version=note.get("version"),
