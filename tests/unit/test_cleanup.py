@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+
 import pytest
 
 from mirrorlake.errors import SequenceError
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.zone import list_folder
-from mirrorlake.mirror.cleanup import move_applied, move_leftovers
-from mirrorlake.names import PROCESSED, TableName, file_name
+from mirrorlake.mirror.cleanup import move_applied, move_leftovers, sweep
+from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
 from mirrorlake.storage import Storage
 from plans import plan_files
 
@@ -107,3 +110,53 @@ def test_a_file_that_is_gone_by_now_is_no_problem(any_storage: Storage):
     any_storage.delete(f"{FOLDER}/{file_name(1)}")
     move_applied(any_storage, IDENTITY, folder, plan)
     assert (here(any_storage), away(any_storage)) == ([2], [])
+
+
+def where(storage: Storage) -> dict[str, list[str]]:
+    return {
+        folder: [entry.name for entry in storage.list(f"{FOLDER}/{folder}").files]
+        for folder in (PROCESSED, READY_TO_DELETE)
+    }
+
+
+@pytest.mark.promise("LZ-29")
+def test_applied_files_pass_two_folders_by_age_and_others_stay(any_storage: Storage):
+    mine = [file_name(1), file_name(2, ".csv.gz"), f"{3:020d}-any name.csv"]
+    others = [file_name(9), "notes.txt", "x" * 20, "٣" * 20]
+    for name in mine + others:
+        any_storage.write(f"{FOLDER}/{PROCESSED}/{name}", name.encode())
+
+    def sweep_after(**age: float) -> dict[str, list[str]]:
+        now = datetime.now(timezone.utc) + timedelta(**age)
+        sweep(any_storage, IDENTITY.table, last=3, now=now, keep=timedelta(days=7))
+        return where(any_storage)
+
+    everything = {PROCESSED: sorted(mine + others), READY_TO_DELETE: []}
+    assert sweep_after(hours=0) == sweep_after(hours=23) == everything
+    assert sweep_after(hours=25) == {PROCESSED: sorted(others), READY_TO_DELETE: sorted(mine)}
+    assert sweep_after(days=6.9) == {PROCESSED: sorted(others), READY_TO_DELETE: sorted(mine)}
+    any_storage.write(f"{FOLDER}/{READY_TO_DELETE}/mine.txt", b"")
+    assert sweep_after(days=7.1) == {PROCESSED: sorted(others), READY_TO_DELETE: ["mine.txt"]}
+
+
+def test_a_sweep_finishes_what_another_one_began(any_storage: Storage):
+    name = file_name(1)
+    for folder in (PROCESSED, READY_TO_DELETE):
+        any_storage.write(f"{FOLDER}/{folder}/{name}", b"the same")
+    now = datetime.now(timezone.utc) + timedelta(days=2)
+    sweep(any_storage, IDENTITY.table, last=1, now=now, keep=timedelta(days=7))
+    assert where(any_storage) == {PROCESSED: [], READY_TO_DELETE: [name]}
+
+
+def test_many_sweeps_at_once_stand_in_nobodys_way(any_storage: Storage):
+    names = [file_name(number) for number in range(1, 101)]
+    for name in names:
+        any_storage.write(f"{FOLDER}/{PROCESSED}/{name}", b"")
+    now = datetime.now(timezone.utc) + timedelta(days=2)
+
+    def run(_: int) -> None:
+        sweep(any_storage, IDENTITY.table, last=100, now=now, keep=timedelta(days=7))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(run, range(8)))
+    assert where(any_storage) == {PROCESSED: [], READY_TO_DELETE: names}

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from mirrorlake.errors import MetadataError
 from mirrorlake.landing.metadata import (
+    BY_TIME,
+    SEQUENTIAL,
     TableMetadata,
     check_keys_kept,
     declare_keys,
@@ -155,3 +157,194 @@ def test_the_mirror_refuses_keys_that_changed_or_went_away():
     for new in ((), ("other",), ("id", "other")):
         with pytest.raises(MetadataError):
             check_keys_kept(T, ("id",), new)
+
+
+def case_variants(name: str) -> list[str]:
+    return [name, name.lower(), name.upper(), name[0].lower() + name[1:]]
+
+
+@pytest.mark.parametrize("field", case_variants("FileDetectionStrategy"))
+def test_file_detection_strategies(field):
+    assert parse({}).strategy == parse({field: None}).strategy == SEQUENTIAL
+    for value in ("SequentialFileName", "sequentialfilename"):
+        assert parse({field: value}).strategy == SEQUENTIAL
+    for value in ("LastUpdateTimeFileDetection", "LASTUPDATETIMEFILEDETECTION"):
+        assert parse({field: value}).strategy == BY_TIME
+    for value in ("", "Sequential", "LastUpdateTime", 1, True, [], {}):
+        with pytest.raises(MetadataError, match="fileDetectionStrategy is") as caught:
+            parse({field: value})
+        assert caught.value.file == METADATA
+
+
+@pytest.mark.parametrize("field", case_variants("FileFormat"))
+def test_file_formats(field):
+    assert not parse({}).text.declared
+    assert not parse({field: "Parquet"}).text.declared
+    for value in ("CSV", "csv", "DelimitedText", "delimitedtext"):
+        assert parse({field: value}).text.declared
+    for value in ("", "JSON", "text", 0, ["CSV"]):
+        with pytest.raises(MetadataError, match="fileFormat is"):
+            parse({field: value})
+
+
+@pytest.mark.parametrize("field", case_variants("FileExtension"))
+def test_file_extensions(field):
+    assert parse({field: ".DAT"}).text.extensions == parse({field: "dat"}).text.extensions
+    assert parse({field: "dat"}).text.extensions - parse({}).text.extensions == {"dat"}
+    for value in (None, "", "csv", "parquet", ".Parquet"):  # Parquet stays what it is
+        assert parse({field: value}).text.extensions == parse({}).text.extensions
+    for value in (1, True, ["dat"]):
+        with pytest.raises(MetadataError, match="fileExtension is"):
+            parse({field: value})
+
+
+# Each property: where it is kept, its default, what it may be, what not.
+TEXT = {
+    "RowSeparator": ("row_separator", "\r\n", ["\r\n", "\n", "\r"], ["", "\\n", "\n\r", ";", 10]),
+    "ColumnSeparator": ("separator", ",", [",", ";", "|", "\t"], ["", "||", ":", " ", "\\t", 1]),
+    "QuoteCharacter": ("quote", '"', ['"', "'", ""], ["`", '""', "\\", False]),
+    "EscapeCharacter": ("escape", "\\", ["\\", "/", '"', ""], ["'", "\\\\", "^", 0]),
+    "NullValue": ("null", "", ["", "NULL", "\\N", "n/a"], [0, False, [], ["NULL"]]),
+}
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_text_properties(name):
+    attribute, default, allowed, refused = TEXT[name]
+
+    def read(property_name, value):
+        properties = {property_name: value}
+        found = parse({"fileFormattypePROPERTIES": properties}).text
+        return getattr(found, attribute)
+
+    assert getattr(parse({}).text, attribute) == read(name, None) == default
+    for spelled in case_variants(name):
+        assert [read(spelled, value) for value in allowed] == allowed
+    for value in refused:
+        with pytest.raises(MetadataError, match=f"{name} is") as caught:
+            read(name, value)
+        assert caught.value.file == METADATA
+
+
+def test_the_first_row_is_a_header():
+    for name in case_variants("FirstRowAsHeader"):
+        parse({"FileFormatTypeProperties": {name: True}})
+        parse({name: True})
+        for value in (False, None, "true", 1, 0):
+            for document in ({"FileFormatTypeProperties": {name: value}}, {name: value}):
+                with pytest.raises(MetadataError, match="FirstRowAsHeader must be true"):
+                    parse(document)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        (None, "utf-8-sig"),
+        ("UTF-8", "utf-8-sig"),
+        ("utf8", "utf-8-sig"),
+        ("UTF-8 without BOM", "utf-8-sig"),
+        ("UTF-16", "utf-16"),
+        ("UTF-16BE", "utf-16-be"),
+        ("UTF-32", "utf-32"),
+        ("UTF-32BE", "utf-32-be"),
+        ("US-ASCII", "ascii"),
+        ("UTF-7", "utf-7"),
+        ("BIG5", "big5"),
+        ("EUC-JP", "euc_jp"),
+        ("GB18030", "gb18030"),
+        ("SHIFT-JIS", "shift_jis"),
+        ("ISO-2022-KR", "iso2022_kr"),
+        ("ISO-8859-15", "iso8859-15"),
+        ("CP866", "cp866"),
+        ("IBM037", "cp037"),
+        ("IBM00858", "cp858"),
+        ("IBM01140", "cp1140"),
+        ("IBM737", "cp737"),
+        ("WINDOWS-874", "cp874"),
+        ("WINDOWS-1252", "cp1252"),
+    ],
+)
+def test_encodings_by_the_formats_names(name, codec):
+    assert parse({"FileFormatTypeProperties": {"encoding": name}}).text.encoding == codec
+
+
+@pytest.mark.parametrize(
+    "name", ["", "UTF-9", "base64", "rot13", "undefined", "a\0b", "\ud800", 8, True, ["UTF-8"], {}]
+)
+def test_encodings_that_are_none(name):
+    with pytest.raises(MetadataError, match="no encoding") as caught:
+        parse({"FileFormatTypeProperties": {"Encoding": name}})
+    assert caught.value.file == METADATA
+
+
+TYPES = {
+    "Boolean": "boolean", "ByteArray": "binary", "DateTime": "timestamp", "Double": "double",
+    "IDate": "date", "Int16": "short", "Int32": "integer", "Int64": "long", "ITime": "string",
+    "Single": "float", "String": "string",
+}  # fmt: skip
+
+
+def test_declared_columns_keep_their_order_and_have_a_type_in_the_table():
+    for spelled in (str, str.upper, str.lower):
+        columns = [
+            {spelled("Name"): f"c {kind}", spelled("DataType"): spelled(kind), "IsNullable": flag}
+            for kind, flag in zip(TYPES, [True, False, None] * 4, strict=False)
+        ]
+        found = parse({spelled("SchemaDefinition"): {spelled("Columns"): columns}})
+        assert found.table_columns == {f"c {kind}": table for kind, table in TYPES.items()}
+        assert list(found.columns) == [f"c {kind}" for kind in TYPES]
+    assert parse({"SchemaDefinition": None}).columns == parse({}).columns == {}
+    assert parse({"SchemaDefinition": {"Columns": []}}).columns == {}
+
+
+GOOD_COLUMN = {"Name": "a", "DataType": "String"}
+
+
+@pytest.mark.parametrize(
+    ("definition", "says"),
+    [
+        ([], "SchemaDefinition"),
+        ("Columns", "SchemaDefinition"),
+        ({}, "SchemaDefinition.Columns"),
+        ({"Columns": None}, "SchemaDefinition.Columns"),
+        ({"Columns": {"a": "String"}}, "SchemaDefinition.Columns"),
+        ({"Columns": ["a"]}, "a column of SchemaDefinition"),
+        ({"Columns": [{}]}, "SchemaDefinition.Columns"),
+        ({"Columns": [GOOD_COLUMN | {"Name": ""}]}, "SchemaDefinition.Columns"),
+        ({"Columns": [GOOD_COLUMN | {"Name": 1}]}, "SchemaDefinition.Columns"),
+        ({"Columns": [GOOD_COLUMN, GOOD_COLUMN | {"Name": "A"}]}, "SchemaDefinition.Columns"),
+        ({"Columns": [GOOD_COLUMN | {"name": "b"}]}, "twice"),
+        ({"Columns": [{"Name": "a"}]}, "DataType of 'a'"),
+        ({"Columns": [GOOD_COLUMN | {"DataType": 4}]}, "DataType of 'a'"),
+        ({"Columns": [GOOD_COLUMN | {"DataType": "Int8"}]}, "no data type 'Int8'"),
+        ({"Columns": [GOOD_COLUMN | {"DataType": ""}]}, "no data type ''"),
+        ({"Columns": [GOOD_COLUMN | {"IsNullable": "yes"}]}, "IsNullable of 'a'"),
+        ({"Columns": [GOOD_COLUMN | {"IsNullable": 1}]}, "IsNullable of 'a'"),
+    ],
+)
+def test_schema_definitions_that_make_no_sense(definition, says):
+    with pytest.raises(MetadataError, match=says) as caught:
+        parse({"SchemaDefinition": definition})
+    assert caught.value.file == METADATA
+
+
+def test_properties_that_are_no_object_or_occur_twice():
+    for properties in ([], "x", 1, True):
+        with pytest.raises(MetadataError, match="FileFormatTypeProperties is not"):
+            parse({"FileFormatTypeProperties": properties})
+    with pytest.raises(MetadataError, match="twice"):
+        parse({"FileFormatTypeProperties": {"NullValue": "", "nullvalue": ""}})
+
+
+@pytest.mark.promise("LZ-06")
+def test_adding_keys_keeps_every_other_field_as_it_was(any_storage: Storage):
+    kept = {
+        "FileFormat": "CSV",
+        "fileformattypeproperties": {"columnSEPARATOR": "|", "unknown": [1]},
+        "SchemaDefinition": {"Columns": [GOOD_COLUMN]},
+        "somebody's own": {"x": None},
+    }
+    any_storage.write_json(PATH, kept)
+    found = declare_keys(any_storage, T, ("a",))
+    assert (found.keys, found.text.separator, found.columns) == (("a",), "|", {"a": "String"})
+    assert any_storage.read_json(PATH) == {"keyColumns": ["a"]} | kept

@@ -156,3 +156,20 @@ def test_names_order_as_their_numbers(number):
 )  # fmt: skip
 def test_other_files_have_no_number(name):
     assert file_number(name) is None
+
+
+@given(
+    st.integers(0, 10**20 - 1),
+    st.sampled_from([".csv", ".txt", ".TSV", ".dat", ".parquet"]),
+    st.sampled_from([".gz", ".gzip", ".zst", ".ZSTD", ".snappy", ".Gz"]),
+)
+def test_a_second_ending_may_be_a_compressions(number, extension, compression):
+    assert file_number(file_name(number, extension + compression)) == number
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [".csv.gz.gz", ".csv.tmp", ".csv.", ".csv.gz.tmp", ".csv.bz2", "..gz", ".csv.gz\n", ".c-v"],
+)
+def test_other_second_endings_make_no_data_file(ending):
+    assert file_number(f"{1:020d}{ending}") is None

@@ -108,7 +108,9 @@ def test_no_rows_still_show_their_columns() -> None:
 
 
 def line(name: str, error: dict[str, object] | None = None) -> TableStatus:
-    return TableStatus(name, "s", "Failed" if error else "Replicating", 3, 1, 0, 0, None, None, 9.5, error)
+    return TableStatus(
+        name, "s", "Failed" if error else "Replicating", 3, 1, 0, 0, None, None, 9.5, error
+    )
 
 
 def test_a_status_leaves_out_what_changes_from_run_to_run() -> None:

@@ -232,3 +232,102 @@ def test_any_document_reads_back(document):
     data = to_json(document)
     data.decode()  # valid UTF-8, whatever is in it
     assert json.loads(data) == document
+
+
+def fill(storage: Storage, folder: str) -> list[str]:
+    paths = [f"{folder}/{name}" for name in ("_delta_log/0.json", "a b/part=1/f #1%", "z")]
+    for path in paths:
+        storage.write(path, path.encode())
+    return paths
+
+
+def test_files_below_are_all_files_with_their_paths(any_storage: Storage):
+    paths = fill(any_storage, "t/x")
+    any_storage.write("t/xy", b"beside it")
+    assert any_storage.files_below("t/x") == tuple(sorted(paths))
+    assert any_storage.files_below("nowhere") == ()
+
+
+@pytest.mark.parametrize("target", ["moved", "deep/er/moved"])
+def test_a_folder_moves_whole(any_storage: Storage, target: str):
+    paths = fill(any_storage, "t/x")
+    any_storage.write("t/xy", b"beside it")
+    assert any_storage.move_folder("t/x", target)
+    assert any_storage.files_below("t/x") == ()
+    assert any_storage.list("t").folders == ()
+    moved = {path: any_storage.read(path) for path in any_storage.files_below(target)}
+    assert moved == {target + path[3:]: path.encode() for path in paths}
+    assert any_storage.read("t/xy") == b"beside it"
+
+
+def test_a_folder_never_moves_over_another(any_storage: Storage):
+    fill(any_storage, "a")
+    any_storage.write("b/f", b"b")
+    before = any_storage.files_below("")
+    assert not any_storage.move_folder("a", "b")
+    assert not any_storage.move_folder("nowhere", "c")
+    assert any_storage.files_below("") == before
+
+
+def test_a_folder_moves_on_after_it_was_cut_short_or_not_at_all(any_storage: Storage):
+    """Nobody sees a table twice, or half a table: its log comes last and goes first."""
+    fill(any_storage, "a")
+    seen: list[tuple[bool, bool]] = []
+    delete = Storage.delete
+
+    def watch(self: Storage, path: str) -> None:
+        logs = (self.exists("a/_delta_log/0.json"), self.exists("b/_delta_log/0.json"))
+        seen.append(logs)
+        delete(self, path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Storage, "delete", watch)
+        assert any_storage.move_folder("a", "b")
+    if any_storage.local is None:
+        assert seen == [(True, True), (False, True), (False, True)]
+    assert len(any_storage.files_below("b")) == 3
+
+
+def test_a_folder_is_deleted_with_all_in_it(any_storage: Storage):
+    fill(any_storage, "t/x")
+    any_storage.write("t/xy", b"beside it")
+    any_storage.delete_folder("t/x")
+    any_storage.delete_folder("t/x")
+    any_storage.delete_folder("nowhere")
+    assert any_storage.files_below("") == ("t/xy",)
+
+
+def test_touch_makes_now_the_moment_and_no_file(any_storage: Storage):
+    any_storage.write("f", b"content")
+    if any_storage.local is not None:
+        os.utime(any_storage.local / "f", (0, 0))
+    any_storage.touch("f")
+    any_storage.touch("nothing")
+    (entry,) = any_storage.list("").files
+    assert datetime.now(timezone.utc) - entry.modified < timedelta(minutes=1)
+    assert any_storage.read("f") == b"content"
+
+
+def test_create_without_its_folder_does_nothing_where_there_are_folders(any_storage: Storage):
+    made = any_storage.create("gone/f", b"1", make_folder=False)
+    assert made == any_storage.exists("gone/f") == (any_storage.local is None)
+    if any_storage.local is not None:
+        assert not (any_storage.local / "gone").exists()
+    any_storage.write("here/other", b"")
+    assert any_storage.create("here/f", b"first", make_folder=False)
+    assert not any_storage.create("here/f", b"second", make_folder=False)
+    assert any_storage.read("here/f") == b"first"
+    assert [entry.name for entry in any_storage.list("here").files] == ["f", "other"]
+
+
+def test_of_many_creators_without_a_folder_one_wins(any_storage: Storage):
+    any_storage.write("here/other", b"")
+
+    def create(number: int) -> bool:
+        return any_storage.create("here/f", b"%d" % number, make_folder=False)
+
+    with ThreadPoolExecutor(16) as pool:
+        results = list(pool.map(create, range(64)))
+    assert sum(results) == 1
+    assert any_storage.read("here/f") == b"%d" % results.index(True)
+    assert [entry.name for entry in any_storage.list("here").files] == ["f", "other"]

@@ -6,6 +6,7 @@ Applied files lie in `_ProcessedFiles` first, where a slow publisher can still f
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from mirrorlake.errors import SequenceError
@@ -25,10 +26,16 @@ def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Pla
     Raises:
         SequenceError: a number was used twice.
     """
-    for number, entry in sorted(folder.numbered.items()):
-        # The predecessor has lain there all the time: nobody can have reused its number.
-        if plan.first - 1 <= number < plan.last:
-            _move(storage, identity, number, entry)
+    # By the plan's names: where files have no numbers of their own, the folder may count another
+    # way, and would send away what nobody applied. What was replaced meanwhile stays, too.
+    listed = {entry.name: entry for entry in folder.listing.files}
+    here = {entry.name: entry for entry in storage.list(identity.table.folder).files}
+    numbers = {name: number for name, number in plan.numbers.items() if number < plan.last}
+    if before := folder.numbered.get(plan.first - 1):
+        numbers[before.name] = plan.first - 1
+    for name, number in sorted(numbers.items(), key=lambda item: item[1]):
+        if name in here and here[name] == listed.get(name):
+            _move(storage, identity, number, here[name])
 
 
 def move_leftovers(storage: Storage, identity: Identity, folder: Folder, last: int) -> None:
@@ -90,9 +97,10 @@ def sweep(storage: Storage, table: TableName, *, last: int, now: datetime, keep:
     """
     for entry in storage.list(f"{table.folder}/{PROCESSED}").files:
         if _is_applied(entry, last) and now - entry.modified >= keep * _IN_PROCESSED:
-            name = f"{table.folder}/{READY_TO_DELETE}/{entry.name}"
-            if not storage.rename(f"{table.folder}/{PROCESSED}/{entry.name}", name):
-                storage.delete(f"{table.folder}/{PROCESSED}/{entry.name}")
+            source = f"{table.folder}/{PROCESSED}/{entry.name}"
+            with suppress(FileNotFoundError):  # another mirror sweeps, too
+                if not storage.rename(source, f"{table.folder}/{READY_TO_DELETE}/{entry.name}"):
+                    storage.delete(source)
     for entry in storage.list(f"{table.folder}/{READY_TO_DELETE}").files:
         if _is_applied(entry, last) and now - entry.modified >= keep:
             storage.delete(f"{table.folder}/{READY_TO_DELETE}/{entry.name}")

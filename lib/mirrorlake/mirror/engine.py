@@ -37,13 +37,14 @@ from mirrorlake.mirror.state import (
     TableState,
     TableStatus,
     failed,
+    is_told_running,
     load_states,
     save_states,
     tail_of,
 )
 from mirrorlake.mirror.steps import StepListener, ignore
 from mirrorlake.mirror.table_cycle import TableCycle
-from mirrorlake.names import IDENTITY, METADATA, MONITORING, SCHEMA_SUFFIX, ZONE, TableName
+from mirrorlake.names import IDENTITY, METADATA, SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.storage import Entry, Listing, Storage
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Engine:
         self._on_step = on_step
         self._stop = stop or Event()
         self._controls: dict[str, Control] = {}
+        self._purged: datetime | None = None
 
     def run_cycle(self, only: TableName | None = None) -> Report:
         """Applies what is pending, one commit a table (and one more where a crash left a plan).
@@ -99,15 +101,15 @@ class Engine:
         states = dict(kept or {})
         found: list[TableName | BadFolder] = [only] if only else list(find_tables(self._storage))
         dropped: tuple[TableName, ...] = ()
-        if only is None:
-            if kept is None:
-                states = rebuild_states(self._storage, delta_tables(self._storage))
-            dropped = follow_folders(self._storage, states, found)
-            purge_dropped(self._storage, keep=timedelta(days=self._options.keep_dropped_days))
-        elif self._storage.list(only.folder) == Listing((), ()):
+        if only is not None and self._storage.list(only.folder) == Listing((), ()):
             raise TableNotFoundError(
                 f"There is no folder for {only} in the landing zone.", hint="publish it first."
             )
+        if kept is None:  # of all tables, or else the drops of the others would go unseen
+            states = rebuild_states(self._storage, delta_tables(self._storage))
+        if only is None:
+            dropped = follow_folders(self._storage, states, found)
+            self._purge(bool(dropped))
         schemas = set(self._storage.list(ZONE).folders)
         self._controls = read_controls(self._storage)
 
@@ -132,7 +134,7 @@ class Engine:
             done = pool.map(run, busy)
             finished = [line or next(done) for line in lines]
         states |= {folder: state for folder, state, _ in finished}
-        if states != kept or not self._storage.exists(f"{MONITORING}/tables.json"):
+        if states != kept or not is_told_running(self._storage):
             save_states(self._storage, states)
         return Report(
             tuple(status for _, _, status in finished), tuple(str(table) for table in dropped)
@@ -141,6 +143,14 @@ class Engine:
     def close(self) -> None:
         """Says in the monitoring files that nobody mirrors any more."""
         save_states(self._storage, load_states(self._storage) or {}, replicator=STOPPED)
+
+    def _purge(self, at_once: bool) -> None:
+        """Once a day, and after every drop, deletes for good what was dropped long ago."""
+        keep = timedelta(days=self._options.keep_dropped_days)
+        now = datetime.now(timezone.utc)
+        if at_once or self._purged is None or now - self._purged >= min(keep, timedelta(days=1)):
+            purge_dropped(self._storage, keep=keep)
+            self._purged = now
 
     def _spark(self) -> SparkSession:
         with self._spark_lock:

@@ -6,6 +6,8 @@ renamed, that its table moves along with all it has; copied, that the copy start
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError
 from mirrorlake.landing.identity import Identity, read_identity, renew_identity
@@ -67,7 +69,8 @@ def _follow_rename(
     if old in present and _lives(storage, before, identity.incarnation):
         renew_identity(storage, table)
     elif storage.move_folder(before.table_path, table.table_path):
-        del states[old]
+        # Kept under the new name, so that a copy of the renamed folder is known as one.
+        states[table.folder] = replace(states.pop(old), schema=table.schema, name=table.name)
 
 
 def _lives(storage: Storage, table: TableName, incarnation: str) -> bool:

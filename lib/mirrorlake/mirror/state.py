@@ -158,10 +158,21 @@ class Report:
 
 def load_states(storage: Storage) -> dict[str, TableState] | None:
     """The kept states by the table's folder; None if there are none of a known format."""
-    document = storage.read_json(_PATH)
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        return None
-    return {folder: TableState(**entry) for folder, entry in document["tables"].items()}
+    try:
+        document = storage.read_json(_PATH)
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            return None
+        return {folder: TableState(**entry) for folder, entry in document["tables"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None  # broken: it is a cache, and can be made again
+
+
+def is_told_running(storage: Storage) -> bool:
+    """Whether the monitoring files are there, and say that the mirror is running."""
+    try:
+        return bool(storage.read_json(f"{MONITORING}/replicator.json") == {"status": RUNNING})
+    except ValueError:
+        return False
 
 
 def save_states(

@@ -165,7 +165,10 @@ class TableCycle:
         return _Standing(identity, metadata, snapshot, snapshot.txns.get(identity.app_id, 0))
 
     def _number(self, at: _Standing, listing: Listing) -> None:
+        """Numbers the files; the last applied one is known again in a listing from now on."""
         self._folder = number_files(self._storage, at.identity, at.metadata, listing, at.last)
+        tail = self._folder.numbered.get(at.last) if at.metadata.strategy == BY_TIME else None
+        self._state = replace(self._state, tail=tail_of(tail) if tail else None)
 
     def _recall(self, at: _Standing) -> None:
         """Brings the kept state in line with the table's log, which is always right."""
@@ -346,7 +349,7 @@ class TableCycle:
         self._apply(work)
         before = at.snapshot.version if at.snapshot else -1
         version = committed_version(self._storage, self._table, before, work.note)
-        published = self._folder.numbered.get(plan.last)
+        published = self._folder.listing.file(plan.files[-1].name)
         self._state = replace(
             state,
             version=version,

@@ -36,12 +36,14 @@ def watch(
     """
     pause = interval
     before: Report | None = None
-    while True:
-        report = engine.run_cycle(only)
-        on_report(report)
-        busy = before is None or report.progress != before.progress
-        pause = interval if busy else min(pause * _SLOWER, max(interval, longest))
-        before = report
-        if stop.wait(pause):
-            engine.close()
-            return report
+    try:
+        while True:
+            report = engine.run_cycle(only)
+            on_report(report)
+            busy = before is None or report.progress != before.progress
+            pause = interval if busy else min(pause * _SLOWER, max(interval, longest))
+            before = report
+            if stop.wait(pause):
+                return report
+    finally:
+        engine.close()

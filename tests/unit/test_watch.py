@@ -1,0 +1,117 @@
+"""Cycle after cycle: the pauses between, the stop, and what the monitoring files say meanwhile."""
+
+from __future__ import annotations
+
+from threading import Event
+from typing import Any
+
+import pytest
+
+from mirrorlake.errors import TableNotFoundError
+from mirrorlake.mirror.engine import Engine, status_of
+from mirrorlake.mirror.state import Report, TableState, load_states, save_states
+from mirrorlake.mirror.watch import watch
+from mirrorlake.names import TableName
+from mirrorlake.storage import Storage
+
+REPLICATOR = "Files/Monitoring/replicator.json"
+
+
+def report(last: int, backlog: int = 0) -> Report:
+    state = TableState(None, "t", last_file=last)
+    line = status_of(state, None)
+    return Report((type(line)(**{**vars(line), "backlog_files": backlog}),))
+
+
+class ScriptedEngine(Engine):
+    """Reports what it is told to; all else is the engine's own."""
+
+    def __init__(self, storage: Storage, script: list[Report | Exception]) -> None:
+        super().__init__(storage, lambda: pytest.fail("Spark was asked for"))
+        self.script = script
+
+    def run_cycle(self, only: TableName | None = None) -> Report:
+        """The next report of the script."""
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+
+class CountedPauses(Event):
+    """An event that is set after so many pauses, and does not wait for them."""
+
+    def __init__(self, pauses: int) -> None:
+        super().__init__()
+        self.left = pauses
+        self.waited: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Notes the pause."""
+        assert timeout is not None
+        self.waited.append(timeout)
+        self.left -= 1
+        return self.left == 0
+
+
+def pauses(storage: Storage, script: list[Report], **options: Any) -> list[float]:
+    stop, heard = CountedPauses(len(script)), []
+    engine = ScriptedEngine(storage, list(script))
+    last = watch(engine, stop, on_report=heard.append, **options)
+    assert (heard, last) == (script, script[-1])
+    assert storage.read_json(REPLICATOR) == {"status": "Stopped"}
+    return stop.waited
+
+
+def test_pauses_grow_while_nothing_happens_and_shrink_when_something_does(storage: Storage):
+    quiet, busy = report(1), report(2)
+    waited = pauses(storage, [quiet] * 4 + [busy] * 3, interval=10)
+    assert waited == [10, 15, 22.5, 33.75, 10, 15, 22.5]
+    backlog = [report(1), report(1, backlog=1), report(1, backlog=1), Report((), ("t",))]
+    assert pauses(storage, backlog, interval=10) == [10, 10, 15, 10]
+
+
+def test_no_pause_is_longer_than_the_longest_or_the_interval(storage: Storage):
+    assert pauses(storage, [report(1)] * 5, interval=10, longest=20) == [10, 15, 20, 20, 20]
+    assert pauses(storage, [report(1)] * 3, interval=90, longest=60) == [90, 90, 90]
+
+
+def test_a_stop_that_came_before_still_lets_one_cycle_end(storage: Storage):
+    stop = Event()
+    stop.set()
+    assert watch(ScriptedEngine(storage, [report(3)]), stop) == report(3)
+
+
+def test_a_cycle_that_fails_ends_the_watch_and_says_so(storage: Storage):
+    engine = ScriptedEngine(storage, [report(1), TableNotFoundError("gone")])
+    stop = CountedPauses(9)
+    with pytest.raises(TableNotFoundError, match="gone"):
+        watch(engine, stop)
+    assert stop.waited == [5]
+    assert storage.read_json(REPLICATOR) == {"status": "Stopped"}
+
+
+def test_who_mirrors_again_is_running_again(any_storage: Storage):
+    state = {"x": TableState(None, "x", rows=3)}
+    save_states(any_storage, state)
+    engine = Engine(any_storage, lambda: pytest.fail("Spark was asked for"))
+    engine.close()
+    assert load_states(any_storage) == state
+    assert any_storage.read_json(REPLICATOR) == {"status": "Stopped"}
+    assert any_storage.exists("Files/Monitoring/tables.json")
+    engine.run_cycle()
+    engine.close()
+    engine.run_cycle()  # nothing changed, but somebody mirrors
+    assert any_storage.read_json(REPLICATOR) == {"status": "Running"}
+
+
+def test_no_table_is_begun_after_the_stop(storage: Storage):
+    for name in "abc":
+        storage.write(f"Files/LandingZone/{name}/{1:020d}.parquet", b"not looked at")
+    stop = Event()
+    stop.set()
+    found = Engine(storage, lambda: pytest.fail("Spark was asked for"), stop=stop).run_cycle()
+    assert [(t.name, t.state, t.backlog_files) for t in found.tables] == [
+        (name, "Initialized", 1) for name in "abc"
+    ]
+    assert found.failed == ()
