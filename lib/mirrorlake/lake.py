@@ -22,6 +22,9 @@ from mirrorlake.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from mirrorlake.lint.findings import LintReport
+    from mirrorlake.lint.table import FileListener
+
 
 class Lake:
     """One lake.
@@ -113,6 +116,17 @@ class Lake:
     def status(self) -> Report:
         """How each table stands, from a listing and the kept state; needs no Spark."""
         return status_report(self.storage)
+
+    def lint(
+        self,
+        table: str | TableName | None = None,
+        *,
+        on_file: FileListener = lambda _table, _done, _total: None,
+    ) -> LintReport:
+        """Checks the landing zone, or one table of it; reads only, needs no Spark; see `lint`."""
+        from mirrorlake.lint.zone import lint_zone
+
+        return lint_zone(self.storage, None if table is None else _named(table), on_file=on_file)
 
     def tables(self) -> list[TableName]:
         """The Delta tables of the lake, ordered by name."""
