@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mirrorlake.lint.rules import BY_ID, Severity
+from mirrorlake.lint.rule import Severity
+from mirrorlake.lint.rules import BY_ID
 from mirrorlake.tabular import Shown, html_table
 
 

@@ -6,34 +6,7 @@ rows that it never sees; a warning is what works, but hardly as its author meant
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-
-
-class Severity(str, Enum):
-    """How bad it is; only errors make the command's exit status 1."""
-
-    ERROR = "error"
-    WARNING = "warning"
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One row.
-
-    Attributes:
-        id: its name, for good.
-        what: what is found, as one sentence.
-        why: what comes of it.
-        fix: what to do, in the imperative.
-    """
-
-    id: str
-    severity: Severity
-    what: str
-    why: str
-    fix: str
-
+from mirrorlake.lint.rule import Rule, Severity
 
 _ERROR, _WARNING = Severity.ERROR, Severity.WARNING
 
@@ -119,6 +92,13 @@ RULES: tuple[Rule, ...] = (
         "There is a Delta table of the folder's name that no mirror made.",
         "The mirror never overwrites somebody else's table.",
         "Rename the folder, or move that table away.",
+    ),
+    Rule(
+        "folder-unreadable",
+        _ERROR,
+        "A folder, or the log of its Delta table, can't be read.",
+        "Nothing more can be said of the table, and no mirror gets further.",
+        "Look at what the message names, and lint again.",
     ),
     # _metadata.json
     Rule(

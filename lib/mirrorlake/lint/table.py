@@ -23,7 +23,7 @@ from mirrorlake.mirror.apply import is_of_another_life
 from mirrorlake.mirror.numbering import number_files
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.names import IDENTITY, METADATA, TableName
-from mirrorlake.storage import Entry, Storage
+from mirrorlake.storage import Entry, Listing, Storage
 
 _READERS = 8
 _AT_ONCE = 64  # files, so that what is known of them stays small
@@ -66,11 +66,17 @@ class TableLint:
         self._now = now
         self._on_file = on_file
         self._finding = partial(finding, table=str(table))
-        self._listing = storage.list(table.folder)
+        self._listing = Listing((), ())
         self.files = 0
 
     def run(self) -> Iterator[Finding]:
-        """All findings, the folder's before its files'."""
+        """All findings, the folder's before its files'.
+
+        Raises:
+            OSError: the folder can't be read.
+            ValueError: the log of its Delta table is broken.
+        """
+        self._listing = self._storage.list(self._table.folder)
         if not self._listing.files and not self._listing.folders:
             yield self._finding("folder-empty", "The folder is empty.")
             return

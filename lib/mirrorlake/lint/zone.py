@@ -52,7 +52,12 @@ def lint_zone(
     files = 0
     for table in good:
         lint = TableLint(storage, table, now, on_file)
-        findings += lint.run()
+        try:
+            for found in lint.run():
+                findings.append(found)
+        except (OSError, ValueError) as error:  # the other tables are looked at all the same
+            text = f"Not readable: {error}."
+            findings.append(finding("folder-unreadable", text, table=str(table)))
         files += lint.files
     return LintReport(tuple(findings), len(good), files)
 
