@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 
 from mirrorlake.landing.identity import Identity, ensure_identity
 from mirrorlake.landing.published import Partner
-from mirrorlake.mirror.plan import make_plan
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, KEYS_PROPERTY
 from mirrorlake.names import IDENTITY, METADATA, PARTNER_EVENTS, ZONE, TableName, file_name
 from mirrorlake.storage import Storage
+from plans import plan_files
 
 T = TableName(None, "t")
 KEYED = {"keyColumns": ["id"]}
@@ -74,7 +74,7 @@ class Zone:
         identity = self.identify(table)
         if last:
             planned = names or [file_name(n) for n in range(1, last + 1)]
-            make_plan(self.storage, identity, last - len(planned) + 1, planned)
+            plan_files(self.storage, identity, last - len(planned) + 1, planned)
         properties = {
             KEYS_PROPERTY: json.dumps(list(keys)),
             INCARNATION_PROPERTY: identity.incarnation,
