@@ -16,7 +16,6 @@ such tables, so its own is plain. Parts:
 from __future__ import annotations
 
 import os
-import resource
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from bench_data import (
     collapsed,
     copy_tree,
     initial_files,
+    peak_mib,
     rows,
     timed,
     write_files,
@@ -335,5 +335,4 @@ def tests_path() -> dict[str, str]:
 if __name__ == "__main__":
     get_spark("batch")
     assert not Lake(sys.argv[1]).mirror().failed
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f'{{"peak_mib": {peak:.1f}}}')
+    print(f'{{"peak_mib": {peak_mib():.1f}}}')
