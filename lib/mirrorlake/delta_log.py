@@ -98,6 +98,12 @@ def delta_tables(storage: Storage) -> list[TableName]:
     return sorted(found, key=lambda table: (table.schema or "", table.name))
 
 
+def versions(storage: Storage, table_path: str) -> list[int]:
+    """The versions whose commits the log still has, rising."""
+    names = (entry.name for entry in storage.list(f"{table_path}/_delta_log").files)
+    return sorted(int(name[:20]) for name in names if re.fullmatch(r"\d{20}\.json", name))
+
+
 def read_commit_info(storage: Storage, table_path: str, version: int) -> dict[str, Any]:
     """The `commitInfo` of one version; empty if the log no longer holds it."""
     try:

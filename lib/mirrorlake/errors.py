@@ -76,6 +76,10 @@ class SequenceError(MirrorlakeError):
     """A file number that is used twice, out of range, or changed after it was planned."""
 
 
+class BusyError(MirrorlakeError):
+    """Another process works on the same thing."""
+
+
 class TableNotFoundError(MirrorlakeError):
     """No such table in the lake."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,13 @@ from mirrorlake.delta_log import delta_tables
 from mirrorlake.lake_table import LakeTable
 from mirrorlake.landing.published import Partner
 from mirrorlake.landing.publisher import Publisher
+from mirrorlake.mirror import control
 from mirrorlake.mirror.drops import undrop
 from mirrorlake.mirror.engine import Engine, status_report
+from mirrorlake.mirror.ledger import Ledger, read_ledger
 from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.mirror.quarantine import read_quarantine
+from mirrorlake.mirror.replay import replay, reseed
 from mirrorlake.mirror.state import Report
 from mirrorlake.mirror.steps import StepListener, ignore
 from mirrorlake.names import ZONE, TableName
@@ -110,9 +115,43 @@ class Lake:
         """Brings back a table that was dropped with its folder in the last days; see `drops`."""
         undrop(self.storage, _named(table))
 
-    def status(self) -> Report:
-        """How each table stands, from a listing and the kept state; needs no Spark."""
-        return status_report(self.storage)
+    def pause(self, table: str | TableName) -> None:
+        """Applies no further files of a table until it is resumed."""
+        control.pause(self.storage, _named(table))
+
+    def resume(self, table: str | TableName) -> None:
+        """Lets a paused table go on."""
+        control.resume(self.storage, _named(table))
+
+    def skip(self, table: str | TableName, number: int) -> None:
+        """Passes over a file that can't be applied, or that never comes."""
+        control.skip(self.storage, _named(table), number)
+
+    def replay(
+        self, table: str | TableName, first: int, last: int | None = None, *, as_is: bool = False
+    ) -> tuple[str, ...]:
+        """Publishes applied files once more; see `mirror.replay`."""
+        return replay(self.storage, _named(table), first, last, as_is=as_is)
+
+    def reseed(self, table: str | TableName, files: Iterable[Path] = ()) -> None:
+        """Lets the next cycle build a table anew; see `mirror.replay`."""
+        reseed(self.storage, _named(table), files)
+
+    def ledger(self, table: str | TableName) -> Ledger:
+        """Which files were applied, when, and as what; needs no Spark."""
+        return read_ledger(self.storage, _named(table))
+
+    def quarantine(self, table: str | TableName | None = None) -> DataFrame:
+        """The rows and files that were passed over, of one table or of all."""
+        return read_quarantine(self.spark, self.storage, None if table is None else _named(table))
+
+    def status(self, *, rebuild: bool = False) -> Report:
+        """How each table stands, from a listing and the kept state; needs no Spark.
+
+        Args:
+            rebuild: whether the kept state is read anew from the tables' own logs.
+        """
+        return status_report(self.storage, rebuild=rebuild)
 
     def tables(self) -> list[TableName]:
         """The Delta tables of the lake, ordered by name."""

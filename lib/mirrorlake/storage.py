@@ -80,7 +80,7 @@ class Storage:
     def list(self, folder: str) -> Listing:
         """The files and folders directly in a folder; both empty if there is no such folder."""
         if self.local is not None:
-            return self._list_local(self.local / folder)
+            return self._list_local(self.path(folder))
         found = obstore.list_with_delimiter(self._store, folder)
         folders = sorted(p.rstrip("/").rpartition("/")[2] for p in found["common_prefixes"])
         files = [
@@ -90,7 +90,7 @@ class Storage:
         return Listing(tuple(folders), tuple(sorted(files, key=lambda entry: entry.name)))
 
     @staticmethod
-    def _list_local(folder: Path) -> Listing:
+    def _list_local(folder: str) -> Listing:
         # obstore refuses a whole listing for one name with a control character in it.
         folders: list[str] = []
         files: list[Entry] = []

@@ -9,7 +9,14 @@ import pytest
 
 from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.runs import bench
-from mirrorlake.runs.bench import BenchResult, bench_names, compare, run_bench, run_script
+from mirrorlake.runs.bench import (
+    BenchResult,
+    bench_names,
+    compare,
+    join_results,
+    run_bench,
+    run_script,
+)
 
 
 def timer(name: str, heard: list[str], *seconds: float) -> Callable[[], float]:
@@ -42,6 +49,19 @@ def test_more_is_better_and_an_even_number_of_pairs_is_averaged() -> None:
     assert result.seconds == {"w": 1, "w, peer": 3.5}
     slower = compare("b", "w", timer("", [], 9, 4), timer("", [], 9, 1), 1)
     assert slower.ratios == {"w": 0.25}
+
+
+def test_a_warm_up_of_its_own_replaces_the_first_runs() -> None:
+    heard: list[str] = []
+    ours, peer = timer("ours", heard, 1), timer("peer", heard, 2)
+    result = compare("b", "w", ours, peer, 1, warm_up=lambda: heard.append("warm"))
+    assert heard == ["warm", "ours", "peer"]
+    assert result.ratios == {"w": 2}
+
+
+def test_results_are_joined_under_one_name() -> None:
+    parts = [BenchResult("a", {"x": 1.0}, {"r": 2.0}), BenchResult("b", {"y": 3.0}, {})]
+    assert join_results("all", parts) == BenchResult("all", {"x": 1.0, "y": 3.0}, {"r": 2.0})
 
 
 def test_figures_are_rounded() -> None:
@@ -89,6 +109,22 @@ def test_benches_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "notes.txt").touch()
     assert bench_names() == ["one", "two"]
     assert run_bench("two", 5) == BenchResult("two", {"s": 5.0}, {})
+
+
+def test_a_part_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "BENCHES", tmp_path)
+    (tmp_path / "whole.py").write_text(
+        "from mirrorlake.runs.bench import BenchResult\n"
+        "def half(pairs): return BenchResult('half', {'s': float(pairs)}, {})\n"
+        "PARTS = {'half': half}\n"
+        "def run(pairs): raise AssertionError\n"
+    )
+    (tmp_path / "plain.py").write_text("def run(pairs): raise AssertionError\n")
+    assert run_bench("whole", 2, "half").seconds == {"s": 2.0}
+    with pytest.raises(UsageError, match=r"no part 'third'.*Hint: it has \['half'\]"):
+        run_bench("whole", 1, "third")
+    with pytest.raises(UsageError, match=r"no part 'half'.*Hint: it has \[\]"):
+        run_bench("plain", 1, "half")
 
 
 @pytest.mark.parametrize("name", ["gone", "", "../unit/test_bench", "publish.py"])

@@ -9,9 +9,9 @@ from mirrorlake.errors import SequenceError
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers, sweep
-from mirrorlake.mirror.plan import make_plan
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
 from mirrorlake.storage import Storage
+from plans import plan_files
 
 pytestmark = pytest.mark.promise("LZ-14")
 
@@ -38,19 +38,19 @@ def tidy(storage: Storage, last: int) -> None:
 
 
 def test_applied_files_move_and_the_last_one_stays(any_storage: Storage):
-    plan = make_plan(any_storage, IDENTITY, 1, put(any_storage, 1, 2, 3))
+    plan = plan_files(any_storage, IDENTITY, 1, put(any_storage, 1, 2, 3))
     put(any_storage, 4)
     move_applied(any_storage, IDENTITY, list_folder(any_storage, IDENTITY.table), plan)
     assert (here(any_storage), away(any_storage)) == ([3, 4], [1, 2])
-    plan = make_plan(any_storage, IDENTITY, 4, [file_name(4)])
+    plan = plan_files(any_storage, IDENTITY, 4, [file_name(4)])
     move_applied(any_storage, IDENTITY, list_folder(any_storage, IDENTITY.table), plan)
     assert (here(any_storage), away(any_storage)) == ([4], [1, 2, 3])
     assert any_storage.read(f"{FOLDER}/{PROCESSED}/{file_name(2)}") == b"content of 2"
 
 
 def test_leftovers_of_several_plans_move(any_storage: Storage):
-    make_plan(any_storage, IDENTITY, 1, put(any_storage, 1, 2))
-    make_plan(any_storage, IDENTITY, 3, put(any_storage, 3, 4, 5))
+    plan_files(any_storage, IDENTITY, 1, put(any_storage, 1, 2))
+    plan_files(any_storage, IDENTITY, 3, put(any_storage, 3, 4, 5))
     put(any_storage, 6)
     tidy(any_storage, 5)
     assert (here(any_storage), away(any_storage)) == ([5, 6], [1, 2, 3, 4])
@@ -59,7 +59,7 @@ def test_leftovers_of_several_plans_move(any_storage: Storage):
 
 
 def test_nothing_moves_that_was_not_applied(any_storage: Storage):
-    make_plan(any_storage, IDENTITY, 1, put(any_storage, 1, 2, 3))
+    plan_files(any_storage, IDENTITY, 1, put(any_storage, 1, 2, 3))
     tidy(any_storage, 0)
     assert (here(any_storage), away(any_storage)) == ([1, 2, 3], [])
 
@@ -67,7 +67,7 @@ def test_nothing_moves_that_was_not_applied(any_storage: Storage):
 @pytest.mark.parametrize("data", [b"other content", b"CONTENT of 1", b""])
 @pytest.mark.parametrize("moved", [True, False])
 def test_a_reused_number_is_reported_and_stays(any_storage: Storage, data: bytes, moved: bool):
-    make_plan(any_storage, IDENTITY, 1, put(any_storage, 1, 2, 3))
+    plan_files(any_storage, IDENTITY, 1, put(any_storage, 1, 2, 3))
     if moved:
         tidy(any_storage, 3)
     any_storage.write(f"{FOLDER}/{file_name(1)}", data)
@@ -90,7 +90,7 @@ def test_a_number_that_no_plan_knows_is_reported(any_storage: Storage):
 
 
 def test_another_extension_is_another_file(any_storage: Storage):
-    make_plan(any_storage, IDENTITY, 1, put(any_storage, 1, 2))
+    plan_files(any_storage, IDENTITY, 1, put(any_storage, 1, 2))
     any_storage.rename(f"{FOLDER}/{file_name(1)}", f"{FOLDER}/{file_name(1, '.csv')}")
     with pytest.raises(SequenceError) as caught:
         tidy(any_storage, 2)
@@ -98,14 +98,14 @@ def test_another_extension_is_another_file(any_storage: Storage):
 
 
 def test_a_move_cut_short_between_its_halves_is_finished(any_storage: Storage):
-    make_plan(any_storage, IDENTITY, 1, put(any_storage, 1, 2))
+    plan_files(any_storage, IDENTITY, 1, put(any_storage, 1, 2))
     any_storage.write(f"{FOLDER}/{PROCESSED}/{file_name(1)}", b"content of 1")
     tidy(any_storage, 2)
     assert (here(any_storage), away(any_storage)) == ([2], [1])
 
 
 def test_a_file_that_is_gone_by_now_is_no_problem(any_storage: Storage):
-    plan = make_plan(any_storage, IDENTITY, 1, put(any_storage, 1, 2))
+    plan = plan_files(any_storage, IDENTITY, 1, put(any_storage, 1, 2))
     folder = list_folder(any_storage, IDENTITY.table)
     any_storage.delete(f"{FOLDER}/{file_name(1)}")
     move_applied(any_storage, IDENTITY, folder, plan)

@@ -14,10 +14,10 @@ from mirrorlake.landing.metadata import BY_TIME, TableMetadata
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers
 from mirrorlake.mirror.engine import is_idle, status_report, view
 from mirrorlake.mirror.numbering import number_files
-from mirrorlake.mirror.plan import make_plan
 from mirrorlake.mirror.state import REPLICATING, TableState, save_states, tail_of
 from mirrorlake.names import IDENTITY, METADATA, PROCESSED, TableName, file_name
 from mirrorlake.storage import Listing, Storage
+from plans import plan_files
 
 T = TableName(None, "t")
 LIFE = Identity(T, "one life")
@@ -45,7 +45,7 @@ def apply(storage: Storage, last: int) -> int:
     folder = number_files(storage, LIFE, TIMED, listed(storage), last)
     ready, missing = folder.pending(last)
     assert missing is None
-    plan = make_plan(storage, LIFE, last + 1, [entry.name for entry in ready])
+    plan = plan_files(storage, LIFE, last + 1, [entry.name for entry in ready])
     move_applied(storage, LIFE, folder, plan)
     return plan.last
 
@@ -98,7 +98,7 @@ def test_what_a_plan_does_not_hold_is_never_moved_away(storage: Storage):
     """A mirror was killed after its plan; a file with an older time comes before it runs again."""
     put(storage, "a", 1)
     put(storage, "b", 2)
-    plan = make_plan(storage, LIFE, 1, ["a", "b"])
+    plan = plan_files(storage, LIFE, 1, ["a", "b"])
     put(storage, "copied with its old time", 0)
     folder = number_files(storage, LIFE, TIMED, listed(storage), 0)
     move_applied(storage, LIFE, folder, plan)
@@ -110,7 +110,7 @@ def test_a_file_replaced_since_the_listing_stays(storage: Storage):
     put(storage, "a", 1)
     put(storage, "b", 2)
     folder = number_files(storage, LIFE, TIMED, listed(storage), 0)
-    plan = make_plan(storage, LIFE, 1, ["a", "b"])
+    plan = plan_files(storage, LIFE, 1, ["a", "b"])
     put(storage, "a", 3, b"again")
     move_applied(storage, LIFE, folder, plan)
     assert away(storage) == []
@@ -121,7 +121,7 @@ def test_a_file_replaced_since_the_listing_stays(storage: Storage):
 def test_leftovers_of_a_killed_mirror_move_and_new_files_stay(storage: Storage):
     for name, minute in (("c", 1), ("b", 2), ("a", 3)):
         put(storage, name, minute)
-    make_plan(storage, LIFE, 1, ["c", "b", "a"])  # and committed, but nothing moved
+    plan_files(storage, LIFE, 1, ["c", "b", "a"])  # and committed, but nothing moved
     put(storage, "new", 0)
     folder = number_files(storage, LIFE, TIMED, listed(storage), 3)
     move_leftovers(storage, LIFE, folder, 3)
@@ -133,7 +133,7 @@ def test_the_strategy_switched_to_time(storage: Storage):
     for number in (1, 2):
         put(storage, file_name(number), number)
     folder = number_files(storage, LIFE, TableMetadata(), listed(storage), 0)
-    move_applied(storage, LIFE, folder, make_plan(storage, LIFE, 1, [file_name(1), file_name(2)]))
+    move_applied(storage, LIFE, folder, plan_files(storage, LIFE, 1, [file_name(1), file_name(2)]))
     put(storage, "any name.csv", 5)
     put(storage, file_name(9), 4)
     assert numbers(storage, 2) == {file_name(2): 2, file_name(9): 3, "any name.csv": 4}

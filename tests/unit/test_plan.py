@@ -16,12 +16,12 @@ from mirrorlake.mirror.plan import (
     check_files,
     cut_batch,
     find_plan,
-    make_plan,
     plan_path,
-    verify_plan,
+    renew_plan,
 )
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage import Entry, Storage
+from plans import facts_of, plan_files
 
 IDENTITY = Identity(TableName("s", "t"), "one life")
 FOLDER = IDENTITY.table.folder
@@ -36,7 +36,7 @@ def put(storage: Storage, number: int, *ids: int | None) -> str:
 
 def test_a_plan_has_names_sizes_and_hashes(any_storage: Storage):
     names = [put(any_storage, number, number) for number in (4, 5)]
-    plan = make_plan(any_storage, IDENTITY, 4, names)
+    plan = plan_files(any_storage, IDENTITY, 4, names)
     assert (plan.first, plan.last) == (4, 5)
     assert [file.name for file in plan.files] == names
     for file in plan.files:
@@ -48,7 +48,7 @@ def test_a_plan_has_names_sizes_and_hashes(any_storage: Storage):
 
 
 def test_there_is_no_plan_for_another_number_or_life_or_table(any_storage: Storage):
-    make_plan(any_storage, IDENTITY, 4, [put(any_storage, 4, 1)])
+    plan_files(any_storage, IDENTITY, 4, [put(any_storage, 4, 1)])
     assert find_plan(any_storage, IDENTITY, 5) is None
     assert find_plan(any_storage, Identity(IDENTITY.table, "another life"), 4) is None
     assert find_plan(any_storage, Identity(TableName(None, "t"), "one life"), 4) is None
@@ -57,40 +57,31 @@ def test_there_is_no_plan_for_another_number_or_life_or_table(any_storage: Stora
 @pytest.mark.parametrize("more", [0, 2])
 def test_the_plan_that_is_there_wins(any_storage: Storage, more: int):
     names = [put(any_storage, number, number) for number in (1, 2, 3)]
-    found = make_plan(any_storage, IDENTITY, 1, names[:2])
-    assert make_plan(any_storage, IDENTITY, 1, names[: 1 + more]) == found
+    found = plan_files(any_storage, IDENTITY, 1, names[:2])
+    assert plan_files(any_storage, IDENTITY, 1, names[: 1 + more]) == found
     assert find_plan(any_storage, IDENTITY, 1) == found
 
 
 def test_an_unchanged_plan_is_carried_out_as_it_stands(any_storage: Storage):
-    plan = make_plan(any_storage, IDENTITY, 1, [put(any_storage, 1, 1)])
+    plan = plan_files(any_storage, IDENTITY, 1, [put(any_storage, 1, 1)])
     before = any_storage.read(plan_path(IDENTITY, 1))
-    assert verify_plan(any_storage, IDENTITY, plan) == plan
+    renew_plan(any_storage, IDENTITY, plan, facts_of(any_storage, IDENTITY, 1, [file_name(1)]))
     assert any_storage.read(plan_path(IDENTITY, 1)) == before
 
 
 def test_a_file_uploaded_again_renews_its_hash_and_nothing_else(any_storage: Storage):
-    plan = make_plan(any_storage, IDENTITY, 1, [put(any_storage, n, n) for n in (1, 2, 3)])
+    plan = plan_files(any_storage, IDENTITY, 1, [put(any_storage, n, n) for n in (1, 2, 3)])
     put(any_storage, 2, 7, 8, 9)
     put(any_storage, 4, 4)
-    renewed = verify_plan(any_storage, IDENTITY, plan)
+    names = [file_name(number) for number in (1, 2, 3)]
+    renew_plan(any_storage, IDENTITY, plan, facts_of(any_storage, IDENTITY, 1, names))
+    renewed = find_plan(any_storage, IDENTITY, 1)
+    assert renewed is not None
     assert (renewed.first, renewed.last, renewed.planned) == (1, 3, plan.planned)
     assert renewed.files[0] == plan.files[0]
     assert renewed.files[2] == plan.files[2]
     assert renewed.files[1].sha256 == file_hash(any_storage, f"{FOLDER}/{file_name(2)}")
     assert renewed.files[1] != plan.files[1]
-    assert find_plan(any_storage, IDENTITY, 1) == renewed
-
-
-def test_a_planned_file_that_is_gone_is_named(any_storage: Storage):
-    plan = make_plan(any_storage, IDENTITY, 1, [put(any_storage, n, n) for n in (1, 2, 3)])
-    before = any_storage.read(plan_path(IDENTITY, 1))
-    any_storage.delete(f"{FOLDER}/{file_name(2)}")
-    with pytest.raises(SequenceError, match="gone before it was applied") as caught:
-        verify_plan(any_storage, IDENTITY, plan)
-    assert caught.value.file == file_name(2)
-    assert caught.value.hint
-    assert any_storage.read(plan_path(IDENTITY, 1)) == before
 
 
 sizes = st.lists(st.integers(0, 100), max_size=20)

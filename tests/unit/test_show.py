@@ -6,8 +6,15 @@ import pytest
 
 from mirrorlake import Lake
 from mirrorlake.mirror.state import Report, TableStatus
-from mirrorlake.show.plots import COLOURS, Chart, plot_bars, plot_lines, plot_stacks
-from mirrorlake.show.tables import show_files, show_status
+from mirrorlake.show.plots import (
+    COLOURS,
+    Chart,
+    plot_bars,
+    plot_lines,
+    plot_matrix,
+    plot_stacks,
+)
+from mirrorlake.show.tables import show_errors, show_files, show_status
 from mirrorlake.tabular import Shown
 
 PNG = b"\x89PNG\r\n"
@@ -18,10 +25,13 @@ def charts() -> list[Chart]:
         plot_bars({"b": 2.5, "a": -1}, title="Bars", label="minutes", fmt="{x:.1f}"),
         plot_stacks(["Jan", "Feb"], {"up": [1, 2], "down": [3, 4]}, title="Stacks", label="rows"),
         plot_lines([1, 2], {"one": [5, 6]}, title="Lines", label="s", x_label="files"),
+        plot_matrix(
+            ["v1", "v2", "v3"], {"a": ["int", "int", "long"], "b": ["", "int", ""]}, title="Matrix"
+        ),
     ]
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_a_chart_is_the_same_picture_every_time(number: int) -> None:
     first, again = charts()[number], charts()[number]
     assert first._repr_png_().startswith(PNG)
@@ -59,6 +69,19 @@ def test_one_line_needs_no_legend() -> None:
     assert chart.axes[0].get_ylim()[0] == 0
 
 
+def test_a_matrix_shows_what_changed_and_leaves_white_what_is_not_there() -> None:
+    chart = charts()[3]
+    axes = chart.axes[0]
+    assert [text.get_text() for text in axes.texts] == ["int", "int", "long", "int"]
+    assert [text.get_position() for text in axes.texts] == [(0, 0), (1, 0), (2, 0), (1, 1)]
+    changed, same = (patch.get_facecolor() for patch in chart.legends[0].get_patches())
+    cells = [patch.get_facecolor() for patch in axes.patches]
+    assert cells == [changed, same, changed, changed]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["v1", "v2", "v3"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
+    assert axes.yaxis_inverted()
+
+
 def test_text_and_html_have_the_same_facts() -> None:
     shown = Shown(("name", "n", "x"), (("<b>", 1, 0.1 + 0.2), (None, 20, 1e6)))
     assert repr(shown).splitlines() == [
@@ -85,7 +108,9 @@ def test_no_rows_still_show_their_columns() -> None:
 
 
 def line(name: str, error: dict[str, object] | None = None) -> TableStatus:
-    return TableStatus(name, "s", "Failed" if error else "Replicating", 3, 1, 0, None, 9.5, error)
+    return TableStatus(
+        name, "s", "Failed" if error else "Replicating", 3, 1, 0, 0, None, None, 9.5, error
+    )
 
 
 def test_a_status_leaves_out_what_changes_from_run_to_run() -> None:
@@ -97,6 +122,17 @@ def test_a_status_leaves_out_what_changes_from_run_to_run() -> None:
 def test_a_status_shows_errors_where_there_are_any() -> None:
     shown = show_status(Report((line("a"), line("b", {"message": "No such key."}))))
     assert [row[-1] for row in shown.rows] == [None, "No such key."]
+
+
+def test_errors_name_file_and_column_and_a_row_only_where_one_is_known() -> None:
+    error = {"message": "No.", "file": "1.parquet", "row": None, "column": "n"}
+    shown = show_errors(Report((line("a"), line("b", error))))
+    assert shown.columns == ("table", "file", "column", "message")
+    assert shown.rows == (("s.b", "1.parquet", "n", "No."),)
+    shown = show_errors(Report((line("b", error), line("c", error | {"row": 7}))))
+    assert shown.columns == ("table", "file", "row", "column", "message")
+    assert [row[2] for row in shown.rows] == [None, 7]
+    assert show_errors(Report((line("a"),))).rows == ()
 
 
 def test_published_files_show_their_markers(lake: Lake) -> None:

@@ -193,8 +193,8 @@ def test_a_report_as_text_and_document(any_storage: Storage):
     report = status_report(any_storage)
     assert repr(report) == "2 tables, 0 rows applied so far, 1 failed"
     assert set(report.as_dict()["tables"][0]) == {
-        "name", "schema", "state", "rows", "last_file", "backlog_files", "waiting_for",
-        "lag_seconds", "error",
+        "name", "schema", "state", "rows", "last_file", "backlog_files", "backlog_bytes",
+        "waiting_for", "waiting_since", "lag_seconds", "error",
     }  # fmt: skip
 
 

@@ -4,12 +4,14 @@ import re
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorlake.errors import SchemaError
+from mirrorlake.landing.casts import cast_batch, target_schema
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.landing.type_rules import RULES, Stored
@@ -247,6 +249,14 @@ def test_what_only_the_parquet_schema_tells(tmp_path, leaf, table):
     write_parquet(tmp_path / "x.parquet", [leaf])
     with pq.ParquetFile(tmp_path / "x.parquet") as parquet:
         assert column_type(published_schema(parquet).field(0).type).table == table
+
+
+def test_run_end_encoded_values_are_written_out():
+    values = pa.compute.run_end_encode(pa.array(["a", "a", None, "b"]))
+    batch = pa.record_batch({"v": values})
+    schema = target_schema(batch.schema, {})
+    assert schema.field("v").type == pa.string()
+    assert cast_batch(batch, schema, 0).column("v").to_pylist() == ["a", "a", None, "b"]
 
 
 def test_leaves_below_nested_columns_are_told_apart(tmp_path):

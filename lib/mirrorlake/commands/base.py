@@ -81,6 +81,11 @@ def print_rows(frame: DataFrame, *, as_json: bool, limit: int = 50) -> None:
             document = rows_document(frame if as_json else frame.limit(limit + 1))
         except Exception as error:
             raise QueryError(spark_message(error)) from error
+    print_document(document, as_json=as_json, limit=limit)
+
+
+def print_document(document: dict[str, Any], *, as_json: bool, limit: int = 50) -> None:
+    """Columns and rows: as they are with `--json`, or the first few as a table."""
     if as_json:
         print_json(document)
         return

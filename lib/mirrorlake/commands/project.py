@@ -100,17 +100,21 @@ def lab(context: typer.Context) -> None:
 def bench(
     name: Annotated[str | None, typer.Argument(help="One bench; by default all.")] = None,
     pairs: Annotated[int, typer.Option(help="Pairs that count.", min=1)] = 3,
+    part: Annotated[str | None, typer.Option(help="One part of the bench.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure ratios side by side: how many times better than the peer."""
     from dataclasses import asdict
 
+    from mirrorlake.errors import UsageError
     from mirrorlake.runs.bench import bench_names, run_bench
 
+    if part and not name:
+        raise UsageError("--part without a bench.", hint="name the bench it is a part of.")
     _warm_up()
     for chosen in [name] if name else bench_names():
         with progress(f"bench {chosen} …"):
-            result = run_bench(chosen, pairs)
+            result = run_bench(chosen, pairs, part)
         if as_json:
             print_json(asdict(result))
             continue

@@ -41,6 +41,14 @@ class MarkerWord(str, Enum):
     UPSERT = "upsert"
 
 
+class OnError(str, Enum):
+    """What `mirror --on-error` takes."""
+
+    STOP = "stop"
+    SKIP_ROW = "skip-row"
+    SKIP_FILE = "skip-file"
+
+
 @app.command()
 def publish(
     root: RootArgument,
@@ -72,6 +80,7 @@ def mirror(
     table: Annotated[str | None, typer.Option(help="Only this table.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Go on until SIGTERM or Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(help="Seconds between busy cycles.", min=0.1)] = 5,
+    on_error: Annotated[OnError, typer.Option(help="What a bad row or file does.")] = OnError.STOP,
     widen: Annotated[bool, typer.Option("--widen", help="Let types grow safely.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -79,7 +88,7 @@ def mirror(
     from mirrorlake.mirror.options import MirrorOptions
 
     lake = open_lake(root)
-    options = MirrorOptions(widen=widen)
+    options = MirrorOptions(widen=widen, on_error=on_error.value)
     if watch:
         _finish_report(_watch(lake, table, interval, options), as_json)
         return
@@ -118,9 +127,25 @@ def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOption
 
 
 @app.command()
-def status(root: RootArgument, as_json: JsonOption = False) -> None:
+def status(
+    root: RootArgument,
+    max_lag: Annotated[
+        float | None, typer.Option(help="Exit with 1 if a table lags more seconds than this.")
+    ] = None,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Read the kept state anew from the tables' logs.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Show how each table stands."""
-    _finish_report(open_lake(root).status(), as_json)
+    report = open_lake(root).status(rebuild=rebuild)
+    _finish_report(report, as_json)
+    late = [t for t in report.tables if max_lag is not None and t.lag_seconds > max_lag]
+    for line in late:
+        text = f"{line.full_name} lags {line.lag_seconds:.0f} s."
+        err.print(text, markup=False, highlight=False)
+    if late:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -152,13 +177,16 @@ def _finish_report(report: Report, as_json: bool) -> None:
 
 
 def _report_table(report: Report, steps: dict[str, str] | None = None) -> RichTable:
-    columns = ["table", "state", "rows applied", "last file", "backlog", "problem"]
+    columns = ["table", "state", "rows applied", "last file", "backlog", "lag", "problem"]
     table = RichTable(*columns, *(["last step"] if steps else []))
     for line in report.tables:
-        problem = f"waiting for {line.waiting_for}" if line.waiting_for else ""
+        problem = ""
+        if line.waiting_for:
+            problem = f"waiting for {line.waiting_for} since {line.waiting_since}"
         if line.error:
             problem = "see below" if steps is None else line.error["message"]
-        numbers = (f"{line.rows:,}", str(line.last_file), str(line.backlog_files))
+        backlog = f"{line.backlog_files}, {line.backlog_bytes:,} B" if line.backlog_files else "0"
+        numbers = (f"{line.rows:,}", str(line.last_file), backlog, f"{line.lag_seconds:.0f} s")
         cells = [line.full_name, line.state, *numbers, problem]
         table.add_row(*map(literal, cells + ([steps.get(line.full_name, "")] if steps else [])))
     return table

@@ -2,8 +2,7 @@
 
 Delimited text is written as Parquet first, so that one check and one reader serve both.
 
-Footers answer most of it; the marker column is always read, key columns only where a footer's
-statistics can't rule out a NULL. Memory stays at one row group of those columns.
+Footers answer most of it; which rows can be applied is in `rows.py`.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from mirrorlake.errors import DataFileError, SchemaError
+from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError
 from mirrorlake.landing.compression import COMPRESSED
 from mirrorlake.landing.markers import MARKER, MARKER_HINT, Marker
 from mirrorlake.landing.metadata import TableMetadata
-from mirrorlake.landing.text import read_text
+from mirrorlake.landing.rows import Reject, Rejects, count_rows
+from mirrorlake.landing.text import original_rows, read_text
 from mirrorlake.landing.text_format import TextFormat
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
 from mirrorlake.names import METADATA
@@ -50,6 +49,9 @@ class FileFacts:
         marker: the marker column's name as written, or None.
         marker_read: the type Spark's reader is asked for it.
         rows: how many rows ask for each operation.
+        rejects: the rows that are left out because they can't be applied.
+        left_out: their positions in `source`, from 0, as far as they are in it.
+        skipped: why nothing of the file is applied; None if it is.
     """
 
     name: str
@@ -60,6 +62,9 @@ class FileFacts:
     marker_read: str = "integer"
     number: int = 0
     source: str = ""
+    rejects: tuple[Reject, ...] = ()
+    skipped: MirrorlakeError | None = None
+    left_out: tuple[int, ...] = ()
 
     @property
     def row_count(self) -> int:
@@ -75,6 +80,7 @@ def inspect_file(
     name: str | None = None,
     number: int = 0,
     staged: str | None = None,
+    skip_rows: bool = False,
 ) -> FileFacts:
     """Checks one file.
 
@@ -85,6 +91,7 @@ def inspect_file(
         name: what to call the file in errors; by default its own name.
         number: its place in the table's sequence.
         staged: where delimited text may be written as Parquet, relative to the root.
+        skip_rows: whether bad rows are left out and told of, instead of refused with the file.
 
     Raises:
         DataFileError: it can't be read, or a marker or key in it is wrong; says where.
@@ -94,11 +101,33 @@ def inspect_file(
     name = name or own
     size = _size(storage, path, name)
     source = path
+    rejects = Rejects(name) if skip_rows else None
+    in_text = 0
     if is_text(own, metadata.text):
         source = staged or f"{path}.parquet"
-        _convert(storage, path, metadata, source, name)
-    facts = _inspect_parquet(storage, source, metadata, name)
-    return replace(facts, size=size, number=number, source=source)
+        _convert(storage, path, metadata, source, name, rejects)
+        in_text = len(rejects.found) if rejects else 0
+    facts = _inspect_parquet(storage, source, metadata, name, rejects)
+    found = tuple(rejects.found) if rejects else ()
+    left_out = tuple(reject.row - 1 for reject in found[in_text:])
+    if in_text and left_out:  # the text's bad rows are not in its Parquet any more
+        gone = [reject.row for reject in found[:in_text]]
+        before = sorted(left_out)
+        rows = dict(zip(before, original_rows((n + 1 for n in before), gone), strict=True))
+        later = (replace(reject, row=rows[reject.row - 1]) for reject in found[in_text:])
+        found = (*found[:in_text], *later)
+    return replace(facts, size=size, number=number, source=source, rejects=found, left_out=left_out)
+
+
+def skipped_file(storage: Storage, path: str, number: int, reason: MirrorlakeError) -> FileFacts:
+    """The facts of a file that is passed over; it need not be there."""
+    try:
+        with storage.open(path) as source:
+            size = source.seek(0, 2)
+    except FileNotFoundError:
+        size = 0
+    name = path.rpartition("/")[2]
+    return FileFacts(name, size, {}, None, number=number, skipped=reason)
 
 
 def _size(storage: Storage, path: str, name: str) -> int:
@@ -133,21 +162,32 @@ def is_text(name: str, text: TextFormat) -> bool:
     )
 
 
-def _convert(storage: Storage, path: str, metadata: TableMetadata, staged: str, name: str) -> None:
+def _convert(
+    storage: Storage,
+    path: str,
+    metadata: TableMetadata,
+    staged: str,
+    name: str,
+    rejects: Rejects | None,
+) -> None:
     """Writes delimited text as Parquet, its rows in their order."""
     with ExitStack() as opened:
-        reader = read_text(lambda: opened.enter_context(storage.open(path)), metadata, name=name)
+        reader = read_text(
+            lambda: opened.enter_context(storage.open(path)), metadata, name=name, rejects=rejects
+        )
         target = opened.enter_context(storage.open_writer(staged))
         with pq.ParquetWriter(target, reader.schema) as writer:
             for batch in reader:
                 writer.write_batch(batch)
 
 
-def _inspect_parquet(storage: Storage, path: str, metadata: TableMetadata, name: str) -> FileFacts:
+def _inspect_parquet(
+    storage: Storage, path: str, metadata: TableMetadata, name: str, rejects: Rejects | None
+) -> FileFacts:
     with storage.open(path) as source:
         try:
             with pq.ParquetFile(source) as parquet:
-                return _inspect(parquet, metadata, name)
+                return _inspect(parquet, metadata, name, rejects)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataFileError(
                 f"Not a readable Parquet file: {_first_line(error)}.",
@@ -167,7 +207,9 @@ def footer_columns(storage: Storage, path: str) -> dict[str, ColumnType]:
             raise DataFileError(f"Not readable: {_first_line(error)}.", file=name) from error
 
 
-def _inspect(parquet: pq.ParquetFile, metadata: TableMetadata, name: str) -> FileFacts:
+def _inspect(
+    parquet: pq.ParquetFile, metadata: TableMetadata, name: str, rejects: Rejects | None
+) -> FileFacts:
     schema = published_schema(parquet)
     columns, marker = read_columns(schema, name)
     by_lower = {column.lower(): column for column in columns}
@@ -181,8 +223,7 @@ def _inspect(parquet: pq.ParquetFile, metadata: TableMetadata, name: str) -> Fil
                 hint=f"every row needs the columns that {METADATA} names as keyColumns.",
             )
         keys.append(by_lower[key.lower()])
-    rows = _count_markers(parquet, marker, metadata, name)
-    _check_keys(parquet, keys, name)
+    rows = count_rows(parquet, marker, keys, metadata, name=name, rejects=rejects)
     marker_read = column_type(schema.field(marker).type).read if marker else "integer"
     return FileFacts(name, 0, columns, marker, rows, marker_read)
 
@@ -237,88 +278,6 @@ def read_columns(schema: pa.Schema, name: str) -> tuple[dict[str, ColumnType], s
     if not columns:
         raise SchemaError("The file has no data column.", file=name)
     return columns, marker
-
-
-def _count_markers(
-    parquet: pq.ParquetFile, marker: str | None, metadata: TableMetadata, name: str
-) -> Counter[Marker]:
-    default = metadata.default_marker
-    counts: Counter[Marker] = Counter()
-    if marker is None:
-        counts[default] = parquet.metadata.num_rows
-        _check_keys_declared(counts, metadata, name, None)
-        return counts
-    allowed = {int(value) for value in Marker}
-    before = 0
-    for group in range(parquet.num_row_groups):
-        values = parquet.read_row_group(group, columns=[marker]).column(marker)
-        for entry in pc.value_counts(values).to_pylist():
-            value, count = entry["values"], entry["counts"]
-            if value is None and metadata.upsert_by_default:
-                value = int(Marker.UPSERT)
-            if value not in allowed:
-                row = pc.index(values, value).as_py() if value is not None else _first_null(values)
-                found = "NULL" if value is None else value
-                raise DataFileError(
-                    f"Unknown row marker {found}.",
-                    file=name,
-                    row=before + row + 1,
-                    column=marker,
-                    hint=MARKER_HINT,
-                )
-            counts[Marker(value)] += count
-        _check_keys_declared(counts, metadata, name, marker)
-        before += len(values)
-    return counts
-
-
-def _check_keys_declared(
-    counts: Counter[Marker], metadata: TableMetadata, name: str, marker: str | None
-) -> None:
-    needing = [m.name.lower() for m in counts if m is not Marker.INSERT and counts[m]]
-    if needing and not metadata.keys:
-        raise DataFileError(
-            f"{needing[0]} rows, but the table has no key columns.",
-            file=name,
-            column=marker,
-            hint=f'declare them in {METADATA}, as {{"keyColumns": ["id"]}}.',
-        )
-
-
-def _check_keys(parquet: pq.ParquetFile, keys: list[str], name: str) -> None:
-    before = 0
-    for group in range(parquet.num_row_groups):
-        unsure = [key for key in keys if not _surely_not_null(parquet, group, key)]
-        if unsure:
-            rows = parquet.read_row_group(group, columns=unsure)
-            for key in unsure:
-                if rows.column(key).null_count:
-                    raise DataFileError(
-                        f"Key column {key!r} is NULL.",
-                        file=name,
-                        row=before + _first_null(rows.column(key)) + 1,
-                        column=key,
-                        hint="a row without its key can't be found again; fill it in.",
-                    )
-        before += parquet.metadata.row_group(group).num_rows
-
-
-def _surely_not_null(parquet: pq.ParquetFile, group: int, key: str) -> bool:
-    facts = parquet.metadata.row_group(group)
-    chunks = [facts.column(index) for index in range(facts.num_columns)]
-    # A column `a.b` and a field `b` of a struct `a` have the same path.
-    found = [chunk.statistics for chunk in chunks if chunk.path_in_schema == key]
-    return (
-        len(found) == 1
-        and found[0] is not None
-        and found[0].has_null_count
-        and found[0].null_count == 0
-    )
-
-
-def _first_null(values: pa.ChunkedArray) -> int:
-    index: int = pc.index(pc.is_null(values), True).as_py()
-    return index
 
 
 def file_hash(storage: Storage, path: str) -> str:

@@ -7,23 +7,23 @@ Memory stays at one block. A value that does not fit its declared type is named 
 
 from __future__ import annotations
 
-import base64
 import codecs
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
-import pyarrow.types as pt
 
 from mirrorlake.errors import DataFileError
-from mirrorlake.landing.casts import UNFIT, first_unfit
+from mirrorlake.landing.casts import UNFIT
 from mirrorlake.landing.compression import Pieces, open_decompressed
 from mirrorlake.landing.markers import MARKER, MARKER_HINT
 from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.landing.rows import Rejects
 from mirrorlake.landing.text_format import TextFormat, arrow_type
+from mirrorlake.landing.text_values import converter
 
 _BLOCK = 8 << 20  # bytes; no row may be longer
 _PIECE = 1 << 20
@@ -31,12 +31,15 @@ _PIECE = 1 << 20
 _QUOTE, _RETURN = "\ufdd0", "\ufdd1"
 _END = "\ufdd2"  # a last row of our own: where it is missing, a quote was never closed
 _CUT = "\ufdd3"  # where bytes are not of the encoding; the rows before it tell its place
-_ZONED = r"\d\d:\d\d[0-9:.]*(Z|[+-]\d\d(:?\d\d)?)$"
 _MARKS = {"utf-16": (b"\xff\xfe", b"\xfe\xff"), "utf-32": (b"\xff\xfe\0\0", b"\0\0\xfe\xff")}
 
 
 def read_text(
-    open_file: Callable[[], IO[bytes]], metadata: TableMetadata, *, name: str
+    open_file: Callable[[], IO[bytes]],
+    metadata: TableMetadata,
+    *,
+    name: str,
+    rejects: Rejects | None = None,
 ) -> pa.RecordBatchReader:
     """The file's rows in the types that the table's metadata declares; other columns are text.
 
@@ -44,6 +47,7 @@ def read_text(
         open_file: opens the file, which is done twice; gzip, zstd and snappy are recognised.
         metadata: what the table's folder declares.
         name: what to call the file in errors.
+        rejects: collects bad rows, which are left out; without it the first one is an error.
 
     Raises:
         DataFileError: while reading, too: a row with too few or too many columns, a value that is
@@ -53,7 +57,7 @@ def read_text(
     text = metadata.text
     written = _parse(open_file(), _Bytes(text, name), []).schema.names
     data = _Bytes(text, name)
-    reader = _parse(open_file(), data, written)
+    reader = _parse(open_file(), data, written, rejects)
     declared = {column.lower(): kind for column, kind in metadata.columns.items()}
     fields = []
     for column in (_plain(found, text) for found in written):
@@ -65,11 +69,24 @@ def read_text(
             kind = pa.string()
         fields.append(pa.field(column, kind))
     schema = pa.schema(fields)
-    return pa.RecordBatchReader.from_batches(schema, _typed(reader, schema, data))
+    return pa.RecordBatchReader.from_batches(schema, _typed(reader, schema, data, rejects))
 
 
-def _parse(source: IO[bytes], data: _Bytes, columns: list[str]) -> pacsv.CSVStreamingReader:
+def _parse(
+    source: IO[bytes], data: _Bytes, columns: list[str], rejects: Rejects | None = None
+) -> pacsv.CSVStreamingReader:
     """Opens the file; without `columns` to learn its columns only, else to read all as text."""
+
+    def ragged(row: pacsv.InvalidRow) -> str:
+        if not columns:
+            return "skip"  # only the header is wanted
+        if rejects is None:
+            return "error"
+        reason = f"Expected {row.expected_columns} columns, got {row.actual_columns}."
+        rejects.add(row.number - 1, None, reason, row.text)  # Arrow counts the header
+        rejects.ragged.append(row.number - 1)
+        return "skip"
+
     text = data.text
     alone = len(columns) == 1  # an empty line is a NULL then
     end = text.separator.join([_END, *[""] * (len(columns) - 1)]) if columns else ""
@@ -83,6 +100,7 @@ def _parse(source: IO[bytes], data: _Bytes, columns: list[str]) -> pacsv.CSVStre
                 double_quote=True,
                 newlines_in_values=bool(text.quote),
                 ignore_empty_lines=not alone,
+                invalid_row_handler=ragged,
             ),
             convert_options=pacsv.ConvertOptions(
                 column_types=dict.fromkeys(columns, pa.string()),
@@ -96,10 +114,9 @@ def _parse(source: IO[bytes], data: _Bytes, columns: list[str]) -> pacsv.CSVStre
 
 
 def _typed(
-    reader: pacsv.CSVStreamingReader, schema: pa.Schema, data: _Bytes
+    reader: pacsv.CSVStreamingReader, schema: pa.Schema, data: _Bytes, rejects: Rejects | None
 ) -> Iterator[pa.RecordBatch]:
     before, ended = 0, False
-    null = data.text.null
     while True:
         try:
             batch = reader.read_next_batch()
@@ -109,72 +126,62 @@ def _typed(
             raise data.broken(error) from error
         if batch.num_rows and batch.column(0)[-1].as_py() == _END:
             batch, ended = batch.slice(0, batch.num_rows - 1), True
+        texts = [_put_back(column, data.text) for column in batch.columns]
+        bad: dict[int, None] = {}
         arrays = []
-        for field, texts in zip(schema, batch.columns, strict=True):
-            values = _put_back(texts, data.text)
-            convert = _converter(field.type, null)
-            try:
-                arrays.append(convert(values))
-            except UNFIT as error:
-                bad = first_unfit(values, convert)
-                is_marker = field.name.lower() == MARKER.lower()
-                raise DataFileError(
-                    f"{values[bad].as_py()!r} is not of type {field.type}.",
-                    file=data.name,
-                    row=before + bad + 1,
-                    column=field.name,
-                    hint=MARKER_HINT if is_marker else "correct the value, or its DataType.",
-                ) from error
+        for field, values in zip(schema, texts, strict=True):
+            convert = converter(field.type, data.text.null)
+            unfit = _unfit(values, convert)
+            # The parser leaves out ragged rows a block ahead: those up to here are known.
+            ragged = rejects.ragged if rejects else ()
+            rows = dict(
+                zip(unfit, original_rows((before + n + 1 for n in unfit), ragged), strict=True)
+            )
+            for index in unfit:
+                reason = f"{values[index].as_py()!r} is not of type {field.type}."
+                if rejects is None:
+                    is_marker = field.name.lower() == MARKER.lower()
+                    hint = MARKER_HINT if is_marker else "correct the value, or its DataType."
+                    raise DataFileError(
+                        reason, file=data.name, row=rows[index], column=field.name, hint=hint
+                    )
+                if index not in bad:
+                    row = {n: t[index].as_py() for n, t in zip(schema.names, texts, strict=True)}
+                    rejects.add(rows[index], field.name, reason, row)
+            bad |= dict.fromkeys(unfit)
+            if unfit:
+                mask = pa.array([index in unfit for index in range(len(values))])
+                values = pc.if_else(mask, pa.scalar(None, values.type), values)
+            arrays.append(convert(values))
         before += batch.num_rows
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        typed = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        kept = [index for index in range(typed.num_rows) if index not in bad] if bad else None
+        yield typed if kept is None else typed.take(pa.array(kept, pa.int64()))
     if not ended:
         raise data.unfinished(before)
 
 
-def _converter(kind: pa.DataType, null: str) -> Callable[[Any], pa.Array]:
-    """From texts to a type; raises one of `UNFIT`."""
-    if pt.is_string(kind):
-        return lambda texts: texts
-
-    def convert(texts: pa.Array) -> pa.Array:
-        texts = pc.utf8_trim_whitespace(texts)
-        # Nothing, quoted or not, is no number and no date.
-        empty = pc.or_(pc.equal(texts, ""), pc.equal(texts, null))
-        texts = pc.if_else(empty, pa.scalar(None, pa.string()), texts)
-        if pt.is_timestamp(kind):
-            return _moments(texts).cast(kind)
-        if pt.is_time(kind):  # Arrow casts no text to a time
-            texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+$", r"\1")
-            day = pc.binary_join_element_wise("1970-01-01", texts, "T")
-            return day.cast(pa.timestamp("us")).cast(kind)
-        if pt.is_binary(kind):
-            return pa.array([None if t is None else _bytes(t) for t in texts.to_pylist()], kind)
-        if pt.is_integer(kind):
-            texts = pc.replace_substring_regex(texts, r"^\+(\d)", r"\1")
-        values = texts.cast(kind)
-        if pt.is_floating(kind):
-            # Infinity has to be written out; a number too large must not become it.
-            written = pc.match_substring_regex(texts, "^[+-]?inf", ignore_case=True)
-            if pc.any(pc.and_not(pc.is_inf(values), written)).as_py():
-                raise pa.ArrowInvalid("the number is too large")
-        return values
-
-    return convert
+def original_rows(rows: Iterable[int], left_out: Iterable[int]) -> list[int]:
+    """The places of rows, from 1 and rising, among all rows, of which some were left out."""
+    gaps = sorted(left_out)
+    found, more = [], 0
+    for row in rows:
+        while more < len(gaps) and gaps[more] <= row + more:
+            more += 1
+        found.append(row + more)
+    return found
 
 
-def _moments(texts: pa.Array) -> pa.Array:
-    """ISO texts with a zone each: without one they are UTC; digits below a microsecond are cut."""
-    texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
-    day = pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d$")
-    texts = pc.if_else(day, pc.binary_join_element_wise(texts, "00:00:00", "T"), texts)
-    zoned = pc.match_substring_regex(texts, _ZONED)
-    return pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, "Z", ""))
-
-
-def _bytes(text: str) -> bytes:
-    if text[:2].lower() == "0x":
-        return bytes.fromhex(text[2:])
-    return base64.b64decode(text, validate=True)
+def _unfit(values: pa.Array, convert: Callable[[Any], pa.Array], at: int = 0) -> list[int]:
+    """The positions of all values that a conversion refuses, found by halving."""
+    try:
+        convert(values)
+        return []
+    except UNFIT:
+        if len(values) == 1:
+            return [at]
+    half = len(values) // 2
+    return _unfit(values[:half], convert, at) + _unfit(values[half:], convert, at + half)
 
 
 def _put_back(texts: pa.Array, text: TextFormat) -> pa.Array:

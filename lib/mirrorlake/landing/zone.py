@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from mirrorlake.errors import InvalidNameError, SequenceError
 from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName, file_name, file_number
@@ -40,8 +41,12 @@ class Folder:
     numbered: dict[int, Entry]
     listing: Listing
 
-    def pending(self, last: int) -> tuple[list[Entry], int | None]:
+    def pending(self, last: int, skip: Collection[int] = ()) -> tuple[list[Entry], int | None]:
         """The files that can be applied after number `last`, and the number that is missing.
+
+        Args:
+            last: the last applied number.
+            skip: numbers whose files need not be there; an empty entry stands for such a one.
 
         Returns:
             The consecutive files from `last + 1` on; and the first missing number if files lie
@@ -49,11 +54,16 @@ class Folder:
         """
         ready = []
         number = last + 1
-        while number in self.numbered:
-            ready.append(self.numbered[number])
+        while number in self.numbered or number in skip:
+            missing = Entry(file_name(number), 0, datetime.now(timezone.utc))
+            ready.append(self.numbered.get(number, missing))
             number += 1
         blocked = any(found > number for found in self.numbered)
         return ready, number if blocked else None
+
+    def blocked_since(self, number: int) -> datetime:
+        """When the first file behind a missing number came."""
+        return min(entry.modified for n, entry in self.numbered.items() if n > number)
 
     def backlog(self, last: int) -> int:
         """How many files lie behind number `last`."""

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta_log import Snapshot
+from mirrorlake.errors import SchemaError
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.markers import Marker
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.mirror.batch import read_batch
 from mirrorlake.mirror.collapse import ACTION, APPEND, DELETE, REPLACE, collapse
+from mirrorlake.mirror.key_range import key_conditions
 from mirrorlake.mirror.properties import (
     INCARNATION_PROPERTY,
     creation_properties,
@@ -32,6 +34,8 @@ from mirrorlake.spark.sql import delta_name, literal, quote
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from mirrorlake.storage import Storage
+
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -43,7 +47,7 @@ class Work:
 
     Attributes:
         identity: whose files they are.
-        root: the lake, full path.
+        storage: the lake's files.
         path: the Delta table, full path.
         files: the plan's files, in order.
         target: the table's columns after the commit.
@@ -54,7 +58,7 @@ class Work:
     """
 
     identity: Identity
-    root: str
+    storage: Storage
     path: str
     files: tuple[FileFacts, ...]
     target: Target
@@ -102,11 +106,14 @@ def create_table(spark: SparkSession, work: Work) -> None:
 
 
 def new_properties(work: Work) -> dict[str, str]:
-    """What an existing table's properties lack: late keys, column mapping for a first odd name."""
+    """What an existing table lacks: late keys, and what a first odd name or plain clock needs."""
     known = work.snapshot.properties if work.snapshot else {}
+    features = work.snapshot.protocol.get("writerFeatures") or () if work.snapshot else ()
     wanted = work.retention | mapping_property(work.target.columns)
     if work.target.widened:
         wanted["delta.enableTypeWidening"] = "true"
+    if "timestamp_ntz" in work.target.columns.values() and "timestampNtz" not in features:
+        wanted["delta.feature.timestampNtz"] = "supported"  # Delta does so at creation only
     if not work.recreated or work.metadata.keys:
         wanted |= keys_property(work.metadata)
     return {name: value for name, value in wanted.items() if known.get(name) != value}
@@ -118,16 +125,6 @@ def set_properties(spark: SparkSession, work: Work, properties: dict[str, str]) 
     new_session(spark).sql(f"ALTER TABLE {delta_name(work.path)} SET TBLPROPERTIES ({listed})")
 
 
-def widen_columns(spark: SparkSession, work: Work) -> None:
-    """Gives columns of an existing table their wider types, in commits before the data's."""
-    session = new_session(spark)
-    for name in work.target.widened:
-        session.sql(
-            f"ALTER TABLE {delta_name(work.path)} ALTER COLUMN {quote(name)}"
-            f" TYPE {work.target.columns[name]}"
-        )
-
-
 def apply_work(spark: SparkSession, work: Work) -> None:
     """Commits the plan's files to the existing table; nothing happens if that is done already."""
     session = new_session(spark)
@@ -135,7 +132,7 @@ def apply_work(spark: SparkSession, work: Work) -> None:
     ordered = bool(markers - {Marker.INSERT})
     batch = read_batch(
         session,
-        work.root,
+        work.storage.root,
         work.files,
         work.target,
         default=work.metadata.default_marker,
@@ -163,7 +160,7 @@ def _write(rows: DataFrame, work: Work) -> None:
     if work.recreated:
         mode = "overwrite"
         options["overwriteSchema"] = "true"
-    elif work.target.added:
+    elif work.target.evolved:
         options["mergeSchema"] = "true"
     rows.write.format("delta").options(**options).mode(mode).save(work.path)
 
@@ -173,8 +170,12 @@ def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], wor
     changes.createOrReplaceTempView(view)
     names = [quote(name) for name in work.target.columns]
     action = f"s.{quote(ACTION)}"
-    on = " AND ".join(f"t.{quote(key)} = s.{quote(key)}" for key in keys)
-    evolution = "WITH SCHEMA EVOLUTION " if work.target.added else ""
+    paths = [file.source for file in work.files]
+    on = " AND ".join(
+        [f"t.{quote(key)} = s.{quote(key)}" for key in keys]
+        + key_conditions(work.storage, paths, keys, work.target)
+    )
+    evolution = "WITH SCHEMA EVOLUTION " if work.target.evolved else ""
     statement = f"""
         MERGE {evolution}INTO {delta_name(work.path)} t USING {view} s
         ON {on} AND {action} <> '{APPEND}'
@@ -192,6 +193,17 @@ def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], wor
         session.conf.set(name, value)
     try:
         session.sql(statement)
+    except Exception as error:
+        # Delta 4.4 doesn't double a name's backticks where it writes an update's change rows.
+        ticked = next((name for name in work.target.columns if "`" in name), None)
+        if ticked is None or "INVALID_ATTRIBUTE_NAME_SYNTAX" not in str(error):
+            raise
+        raise SchemaError(
+            f"Delta can't merge changes into a table with a column {ticked!r}.",
+            file=work.files[0].name,
+            column=ticked,
+            hint="rename the column, without a backtick, and publish into a new folder.",
+        ) from error
     finally:
         for name in confs:
             session.conf.unset(name)

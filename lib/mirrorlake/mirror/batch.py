@@ -40,12 +40,13 @@ def read_batch(
         default: what rows without a marker ask for.
         ordered: whether `MARKER` and `POSITION` are needed; an append needs neither.
     """
+    files = tuple(file for file in files if file.skipped is None)
     if not files:
         columns = (f"{quote(name)} {kind}" for name, kind in target.columns.items())
         return spark.createDataFrame([], ", ".join(columns))
     groups: dict[tuple[object, ...], list[FileFacts]] = {}
     for file in files:
-        schema = (file.marker, file.marker_read, *file.columns.items())
+        schema = (file.marker, file.marker_read, bool(file.left_out), *file.columns.items())
         groups.setdefault(schema, []).append(file)
     first = files[0].number
     frames = [
@@ -79,6 +80,8 @@ def _read_group(
     # Other writers' days before 1582 are what they say, whatever the session makes of Spark 2's.
     reader = spark.read.options(datetimeRebaseMode="CORRECTED", int96RebaseMode="CORRECTED")
     raw = reader.schema(", ".join(fields)).parquet(*paths)
+    if sample.left_out:
+        raw = raw.where(~_is_left_out(files))
     present = {name.lower(): (name, kind) for name, kind in sample.columns.items()}
 
     def column(name: str, kind: str) -> Column:
@@ -101,6 +104,24 @@ def _read_group(
     )
 
 
+def _is_left_out(files: list[FileFacts]) -> Column:
+    """Whether a row is one of those that its file is applied without."""
+    from pyspark.sql import functions as F
+
+    row = F.col("_metadata.row_index")
+    names = {file.source.rpartition("/")[2]: file.left_out for file in files}
+    conditions = [(_plain_name() == name) & row.isin(*rows) for name, rows in names.items()]
+    return reduce(lambda one, other: one | other, conditions)
+
+
+def _plain_name() -> Column:
+    """The file's name; Spark has it as a URL's path, where a plus is a plus."""
+    from pyspark.sql import functions as F
+
+    name = F.col("_metadata.file_name")
+    return F.url_decode(F.replace(name, F.lit("+"), F.lit("%2B")))
+
+
 def _with_number(
     spark: SparkSession, raw: DataFrame, files: list[FileFacts]
 ) -> tuple[DataFrame, Column]:
@@ -108,12 +129,10 @@ def _with_number(
     from pyspark.sql import functions as F
 
     names = {file.source.rpartition("/")[2]: file.number for file in files}
-    name = F.col("_metadata.file_name")
     if all(file_number(name) == number for name, number in names.items()):
-        return raw, F.substring(name, 1, 20).cast("decimal(20,0)").cast("long")
+        return raw, F.substring("_metadata.file_name", 1, 20).cast("decimal(20,0)").cast("long")
     numbers = spark.createDataFrame(list(names.items()), f"{_NAME} string, {_NUMBER} long")
-    # Spark has the name as a URL's path, where a plus is a plus.
-    plain = F.url_decode(F.replace(name, F.lit("+"), F.lit("%2B")))
+    plain = _plain_name()
     lost = F.raise_error(F.concat(F.lit("no number for the file "), plain)).cast("long")
     found = F.coalesce(F.col(_NUMBER), lost)
     return raw.join(F.broadcast(numbers), plain == F.col(_NAME), "left"), found

@@ -5,7 +5,7 @@ An idle table costs a listing; Spark is started when the first file has to be ap
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -23,9 +23,11 @@ from mirrorlake.landing.identity import read_identity
 from mirrorlake.landing.metadata import BY_TIME
 from mirrorlake.landing.zone import BadFolder, Folder, by_number, by_time, find_tables
 from mirrorlake.mirror.cleanup import sweep
+from mirrorlake.mirror.control import Control, read_controls
 from mirrorlake.mirror.drops import purge_dropped
 from mirrorlake.mirror.failures import explain
 from mirrorlake.mirror.folders import follow_folders, rebuild_states
+from mirrorlake.mirror.lock import only_mirror
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import (
     INITIALIZED,
@@ -43,12 +45,14 @@ from mirrorlake.mirror.state import (
 from mirrorlake.mirror.steps import StepListener, ignore
 from mirrorlake.mirror.table_cycle import TableCycle
 from mirrorlake.names import IDENTITY, METADATA, SCHEMA_SUFFIX, ZONE, TableName
-from mirrorlake.storage import Listing, Storage
+from mirrorlake.storage import Entry, Listing, Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TRIES = 3
+_LISTERS = 16
+_Line = tuple[str, TableState, TableStatus]  # the table's folder, what to keep, what to report
 
 
 class Engine:
@@ -76,7 +80,7 @@ class Engine:
         self._options = options or MirrorOptions()
         self._on_step = on_step
         self._stop = stop or Event()
-        self._purged: datetime | None = None
+        self._controls: dict[str, Control] = {}
 
     def run_cycle(self, only: TableName | None = None) -> Report:
         """Applies what is pending, one commit a table (and one more where a crash left a plan).
@@ -86,7 +90,12 @@ class Engine:
 
         Raises:
             TableNotFoundError: the single table has no folder in the zone.
+            BusyError: another mirror works on this lake for too long.
         """
+        with only_mirror(self._storage, self._options.patience):
+            return self._run_cycle(only)
+
+    def _run_cycle(self, only: TableName | None) -> Report:
         kept = load_states(self._storage)
         states = dict(kept or {})
         found: list[TableName | BadFolder] = [only] if only else list(find_tables(self._storage))
@@ -99,47 +108,78 @@ class Engine:
             states = rebuild_states(self._storage, delta_tables(self._storage))
         if only is None:
             dropped = follow_folders(self._storage, states, found)
-            self._purge(bool(dropped))
+            purge_dropped(self._storage, keep=timedelta(days=self._options.keep_dropped_days))
         schemas = set(self._storage.list(ZONE).folders)
+        self._controls = read_controls(self._storage)
 
-        def run(table: TableName | BadFolder) -> tuple[str, TableState, TableStatus]:
+        def clash(table: TableName) -> bool:
+            return table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas
+
+        def look(table: TableName | BadFolder) -> _Line | None:
             if isinstance(table, BadFolder):
                 return self._refuse(table)
-            clash = table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas
-            return self._run_table(table, states.get(table.folder), clash=clash)
+            return None if clash(table) else self._if_idle(table, states.get(table.folder))
 
-        lines = []
+        def run(table: TableName) -> _Line:
+            return self._run_table(table, states.get(table.folder), clash=clash(table))
+
+        lines = self._look_at(found, look)
+        busy = [
+            table
+            for table, line in zip(found, lines, strict=True)
+            if line is None and isinstance(table, TableName)
+        ]
         with ThreadPoolExecutor(self._options.tables_at_once) as pool:
-            for folder, state, status in pool.map(run, found):
-                states[folder] = state
-                lines.append(status)
+            done = pool.map(run, busy)
+            finished = [line or next(done) for line in lines]
+        states |= {folder: state for folder, state, _ in finished}
         if states != kept or not is_told_running(self._storage):
             save_states(self._storage, states)
-        return Report(tuple(lines), tuple(str(table) for table in dropped))
+        return Report(
+            tuple(status for _, _, status in finished), tuple(str(table) for table in dropped)
+        )
 
     def close(self) -> None:
         """Says in the monitoring files that nobody mirrors any more."""
         save_states(self._storage, load_states(self._storage) or {}, replicator=STOPPED)
 
-    def _purge(self, at_once: bool) -> None:
-        """Once a day, and after every drop, deletes for good what was dropped long ago."""
-        keep = timedelta(days=self._options.keep_dropped_days)
-        now = datetime.now(timezone.utc)
-        if at_once or self._purged is None or now - self._purged >= min(keep, timedelta(days=1)):
-            purge_dropped(self._storage, keep=keep)
-            self._purged = now
-
     def _spark(self) -> SparkSession:
         with self._spark_lock:
             return self._start_spark()
 
-    def _refuse(self, folder: BadFolder) -> tuple[str, TableState, TableStatus]:
+    def _look_at(
+        self,
+        tables: list[TableName | BadFolder],
+        look: Callable[[TableName | BadFolder], _Line | None],
+    ) -> list[_Line | None]:
+        """The lines of the tables with nothing to do; None for the others."""
+        if self._storage.local is not None:
+            # A local listing is so short that threads would only wait for each other.
+            return [look(table) for table in tables]
+        with ThreadPoolExecutor(_LISTERS) as pool:
+            return list(pool.map(look, tables))
+
+    def _if_idle(self, table: TableName, known: TableState | None) -> _Line | None:
+        """The line of a table with nothing to do; costs a listing."""
+        if known is not None and self._is_paused(table):
+            paused = replace(known, state=STOPPED, error=None)
+            listing = self._storage.list(table.folder)
+            return table.folder, paused, status_of(paused, view(table, listing, paused))
+        if known is None or known.state == STOPPED or self._sweep_due(known):
+            return None
+        listing = self._storage.list(table.folder)
+        if not is_idle(listing, known):
+            return None
+        return table.folder, known, status_of(known, view(table, listing, known))
+
+    def _is_paused(self, table: TableName) -> bool:
+        return self._controls.get(table.place, Control()).paused is not None
+
+    def _refuse(self, folder: BadFolder) -> _Line:
         state = failed(TableState(folder.schema, folder.name), folder.error.as_dict())
         return folder.folder, state, status_of(state, None)
 
-    def _run_table(
-        self, table: TableName, known: TableState | None, *, clash: bool
-    ) -> tuple[str, TableState, TableStatus]:
+    def _run_table(self, table: TableName, known: TableState | None, *, clash: bool) -> _Line:
         state = known or TableState(table.schema, table.name)
         first = listing = self._storage.list(table.folder)
         try:
@@ -149,10 +189,20 @@ class Engine:
                     hint="rename one of the two folders.",
                 )
             for attempt in range(1, _TRIES + 1):
-                if self._stop.is_set() or is_idle(listing, state):
+                if self._is_paused(table):
+                    state = replace(state, state=STOPPED)
+                elif state.state == STOPPED:
+                    state = replace(state, state=REPLICATING if state.last_file else INITIALIZED)
+                if self._stop.is_set() or self._is_paused(table) or is_idle(listing, state):
                     break
                 cycle = TableCycle(
-                    self._storage, self._spark, self._options, self._on_step, listing, state
+                    self._storage,
+                    self._spark,
+                    self._options,
+                    self._on_step,
+                    listing,
+                    state,
+                    self._controls.get(table.place, Control()),
                 )
                 try:
                     state = cycle.run()
@@ -172,13 +222,18 @@ class Engine:
             state = replace(state, state=INITIALIZED, error=None)
         return table.folder, state, status_of(state, view(table, listing, state))
 
+    def _sweep_due(self, state: TableState) -> bool:
+        """Once a day applied files are moved on, of idle tables too."""
+        if state.swept is None:
+            return True
+        due = min(timedelta(days=self._options.keep_processed_days), timedelta(days=1))
+        return datetime.now(timezone.utc) - datetime.fromisoformat(state.swept) >= due
+
     def _sweep(self, table: TableName, state: TableState) -> TableState:
-        """Once a day, and for idle tables too, moves applied files on."""
+        if not self._sweep_due(state):
+            return state
         keep = timedelta(days=self._options.keep_processed_days)
         now = datetime.now(timezone.utc)
-        due = min(keep, timedelta(days=1))
-        if state.swept and now - datetime.fromisoformat(state.swept) < due:
-            return state
         sweep(self._storage, table, last=state.last_file, now=now, keep=keep)
         return replace(state, swept=now.isoformat())
 
@@ -204,23 +259,27 @@ def is_idle(listing: Listing, state: TableState) -> bool:
     return folder is not None and all(number == state.last_file for number in folder.numbered)
 
 
-def status_of(state: TableState, folder: Folder | None) -> TableStatus:
-    """The line of a report: what was kept, and what the listing shows."""
-    backlog, waiting, lag = 0, None, 0.0
+def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = ()) -> TableStatus:
+    """The line of a report: what was kept, and what the listing shows; `skip` is no gap."""
+    waiting, since, lag = None, None, 0.0
+    behind: list[Entry] = []
     if folder is not None:
-        backlog = folder.backlog(state.last_file)
-        waiting = folder.pending(state.last_file)[1]
-        moments = [e.modified for number, e in folder.numbered.items() if number > state.last_file]
-        if moments:
-            lag = max(0.0, (datetime.now(timezone.utc) - min(moments)).total_seconds())
+        behind = [e for number, e in folder.numbered.items() if number > state.last_file]
+        waiting = folder.pending(state.last_file, skip)[1]
+        since = None if waiting is None else folder.blocked_since(waiting).isoformat()
+        if behind:
+            oldest = min(entry.modified for entry in behind)
+            lag = max(0.0, (datetime.now(timezone.utc) - oldest).total_seconds())
     return TableStatus(
         name=state.name,
         schema=state.schema,
         state=state.state,
         rows=state.rows,
         last_file=state.last_file,
-        backlog_files=backlog,
+        backlog_files=len(behind),
+        backlog_bytes=sum(entry.size for entry in behind),
         waiting_for=waiting,
+        waiting_since=since,
         lag_seconds=round(lag, 3),
         error=state.error,
     )
@@ -236,21 +295,28 @@ def _caught_up(storage: Storage, state: TableState, table: TableName) -> TableSt
     return replace(state, last_file=last, state=REPLICATING, error=None)
 
 
-def status_report(storage: Storage) -> Report:
-    """How every table of the zone stands, without Spark and without changing anything."""
+def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
+    """How every table of the zone stands, without Spark; only `rebuild` changes anything."""
     states = load_states(storage) or {}
+    if rebuild:
+        states = rebuild_states(storage, delta_tables(storage))
+        save_states(storage, states)
+    controls = read_controls(storage)
     lines = []
     for table in find_tables(storage):
         state = states.get(table.folder) or TableState(table.schema, table.name)
         if isinstance(table, BadFolder):
             lines.append(status_of(failed(state, table.error.as_dict()), None))
             continue
+        wish = controls.get(table.place, Control())
         try:
             listing = storage.list(table.folder)
             folder = view(table, listing, state) or by_number(table, listing)
             if folder.backlog(state.last_file):
                 state = _caught_up(storage, state, table)
-            lines.append(status_of(state, view(table, listing, state)))
+            if wish.paused is not None:
+                state = replace(state, state=STOPPED)
+            lines.append(status_of(state, view(table, listing, state), wish.skip))
         except MirrorlakeError as error:
             lines.append(status_of(failed(state, error.as_dict()), None))
     return Report(tuple(lines))

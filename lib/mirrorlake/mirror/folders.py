@@ -13,7 +13,7 @@ from mirrorlake.errors import InvalidNameError, MirrorlakeError
 from mirrorlake.landing.identity import Identity, read_identity, renew_identity
 from mirrorlake.landing.zone import BadFolder
 from mirrorlake.mirror.drops import drop_table
-from mirrorlake.mirror.notes import last_note
+from mirrorlake.mirror.notes import last_note, state_of_note
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.mirror.state import TableState
 from mirrorlake.names import TableName
@@ -84,12 +84,10 @@ def _is_mirrored(storage: Storage, table: TableName) -> bool:
 
 
 def rebuild_states(storage: Storage, tables: list[TableName]) -> dict[str, TableState]:
-    """States from the tables' own logs, where the kept ones are lost; enough to find drops by."""
+    """States from the tables' own logs, where the kept ones are lost."""
     states = {}
     for table in tables:
         if _is_mirrored(storage, table):
             note = last_note(storage, table, read_snapshot(storage, table.table_path))
-            states[table.folder] = TableState(
-                table.schema, table.name, incarnation=note.get("incarnation")
-            )
+            states[table.folder] = state_of_note(table, note)
     return states

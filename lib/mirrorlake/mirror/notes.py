@@ -6,9 +6,11 @@ With the plans it is the ledger: which files a version holds, how many rows by o
 from __future__ import annotations
 
 import json
+from itertools import count
 from typing import Any
 
-from mirrorlake.delta_log import Snapshot, read_commit_info
+from mirrorlake.delta_log import Snapshot, read_commit_info, read_snapshot
+from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 
@@ -37,3 +39,40 @@ def last_note(
         if note and incarnation in (None, note["incarnation"]):
             return note
     return {}
+
+
+def committed_version(
+    storage: Storage, table: TableName, before: int, note: dict[str, Any]
+) -> int | None:
+    """The version that a commit with this note has just made; only what is new is looked at.
+
+    Args:
+        storage: the lake's files.
+        table: which table.
+        before: the version before the commit; -1 for none.
+        note: what the commit carried.
+    """
+    life = (note["incarnation"], note["last"])
+    for version in count(before + 1):
+        found = read_note(storage, table, version)
+        if (found.get("incarnation"), found.get("last")) == life:
+            return version
+        if not found and not read_commit_info(storage, table.table_path, version):
+            break  # the log's end, or a commit that says nothing of itself
+    newest = read_snapshot(storage, table.table_path)
+    return last_note(storage, table, newest, note["incarnation"]).get("version")
+
+
+def state_of_note(table: TableName, note: dict[str, Any]) -> TableState:
+    """What a table's newest note says of its state; an empty note says that nothing was applied."""
+    return TableState(
+        table.schema,
+        table.name,
+        state=REPLICATING if note.get("last") else INITIALIZED,
+        incarnation=note.get("incarnation"),
+        last_file=note.get("last", 0),
+        version=note.get("version"),
+        rows=note.get("total_rows", 0),
+        bytes=note.get("total_bytes", 0),
+        synced=note.get("synced"),
+    )

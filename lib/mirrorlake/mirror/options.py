@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+STOP, SKIP_ROW, SKIP_FILE = "stop", "skip-row", "skip-file"
+
 
 @dataclass(frozen=True)
 class MirrorOptions:
@@ -13,7 +15,14 @@ class MirrorOptions:
     Attributes:
         batch_files: most files in one commit.
         batch_bytes: most bytes of files in one commit, but at least one file.
-        tables_at_once: how many tables are worked on side by side.
+        patience: seconds to wait for another mirror of this lake on this machine; None does not
+            look for one.
+        tables_at_once: how many tables are worked on side by side. A small commit waits now and
+            then, so that one more than there are cores keeps all of them busy.
+        on_error: what a bad row or file does: `STOP` its table until it is repaired; `SKIP_ROW`
+            leaves bad rows out, `SKIP_FILE` bad files, and puts them into quarantine.
+        late_files: whether a file that is older than the last applied one may still be applied,
+            where files are ordered by time; otherwise it stops its table.
         widen: whether a column may get a wider type (integer to long, float to double, more
             digits); otherwise any other type stops its table.
         compact_after: commits of a table after which its small files are put together; 0 never.
@@ -26,7 +35,10 @@ class MirrorOptions:
 
     batch_files: int = 1000
     batch_bytes: int = 4 * 2**30
-    tables_at_once: int = os.cpu_count() or 1
+    patience: float | None = 600
+    tables_at_once: int = min(8, (os.cpu_count() or 1) + 1)
+    on_error: str = STOP
+    late_files: bool = False
     widen: bool = False
     compact_after: int = 50
     log_retention_days: int | None = None

@@ -7,39 +7,58 @@ Delta's txnVersion only skips equal or lower numbers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import count
 from typing import Any
 
 from mirrorlake.errors import MirrorlakeError, SequenceError
-from mirrorlake.landing.check import FileFacts, file_hash, inspect_file
+from mirrorlake.landing.check import FileFacts, file_hash, inspect_file, skipped_file
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, STOP
 from mirrorlake.names import STATE, file_name, file_number
 from mirrorlake.storage import Entry, Storage, to_json
 
-FORMAT = 1
+FORMAT = 2
 _READERS = 8
 
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """One file of a plan, as it was when the plan was made."""
+    """One file of a plan, as it was when the plan was made.
+
+    Attributes:
+        published: when it was modified last, ISO-8601 UTC; None if it never came.
+        rows: rows by operation.
+        rejected: rows left out because they can't be applied.
+        skipped: why nothing of it is applied; None if it is.
+    """
 
     name: str
     size: int
     sha256: str
+    published: str | None = None
+    rows: dict[str, int] = field(default_factory=dict)
+    rejected: int = 0
+    skipped: str | None = None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The files of one commit, numbered from `first` on without a gap."""
+    """The files of one commit, numbered from `first` on without a gap.
+
+    Attributes:
+        planned: when, ISO-8601 UTC.
+        on_error: what becomes of bad rows and files: `STOP`, `SKIP_ROW` or `SKIP_FILE`.
+    """
 
     first: int
     files: tuple[PlannedFile, ...]
     planned: str
+    on_error: str = STOP
 
     @property
     def last(self) -> int:
@@ -58,6 +77,7 @@ class Plan:
             "first": self.first,
             "last": self.last,
             "planned": self.planned,
+            "on_error": self.on_error,
             "files": [asdict(file) for file in self.files],
         }
 
@@ -81,7 +101,7 @@ def find_plan(storage: Storage, identity: Identity, first: int) -> Plan | None:
     if document is None:
         return None
     files = tuple(PlannedFile(**file) for file in document["files"])
-    return Plan(document["first"], files, document["planned"])
+    return Plan(document["first"], files, document["planned"], document.get("on_error", STOP))
 
 
 def plan_of(storage: Storage, identity: Identity, number: int) -> Plan | None:
@@ -92,70 +112,100 @@ def plan_of(storage: Storage, identity: Identity, number: int) -> Plan | None:
     return None if first is None else find_plan(storage, identity, first)
 
 
-def make_plan(storage: Storage, identity: Identity, first: int, names: list[str]) -> Plan:
+def make_plan(
+    storage: Storage, identity: Identity, first: int, facts: Sequence[FileFacts], on_error: str
+) -> Plan:
     """Fixes a batch; if another mirror was quicker, its plan counts.
 
     Args:
         storage: the lake's files.
         identity: whose files these are.
         first: the first file's number.
-        names: checked files with consecutive numbers, at least one.
+        facts: checked files with consecutive numbers, at least one.
+        on_error: what became of the bad rows and files among them.
     """
-    with ThreadPoolExecutor(_READERS) as pool:
-        files = tuple(pool.map(lambda name: _fix(storage, identity, name), names))
-    plan = Plan(first, files, datetime.now(timezone.utc).isoformat(timespec="milliseconds"))
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    plan = Plan(first, _fix_all(storage, identity, facts), now, on_error)
     if storage.create(plan_path(identity, plan.first), to_json(plan.document())):
         return plan
     return find_plan(storage, identity, plan.first) or plan
 
 
-def verify_plan(storage: Storage, identity: Identity, plan: Plan) -> Plan:
-    """The plan, with the hashes of today where a file was uploaded again since.
+def renew_plan(
+    storage: Storage, identity: Identity, plan: Plan, facts: Sequence[FileFacts]
+) -> None:
+    """Writes down what the plan's files are now, where one was uploaded again since.
 
     No file of the plan has been applied yet, for the commit takes all or none; so a repaired file
     may take the place of the broken one. First and last number stay: nothing can apply twice.
-
-    Raises:
-        SequenceError: a file of the plan is gone.
     """
-    names = [file.name for file in plan.files]
-    try:
-        with ThreadPoolExecutor(_READERS) as pool:
-            files = tuple(pool.map(lambda name: _fix(storage, identity, name), names))
-    except FileNotFoundError as error:
-        present = {entry.name for entry in storage.list(identity.table.folder).files}
-        gone = next((name for name in names if name not in present), names[0])
-        raise SequenceError(
-            "The file was planned, and is gone before it was applied.",
-            file=gone,
-            hint="upload it again under the same name.",
-        ) from error
-    if files == plan.files:
-        return plan
-    renewed = Plan(plan.first, files, plan.planned)
-    storage.write_json(plan_path(identity, plan.first), renewed.document())
-    return renewed
+    files = _fix_all(storage, identity, facts)
+    if files != plan.files:
+        renewed = replace(plan, files=files)
+        storage.write_json(plan_path(identity, plan.first), renewed.document())
 
 
-def _fix(storage: Storage, identity: Identity, name: str) -> PlannedFile:
-    path = f"{identity.table.folder}/{name}"
-    with storage.open(path) as source:
-        size = source.seek(0, 2)
-    return PlannedFile(name, size, file_hash(storage, path))
+def _fix_all(
+    storage: Storage, identity: Identity, facts: Sequence[FileFacts]
+) -> tuple[PlannedFile, ...]:
+    moments = {e.name: e.modified.isoformat() for e in storage.list(identity.table.folder).files}
+
+    def fix(file: FileFacts) -> PlannedFile:
+        path = f"{identity.table.folder}/{file.name}"
+        return PlannedFile(
+            file.name,
+            file.size,
+            file_hash(storage, path) if file.name in moments else "",
+            moments.get(file.name),
+            {marker.name.lower(): count for marker, count in sorted(file.rows.items()) if count},
+            len(file.rejects),
+            None if file.skipped is None else str(file.skipped),
+        )
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        return tuple(pool.map(fix, facts))
 
 
 def check_files(
-    storage: Storage, identity: Identity, first: int, names: list[str], metadata: TableMetadata
+    storage: Storage,
+    identity: Identity,
+    first: int,
+    names: list[str],
+    metadata: TableMetadata,
+    *,
+    on_error: str = STOP,
+    skip: Mapping[int, str] | None = None,
 ) -> Checked:
-    """Checks files in order, several at a time, up to the first that isn't sound."""
+    """Checks files in order, several at a time, up to the first that isn't sound.
+
+    Args:
+        storage: the lake's files.
+        identity: whose files these are.
+        first: the first file's number.
+        names: the files, with consecutive numbers.
+        metadata: what the folder declares.
+        on_error: whether bad rows, or bad files, are passed over.
+        skip: numbers of files that are passed over in any case, with the reason.
+    """
 
     def check(number: int, name: str) -> FileFacts | MirrorlakeError:
         path = f"{identity.table.folder}/{name}"
+        if skip and number in skip:
+            return skipped_file(storage, path, number, SequenceError(skip[number], file=name))
         staged = f"{staging(identity)}/{file_name(number)}"
         try:
-            return inspect_file(storage, path, metadata, number=number, staged=staged)
+            return inspect_file(
+                storage,
+                path,
+                metadata,
+                number=number,
+                staged=staged,
+                skip_rows=on_error == SKIP_ROW,
+            )
         except MirrorlakeError as error:
-            return error
+            if on_error != SKIP_FILE:
+                return error
+            return skipped_file(storage, path, number, error)
         except FileNotFoundError:
             return SequenceError(
                 "The file is gone since the listing.",

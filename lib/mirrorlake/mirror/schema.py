@@ -25,6 +25,11 @@ class Target:
     added: tuple[str, ...]
     widened: tuple[str, ...] = ()
 
+    @property
+    def evolved(self) -> bool:
+        """Whether the table's schema changes with the batch."""
+        return bool(self.added or self.widened)
+
     def name_of(self, column: str) -> str:
         """The table's spelling of a column, which is found without regard to case."""
         return next(name for name in self.columns if name.lower() == column.lower())
@@ -66,6 +71,8 @@ def plan_schema(
     wide: dict[str, str] = {}
     last: FileFacts | None = None
     for file in files:
+        if file.skipped is not None:
+            continue
         last = file
         for column, kind in file.columns.items():
             if kind.table == "void":

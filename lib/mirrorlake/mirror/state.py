@@ -79,7 +79,9 @@ class TableStatus:
         rows: operations applied so far.
         last_file: the number of the last applied file, 0 if none.
         backlog_files: files published and not yet applied.
+        backlog_bytes: their sizes.
         waiting_for: the number of the missing file that blocks later ones, or None.
+        waiting_since: when the first file behind it came, ISO-8601 UTC.
         lag_seconds: age of the oldest file not yet applied; 0 if there is none.
     """
 
@@ -89,7 +91,9 @@ class TableStatus:
     rows: int
     last_file: int
     backlog_files: int
+    backlog_bytes: int
     waiting_for: int | None
+    waiting_since: str | None
     lag_seconds: float
     error: dict[str, Any] | None
 

@@ -18,6 +18,7 @@ class Step(Enum):
     IDENTIFIED = "identified"
     CHECKED = "checked"
     PLANNED = "planned"
+    QUARANTINED = "quarantined"
     CREATED = "created"
     COMMITTED = "committed"
     MOVED = "moved"

@@ -6,6 +6,7 @@ The cycle starts after the last number in the table's own log, never from what w
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -24,31 +25,32 @@ from mirrorlake.mirror.apply import (
     is_of_another_life,
     new_properties,
     set_properties,
-    widen_columns,
 )
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers
 from mirrorlake.mirror.compact import compact
+from mirrorlake.mirror.control import Control
 from mirrorlake.mirror.drops import drop_table, take_back, was_elsewhere
 from mirrorlake.mirror.failures import commit_with_retries
-from mirrorlake.mirror.notes import last_note
+from mirrorlake.mirror.notes import committed_version, last_note, state_of_note
 from mirrorlake.mirror.numbering import number_files
-from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.mirror.options import SKIP_FILE, MirrorOptions
 from mirrorlake.mirror.plan import (
-    Checked,
     Plan,
     check_files,
     cut_batch,
     find_plan,
     make_plan,
+    plan_of,
+    renew_plan,
     staging,
-    verify_plan,
 )
 from mirrorlake.mirror.properties import KEYS_PROPERTY, retention_properties
+from mirrorlake.mirror.quarantine import put_into_quarantine
 from mirrorlake.mirror.schema import Target, plan_schema
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed, tail_of
 from mirrorlake.mirror.steps import Step, StepListener
 from mirrorlake.names import IDENTITY, METADATA
-from mirrorlake.storage import Listing, Storage
+from mirrorlake.storage import Entry, Listing, Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,6 +94,7 @@ class TableCycle:
         on_step: hears of every finished step.
         listing: what lies in the folder.
         state: what was known of the table.
+        control: what an operator asked for.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class TableCycle:
         on_step: StepListener,
         listing: Listing,
         state: TableState,
+        control: Control,
     ) -> None:
         self._storage = storage
         self._spark = spark
@@ -110,6 +114,7 @@ class TableCycle:
         self._table = state.table
         self._folder = Folder(self._table, {}, listing)
         self._state = state
+        self._skip = dict.fromkeys(control.skip, "Skipped on demand.")
 
     def run(self) -> TableState:
         """Does what is to be done.
@@ -173,16 +178,8 @@ class TableCycle:
             note = {}
             if at.last:
                 note = last_note(self._storage, self._table, at.snapshot, incarnation)
-            known = TableState(
-                self._table.schema,
-                self._table.name,
-                incarnation=incarnation,
-                last_file=at.last,
-                version=note.get("version"),
-                rows=note.get("total_rows", 0),
-                bytes=note.get("total_bytes", 0),
-                synced=note.get("synced"),
-            )
+            known = state_of_note(self._table, note)
+            known = replace(known, incarnation=incarnation, last_file=at.last)
         listing = self._storage.list(self._table.folder)
         self._state = replace(
             known,
@@ -202,31 +199,52 @@ class TableCycle:
 
     def _carry_out(self, at: _Standing, plan: Plan) -> MirrorlakeError | None:
         """Applies a plan that was found, as it stands; all of it or nothing."""
-        try:
-            plan = verify_plan(self._storage, at.identity, plan)
-        except SequenceError as gone:
-            return gone
-        facts, error = self._check(at, plan.first, [file.name for file in plan.files])
+        skip = {
+            plan.numbers[file.name]: file.skipped for file in plan.files if file.skipped is not None
+        }
+        names = [file.name for file in plan.files]
+        facts, error = self._check(at, plan.first, names, plan.on_error, self._skip | skip)
         if error is None:
+            renew_plan(self._storage, at.identity, plan, facts)
             self._commit(at, plan, facts)
         return error
 
     def _run_batch(self, at: _Standing) -> MirrorlakeError | None:
         """Plans and commits the files after the last one, up to the first that isn't sound."""
-        ready, _ = self._folder.pending(at.last)
+        ready, _ = self._folder.pending(at.last, self._skip)
         if not ready and at.last == 0:
             return self._begin(at)
-        names = cut_batch(ready, self._options.batch_files, self._options.batch_bytes)
-        facts, error = self._check(at, at.last + 1, names)
+        names = [entry.name for entry in ready]
+        if not at.recreated:  # a table that is to be replaced is replaced in one commit
+            names = cut_batch(ready, self._options.batch_files, self._options.batch_bytes)
+        skip, on_error = dict(self._skip), self._options.on_error
+        if late := self._late(at, ready):
+            if on_error != SKIP_FILE:
+                return late
+            skip[at.last + 1] = late.message
+        facts, error = self._check(at, at.last + 1, names, on_error, skip)
         if facts:
-            sound = [file.name for file in facts]
-            plan = make_plan(self._storage, at.identity, at.last + 1, sound)
+            plan = make_plan(self._storage, at.identity, at.last + 1, facts, on_error)
             self._done(Step.PLANNED)
-            if [file.name for file in plan.files] != sound:
+            if [file.name for file in plan.files] != [file.name for file in facts]:
                 # Another mirror planned this batch a moment ago: its plan counts.
                 return self._carry_out(at, plan)
             self._commit(at, plan, facts)
         return error
+
+    def _late(self, at: _Standing, ready: list[Entry]) -> SequenceError | None:
+        """What is wrong with a file without a number that is older than the last applied one."""
+        if at.metadata.strategy != BY_TIME or self._options.late_files or not (at.last and ready):
+            return None
+        plan = plan_of(self._storage, at.identity, at.last)
+        latest = plan.files[-1].published if plan else None
+        if latest is None or ready[0].modified >= datetime.fromisoformat(latest):
+            return None
+        return SequenceError(
+            f"The file is older than the last applied one, which is of {latest}.",
+            file=ready[0].name,
+            hint="upload it again if its changes are new, or allow late files.",
+        )
 
     def _begin(self, at: _Standing) -> MirrorlakeError | None:
         """A folder without files yet: a table where one is declared, none of an earlier life."""
@@ -246,18 +264,32 @@ class TableCycle:
         return None
 
     def _check(
-        self, at: _Standing, first: int, names: list[str]
+        self, at: _Standing, first: int, names: list[str], on_error: str, skip: dict[int, str]
     ) -> tuple[Facts, MirrorlakeError | None]:
         """The longest sound beginning of a batch, and what is wrong with the next file."""
         if not names:
             return (), None
-        checked = check_files(self._storage, at.identity, first, names, at.metadata)
-        try:
-            self._target(at, checked.facts)
-        except SchemaError as misfit:
-            checked = Checked(_before(checked.facts, misfit), misfit)
+        checked = check_files(
+            self._storage, at.identity, first, names, at.metadata, on_error=on_error, skip=skip
+        )
+        facts, error = checked.facts, checked.error
+        while True:
+            try:
+                self._target(at, facts)
+                break
+            except SchemaError as misfit:
+                if on_error == SKIP_FILE and misfit.file in names:
+                    facts = tuple(
+                        replace(file, skipped=misfit, rows=Counter())
+                        if file.name == misfit.file
+                        else file
+                        for file in facts
+                    )
+                else:
+                    facts, error = _before(facts, misfit), misfit
+                    break
         self._done(Step.CHECKED)
-        return checked.facts, checked.error
+        return facts, error
 
     def _target(self, at: _Standing, facts: Facts) -> Target:
         declared = at.metadata.table_columns
@@ -266,7 +298,7 @@ class TableCycle:
     def _work(self, at: _Standing, facts: Facts) -> Work:
         return Work(
             identity=at.identity,
-            root=self._storage.path(""),
+            storage=self._storage,
             path=self._storage.path(self._table.table_path),
             files=facts,
             target=self._target(at, facts),
@@ -286,8 +318,6 @@ class TableCycle:
             return
         if missing := new_properties(work):
             set_properties(self._spark(), work, missing)
-        if work.target.widened:
-            widen_columns(self._spark(), work)
 
     def _apply(self, work: Work) -> None:
         commit_with_retries(lambda: apply_work(self._spark(), work))
@@ -312,14 +342,17 @@ class TableCycle:
             total_bytes=state.bytes,
             synced=state.synced,
         )
+        if any(file.skipped or file.rejects for file in facts):
+            put_into_quarantine(self._spark(), self._storage, at.identity, facts, at=plan.planned)
+            self._done(Step.QUARANTINED)
         self._prepare(work)
         self._apply(work)
-        snapshot = read_snapshot(self._storage, self._table.table_path)
-        note = last_note(self._storage, self._table, snapshot, at.identity.incarnation)
+        before = at.snapshot.version if at.snapshot else -1
+        version = committed_version(self._storage, self._table, before, work.note)
         published = self._folder.listing.file(plan.files[-1].name)
         self._state = replace(
             state,
-            version=note.get("version"),
+            version=version,
             tail=tail_of(published) if published and at.metadata.strategy == BY_TIME else None,
             latency=(now - published.modified).total_seconds() if published else None,
         )

@@ -1,7 +1,8 @@
 """Benches: ratios measured side by side in one run, the median of pairs.
 
-A bench is a module in `tests/bench` with a function `run(pairs) -> BenchResult`. A ratio says how
-many times better than the peer this project is, so more is better.
+A bench is a module in `tests/bench` with a function `run(pairs) -> BenchResult`; one of several
+parts that can run alone has them as `PARTS`, by name. A ratio says how many times better than the
+peer this project is, so more is better.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,11 @@ def bench_names() -> list[str]:
     return sorted(path.stem for path in BENCHES.glob("*.py"))
 
 
-def run_bench(name: str, pairs: int) -> BenchResult:
-    """Runs one bench.
+def run_bench(name: str, pairs: int, part: str | None = None) -> BenchResult:
+    """Runs one bench, or one part of it.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is none of that name, or no such part in it.
     """
     path = BENCHES / f"{name}.py"
     if name not in bench_names():
@@ -55,13 +56,37 @@ def run_bench(name: str, pairs: int) -> BenchResult:
     spec = importlib.util.spec_from_file_location(f"bench_{name}", path)
     assert spec is not None and spec.loader is not None  # noqa: PT018 - for the type checker
     module = importlib.util.module_from_spec(spec)
+    if str(BENCHES.parent) not in sys.path:  # what benches and tests share lies there
+        sys.path.append(str(BENCHES.parent))
     spec.loader.exec_module(module)
-    result: BenchResult = module.run(pairs)
+    run = module.run
+    if part is not None:
+        parts = getattr(module, "PARTS", {})
+        if part not in parts:
+            raise UsageError(f"Bench {name} has no part {part!r}.", hint=f"it has {list(parts)}.")
+        run = parts[part]
+    result: BenchResult = run(pairs)
     return result
 
 
+def join_results(name: str, results: Iterable[BenchResult]) -> BenchResult:
+    """Several results as one bench's."""
+    seconds: dict[str, float] = {}
+    ratios: dict[str, float] = {}
+    for result in results:
+        seconds |= result.seconds
+        ratios |= result.ratios
+    return BenchResult(name, seconds, ratios)
+
+
 def compare(
-    name: str, what: str, ours: Callable[[], float], peer: Callable[[], float], pairs: int
+    name: str,
+    what: str,
+    ours: Callable[[], float],
+    peer: Callable[[], float],
+    pairs: int,
+    *,
+    warm_up: Callable[[], object] | None = None,
 ) -> BenchResult:
     """Measures two things in turn, after one run of each that does not count.
 
@@ -71,8 +96,12 @@ def compare(
         ours: returns seconds.
         peer: returns seconds for the same work done the other way.
         pairs: how many pairs count.
+        warm_up: what to do first instead, where a whole run of each would take too long.
     """
-    ours(), peer()
+    if warm_up is None:
+        ours(), peer()
+    else:
+        warm_up()
     measured = [(ours(), peer()) for _ in range(pairs)]
     mine, theirs = zip(*measured, strict=True)
     ratio = statistics.median(other / own for own, other in measured)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.rcsetup import cycler
 from matplotlib.ticker import StrMethodFormatter
 
@@ -45,6 +46,7 @@ STYLE: Final[Mapping[str, Any]] = {
     "legend.frameon": False,
 }
 _ROW_INCHES = 0.27
+_SAME, _CHANGED = "#DCE9F3", "#F6CF93"  # light tints of the first and the fourth colour
 
 
 class Chart(Figure):
@@ -129,6 +131,44 @@ def plot_lines(
         axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
         axes.set_xlabel(x_label)
         _finish(chart, axes, label, len(series))
+    return chart
+
+
+def plot_matrix(
+    labels: Sequence[str], rows: Mapping[str, Sequence[str]], *, title: str, x_label: str = ""
+) -> Chart:
+    """A grid of short texts, a row a thing and a column a moment; what changed stands out.
+
+    Args:
+        labels: one a column, in the order of time.
+        rows: texts by the row's name, the first on top, as long as `labels`; an empty one leaves
+            its cell white.
+        title: what the figure says.
+        x_label: what the columns are.
+    """
+    with _styled():
+        size = (STYLE["figure.figsize"][0], 1.5 + 1.3 * _ROW_INCHES * len(rows))
+        chart, axes = _start(title, size)
+        for y, texts in enumerate(rows.values()):
+            for x, (before, text) in enumerate(zip(["", *texts], texts, strict=False)):
+                if text:
+                    colour = _SAME if text == before else _CHANGED
+                    axes.add_patch(Rectangle((x - 0.47, y - 0.42), 0.94, 0.84, color=colour, lw=0))
+                    axes.text(x, y, text, ha="center", va="center", color="#222222")
+        axes.set_xticks(range(len(labels)), labels)
+        axes.set_yticks(range(len(rows)), list(rows))
+        axes.set_xlim(-0.5, len(labels) - 0.5)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.grid(visible=False)
+        axes.tick_params(length=0)
+        for side in ("left", "bottom"):
+            axes.spines[side].set_visible(False)
+        axes.set_xlabel(x_label)
+        keys = [
+            Patch(color=_CHANGED, label="new or changed"),
+            Patch(color=_SAME, label="as before"),
+        ]
+        chart.legend(handles=keys, loc="outside right upper")
     return chart
 
 

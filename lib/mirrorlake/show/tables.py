@@ -50,6 +50,21 @@ def show_status(report: Report) -> Shown:
     return report.shown()
 
 
+def show_errors(report: Report) -> Shown:
+    """What stopped tables, one row each: in which file and column, and how to go on."""
+    columns = ("table", "file", "row", "column", "message")
+    found = tuple(
+        (table.full_name, *(table.error[key] for key in columns[1:]))
+        for table in report.tables
+        if table.error
+    )
+    # Most errors are of a whole column or file: a row is shown where one is named.
+    keep = [i for i, name in enumerate(columns) if name != "row" or any(row[i] for row in found)]
+    return Shown(
+        tuple(columns[i] for i in keep), tuple(tuple(row[i] for i in keep) for row in found)
+    )
+
+
 def show_files(lake: Lake, table: str) -> Shown:
     """The data files that lie in a table's folder of the zone, with their rows by marker.
 

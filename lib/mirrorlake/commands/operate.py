@@ -1,0 +1,86 @@
+"""Commands of those who run a mirror: pause, resume, skip, replay, reseed, ledger, quarantine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mirrorlake.commands.base import (
+    JsonOption,
+    RootArgument,
+    app,
+    open_lake,
+    out,
+    print_document,
+    print_rows,
+)
+
+TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="table or schema.table")]
+
+
+@app.command()
+def pause(root: RootArgument, table: TableArgument) -> None:
+    """Apply no further files of a table until it is resumed."""
+    open_lake(root).pause(table)
+    out.print(f"{table} is paused.", markup=False, highlight=False)
+
+
+@app.command()
+def resume(root: RootArgument, table: TableArgument) -> None:
+    """Let a paused table go on."""
+    open_lake(root).resume(table)
+    out.print(f"{table} goes on with the next cycle.", markup=False, highlight=False)
+
+
+@app.command()
+def skip(
+    root: RootArgument,
+    table: TableArgument,
+    number: Annotated[int, typer.Argument(help="The file's number, as in its name.", min=1)],
+) -> None:
+    """Pass over a file that can't be applied, or that never comes."""
+    open_lake(root).skip(table, number)
+    out.print(f"File {number} of {table} is passed over.", markup=False, highlight=False)
+
+
+@app.command()
+def replay(
+    root: RootArgument,
+    table: TableArgument,
+    first: Annotated[int, typer.Option("--from", help="The first file's number.", min=1)],
+    last: Annotated[int | None, typer.Option("--to", help="The last file's number.")] = None,
+    as_is: Annotated[bool, typer.Option("--as-is", help="Leave inserts what they are.")] = False,
+) -> None:
+    """Publish applied files once more; inserts become upserts."""
+    names = open_lake(root).replay(table, first, last, as_is=as_is)
+    for name in names:
+        out.print(name, markup=False, highlight=False)
+
+
+@app.command()
+def reseed(
+    root: RootArgument,
+    table: TableArgument,
+    files: Annotated[list[Path] | None, typer.Argument(help="A new initial load.")] = None,
+) -> None:
+    """Build a table anew from its kept files, or from a new load, in one commit."""
+    open_lake(root).reseed(table, files or ())
+    out.print(f"The next cycle replaces {table}.", markup=False, highlight=False)
+
+
+@app.command()
+def ledger(root: RootArgument, table: TableArgument, as_json: JsonOption = False) -> None:
+    """Show which files were applied, when and as what."""
+    print_document(open_lake(root).ledger(table).document(), as_json=as_json, limit=10_000)
+
+
+@app.command()
+def quarantine(
+    root: RootArgument,
+    table: Annotated[str | None, typer.Argument(help="Only this table's.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the rows and files that were passed over."""
+    print_rows(open_lake(root).quarantine(table), as_json=as_json)

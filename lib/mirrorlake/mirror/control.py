@@ -1,0 +1,80 @@
+"""What an operator asked for: tables paused, files to skip. One small file a table, kept on disk.
+
+Every mirror of the lake obeys it, and a killed one finds it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from mirrorlake.names import STATE, TableName
+from mirrorlake.storage import Storage
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Control:
+    """An operator's wishes for one table.
+
+    Attributes:
+        paused: since when nothing is to be applied, ISO-8601 UTC; None if the table is not paused.
+        skip: numbers of files that are not to be applied, whether they are there or not.
+    """
+
+    paused: str | None = None
+    skip: frozenset[int] = frozenset()
+
+
+def _path(table: TableName) -> str:
+    return f"{STATE}/control/{table.place}.json"
+
+
+def read_control(storage: Storage, table: TableName) -> Control:
+    """What was asked for; nothing if nobody asked."""
+    document: dict[str, Any] = storage.read_json(_path(table)) or {}
+    return Control(document.get("paused"), frozenset(document.get("skip", ())))
+
+
+def read_controls(storage: Storage) -> dict[str, Control]:
+    """All wishes there are, by the table's place; costs a listing and what there is."""
+    listing = storage.list(f"{STATE}/control")
+    places = [entry.name for entry in listing.files]
+    for folder in listing.folders:
+        inner = storage.list(f"{STATE}/control/{folder}").files
+        places += [f"{folder}/{entry.name}" for entry in inner]
+    found = {}
+    for place in places:
+        document = storage.read_json(f"{STATE}/control/{place}") or {}
+        name = place.removesuffix(".json")
+        found[name] = Control(document.get("paused"), frozenset(document.get("skip", ())))
+    return found
+
+
+def _write(storage: Storage, table: TableName, control: Control) -> None:
+    if control == Control():
+        storage.delete(_path(table))
+        return
+    document = {"format": FORMAT, "paused": control.paused, "skip": sorted(control.skip)}
+    storage.write_json(_path(table), document)
+
+
+def pause(storage: Storage, table: TableName) -> None:
+    """Lets no further file of the table be applied; what runs is ended."""
+    control = read_control(storage, table)
+    if control.paused is None:
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        _write(storage, table, Control(now, control.skip))
+
+
+def resume(storage: Storage, table: TableName) -> None:
+    """Lets the table go on."""
+    _write(storage, table, Control(None, read_control(storage, table).skip))
+
+
+def skip(storage: Storage, table: TableName, number: int) -> None:
+    """Lets a file that can't be applied, or never comes, be passed over."""
+    control = read_control(storage, table)
+    _write(storage, table, Control(control.paused, control.skip | {number}))

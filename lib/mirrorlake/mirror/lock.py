@@ -1,0 +1,70 @@
+"""One mirror at a time on this machine's disk: polite, not needed. Plans and commits keep it right.
+
+Object stores have no such lock; two mirrors there only do some work twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
+
+from mirrorlake.errors import BusyError
+from mirrorlake.names import STATE
+from mirrorlake.notices import say
+from mirrorlake.storage import Storage
+
+_PAUSE = 0.1
+
+
+@contextlib.contextmanager
+def only_mirror(storage: Storage, patience: float | None) -> Iterator[None]:
+    """Waits until no other mirror works on the lake, then keeps others waiting.
+
+    Args:
+        storage: the lake's files.
+        patience: how many seconds to wait; None does without the lock.
+
+    Raises:
+        BusyError: another mirror went on for too long; says which one.
+    """
+    if storage.local is None or patience is None:
+        yield
+        return
+    path = storage.local / STATE / "mirror.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as lock:
+        deadline, told = time.monotonic() + patience, False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                holder = _holder(path.read_text())
+                if time.monotonic() >= deadline:
+                    raise BusyError(
+                        f"Another mirror works on this lake: {holder}.",
+                        hint="wait for it, or stop it; nothing is lost either way.",
+                    ) from None
+                if not told:
+                    say(f"waiting for another mirror of this lake: {holder} …")
+                    told = True
+                time.sleep(_PAUSE)
+        lock.truncate(0)
+        since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        lock.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since}))
+        lock.flush()
+        yield
+
+
+def _holder(text: str) -> str:
+    try:
+        known = json.loads(text)
+        return f"process {known['pid']} on {known['host']} since {known['since']}"
+    except (ValueError, KeyError, TypeError):
+        return "an unknown process"

@@ -1,0 +1,86 @@
+"""What could not be applied and was passed over: a Delta table of rows and files, with reasons."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.delta_log import read_snapshot
+from mirrorlake.landing.identity import Identity
+from mirrorlake.mirror.plan import staging
+from mirrorlake.names import STATE, TableName
+from mirrorlake.spark.session import new_session
+from mirrorlake.spark.sql import delta_name
+from mirrorlake.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from mirrorlake.landing.check import FileFacts
+
+QUARANTINE = f"{STATE}/quarantine"
+_COLUMNS = (
+    "`schema` string, `table` string, `file` string, `number` long, `row` long, `column` string,"
+    " `reason` string, `content` string, `incarnation` string, `at` timestamp"
+)
+
+
+def put_into_quarantine(
+    spark: SparkSession,
+    storage: Storage,
+    identity: Identity,
+    files: tuple[FileFacts, ...],
+    *,
+    at: str,
+) -> None:
+    """Appends a batch's bad rows and files, once: the commit carries the batch's last number.
+
+    Args:
+        spark: the running session.
+        storage: the lake's files.
+        identity: whose files they are.
+        files: the batch's files, those without anything bad included.
+        at: when the batch was planned, ISO-8601; the same at every try.
+    """
+    path = f"{staging(identity)}/quarantine.json"
+    with storage.open_writer(path) as sink:
+        for record in _records(identity, files, at):
+            sink.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+    rows = new_session(spark).read.schema(_COLUMNS).json(storage.path(path))
+    (
+        rows.write.format("delta")
+        .options(txnAppId=identity.app_id, txnVersion=str(files[-1].number))
+        .mode("append")
+        .save(storage.path(QUARANTINE))
+    )
+
+
+def _records(identity: Identity, files: tuple[FileFacts, ...], at: str) -> Iterator[dict[str, Any]]:
+    for file in files:
+        known = {
+            "schema": identity.table.schema,
+            "table": identity.table.name,
+            "file": file.name,
+            "number": file.number,
+            "incarnation": identity.incarnation,
+            "at": at,
+        }
+        if file.skipped is not None:
+            error = file.skipped
+            place = {"row": error.row, "column": error.column}
+            yield known | place | {"reason": error.message, "content": None}
+        for reject in file.rejects:
+            place = {"row": reject.row, "column": reject.column}
+            yield known | place | {"reason": reject.reason, "content": reject.content}
+
+
+def read_quarantine(spark: SparkSession, storage: Storage, table: TableName | None) -> DataFrame:
+    """The quarantine's rows, of one table or of all; none if nothing was ever passed over."""
+    if read_snapshot(storage, QUARANTINE) is None:
+        return spark.createDataFrame([], _COLUMNS)
+    rows = spark.sql(f"SELECT * FROM {delta_name(storage.path(QUARANTINE))}")
+    if table is not None:
+        of_schema = rows["schema"].isNull() if not table.schema else rows["schema"] == table.schema
+        rows = rows.where(of_schema & (rows["table"] == table.name))
+    return rows.orderBy("schema", "table", "number", "row")

@@ -1,0 +1,203 @@
+"""Applied files once more: a range of them again, or all of them from the beginning.
+
+Both go the ordinary way, through the landing zone: a replayed file is published again under the
+next number, a reseeded folder begins another life and replaces its table in one commit.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mirrorlake.delta_log import read_snapshot
+from mirrorlake.errors import SequenceError, UsageError
+from mirrorlake.landing.check import is_text
+from mirrorlake.landing.identity import ensure_identity, renew_identity
+from mirrorlake.landing.markers import MARKER, Marker
+from mirrorlake.landing.metadata import TableMetadata, read_metadata
+from mirrorlake.landing.publisher import Publisher
+from mirrorlake.landing.text import read_text
+from mirrorlake.mirror.control import pause, read_control, resume
+from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, TableName
+from mirrorlake.storage import Storage
+
+_COPY = 1 << 20
+
+
+def replay(
+    storage: Storage, table: TableName, first: int, last: int | None = None, *, as_is: bool = False
+) -> tuple[str, ...]:
+    """Publishes applied files again, in their order, after everything that is published.
+
+    Args:
+        storage: the lake's files.
+        table: which table.
+        first: the first file's number.
+        last: the last file's; by default the last applied one.
+        as_is: whether inserts stay inserts. Otherwise they become upserts, for the rows may be in
+            the table already.
+
+    Returns:
+        The new files' names.
+
+    Raises:
+        SequenceError: a file of the range was not applied, or is no longer kept.
+        UsageError: inserts into a table without keys would be doubled, and `as_is` is not set.
+    """
+    metadata = read_metadata(storage, table)
+    if not metadata.keys and not as_is:
+        raise UsageError(
+            f"{table} has no keys: its rows would be there twice.",
+            hint="replay them as they are with --as-is, or reseed the table.",
+        )
+    applied = _last_applied(storage, table)
+    kept = _kept_files(storage, table)
+    numbers = range(first, max(first, applied if last is None else last) + 1)
+    _check_kept(numbers, kept, applied)
+    publisher = Publisher(storage, table)
+    done = []
+    for number in numbers:
+        with ExitStack() as opened:
+            batches = _read(storage, kept[number], metadata, opened)
+            published = publisher.write(batches if as_is else _upserts(batches, metadata))
+        if published.file is not None:
+            done.append(published.file)
+    return tuple(done)
+
+
+def _read(
+    storage: Storage, path: str, metadata: TableMetadata, opened: ExitStack
+) -> pa.RecordBatchReader:
+    def open_file() -> IO[bytes]:
+        return opened.enter_context(storage.open(path))
+
+    name = path.rpartition("/")[2]
+    if is_text(name, metadata.text):
+        return read_text(open_file, metadata, name=name)
+    parquet = opened.enter_context(pq.ParquetFile(open_file()))
+    return pa.RecordBatchReader.from_batches(parquet.schema_arrow, parquet.iter_batches())
+
+
+def _upserts(batches: pa.RecordBatchReader, metadata: TableMetadata) -> pa.RecordBatchReader:
+    """The same rows, those to be inserted as upserts."""
+    found = next((name for name in batches.schema.names if name.lower() == MARKER.lower()), None)
+    fields = [field for field in batches.schema if field.name != found]
+    schema = pa.schema([*fields, pa.field(MARKER, pa.int32())])
+    upsert = pa.scalar(int(Marker.UPSERT), pa.int32())
+
+    def change() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if found is None:
+                markers: Any = pa.repeat(upsert, batch.num_rows)
+            else:
+                markers = batch.column(found).cast(pa.int32())
+                is_insert = pc.fill_null(pc.equal(markers, int(Marker.INSERT)), True)
+                markers = pc.if_else(is_insert, upsert, markers)
+            columns = [batch.column(field.name) for field in fields]
+            yield pa.RecordBatch.from_arrays([*columns, markers], schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, change())
+
+
+def reseed(storage: Storage, table: TableName, files: Iterable[Path] = ()) -> None:
+    """Lets the next cycle replace the table in one commit; its history stays.
+
+    The table is paused meanwhile, so that a killed reseed harms nothing: run it again.
+
+    Args:
+        storage: the lake's files.
+        table: which table.
+        files: a new initial load; by default the applied files, as far as all are kept.
+
+    Raises:
+        SequenceError: an applied file is no longer kept.
+        MirrorlakeError: a file of the new load is not sound; nothing has changed then.
+    """
+    was_paused = read_control(storage, table).paused is not None
+    loads = list(files)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Storage(folder)
+        checked = Publisher(scratch, table, keys=read_metadata(storage, table).keys)
+        names = [name for load in loads if (name := checked.write(load).file) is not None]
+        pause(storage, table)
+        if loads:
+            _set_aside(storage, table)
+            renew_identity(storage, table)
+            for name in names:
+                _copy(scratch, storage, f"{table.folder}/{name}")
+        else:
+            _take_back(storage, table)
+            renew_identity(storage, table)
+    if not was_paused:
+        resume(storage, table)
+
+
+def _take_back(storage: Storage, table: TableName) -> None:
+    """Puts all applied files back into the folder, in their order."""
+    applied = _last_applied(storage, table)
+    kept = _kept_files(storage, table)
+    _check_kept(range(1, applied + 1), kept, applied)
+    for _number, path in sorted(kept.items()):
+        name = path.rpartition("/")[2]
+        if path != f"{table.folder}/{name}":
+            storage.rename(path, f"{table.folder}/{name}")
+        storage.touch(f"{table.folder}/{name}")  # files without numbers go by their time
+
+
+def _set_aside(storage: Storage, table: TableName) -> None:
+    """Moves all data files away, applied or not: the new load takes their place."""
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
+    aside = f"{STATE}/reseeded/{table.place}/{stamp}"
+    for inner in ("", f"/{PROCESSED}", f"/{READY_TO_DELETE}"):
+        for entry in storage.list(f"{table.folder}{inner}").files:
+            if not entry.name.startswith(("_", ".")):
+                storage.rename(
+                    f"{table.folder}{inner}/{entry.name}", f"{aside}{inner}/{entry.name}"
+                )
+
+
+def _copy(source: Storage, target: Storage, path: str) -> None:
+    staged = f"{path.rpartition('/')[0]}/_{path.rpartition('/')[2]}"
+    with source.open(path) as reader, target.open_writer(staged) as writer:
+        while piece := reader.read(_COPY):
+            writer.write(piece)
+    target.rename(staged, path)
+
+
+def _last_applied(storage: Storage, table: TableName) -> int:
+    identity = ensure_identity(storage, table)
+    snapshot = read_snapshot(storage, table.table_path)
+    return snapshot.txns.get(identity.app_id, 0) if snapshot else 0
+
+
+def _kept_files(storage: Storage, table: TableName) -> dict[int, str]:
+    """The paths of the data files that are still there, by number."""
+    found = {}
+    for inner in ("", f"/{PROCESSED}", f"/{READY_TO_DELETE}"):
+        for entry in storage.list(f"{table.folder}{inner}").files:
+            digits = entry.name[:20]
+            if len(digits) == 20 and digits.isascii() and digits.isdecimal():
+                found[int(digits)] = f"{table.folder}{inner}/{entry.name}"
+    return found
+
+
+def _check_kept(numbers: range, kept: dict[int, str], applied: int) -> None:
+    for number in numbers:
+        if not 1 <= number <= applied:
+            raise SequenceError(
+                f"Number {number} was not applied; {applied} is the last one.",
+                hint="choose a range of applied files.",
+            )
+        if number not in kept:
+            raise SequenceError(
+                f"File {number} is no longer kept.",
+                hint="reseed from a new initial load: reseed ROOT TABLE FILE…",
+            )

@@ -1,0 +1,118 @@
+"""Rows, changes and copies of lakes for the mirror's bench; made without Spark, always the same."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mirrorlake.landing.markers import MARKER, Marker
+from mirrorlake.names import ZONE, file_name
+from mirrorlake.storage import to_json
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("customer", pa.string()),
+        ("amount", pa.float64()),
+        ("quantity", pa.int32()),
+        ("day", pa.date32()),
+    ]
+)
+COLUMNS = SCHEMA.names
+
+
+def rows(ids: np.ndarray, seed: int) -> pa.Table:
+    """Rows with these ids; what else is in them depends on the seed."""
+    chance = np.random.default_rng(seed)
+    count = len(ids)
+    numbers = pa.array(chance.integers(0, 50_000, count)).cast(pa.string())
+    columns = [
+        pa.array(ids, pa.int64()),
+        pc.binary_join_element_wise("customer ", numbers, ""),
+        pa.array(np.round(chance.random(count) * 1000, 2)),
+        pa.array(chance.integers(1, 100, count).astype(np.int32)),
+        pa.array(chance.integers(18_000, 20_000, count).astype(np.int32)).cast(pa.date32()),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def initial_files(first: int, count: int, files: int) -> list[pa.Table]:
+    """New rows with consecutive ids, in files of one size."""
+    size = count // files
+    starts = range(first, first + count, size)
+    return [rows(np.arange(start, start + size), start) for start in starts]
+
+
+def change_files(first: int, count: int, changes: int, files: int) -> list[pa.Table]:
+    """Changes of `count` rows with ids from `first` on: updates, upserts, deletes, and new rows.
+
+    In one file an id occurs once, so that a MERGE can take it as it is; over the files the ids
+    come again, and deleted ones come back. Marker 0 is for new ids only.
+    """
+    size = changes // files
+    new, deleted = size * 15 // 100, size * 15 // 100
+    tables = []
+    for file in range(files):
+        chance = np.random.default_rng(1000 + file)
+        known = first + chance.choice(count, size - new, replace=False)
+        fresh = first + count + file * new + np.arange(new)
+        markers = np.where(np.arange(size - new) % 2, Marker.UPDATE, Marker.UPSERT)
+        markers[:deleted] = Marker.DELETE
+        markers = np.concatenate([markers, np.full(new, Marker.INSERT)]).astype(np.int32)
+        order = chance.permutation(size)
+        table = rows(np.concatenate([known, fresh])[order], 2000 + file)
+        tables.append(table.append_column(pa.field(MARKER, pa.int32()), pa.array(markers[order])))
+    return tables
+
+
+def collapsed(changes: list[pa.Table]) -> pa.Table:
+    """The last change of each id."""
+    frame = pa.concat_tables(changes).to_pandas(date_as_object=True)
+    last = frame.drop_duplicates("id", keep="last")
+    return pa.Table.from_pandas(last, changes[0].schema, preserve_index=False)
+
+
+def write_files(tables: list[pa.Table], folder: Path, first: int = 1) -> list[str]:
+    """Writes numbered Parquet files, as a publisher does; their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for number, table in enumerate(tables, first):
+        paths.append(str(folder / file_name(number)))
+        pq.write_table(table, paths[-1], compression="zstd", row_group_size=100_000)
+    return paths
+
+
+def zone(root: Path, table: str = "t") -> Path:
+    """A table's folder in the landing zone, with the key declared."""
+    folder = root / ZONE / table
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "_metadata.json").write_bytes(to_json({"keyColumns": ["id"]}))
+    return folder
+
+
+def copy_tree(source: Path, target: Path) -> Path:
+    """A copy with the same times; data files, which nobody changes, are only linked."""
+
+    def copy(old: str, new: str) -> None:
+        if old.endswith(".parquet") and "_delta_log" not in old:
+            os.link(old, new)
+        else:
+            shutil.copy2(old, new)
+
+    shutil.copytree(source, target, copy_function=copy)
+    return target
+
+
+def timed(work: Callable[[], object]) -> float:
+    """How many seconds it takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

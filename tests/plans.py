@@ -1,0 +1,23 @@
+"""Plans of files that lie in a zone, for tests that look at nothing but plans."""
+
+from __future__ import annotations
+
+from mirrorlake.landing.check import FileFacts
+from mirrorlake.landing.identity import Identity
+from mirrorlake.mirror.options import STOP
+from mirrorlake.mirror.plan import Plan, make_plan
+from mirrorlake.storage import Storage
+
+
+def facts_of(storage: Storage, identity: Identity, first: int, names: list[str]) -> list[FileFacts]:
+    """What is known of files without a look into them."""
+    sizes = {entry.name: entry.size for entry in storage.list(identity.table.folder).files}
+    return [
+        FileFacts(name, sizes.get(name, 0), {}, None, number=first + place)
+        for place, name in enumerate(names)
+    ]
+
+
+def plan_files(storage: Storage, identity: Identity, first: int, names: list[str]) -> Plan:
+    """The plan that starts with these files, made now if there is none."""
+    return make_plan(storage, identity, first, facts_of(storage, identity, first, names), STOP)

@@ -1,0 +1,95 @@
+"""The bounds of a batch's keys, as conditions that are true of all that can match."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mirrorlake.mirror.key_range import key_conditions
+from mirrorlake.mirror.schema import Target
+from mirrorlake.storage import Storage
+
+
+def conditions(
+    folder: Path, files: list[dict[str, pa.Array]], keys: dict[str, str], **options: Any
+) -> list[str]:
+    """The conditions for files with these columns, and keys with these types in the table."""
+    names = []
+    for number, columns in enumerate(files):
+        names.append(f"{number}.parquet")
+        pq.write_table(pa.table(columns), folder / names[-1], row_group_size=2, **options)
+    return key_conditions(Storage(folder), names, tuple(keys), Target(keys, ()))
+
+
+def test_the_bounds_are_those_of_all_row_groups_of_all_files(tmp_path: Path) -> None:
+    files = [{"id": pa.array(ids, pa.int64())} for ids in ([5, 9, 7], [-3, 8], [], [2**40])]
+    assert conditions(tmp_path, files, {"id": "long"}) == [f"t.`id` BETWEEN -3L AND {2**40}L"]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "expected"),
+    [
+        (pa.array([1, 2], pa.int8()), "byte", "1Y AND 2Y"),
+        (pa.array([1, 2], pa.uint8()), "short", "1S AND 2S"),
+        (pa.array([1, 2], pa.int16()), "integer", "1 AND 2"),
+        (pa.array([1, 2**32 - 1], pa.uint32()), "long", f"1L AND {2**32 - 1}L"),
+        (pa.array(["b", "a-1"]), "string", "'a-1' AND 'b'"),
+        (pa.array(["b", "a"]).dictionary_encode(), "string", "'a' AND 'b'"),
+        (
+            pa.array([dt.date(1, 1, 1), dt.date(2024, 2, 29)]),
+            "date",
+            "DATE'0001-01-01' AND DATE'2024-02-29'",
+        ),
+    ],
+)
+def test_numbers_days_and_plain_texts_have_bounds(
+    tmp_path: Path, values: pa.Array, kind: str, expected: str
+) -> None:
+    assert conditions(tmp_path, [{"k": values}], {"k": kind}) == [f"t.`k` BETWEEN {expected}"]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (pa.array([1.5, float("nan")]), "double"),
+        (pa.array([dt.datetime(2024, 1, 1)]), "timestamp_ntz"),
+        (pa.array([b"a"]), "binary"),
+        (pa.array([True]), "boolean"),
+        (pa.array([2**63], pa.uint64()), "decimal(20,0)"),
+        (pa.array([{"k": "x"}]), "string"),
+        (pa.array(["o'brien", "a"]), "string"),
+        (pa.array(["${spark.app.name}", "a"]), "string"),
+        (pa.array(["a\\", "b"]), "string"),
+        (pa.array(["é", "e"]), "string"),
+    ],
+    ids=str,
+)
+def test_what_is_not_surely_comparable_has_none(
+    tmp_path: Path, values: pa.Array, kind: str
+) -> None:
+    assert conditions(tmp_path, [{"k": values}], {"k": kind}) == []
+
+
+def test_one_file_that_does_not_tell_is_enough(tmp_path: Path) -> None:
+    files = [{"id": pa.array([1])}]
+    assert conditions(tmp_path, files, {"id": "long"}) != []
+    assert conditions(tmp_path, files, {"id": "long"}, write_statistics=False) == []
+    (tmp_path / "text.csv").write_text("id\n7\n")
+    paths = ["0.parquet", "text.csv"]
+    assert key_conditions(Storage(tmp_path), paths, ("id",), Target({"id": "long"}, ())) == []
+
+
+def test_each_key_column_has_its_own(tmp_path: Path) -> None:
+    columns = {
+        "A`b": pa.array([3, 1]),
+        "price": pa.array([0.5, 1.5]),
+        "s.k": pa.array([1, 2]),
+        "s": pa.array([{"k": 8}, {"k": 9}]),
+    }
+    keys = {"a`b": "long", "price": "double", "s.k": "long"}
+    assert conditions(tmp_path, [columns], keys) == ["t.`a``b` BETWEEN 1L AND 3L"]
