@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import sys
 
-from mirrorlake.commands import operate, project, query, zone
+from mirrorlake.commands import lint, operate, project, query, zone
 from mirrorlake.commands.base import app, err
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
 
-COMMANDS = (
-    project,
-    zone,
-    operate,
-    query,
-)  # importing a module registers its commands, in this order
+COMMANDS = (project, zone, lint, operate, query)  # importing a module registers its commands
 
 
 def main() -> None:

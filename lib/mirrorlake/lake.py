@@ -27,6 +27,9 @@ from mirrorlake.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from mirrorlake.lint.findings import LintReport
+    from mirrorlake.lint.table import FileListener
+
 
 class Lake:
     """One lake.
@@ -152,6 +155,17 @@ class Lake:
             rebuild: whether the kept state is read anew from the tables' own logs.
         """
         return status_report(self.storage, rebuild=rebuild)
+
+    def lint(
+        self,
+        table: str | TableName | None = None,
+        *,
+        on_file: FileListener = lambda _table, _done, _total: None,
+    ) -> LintReport:
+        """Checks the landing zone, or one table of it; reads only, needs no Spark; see `lint`."""
+        from mirrorlake.lint.zone import lint_zone
+
+        return lint_zone(self.storage, None if table is None else _named(table), on_file=on_file)
 
     def tables(self) -> list[TableName]:
         """The Delta tables of the lake, ordered by name."""

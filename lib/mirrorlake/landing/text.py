@@ -138,6 +138,8 @@ def _typed(
                 zip(unfit, original_rows((before + n + 1 for n in unfit), ragged), strict=True)
             )
             for index in unfit:
+                if _CUT in values[index].as_py():
+                    raise data.unfinished(rows[index])
                 reason = f"{values[index].as_py()!r} is not of type {field.type}."
                 if rejects is None:
                     is_marker = field.name.lower() == MARKER.lower()

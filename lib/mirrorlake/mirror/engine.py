@@ -81,6 +81,7 @@ class Engine:
         self._on_step = on_step
         self._stop = stop or Event()
         self._controls: dict[str, Control] = {}
+        self._purged: datetime | None = None
 
     def run_cycle(self, only: TableName | None = None) -> Report:
         """Applies what is pending, one commit a table (and one more where a crash left a plan).
@@ -108,7 +109,7 @@ class Engine:
             states = rebuild_states(self._storage, delta_tables(self._storage))
         if only is None:
             dropped = follow_folders(self._storage, states, found)
-            purge_dropped(self._storage, keep=timedelta(days=self._options.keep_dropped_days))
+            self._purge(bool(dropped))
         schemas = set(self._storage.list(ZONE).folders)
         self._controls = read_controls(self._storage)
 
@@ -142,6 +143,14 @@ class Engine:
     def close(self) -> None:
         """Says in the monitoring files that nobody mirrors any more."""
         save_states(self._storage, load_states(self._storage) or {}, replicator=STOPPED)
+
+    def _purge(self, at_once: bool) -> None:
+        """Once a day, and after every drop, deletes for good what was dropped long ago."""
+        keep = timedelta(days=self._options.keep_dropped_days)
+        now = datetime.now(timezone.utc)
+        if at_once or self._purged is None or now - self._purged >= min(keep, timedelta(days=1)):
+            purge_dropped(self._storage, keep=keep)
+            self._purged = now
 
     def _spark(self) -> SparkSession:
         with self._spark_lock:

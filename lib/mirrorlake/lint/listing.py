@@ -1,0 +1,158 @@
+"""What is wrong with the names in a table's folder: numbers, gaps, strays, what a writer left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from functools import partial
+
+from mirrorlake.errors import SequenceError
+from mirrorlake.landing.check import file_hash
+from mirrorlake.landing.identity import Identity
+from mirrorlake.landing.metadata import BY_TIME
+from mirrorlake.landing.zone import Folder, by_number
+from mirrorlake.lint.findings import Finding, finding
+from mirrorlake.mirror.plan import plan_of
+from mirrorlake.names import METADATA, TableName, file_name, file_number
+from mirrorlake.storage import Entry, Listing, Storage
+
+_STAGED = timedelta(days=1)
+_UNFINISHED = re.compile(r"(\.(tmp|temp|part|partial|filepart|crdownload)|~)\Z", re.IGNORECASE)
+# Half a number, or an ending that data have.
+_NEARLY = re.compile(r"[0-9]{10}|\.(parquet|csv|tsv|psv)(\.|\s*\Z)", re.IGNORECASE)
+_HELD_BACK = re.compile(r"_.*([0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.I)
+
+
+def looks_like_data(name: str) -> bool:
+    """Whether a file seems to hold rows, by its name."""
+    return file_number(name) is not None or bool(_NEARLY.search(name))
+
+
+def lint_names(
+    table: TableName, listing: Listing, strategy: str, now: datetime
+) -> tuple[list[Finding], Folder]:
+    """Checks the names of a folder's files.
+
+    Returns:
+        The findings; and the files by number, without those that have none or a wrong one. Where
+        files go by time, there are no numbers.
+    """
+    report = partial(finding, table=str(table))
+    findings = []
+    numbered: dict[int, Entry] = {}
+    for name in listing.folders:
+        if not name.startswith(("_", ".")):
+            findings.append(report("folder-nested", f"{name!r} is a folder.", file=name))
+    for entry in listing.files:
+        name = entry.name
+        if name.startswith("_") and _is_abandoned(entry, now):
+            text = f"The file is staged since {_moment(entry.modified)}."
+            findings.append(report("file-abandoned", text, file=name))
+        if name.startswith(("_", ".")):
+            continue
+        number = file_number(name)
+        if strategy == BY_TIME or name.lower() == METADATA.lstrip("_"):
+            continue  # any name will do; and metadata have a rule of their own
+        if _UNFINISHED.search(name):
+            findings.append(report("file-temporary", f"{name!r} looks unfinished.", file=name))
+        elif number is None:
+            findings.append(_unnumbered(name, report))
+        elif number in numbered:
+            text = f"{name} and {numbered[number].name} have the same number."
+            findings.append(report("number-twice", text, file=name))
+        elif problem := _out_of_range(table, entry):
+            findings.append(report("number-range", problem, file=name))
+        else:
+            numbered[number] = entry
+    return findings, Folder(table, numbered, listing)
+
+
+def _unnumbered(name: str, report: partial[Finding]) -> Finding:
+    if looks_like_data(name):
+        return report("file-name", f"{name!r} is not numbered with 20 digits.", file=name)
+    return report("file-unexpected", f"{name!r} is no file of the format.", file=name)
+
+
+def _out_of_range(table: TableName, entry: Entry) -> str:
+    try:
+        by_number(table, Listing((), (entry,)))
+    except SequenceError as error:
+        return error.message
+    return ""
+
+
+def _is_abandoned(entry: Entry, now: datetime) -> bool:
+    staged = looks_like_data(entry.name) or _HELD_BACK.match(entry.name) is not None
+    return staged and now - entry.modified > _STAGED
+
+
+def lint_sequence(folder: Folder, last: int) -> Iterator[Finding]:
+    """Checks that no number is missing.
+
+    Args:
+        folder: the files by number.
+        last: the last applied number.
+    """
+    report = partial(finding, table=str(folder.table))
+    if last and not any(number >= last for number in folder.numbered):
+        text = f"File {last} was applied last, and no longer lies in the folder."
+        yield report("number-lost", text, file=file_name(last))
+    pending = sorted(number for number in folder.numbered if number > last)
+    since = None  # the oldest of the files behind: that long they have been waiting
+    waiting = {}
+    for number in reversed(pending):
+        moment = folder.numbered[number].modified
+        since = moment if since is None else min(since, moment)
+        waiting[number] = since
+    before = last
+    for place, number in enumerate(pending):
+        if number > before + 1:
+            missing = f"{before + 1}" if number == before + 2 else f"{before + 1} to {number - 1}"
+            files = len(pending) - place
+            behind = "1 file lies" if files == 1 else f"{files:,} files lie"
+            text = f"Waiting for {missing} since {_moment(waiting[number])}: {behind} behind it."
+            yield report("number-gap", text, file=file_name(before + 1))
+        before = number
+
+
+def lint_applied(
+    storage: Storage, identity: Identity, folder: Folder, last: int
+) -> Iterator[Finding]:
+    """Checks that files with applied numbers are those that were applied.
+
+    A mirror that was killed leaves files that its next cycle moves; the plans know their hashes.
+    """
+    plan = None
+    for number, entry in sorted(folder.numbered.items()):
+        if number > last:
+            return
+        if plan is None or not plan.first <= number <= plan.last:
+            plan = plan_of(storage, identity, number)
+        if plan is None and number == last:
+            return  # it is meant to lie there, and nobody knows what it was
+        planned = next((f for f in plan.files if f.name == entry.name), None) if plan else None
+        path = f"{identity.table.folder}/{entry.name}"
+        try:
+            same = planned is not None and planned.sha256 == file_hash(storage, path)
+        except FileNotFoundError:
+            continue  # moved since the listing
+        if not same:
+            text = f"Number {number} was applied before; this file never will be."
+            yield finding("number-reused", text, table=str(folder.table), file=entry.name)
+
+
+def lint_times(folder: Folder, last: int) -> Iterator[Finding]:
+    """Checks that no new file of a folder that is ordered by time is older than the last one."""
+    applied = folder.numbered.get(last)
+    for number, entry in sorted(folder.numbered.items()):
+        if applied and number > last and entry.modified < applied.modified:
+            text = (
+                f"The file is of {_moment(entry.modified)}, and {applied.name}, which is applied, "
+                f"of {_moment(applied.modified)}."
+            )
+            yield finding("file-late", text, table=str(folder.table), file=entry.name)
+
+
+def _moment(when: datetime) -> str:
+    return when.isoformat(timespec="seconds").replace("+00:00", "Z")
