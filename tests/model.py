@@ -41,3 +41,64 @@ class TableModel:
             for rows in self.rows.values()
             for row in rows
         )
+
+
+@dataclass
+class PublishedFile:
+    """One file: its columns in their order with their types, and what its rows ask for."""
+
+    columns: dict[str, str]
+    changes: list[Change]
+
+
+@dataclass
+class FolderModel:
+    """A table's folder, and what its table must look like after each cycle.
+
+    Attributes:
+        files: what lies in the folder, by number; the last applied one stays.
+        columns: the table's columns, lower case, in their order, with their types.
+        table: the rows; None while there is no table.
+        error: the number of the file and the column that stop the table.
+    """
+
+    keys: tuple[str, ...]
+    files: dict[int, PublishedFile] = field(default_factory=dict)
+    last: int = 0
+    columns: dict[str, str] = field(default_factory=dict)
+    table: TableModel | None = None
+    error: tuple[int, str] | None = None
+
+    @property
+    def waiting_for(self) -> int | None:
+        """The missing number that blocks later ones."""
+        missing = self.last + 1
+        while missing in self.files:
+            missing += 1
+        return missing if any(number > missing for number in self.files) else None
+
+    def mirror(self, *, widen: bool) -> None:
+        """One cycle."""
+        self.error = None
+        before = dict(self.columns)
+        while self.error is None and self.last + 1 in self.files:
+            self._apply(self.last + 1, before, widen=widen)
+        self.files = {number: f for number, f in self.files.items() if number >= self.last}
+
+    def _apply(self, number: int, before: dict[str, str], *, widen: bool) -> None:
+        file = self.files[number]
+        columns = dict(self.columns)
+        for column, kind in file.columns.items():
+            name = column.lower()
+            known = columns.setdefault(name, kind)
+            if kind == known or (kind, known) == ("int", "long"):
+                continue
+            if (known, kind) != ("int", "long") or (name in before and not widen):
+                self.error = (number, column)
+                return
+            columns[name] = kind
+        self.columns, self.last = columns, number
+        self.table = self.table or TableModel(self.keys)
+        self.table.apply_all(
+            [(m, {name.lower(): v for name, v in row.items()}) for m, row in file.changes]
+        )

@@ -26,6 +26,8 @@ from mirrorlake.mirror.properties import (
     creation_properties,
     keys_property,
     mapping_property,
+    resting_feed,
+    woken_feed,
 )
 from mirrorlake.mirror.schema import Target, check_keys_known
 from mirrorlake.spark.session import new_session
@@ -114,8 +116,12 @@ def new_properties(work: Work) -> dict[str, str]:
         wanted["delta.enableTypeWidening"] = "true"
     if "timestamp_ntz" in work.target.columns.values() and "timestampNtz" not in features:
         wanted["delta.feature.timestampNtz"] = "supported"  # Delta does so at creation only
-    if not work.recreated or work.metadata.keys:
-        wanted |= keys_property(work.metadata)
+    wanted |= keys_property(work.metadata)
+    if work.snapshot is not None and work.recreated:
+        before = {name: str(kind) for name, kind in work.snapshot.schema.items()}
+        wanted |= resting_feed(known, before, work.target.columns)
+    else:
+        wanted |= woken_feed(known)
     return {name: value for name, value in wanted.items() if known.get(name) != value}
 
 

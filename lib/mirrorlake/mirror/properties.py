@@ -8,6 +8,8 @@ from mirrorlake.landing.metadata import TableMetadata
 
 KEYS_PROPERTY = "mirrorlake.keys"
 INCARNATION_PROPERTY = "mirrorlake.incarnation"
+_FEED = "delta.enableChangeDataFeed"
+_FEED_RESTS = "mirrorlake.feedRests"  # switched off by the mirror, which switches it on again
 _ODD = " ,;{}()\n\t="
 
 
@@ -16,7 +18,7 @@ def creation_properties(
 ) -> dict[str, str]:
     """What version 0 is created with, so that feed and row ids cover everything."""
     return {
-        "delta.enableChangeDataFeed": "true",
+        _FEED: "true",
         "delta.enableRowTracking": "true",
         INCARNATION_PROPERTY: incarnation,
         **keys_property(metadata),
@@ -33,6 +35,31 @@ def mapping_property(columns: dict[str, str]) -> dict[str, str]:
     """Column mapping, only where a name has a character that Parquet's writers refuse."""
     odd = any(char in _ODD for name in columns for char in name)
     return {"delta.columnMapping.mode": "name"} if odd else {}
+
+
+def resting_feed(
+    known: dict[str, str], before: dict[str, str], after: dict[str, str]
+) -> dict[str, str]:
+    """What to set before a table is replaced by one of other columns; empty where nothing is.
+
+    With column mapping Delta refuses to drop columns and write rows in one commit while the feed is
+    on. Nobody can read a feed across that commit anyway.
+
+    Args:
+        known: the table's properties.
+        before: its columns with their types.
+        after: the columns it will have.
+    """
+    mapped = known.get("delta.columnMapping.mode", "none") != "none" or mapping_property(after)
+    drops = any(after.get(name) != kind for name, kind in before.items())
+    if mapped and drops and known.get(_FEED) == "true":
+        return {_FEED: "false", _FEED_RESTS: "true"}
+    return {}
+
+
+def woken_feed(known: dict[str, str]) -> dict[str, str]:
+    """What to set after such a commit."""
+    return {_FEED: "true", _FEED_RESTS: "false"} if known.get(_FEED_RESTS) == "true" else {}
 
 
 def retention_properties(log_days: int | None, feed_days: int | None) -> dict[str, str]:

@@ -44,7 +44,7 @@ from mirrorlake.mirror.plan import (
     renew_plan,
     staging,
 )
-from mirrorlake.mirror.properties import KEYS_PROPERTY, retention_properties
+from mirrorlake.mirror.properties import KEYS_PROPERTY, retention_properties, woken_feed
 from mirrorlake.mirror.quarantine import put_into_quarantine
 from mirrorlake.mirror.schema import Target, plan_schema
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed, tail_of
@@ -322,6 +322,10 @@ class TableCycle:
     def _apply(self, work: Work) -> None:
         commit_with_retries(lambda: apply_work(self._spark(), work))
         self._done(Step.COMMITTED)
+        if work.recreated:
+            found = read_snapshot(self._storage, self._table.table_path)
+            if found and (woken := woken_feed(found.properties)):
+                set_properties(self._spark(), work, woken)
 
     def _commit(self, at: _Standing, plan: Plan, facts: Facts) -> None:
         work = self._work(at, facts)
