@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from mirrorlake.lint.findings import LintReport
     from mirrorlake.lint.table import FileListener
+    from mirrorlake.mirror.reconcile import Reconciliation
 
 
 class Lake:
@@ -143,6 +144,13 @@ class Lake:
     def ledger(self, table: str | TableName) -> Ledger:
         """Which files were applied, when, and as what; needs no Spark."""
         return read_ledger(self.storage, _named(table))
+
+    def reconcile(self, table: str | TableName | None = None) -> Reconciliation:
+        """Compares tables with the manifests that publishers left; see `mirror.reconcile`."""
+        from mirrorlake.mirror.reconcile import reconcile
+
+        tables = self.tables() if table is None else [_named(table)]
+        return reconcile(self.spark, self.storage, tables)
 
     def quarantine(self, table: str | TableName | None = None) -> DataFrame:
         """The rows and files that were passed over, of one table or of all."""

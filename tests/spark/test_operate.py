@@ -6,6 +6,8 @@ import json
 import os
 import threading
 import time
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -214,3 +216,29 @@ def test_a_second_mirror_waits_and_says_for_whom(lake: Lake) -> None:
     assert not Lake(lake.storage.root).mirror().failed
     first.join()
     assert bag(lake, "t", ["id"]) == {(1,): 1}
+
+
+def test_reconcile_finds_the_range_that_differs(lake: Lake) -> None:
+    source = [
+        {"id": n, "v": f"row {n}", "x": n / 7, "at": datetime(2026, 1, 1, 0, 0, n), "d": Decimal(n)}
+        for n in range(50)
+    ]
+    publisher = lake.publisher("t", keys=["id"])
+    publisher.write(source)
+    manifest = publisher.manifest(source, ranges=5)
+    assert sum(found.rows for found in manifest.ranges) == 50
+    lake.mirror()
+    assert lake.reconcile("t").findings == ()
+    publisher.update([source[3] | {"v": "other"}])
+    publisher.delete([{"id": 44}])
+    publisher.manifest(source, ranges=5)
+    assert [f.rule for f in lake.reconcile("t").findings] == ["not-applied-yet"]
+    lake.mirror()
+    found = lake.reconcile("t")
+    assert sorted(f.rule for f in found.findings) == ["rows-differ", "values-differ"]
+    (fewer,) = (f.message for f in found.findings if f.rule == "rows-differ")
+    assert "the source has 10 rows, the table 9" in fewer
+    assert found.compared == 49
+    changed = [row | {"v": "other"} if row["id"] == 3 else row for row in source if row["id"] != 44]
+    publisher.manifest(changed)
+    assert lake.reconcile().findings == ()

@@ -14,7 +14,9 @@ from mirrorlake.commands.base import (
     open_lake,
     out,
     print_document,
+    print_json,
     print_rows,
+    progress,
 )
 
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="table or schema.table")]
@@ -84,3 +86,23 @@ def quarantine(
 ) -> None:
     """Show the rows and files that were passed over."""
     print_rows(open_lake(root).quarantine(table), as_json=as_json)
+
+
+@app.command()
+def reconcile(
+    root: RootArgument,
+    table: Annotated[str | None, typer.Argument(help="Only this table.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare tables with the manifests that their publishers left."""
+    with progress("comparing …"):
+        found = open_lake(root).reconcile(table)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        for line in found.findings:
+            text = f"{line.rule} {line.table}: {line.message} Fix: {line.fix}"
+            out.print(text, markup=False, highlight=False)
+        out.print(repr(found), markup=False, highlight=False)
+    if found.findings:
+        raise typer.Exit(1)

@@ -21,6 +21,7 @@ from mirrorlake.errors import MirrorlakeError, SchemaError, UsageError
 from mirrorlake.landing.casts import cast_batch, target_schema
 from mirrorlake.landing.check import FileFacts, footer_columns, inspect_file
 from mirrorlake.landing.identity import Identity, read_identity
+from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
 from mirrorlake.landing.markers import MARKER, Marker
 from mirrorlake.landing.metadata import TableMetadata, declare_keys
 from mirrorlake.landing.published import Partner, Published
@@ -94,6 +95,29 @@ class Publisher:
             MirrorlakeError: the batch is not sound; nothing of it is visible then.
         """
         return self._publish(rows, None)
+
+    def manifest(self, rows: Any, *, ranges: int = 64) -> Manifest:
+        """Leaves a manifest of all rows that the source has now, for `reconcile`.
+
+        Args:
+            rows: as for `write`, without markers; they are held in memory.
+            ranges: into how many ranges of keys they are summed up, at most.
+
+        Raises:
+            MirrorlakeError: the rows can't be read, or don't fit the table.
+        """
+        if self._known is None:
+            self._known = self._known_columns()
+        reader = open_source(rows, self._known)
+        batches = []
+        if reader is not None:
+            target = target_schema(reader.schema, self._known)
+            batches = [cast_batch(batch, target, 0) for batch in reader]
+        names = {name.lower(): name for name in (batches[0].schema.names if batches else ())}
+        key = names.get(self.keys[0].lower()) if self.keys else None
+        made = make_manifest(batches, key, after=self._last_number(), ranges=ranges)
+        write_manifest(self._storage, self.table, made)
+        return made
 
     def _publish(self, rows: Any, marker: Marker | None) -> Published:
         if self._known is None:

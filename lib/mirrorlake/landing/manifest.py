@@ -1,0 +1,161 @@
+"""A manifest: how many rows the source has, and their checksums by key range, for a comparison.
+
+Publisher and lake compute the checksums by the same code, over the same columns: those whose
+values arrive in the table as they were published. Nested values become text on the way and are
+left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from mirrorlake.landing.types import column_type
+from mirrorlake.names import TableName
+from mirrorlake.storage import Storage
+
+FORMAT = 1
+MANIFEST = "_manifest.json"
+_MODULUS = 2**64
+_NULL, _NEXT = "\ufdd0", "\ufdd1"  # noncharacters: no text has them
+
+
+@dataclass(frozen=True)
+class KeyRange:
+    """The rows of the keys from `start` on, up to the next range's start.
+
+    Attributes:
+        start: the first key column's value, as text; None for the first range.
+        checksum: the sum of the rows' digests, in hexadecimal; their order does not matter.
+    """
+
+    start: str | None
+    rows: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a source has.
+
+    Attributes:
+        after: the number of the last file that its rows were published in.
+        key: the column that the ranges are of; None where the table has no keys.
+        columns: the columns that take part, in order.
+    """
+
+    after: int
+    key: str | None
+    columns: tuple[str, ...]
+    ranges: tuple[KeyRange, ...]
+
+
+def comparable_columns(schema: pa.Schema) -> list[str]:
+    """The columns whose values arrive as they are, in order of their names."""
+    plain = [field.name for field in schema if column_type(field.type).convert == "{0}"]
+    return sorted(plain, key=str.lower)
+
+
+def make_manifest(
+    batches: list[pa.RecordBatch], key: str | None, *, after: int, ranges: int
+) -> Manifest:
+    """The manifest of a source's rows, all of which are held.
+
+    Args:
+        batches: the rows, as they are published.
+        key: the first key column.
+        after: the number of the last file that the rows were published in.
+        ranges: how many ranges to cut the keys into, at most.
+    """
+    columns = comparable_columns(batches[0].schema) if batches else []
+    starts: list[str] = []
+    if key is not None and batches:
+        keys = sorted({text for batch in batches for text in key_texts(batch.column(key))})
+        step = max(1, len(keys) // ranges)
+        starts = keys[step::step][: ranges - 1]
+    found = digest_ranges(batches, columns, key, starts)
+    return Manifest(after, key, tuple(columns), tuple(found))
+
+
+def digest_ranges(
+    batches: Iterable[pa.RecordBatch], columns: list[str], key: str | None, starts: list[str]
+) -> list[KeyRange]:
+    """Rows and checksum of each range; there is one more than there are starts."""
+    sums = [[0, 0] for _ in range(len(starts) + 1)]
+    for batch in batches:
+        for place, rows, checksum in digest_batch(batch, columns, key, starts):
+            sums[place][0] += rows
+            sums[place][1] += checksum
+    return [
+        KeyRange(start, rows, f"{checksum % _MODULUS:016x}")
+        for start, (rows, checksum) in zip([None, *starts], sums, strict=True)
+    ]
+
+
+def digest_batch(
+    batch: pa.RecordBatch, columns: list[str], key: str | None, starts: list[str]
+) -> Iterator[tuple[int, int, int]]:
+    """Range, rows and sum of digests of one batch's rows, for the ranges that occur in it."""
+    texts: Any = pa.array([""] * batch.num_rows)
+    if columns:
+        parts = [_texts(batch.column(column)) for column in columns]
+        texts = pc.binary_join_element_wise(
+            *parts, _NEXT, null_handling="replace", null_replacement=_NULL
+        )
+    places = [0] * batch.num_rows
+    if key is not None and starts:
+        places = [bisect_right(starts, text) for text in key_texts(batch.column(key))]
+    sums: dict[int, list[int]] = {}
+    for place, text in zip(places, texts.to_pylist(), strict=True):
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        known = sums.setdefault(place, [0, 0])
+        known[0] += 1
+        known[1] += int.from_bytes(digest, "big")
+    for place, (rows, checksum) in sums.items():
+        yield place, rows, checksum
+
+
+def key_texts(values: pa.Array) -> list[str]:
+    """Keys as texts; the order of the texts is the ranges' order, on both sides."""
+    texts: list[str] = _texts(values).to_pylist()
+    return texts
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    """Values as texts that are equal if, and only if, the values are."""
+    kind = values.type
+    if pt.is_dictionary(kind):
+        return _texts(values.dictionary_decode())
+    if pt.is_floating(kind):
+        # By their bits: no two languages print a fraction alike. Zero has one sign only.
+        wide = pc.add(values.cast(pa.float64()), pa.scalar(0.0))
+        return wide.view(pa.int64()).cast(pa.string())
+    if pt.is_timestamp(kind):
+        return values.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).cast(pa.string())
+    if pt.is_duration(kind):
+        return values.cast(pa.duration("us")).cast(pa.int64()).cast(pa.string())
+    if pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind):
+        return pa.array([None if v is None else v.hex() for v in values.to_pylist()], pa.string())
+    return values.cast(pa.string())
+
+
+def write_manifest(storage: Storage, table: TableName, manifest: Manifest) -> None:
+    """Leaves the manifest in the table's folder, in place of an earlier one."""
+    document = {"format": FORMAT, **asdict(manifest)}
+    storage.write_json(f"{table.folder}/{MANIFEST}", document)
+
+
+def read_manifest(storage: Storage, table: TableName) -> Manifest | None:
+    """The manifest in a table's folder, or None if its publisher left none."""
+    document = storage.read_json(f"{table.folder}/{MANIFEST}")
+    if document is None:
+        return None
+    ranges = tuple(KeyRange(**entry) for entry in document["ranges"])
+    return Manifest(document["after"], document["key"], tuple(document["columns"]), ranges)

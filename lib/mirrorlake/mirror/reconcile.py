@@ -1,0 +1,165 @@
+"""Is everything there that the source has? Row counts and checksums against a manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.delta_log import read_snapshot
+from mirrorlake.landing.manifest import KeyRange, Manifest, digest_batch, read_manifest
+from mirrorlake.mirror.ledger import read_ledger
+from mirrorlake.names import TableName
+from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.storage import Storage
+from mirrorlake.tabular import Shown, html_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_SUMS = "place int, rows long, high long, low long"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that source and table don't agree on.
+
+    Attributes:
+        rule: `rows-differ`, `values-differ`, `not-applied-yet`, `no-manifest` or `no-such-version`.
+        column: the key column whose range differs.
+        fix: what to do about it.
+    """
+
+    rule: str
+    table: str
+    file: str | None
+    row: int | None
+    column: str | None
+    message: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Reconciliation:
+    """What a comparison found.
+
+    Attributes:
+        compared: rows of all tables that were compared.
+    """
+
+    findings: tuple[Difference, ...]
+    compared: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `--json` prints."""
+        return {"findings": [asdict(found) for found in self.findings]}
+
+    def __repr__(self) -> str:
+        return f"{self.compared:,} rows compared, {len(self.findings)} differences"
+
+    def _repr_html_(self) -> str:
+        columns = ("table", "rule", "message")
+        rows = tuple((f.table, f.rule, f.message) for f in self.findings)
+        return html_table(Shown(columns, rows))
+
+
+def reconcile(spark: SparkSession, storage: Storage, tables: list[TableName]) -> Reconciliation:
+    """Compares tables with the manifests that their publishers left."""
+    findings: list[Difference] = []
+    compared = 0
+    for table in tables:
+        manifest = read_manifest(storage, table)
+        if manifest is None:
+            if len(tables) == 1:
+                text = "Its publisher left no manifest."
+                findings.append(_found("no-manifest", table, text, "publish one: manifest(rows)."))
+            continue
+        version = _version(storage, table, manifest.after)
+        if isinstance(version, Difference):
+            findings.append(version)
+            continue
+        ours = _digest(spark, storage, table, manifest, version)
+        compared += sum(found.rows for found in ours)
+        findings += _compare(table, manifest, ours)
+    return Reconciliation(tuple(findings), compared)
+
+
+def _found(rule: str, table: TableName, message: str, fix: str, **place: Any) -> Difference:
+    known: dict[str, Any] = {"file": None, "row": None, "column": None} | place
+    return Difference(rule, str(table), known["file"], known["row"], known["column"], message, fix)
+
+
+def _version(storage: Storage, table: TableName, after: int) -> int | Difference:
+    """The table's version that has the files up to a number, and none of the later ones."""
+    applied = [e for e in read_ledger(storage, table).entries if e.version is not None]
+    last = max((e.number for e in applied), default=0)
+    if last < after:
+        text = f"The manifest stands after file {after}, and {last} is the last applied one."
+        return _found("not-applied-yet", table, text, "run mirror, then compare again.")
+    here = next((e.version for e in applied if e.number == after), None)
+    beyond = any(e.number > after and e.version == here for e in applied)
+    if here is None or beyond:
+        text = f"No version of the table ends with file {after}."
+        return _found("no-such-version", table, text, "publish a manifest of today's rows.")
+    return here
+
+
+def _digest(
+    spark: SparkSession, storage: Storage, table: TableName, manifest: Manifest, version: int
+) -> list[KeyRange]:
+    from pyspark.sql import functions as F
+
+    snapshot = read_snapshot(storage, table.table_path)
+    names = {name.lower(): name for name in (snapshot.schema if snapshot else {})}
+    known = [column for column in manifest.columns if column.lower() in names]
+    wanted = dict.fromkeys([*known, *([manifest.key] if manifest.key else [])])
+    selected = ", ".join(f"{quote(names[c.lower()])} AS {quote(c)}" for c in wanted) or "1"
+    path = delta_name(storage.path(table.table_path))
+    rows = spark.sql(f"SELECT {selected} FROM {path} VERSION AS OF {version}")
+    starts = [found.start for found in manifest.ranges if found.start is not None]
+    columns, key = list(manifest.columns), manifest.key
+
+    def digest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            found = list(digest_batch(batch, columns, key, starts))
+            # A sum of digests is larger than a long: it goes in two halves.
+            halves = [(place, n, total >> 32, total & 0xFFFFFFFF) for place, n, total in found]
+            schema = pa.schema(
+                [("place", pa.int32()), *((name, pa.int64()) for name in ("rows", "high", "low"))]
+            )
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array([h[place] for h in halves], field.type)
+                    for place, field in enumerate(schema)
+                ],
+                schema=schema,
+            )
+
+    parts = rows.mapInArrow(digest, _SUMS)
+    sums = parts.groupBy("place").agg(F.sum("rows"), F.sum("high"), F.sum("low")).collect()
+    by_place = {row[0]: (row[1], ((row[2] << 32) + row[3]) % 2**64) for row in sums}
+    return [
+        KeyRange(theirs.start, *_shown(by_place.get(place, (0, 0))))
+        for place, theirs in enumerate(manifest.ranges)
+    ]
+
+
+def _shown(found: tuple[int, int]) -> tuple[int, str]:
+    return found[0], f"{found[1]:016x}"
+
+
+def _compare(table: TableName, manifest: Manifest, ours: list[KeyRange]) -> Iterator[Difference]:
+    ends = [*(found.start for found in manifest.ranges[1:]), None]
+    for theirs, mine, end in zip(manifest.ranges, ours, ends, strict=True):
+        place = f"keys from {theirs.start or 'the first'} to {end or 'the last'}"
+        if theirs.rows != mine.rows:
+            text = f"{place}: the source has {theirs.rows} rows, the table {mine.rows}."
+            fix = "look at the ledger and the quarantine; replay what is missing, or reseed."
+            yield _found("rows-differ", table, text, fix, column=manifest.key)
+        elif theirs.checksum != mine.checksum:
+            text = f"{place}: {mine.rows} rows on both sides, with other values."
+            fix = "publish these rows again as upserts, or reseed."
+            yield _found("values-differ", table, text, fix, column=manifest.key)
