@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.lake_table import LakeTable
 from mirrorlake.landing.published import Partner
@@ -111,6 +113,38 @@ class Lake:
         """
         return LakeTable(self.spark, self.storage, _named(name))
 
+    def write(
+        self,
+        table: str | TableName,
+        rows: Any,
+        *,
+        mode: str = "append",
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> LakeTable:
+        """Writes a table that no publisher feeds; see `history.write.write_table`.
+
+        Returns:
+            The table.
+
+        Raises:
+            UsageError: a publisher feeds it.
+        """
+        from mirrorlake.history.write import write_table
+
+        name = _named(table)
+        name = self.find(name) or name
+        write_table(
+            self.spark,
+            self.storage,
+            name,
+            rows,
+            mode=mode,
+            partition_by=partition_by,
+            properties=properties,
+        )
+        return self.table(name)
+
     def find(self, name: TableName) -> TableName | None:
         """The lake's own spelling of a table's name: exact, else the only one but for case."""
         tables = self.tables()
@@ -127,14 +161,20 @@ class Lake:
 
         Raises:
             QueryError: Spark refused it.
+            VersionError: a version or moment can't be read; with the range that can.
         """
         from mirrorlake.history.sql import run_query
+        from mirrorlake.history.versions import check_when, is_enforced
 
         def path(name: TableName) -> str | None:
             found = self.find(name)
             return None if found is None else self.storage.path(found.table_path)
 
-        return run_query(self.spark, query, path)
+        def check(name: TableName, when: int | datetime) -> None:
+            found = self.find(name) or name
+            check_when(self.storage, found, when, enforced=is_enforced(self.spark))
+
+        return run_query(self.spark, query, path, check)
 
 
 def _named(table: str | TableName) -> TableName:
