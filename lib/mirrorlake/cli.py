@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 
-from mirrorlake.commands import history, project, query, zone
+from mirrorlake.commands import frames, history, maintenance, project, query, zone
 from mirrorlake.commands.base import app, err
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
 
-COMMANDS = (
+COMMANDS = (project, zone, query, history, frames, maintenance)
     project,
     zone,
     query,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from mirrorlake.errors import UsageError
 from mirrorlake.lake_table import LakeTable
 from mirrorlake.landing.published import Partner
 from mirrorlake.landing.publisher import Publisher
@@ -14,11 +15,14 @@ from mirrorlake.mirror.engine import Engine, status_report
 from mirrorlake.mirror.state import Report
 from mirrorlake.mirror.steps import StepListener, ignore
 from mirrorlake.mirror.table_cycle import MirrorOptions
-from mirrorlake.names import TABLES, ZONE, TableName
+from mirrorlake.names import TABLES, ZONE, TableName, as_table
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from mirrorlake.history.frames import Frames
+    from mirrorlake.history.maintenance import Maintenance, Policy
 
 
 class Lake:
@@ -65,7 +69,7 @@ class Lake:
         partner: Partner | None = None,
     ) -> Publisher:
         """The publisher of one table; see `Publisher`."""
-        return Publisher(self.storage, _named(table), keys=keys, partner=partner)
+        return Publisher(self.storage, as_table(table), keys=keys, partner=partner)
 
     def mirror(
         self,
@@ -85,7 +89,7 @@ class Lake:
             A line a table. A table that failed has its error there; the others went on.
         """
         engine = Engine(self.storage, lambda: self.spark, options, on_step)
-        return engine.run_cycle(None if table is None else _named(table))
+        return engine.run_cycle(None if table is None else as_table(table))
 
     def status(self) -> Report:
         """How each table stands, from a listing and the kept state; needs no Spark."""
@@ -111,7 +115,7 @@ class Lake:
         Raises:
             TableNotFoundError: there is none of that name.
         """
-        return LakeTable(self.spark, self.storage, _named(name))
+        return LakeTable(self.spark, self.storage, as_table(name))
 
     def write(
         self,
@@ -132,7 +136,7 @@ class Lake:
         """
         from mirrorlake.history.write import write_table
 
-        name = _named(table)
+        name = as_table(table)
         name = self.find(name) or name
         write_table(
             self.spark,
@@ -154,14 +158,32 @@ class Lake:
         alike = [table for table in tables if str(table).lower() == wanted]
         return alike[0] if len(alike) == 1 else None
 
-    def sql(self, query: str) -> DataFrame:
+    @property
+    def frames(self) -> Frames:
+        """The versions that models are read at; see `Frames`."""
+        from mirrorlake.history.frames import Frames
+
+        return Frames(self.storage, lambda: self.spark)
+
+    def maintain(
+        self, policy: Policy, *, on_table: Callable[[str], None] = lambda name: None
+    ) -> Maintenance:
+        """Runs a policy over the lake's tables; see `history.maintenance.maintain`."""
+        from mirrorlake.history.maintenance import maintain
+
+        return maintain(lambda: self.spark, self.storage, self.tables(), policy, on_table=on_table)
+
+    def sql(self, query: str, *, frame: str | None = None) -> DataFrame:
         """Runs a query over the lake's tables.
 
-        Tables go by `name`, `schema.name`, `name@v2`, or `name@20240428091500000`.
+        Args:
+            query: tables go by `name`, `schema.name`, `name@v2`, or `name@20240428091500000`.
+            frame: a model whose frame is read, instead of the newest versions.
 
         Raises:
             QueryError: Spark refused it.
             VersionError: a version or moment can't be read; with the range that can.
+            FrameError: the frame does not hold, or lacks a table.
         """
         from mirrorlake.history.sql import run_query
         from mirrorlake.history.versions import check_when, is_enforced
@@ -170,12 +192,13 @@ class Lake:
             found = self.find(name)
             return None if found is None else self.storage.path(found.table_path)
 
+        def framed(name: TableName) -> str | None:
+            return self.frames.table_path(frame or "", name)
+
         def check(name: TableName, when: int | datetime) -> None:
+            if frame is not None:
+                raise UsageError(f"A frame has {name} at one version only: {when} can't be asked.")
             found = self.find(name) or name
             check_when(self.storage, found, when, enforced=is_enforced(self.spark))
 
-        return run_query(self.spark, query, path, check)
-
-
-def _named(table: str | TableName) -> TableName:
-    return table if isinstance(table, TableName) else TableName.parse(table)
+        return run_query(self.spark, query, path if frame is None else framed, check)

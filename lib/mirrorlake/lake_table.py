@@ -13,8 +13,10 @@ from mirrorlake.table import Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from mirrorlake.history.compact import Compaction
     from mirrorlake.history.diff import Match
     from mirrorlake.history.restore import Restore
+    from mirrorlake.history.vacuum import Vacuum
     from mirrorlake.history.versions import Reach
 
 
@@ -83,3 +85,51 @@ class LakeTable(Table):
         from mirrorlake.history.restore import restore_table
 
         return restore_table(self.spark, self.storage, self.name, version, dry_run=dry_run)
+
+    def optimize(
+        self,
+        *,
+        where: str | None = None,
+        target_bytes: int | None = None,
+        zorder_by: Sequence[str] = (),
+        dry_run: bool = True,
+    ) -> Compaction:
+        """Puts small files together; a dry run by default, see `history.compact`."""
+        from mirrorlake.history.compact import DEFAULT_TARGET, optimize_table
+
+        return optimize_table(
+            self.spark,
+            self.storage,
+            self.name,
+            where=where,
+            target_bytes=target_bytes or DEFAULT_TARGET,
+            zorder_by=zorder_by,
+            dry_run=dry_run,
+        )
+
+    def reorg(self, *, dry_run: bool = True) -> Compaction:
+        """Rewrites files with deleted rows or dropped columns; a dry run by default."""
+        from mirrorlake.history.compact import reorg_table
+
+        return reorg_table(self.spark, self.storage, self.name, dry_run=dry_run)
+
+    def vacuum(
+        self,
+        *,
+        retention_hours: float | None = None,
+        feed_hours: float | None = None,
+        allow_short: bool = False,
+        dry_run: bool = True,
+    ) -> Vacuum:
+        """Deletes files that nobody needs; a dry run by default, see `history.vacuum`."""
+        from mirrorlake.history.vacuum import vacuum_table
+
+        return vacuum_table(
+            self.spark,
+            self.storage,
+            self.name,
+            retention_hours=retention_hours,
+            feed_hours=feed_hours,
+            allow_short=allow_short,
+            dry_run=dry_run,
+        )
