@@ -11,12 +11,8 @@ from mirrorlake.commands import frames, history, maintenance, project, query, zo
 from mirrorlake.commands.base import app, err
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
 
+# Importing a module registers its commands, in this order.
 COMMANDS = (project, zone, query, history, frames, maintenance)
-    project,
-    zone,
-    query,
-    history,
-)  # importing a module registers its commands, in this order
 
 
 def main() -> None:

@@ -76,7 +76,7 @@ def recent_removals(storage: Storage, table_path: str, newest: int) -> list[Remo
     }
     log = CommitLog(storage, table_path)
     for number in range(version + 1, newest + 1):
-        for kind, action in _actions(storage, log.name(number)):
+        for kind, action in file_actions(storage, log.name(number)):
             removed = _removed(action)
             found.pop((removed.path, removed.vector), None)
             if kind == "remove":
@@ -90,7 +90,7 @@ def removed_since(storage: Storage, table_path: str, version: int, newest: int) 
     first: dict[tuple[str, str | None], str] = {}
     last: dict[tuple[str, str | None], tuple[str, Removed]] = {}
     for number in range(version + 1, newest + 1):
-        for kind, action in _actions(storage, log.name(number)):
+        for kind, action in file_actions(storage, log.name(number)):
             removed = _removed(action)
             key = (removed.path, removed.vector)
             first.setdefault(key, kind)
@@ -114,7 +114,8 @@ def missing(storage: Storage, table_path: str, removed: Iterable[Removed]) -> li
         return [name for name, gone in zip(own, pool.map(is_gone, own), strict=True) if gone]
 
 
-def _actions(storage: Storage, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def file_actions(storage: Storage, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The `add` and `remove` actions of one file of the log, in its order."""
     for line in storage.read(name).splitlines():
         for kind in ("add", "remove"):
             if line.startswith(f'{{"{kind}":'.encode()):
@@ -128,7 +129,7 @@ def _removed(action: dict[str, Any]) -> Removed:
 
 def _of_checkpoint(storage: Storage, path: str) -> Iterator[Removed]:
     if path.endswith(".json"):
-        for kind, action in _actions(storage, path):
+        for kind, action in file_actions(storage, path):
             if kind == "remove":
                 yield _removed(action)
         return
