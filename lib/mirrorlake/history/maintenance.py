@@ -24,7 +24,7 @@ from mirrorlake.tabular import Shown, html_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_OTHERS = {"root"}  # keys of the notebook's file that are no policy
+_OTHERS = {"root", "demo"}  # keys of the notebook's file that are no policy
 
 
 @dataclass(frozen=True)
