@@ -7,11 +7,21 @@ from __future__ import annotations
 
 import sys
 
-from mirrorlake.commands import lint, operate, project, query, zone
+from mirrorlake.commands import (
+    frames,
+    history,
+    lint,
+    maintenance,
+    operate,
+    project,
+    query,
+    zone,
+)
 from mirrorlake.commands.base import app, err
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
 
-COMMANDS = (project, zone, lint, operate, query)  # importing a module registers its commands
+# Importing a module registers its commands.
+COMMANDS = (project, zone, lint, operate, query, history, frames, maintenance)
 
 
 def main() -> None:

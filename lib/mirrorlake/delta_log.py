@@ -59,20 +59,28 @@ class Snapshot:
             self.txns[txn["appId"]] = txn["version"]
 
 
-def read_snapshot(storage: Storage, table_path: str) -> Snapshot | None:
-    """The newest snapshot of the Delta table in a folder, or None if there is no table."""
+def read_snapshot(storage: Storage, table_path: str, version: int | None = None) -> Snapshot | None:
+    """A snapshot of the Delta table in a folder, or None if there is no table.
+
+    Args:
+        storage: the lake's files.
+        table_path: the table's folder.
+        version: which one; by default, or beyond the end, the newest.
+    """
     log = f"{table_path}/_delta_log"
     snapshot = Snapshot()
     last = _last_checkpoint(storage, log)
+    if version is not None and last is not None and last["version"] > version:
+        last = _find_checkpoint(storage, log, version)
     if last is None and not storage.exists(f"{log}/{0:020d}.json"):
-        last = _find_checkpoint(storage, log)
+        last = _find_checkpoint(storage, log, version)
         if last is None:
             return None
     if last is not None:
         for action in _checkpoint_actions(storage, log, last):
             snapshot.apply(action)
         snapshot.version = last["version"]
-    while True:
+    while snapshot.version != version:
         try:
             commit = storage.read(f"{log}/{snapshot.version + 1:020d}.json")
         except FileNotFoundError:
@@ -82,6 +90,34 @@ def read_snapshot(storage: Storage, table_path: str) -> Snapshot | None:
             if line[2:12].startswith((b"metaData", b"protocol", b"txn")):
                 snapshot.apply(json.loads(line))
         snapshot.version += 1
+    return snapshot
+
+
+def find_newest(storage: Storage, table_path: str) -> int | None:
+    """The newest version's number, or None if there is no table.
+
+    Reads no commit: it leaps ahead from the last checkpoint and halves the last leap, so the cost
+    is the logarithm of the commits since then.
+    """
+    log = f"{table_path}/_delta_log"
+
+    def is_there(version: int) -> bool:
+        return storage.exists(f"{log}/{version:020d}.json")
+
+    last = _last_checkpoint(storage, log)
+    if last is None and not is_there(0):
+        last = _find_checkpoint(storage, log)
+        if last is None:
+            return None
+    low = 0 if last is None else int(last["version"])
+    leap = 1
+    while is_there(low + leap):
+        low, leap = low + leap, leap * 2
+    high = low + leap
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_there(middle) else (low, middle)
+    return low
 
 
 def delta_tables(storage: Storage) -> list[TableName]:
@@ -107,13 +143,14 @@ def versions(storage: Storage, table_path: str) -> list[int]:
 def read_commit_info(storage: Storage, table_path: str, version: int) -> dict[str, Any]:
     """The `commitInfo` of one version; empty if the log no longer holds it."""
     try:
-        commit = storage.read(f"{table_path}/_delta_log/{version:020d}.json")
+        commit = storage.open(f"{table_path}/_delta_log/{version:020d}.json")
     except FileNotFoundError:
         return {}
-    for line in commit.splitlines():
-        if line.startswith(b'{"commitInfo"'):
-            info: dict[str, Any] = json.loads(line)["commitInfo"]
-            return info
+    with commit:
+        for line in commit:  # it comes first, before perhaps a million files
+            if line.startswith(b'{"commitInfo"'):
+                info: dict[str, Any] = json.loads(line)["commitInfo"]
+                return info
     return {}
 
 
@@ -126,12 +163,16 @@ def _last_checkpoint(storage: Storage, log: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and isinstance(found.get("version"), int) else None
 
 
-def _find_checkpoint(storage: Storage, log: str) -> dict[str, Any] | None:
-    """The newest whole checkpoint by its name, for logs whose pointer to it is missing."""
+def _find_checkpoint(
+    storage: Storage, log: str, newest: int | None = None
+) -> dict[str, Any] | None:
+    """The newest whole checkpoint by its name, up to a version where one is given."""
     found = [_CHECKPOINT.fullmatch(entry.name) for entry in storage.list(log).files]
     matches = sorted((m for m in found if m), key=lambda m: m["version"], reverse=True)
     for match in matches:
         version = int(match["version"])
+        if newest is not None and version > newest:
+            continue
         if match["uuid"]:
             return {"version": version, "v2Checkpoint": {"path": match[0]}}
         if not match["parts"]:
@@ -144,26 +185,60 @@ def _find_checkpoint(storage: Storage, log: str) -> dict[str, Any] | None:
     return None
 
 
-def _checkpoint_actions(storage: Storage, log: str, last: dict[str, Any]) -> list[dict[str, Any]]:
+def checkpoint_files(
+    storage: Storage, table_path: str, version: int | None = None
+) -> tuple[int, list[str]]:
+    """A checkpoint's version, and the names of all its files in the log's folder.
+
+    Args:
+        storage: the lake's files.
+        table_path: the table's folder.
+        version: the newest version that counts; by default the last checkpoint is taken.
+
+    Returns:
+        -1 and no names if there is none; sidecars are among the names.
+    """
+    log = f"{table_path}/_delta_log"
+    last = _last_checkpoint(storage, log)
+    if version is not None and (last is None or last["version"] > version):
+        last = _find_checkpoint(storage, log, version)
+    if last is None:
+        return -1, []
+    names = _checkpoint_names(last)
+    sidecars = []
+    for name in names if last.get("v2Checkpoint") else []:
+        for action in _read_actions(storage, f"{log}/{name}", ("sidecar",)):
+            if "sidecar" in action:
+                sidecars.append(f"_sidecars/{action['sidecar']['path']}")
+    return last["version"], names + sidecars
+
+
+def _checkpoint_names(last: dict[str, Any]) -> list[str]:
     version = last["version"]
     if v2 := last.get("v2Checkpoint"):
-        names = [v2["path"]]
-    elif parts := last.get("parts"):
-        names = [
+        return [v2["path"]]
+    if parts := last.get("parts"):
+        return [
             f"{version:020d}.checkpoint.{i + 1:010d}.{parts:010d}.parquet" for i in range(parts)
         ]
-    else:
-        names = [f"{version:020d}.checkpoint.parquet"]
+    return [f"{version:020d}.checkpoint.parquet"]
+
+
+def _checkpoint_actions(storage: Storage, log: str, last: dict[str, Any]) -> list[dict[str, Any]]:
+    names = _checkpoint_names(last)
+    return [action for name in names for action in _read_actions(storage, f"{log}/{name}", _WANTED)]
+
+
+def _read_actions(storage: Storage, path: str, wanted: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The wanted kinds of actions of a checkpoint's file."""
+    if path.endswith(".json"):
+        return [json.loads(line) for line in storage.read(path).splitlines()]
     actions: list[dict[str, Any]] = []
-    for name in names:
-        if name.endswith(".json"):
-            lines = storage.read(f"{log}/{name}").splitlines()
-            actions += [json.loads(line) for line in lines]
-            continue
-        with storage.open(f"{log}/{name}") as source, pq.ParquetFile(source) as checkpoint:
-            for group in range(checkpoint.num_row_groups):
-                rows = checkpoint.read_row_group(group, columns=list(_WANTED))
-                for column in rows.column_names:
-                    kept = rows.column(column).drop_null()
-                    actions += [{column: value} for value in kept.to_pylist()]
+    with storage.open(path) as source, pq.ParquetFile(source) as checkpoint:
+        columns = [name for name in wanted if name in checkpoint.schema_arrow.names]
+        for group in range(checkpoint.num_row_groups):
+            rows = checkpoint.read_row_group(group, columns=columns)
+            for column in rows.column_names:
+                kept = rows.column(column).drop_null()
+                actions += [{column: value} for value in kept.to_pylist()]
     return actions

@@ -88,5 +88,17 @@ class QueryError(MirrorlakeError):
     """Spark refused or failed a query."""
 
 
+class VersionError(QueryError):
+    """A version or moment that a table no longer has, or never had."""
+
+
 class NotebookError(MirrorlakeError):
     """A notebook of a plan failed."""
+
+
+class FrameError(MirrorlakeError):
+    """A frame that can't be taken, or that no longer holds."""
+
+
+class RetentionError(MirrorlakeError):
+    """Files would be deleted that somebody may still need."""

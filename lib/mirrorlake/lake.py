@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta_log import delta_tables
+from mirrorlake.errors import UsageError
 from mirrorlake.lake_table import LakeTable
 from mirrorlake.landing.published import Partner
 from mirrorlake.landing.publisher import Publisher
@@ -21,12 +23,14 @@ from mirrorlake.mirror.quarantine import read_quarantine
 from mirrorlake.mirror.replay import replay, reseed
 from mirrorlake.mirror.state import Report
 from mirrorlake.mirror.steps import StepListener, ignore
-from mirrorlake.names import ZONE, TableName
+from mirrorlake.names import ZONE, TableName, as_table
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from mirrorlake.history.frames import Frames
+    from mirrorlake.history.maintenance import Maintenance, Policy
     from mirrorlake.lint.findings import LintReport
     from mirrorlake.lint.table import FileListener
     from mirrorlake.mirror.reconcile import Reconciliation
@@ -76,7 +80,7 @@ class Lake:
         partner: Partner | None = None,
     ) -> Publisher:
         """The publisher of one table; see `Publisher`."""
-        return Publisher(self.storage, _named(table), keys=keys, partner=partner)
+        return Publisher(self.storage, as_table(table), keys=keys, partner=partner)
 
     def mirror(
         self,
@@ -96,7 +100,7 @@ class Lake:
             A line a table. A table that failed has its error there; the others went on.
         """
         engine = Engine(self.storage, lambda: self.spark, options, on_step)
-        return engine.run_cycle(None if table is None else _named(table))
+        return engine.run_cycle(None if table is None else as_table(table))
 
     def watch(
         self,
@@ -112,49 +116,49 @@ class Lake:
         from mirrorlake.mirror.watch import watch
 
         engine = Engine(self.storage, lambda: self.spark, options, on_step, stop)
-        only = None if table is None else _named(table)
+        only = None if table is None else as_table(table)
         return watch(engine, stop, only=only, interval=interval, on_report=on_report)
 
     def undrop(self, table: str | TableName) -> None:
         """Brings back a table that was dropped with its folder in the last days; see `drops`."""
-        undrop(self.storage, _named(table))
+        undrop(self.storage, as_table(table))
 
     def pause(self, table: str | TableName) -> None:
         """Applies no further files of a table until it is resumed."""
-        control.pause(self.storage, _named(table))
+        control.pause(self.storage, as_table(table))
 
     def resume(self, table: str | TableName) -> None:
         """Lets a paused table go on."""
-        control.resume(self.storage, _named(table))
+        control.resume(self.storage, as_table(table))
 
     def skip(self, table: str | TableName, number: int) -> None:
         """Passes over a file that can't be applied, or that never comes."""
-        control.skip(self.storage, _named(table), number)
+        control.skip(self.storage, as_table(table), number)
 
     def replay(
         self, table: str | TableName, first: int, last: int | None = None, *, as_is: bool = False
     ) -> tuple[str, ...]:
         """Publishes applied files once more; see `mirror.replay`."""
-        return replay(self.storage, _named(table), first, last, as_is=as_is)
+        return replay(self.storage, as_table(table), first, last, as_is=as_is)
 
     def reseed(self, table: str | TableName, files: Iterable[Path] = ()) -> None:
         """Lets the next cycle build a table anew; see `mirror.replay`."""
-        reseed(self.storage, _named(table), files)
+        reseed(self.storage, as_table(table), files)
 
     def ledger(self, table: str | TableName) -> Ledger:
         """Which files were applied, when, and as what; needs no Spark."""
-        return read_ledger(self.storage, _named(table))
+        return read_ledger(self.storage, as_table(table))
 
     def reconcile(self, table: str | TableName | None = None) -> Reconciliation:
         """Compares tables with the manifests that publishers left; see `mirror.reconcile`."""
         from mirrorlake.mirror.reconcile import reconcile
 
-        tables = self.tables() if table is None else [_named(table)]
+        tables = self.tables() if table is None else [as_table(table)]
         return reconcile(self.spark, self.storage, tables)
 
     def quarantine(self, table: str | TableName | None = None) -> DataFrame:
         """The rows and files that were passed over, of one table or of all."""
-        return read_quarantine(self.spark, self.storage, None if table is None else _named(table))
+        return read_quarantine(self.spark, self.storage, None if table is None else as_table(table))
 
     def status(self, *, rebuild: bool = False) -> Report:
         """How each table stands, from a listing and the kept state; needs no Spark.
@@ -173,7 +177,7 @@ class Lake:
         """Checks the landing zone, or one table of it; reads only, needs no Spark; see `lint`."""
         from mirrorlake.lint.zone import lint_zone
 
-        return lint_zone(self.storage, None if table is None else _named(table), on_file=on_file)
+        return lint_zone(self.storage, None if table is None else as_table(table), on_file=on_file)
 
     def tables(self) -> list[TableName]:
         """The Delta tables of the lake, ordered by name."""
@@ -185,7 +189,39 @@ class Lake:
         Raises:
             TableNotFoundError: there is none of that name.
         """
-        return LakeTable(self.spark, self.storage, _named(name))
+        return LakeTable(self.spark, self.storage, as_table(name))
+
+    def write(
+        self,
+        table: str | TableName,
+        rows: Any,
+        *,
+        mode: str = "append",
+        partition_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> LakeTable:
+        """Writes a table that no publisher feeds; see `history.write.write_table`.
+
+        Returns:
+            The table.
+
+        Raises:
+            UsageError: a publisher feeds it.
+        """
+        from mirrorlake.history.write import write_table
+
+        name = as_table(table)
+        name = self.find(name) or name
+        write_table(
+            self.spark,
+            self.storage,
+            name,
+            rows,
+            mode=mode,
+            partition_by=partition_by,
+            properties=properties,
+        )
+        return self.table(name)
 
     def find(self, name: TableName) -> TableName | None:
         """The lake's own spelling of a table's name: exact, else the only one but for case."""
@@ -196,22 +232,47 @@ class Lake:
         alike = [table for table in tables if str(table).lower() == wanted]
         return alike[0] if len(alike) == 1 else None
 
-    def sql(self, query: str) -> DataFrame:
+    @property
+    def frames(self) -> Frames:
+        """The versions that models are read at; see `Frames`."""
+        from mirrorlake.history.frames import Frames
+
+        return Frames(self.storage, lambda: self.spark)
+
+    def maintain(
+        self, policy: Policy, *, on_table: Callable[[str], None] = lambda name: None
+    ) -> Maintenance:
+        """Runs a policy over the lake's tables; see `history.maintenance.maintain`."""
+        from mirrorlake.history.maintenance import maintain
+
+        return maintain(lambda: self.spark, self.storage, self.tables(), policy, on_table=on_table)
+
+    def sql(self, query: str, *, frame: str | None = None) -> DataFrame:
         """Runs a query over the lake's tables.
 
-        Tables go by `name`, `schema.name`, `name@v2`, or `name@20240428091500000`.
+        Args:
+            query: tables go by `name`, `schema.name`, `name@v2`, or `name@20240428091500000`.
+            frame: a model whose frame is read, instead of the newest versions.
 
         Raises:
             QueryError: Spark refused it.
+            VersionError: a version or moment can't be read; with the range that can.
+            FrameError: the frame does not hold, or lacks a table.
         """
         from mirrorlake.history.sql import run_query
+        from mirrorlake.history.versions import check_when, is_enforced
 
         def path(name: TableName) -> str | None:
             found = self.find(name)
             return None if found is None else self.storage.path(found.table_path)
 
-        return run_query(self.spark, query, path)
+        def framed(name: TableName) -> str | None:
+            return self.frames.table_path(frame or "", name)
 
+        def check(name: TableName, when: int | datetime) -> None:
+            if frame is not None:
+                raise UsageError(f"A frame has {name} at one version only: {when} can't be asked.")
+            found = self.find(name) or name
+            check_when(self.storage, found, when, enforced=is_enforced(self.spark))
 
-def _named(table: str | TableName) -> TableName:
-    return table if isinstance(table, TableName) else TableName.parse(table)
+        return run_query(self.spark, query, path if frame is None else framed, check)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,12 @@ from mirrorlake.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from mirrorlake.history.compact import Compaction
+    from mirrorlake.history.diff import Match
+    from mirrorlake.history.restore import Restore
+    from mirrorlake.history.vacuum import Vacuum
+    from mirrorlake.history.versions import Reach
 
 
 class LakeTable(Table):
@@ -23,19 +30,106 @@ class LakeTable(Table):
 
         Args:
             version: the table's version, from 0.
-            timestamp: a moment, as text that Spark can cast, or a datetime.
+            timestamp: a moment, as ISO 8601 text (UTC where it has no zone) or a datetime.
 
         Raises:
-            UsageError: neither or both are given.
+            UsageError: neither or both are given, or the text is no moment.
+            VersionError: it can't be read; with the range that can, and why not further.
         """
-        if (version is None) == (timestamp is None):
-            raise UsageError("Give either a version or a timestamp.")
-        if version is not None:
-            return self.spark.sql(f"SELECT * FROM {self.sql_name} VERSION AS OF {int(version)}")
-        moment = timestamp.isoformat() if isinstance(timestamp, datetime) else str(timestamp)
-        at = literal(moment)
-        return self.spark.sql(f"SELECT * FROM {self.sql_name} TIMESTAMP AS OF {at}")
+        from mirrorlake.history.versions import check_when, is_enforced, parse_moment
 
-    def history(self) -> DataFrame:
+        if version is not None and timestamp is None:
+            when: int | datetime = int(version)
+            clause = f"VERSION AS OF {when}"
+        elif timestamp is not None and version is None:
+            when = parse_moment(timestamp)
+            clause = f"TIMESTAMP AS OF {literal(when.isoformat())}"
+        else:
+            raise UsageError("Give either a version or a timestamp.")
+        check_when(self.storage, self.name, when, enforced=is_enforced(self.spark))
+        return self.spark.sql(f"SELECT * FROM {self.sql_name} {clause}")
+
+    def history(self, limit: int | None = None) -> DataFrame:
         """One row a version, newest first, as `DESCRIBE HISTORY` has them."""
-        return self.spark.sql(f"DESCRIBE HISTORY {self.sql_name}")
+        most = "" if limit is None else f" LIMIT {int(limit)}"
+        return self.spark.sql(f"DESCRIBE HISTORY {self.sql_name}{most}")
+
+    def reach(self) -> Reach:
+        """Which versions can be read, and why not older ones."""
+        from mirrorlake.history.versions import find_reach, is_enforced
+
+        return find_reach(self.storage, self.name, enforced=is_enforced(self.spark))
+
+    def diff(
+        self,
+        before: int,
+        after: int | None = None,
+        *,
+        match: Match | str | None = None,
+        keys: Sequence[str] = (),
+    ) -> DataFrame:
+        """What changed between two versions, a row a change; see `history.diff.diff_rows`.
+
+        Args:
+            before: the older version.
+            after: the newer one; by default the newest.
+            match: `row-id`, `key` or `row`; by default the first that both versions allow.
+            keys: the columns to match by, instead of the table's own keys.
+        """
+        from mirrorlake.history.diff import diff_versions
+
+        return diff_versions(self, before, after, match=match, keys=keys)
+
+    def restore(self, version: int, *, dry_run: bool = True) -> Restore:
+        """Makes the table what it was at a version, by a new commit; a dry run by default."""
+        from mirrorlake.history.restore import restore_table
+
+        return restore_table(self.spark, self.storage, self.name, version, dry_run=dry_run)
+
+    def optimize(
+        self,
+        *,
+        where: str | None = None,
+        target_bytes: int | None = None,
+        zorder_by: Sequence[str] = (),
+        dry_run: bool = True,
+    ) -> Compaction:
+        """Puts small files together; a dry run by default, see `history.compact`."""
+        from mirrorlake.history.compact import DEFAULT_TARGET, optimize_table
+
+        return optimize_table(
+            self.spark,
+            self.storage,
+            self.name,
+            where=where,
+            target_bytes=target_bytes or DEFAULT_TARGET,
+            zorder_by=zorder_by,
+            dry_run=dry_run,
+        )
+
+    def reorg(self, *, dry_run: bool = True) -> Compaction:
+        """Rewrites files with deleted rows or dropped columns; a dry run by default."""
+        from mirrorlake.history.compact import reorg_table
+
+        return reorg_table(self.spark, self.storage, self.name, dry_run=dry_run)
+
+    def vacuum(
+        self,
+        *,
+        retention_hours: float | None = None,
+        feed_hours: float | None = None,
+        allow_short: bool = False,
+        dry_run: bool = True,
+    ) -> Vacuum:
+        """Deletes files that nobody needs; a dry run by default, see `history.vacuum`."""
+        from mirrorlake.history.vacuum import vacuum_table
+
+        return vacuum_table(
+            self.spark,
+            self.storage,
+            self.name,
+            retention_hours=retention_hours,
+            feed_hours=feed_hours,
+            allow_short=allow_short,
+            dry_run=dry_run,
+        )

@@ -103,6 +103,11 @@ class TableName:
         return cls(parts[0] if len(parts) == 2 else None, parts[-1])
 
 
+def as_table(name: str | TableName) -> TableName:
+    """A table's name, parsed where it is text."""
+    return name if isinstance(name, TableName) else TableName.parse(name)
+
+
 def check_part(part: str) -> None:
     """Refuses what can't be the name of one visible folder.
 

@@ -112,11 +112,15 @@ class Storage:
 
     def exists(self, path: str) -> bool:
         """Whether there is a file at that path."""
+        return self.stat(path) is not None
+
+    def stat(self, path: str) -> Entry | None:
+        """Name, size and time of one file, or None if there is none."""
         try:
-            obstore.head(self._store, path)
+            meta = obstore.head(self._store, path)
         except FileNotFoundError:
-            return False
-        return True
+            return None
+        return Entry(path.rpartition("/")[2], meta["size"], meta["last_modified"])
 
     def read(self, path: str) -> bytes:
         """The whole file.

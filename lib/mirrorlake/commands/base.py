@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from mirrorlake.lake import Lake
+    from mirrorlake.tabular import Shown
 
 app = typer.Typer(
     add_completion=False,
@@ -65,6 +66,14 @@ def literal(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
+
+
+def print_shown(shown: Shown) -> None:
+    """A small result, as a table."""
+    table = RichTable(*map(literal, shown.columns))
+    for row in shown.rows:
+        table.add_row(*[literal("" if value is None else str(value)) for value in row])
+    out.print(table)
 
 
 def print_rows(frame: DataFrame, *, as_json: bool, limit: int = 50) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, cast
 
 import sqlglot
@@ -18,7 +18,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from mirrorlake.errors import InvalidNameError, QueryError
+from mirrorlake.errors import InvalidNameError, MirrorlakeError, QueryError, UsageError
+from mirrorlake.history.versions import parse_moment
 from mirrorlake.names import TableName
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import delta_name, literal, quote
@@ -27,29 +28,56 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Finder = Callable[[TableName], str | None]
+Checker = Callable[[TableName, int | datetime], None]
+Evaluator = Callable[[str], datetime | None]
 Edit = tuple[int, int, str]
 _NAME_TOKENS = (TokenType.VAR, TokenType.IDENTIFIER)
 
 
-def run_query(spark: SparkSession, query: str, find: Finder) -> DataFrame:
+def run_query(
+    spark: SparkSession, query: str, find: Finder, check: Checker = lambda name, when: None
+) -> DataFrame:
     """Runs a query.
 
     Args:
         spark: the session.
         query: one SQL statement.
         find: the full path of a lake's table, or None if there is none of that name.
+        check: refuses a version or moment of a table that can't be read.
 
     Raises:
         QueryError: Spark refused it.
+        VersionError: a version or moment is out of reach.
     """
+
+    def evaluate(expression: str) -> datetime | None:
+        row = spark.sql(f"SELECT unix_micros(CAST({expression} AS TIMESTAMP))").first()
+        if row is None or row[0] is None:
+            return None
+        return datetime.fromtimestamp(row[0] / 1e6, timezone.utc)
+
     try:
-        return spark.sql(resolve_tables(query, find))
+        return spark.sql(resolve_tables(query, find, check, evaluate))
+    except MirrorlakeError:
+        raise
     except Exception as error:
         raise QueryError(spark_message(error)) from error
 
 
-def resolve_tables(query: str, find: Finder) -> str:
-    """The query with the lake's tables by path, and every shorthand as Spark writes it."""
+def resolve_tables(
+    query: str,
+    find: Finder,
+    check: Checker = lambda name, when: None,
+    evaluate: Evaluator = lambda expression: None,
+) -> str:
+    """The query with the lake's tables by path, and every shorthand as Spark writes it.
+
+    Args:
+        query: one SQL statement.
+        find: the full path of a lake's table, or None.
+        check: refuses a version or moment of a table that can't be read.
+        evaluate: works out a moment that is not written outright; None leaves it to Spark.
+    """
     text = expand_shorthands(query)
     try:
         trees = sqlglot.parse(text, read="spark")
@@ -59,7 +87,7 @@ def resolve_tables(query: str, find: Finder) -> str:
     edits: list[Edit] = []
     for tree in trees:
         for node in tree.find_all(exp.Table) if tree is not None else ():
-            edits += _edit_table(node, tokens, find)
+            edits += _edit_table(node, text, tokens, find, check, evaluate)
     return _apply(text, edits)
 
 
@@ -87,18 +115,25 @@ def expand_shorthands(query: str) -> str:
 def _at_clause(text: str) -> str | None:
     if re.fullmatch(r"[vV]\d+", text):
         return f"VERSION AS OF {text[1:]}"
-    if re.fullmatch(r"\d{17}", text):
+    if re.fullmatch(r"\d{17}", text, re.ASCII):
         try:
-            moment = datetime.strptime(text + "000", "%Y%m%d%H%M%S%f")
-        except ValueError as error:
+            moment = parse_moment(text)
+        except UsageError as error:
             raise QueryError(
                 f"@{text} is no moment.", hint="write yyyyMMddHHmmssSSS, or @v and a version."
             ) from error
-        return f"TIMESTAMP AS OF {literal(moment.isoformat(timespec='milliseconds') + 'Z')}"
+        return f"TIMESTAMP AS OF {literal(moment.isoformat(timespec='milliseconds'))}"
     return None
 
 
-def _edit_table(node: exp.Table, tokens: list[Token], find: Finder) -> list[Edit]:
+def _edit_table(
+    node: exp.Table,
+    text: str,
+    tokens: list[Token],
+    find: Finder,
+    check: Checker,
+    evaluate: Evaluator,
+) -> list[Edit]:
     parts = [part for part in node.parts if isinstance(part, exp.Identifier)]
     if not 1 <= len(parts) <= 2 or len(parts) != len(node.parts) or _is_cte(node):
         return []
@@ -113,30 +148,64 @@ def _edit_table(node: exp.Table, tokens: list[Token], find: Finder) -> list[Edit
         return []
     start, end = parts[0].meta["start"], cast("int", parts[-1].meta["end"]) + 1
     edits: list[Edit] = [(start, end, delta_name(path))]
+    after = end
+    if version := node.args.get("version"):
+        first, after = _span_of_version(tokens, end)
+        when = _literal_version(version)
+        if when is None and str(version.this).upper() == "TIMESTAMP":
+            # Spark itself works moments out only for tables of a catalog, not for paths.
+            when = evaluate(text[first:after])
+            if when is not None:
+                edits.append((first, after, literal(when.isoformat())))
+        if when is not None:
+            check(name, when)
     if not node.alias and node.find_ancestor(exp.Select):
         # Columns may be qualified by the table's name.
-        after = _end_of_version(tokens, end) if node.args.get("version") else end
         edits.append((after, after, f" AS {quote(parts[-1].name)}"))
     return edits
+
+
+def _literal_version(version: exp.Expression | None) -> int | datetime | None:
+    """The version or moment that a clause names outright; None for what Spark has to work out."""
+    value = version.expression if version is not None else None
+    if not isinstance(value, exp.Literal):
+        return None
+    if version is not None and str(version.this).upper() == "VERSION":
+        return int(value.name) if value.name.isdecimal() else None
+    try:
+        return parse_moment(value.name)
+    except UsageError:
+        return None
 
 
 def _is_cte(node: exp.Table) -> bool:
     if node.db:
         return False
+    inside: exp.Expression | None = None  # the CTE in whose own text the name stands
     scope = node.parent
     while scope is not None:
+        if isinstance(scope, exp.CTE):
+            inside = scope
         clause = scope.args.get("with_") or scope.args.get("with")
-        if clause and any(cte.alias.lower() == node.name.lower() for cte in clause.expressions):
-            return True
+        if clause:
+            for cte in clause.expressions:
+                if cte is inside and not clause.args.get("recursive"):
+                    break  # it sees only those before it
+                if cte.alias.lower() == node.name.lower():
+                    return True
         scope = scope.parent
     return False
 
 
-def _end_of_version(tokens: list[Token], start: int) -> int:
-    """Where `VERSION AS OF …` or `TIMESTAMP AS OF …` ends: after one value, or a sum of values."""
+def _span_of_version(tokens: list[Token], start: int) -> tuple[int, int]:
+    """Where the value of `VERSION AS OF …` or `TIMESTAMP AS OF …` begins and ends.
+
+    It is one value, or a sum of values.
+    """
     rest = [token for token in tokens if token.start >= start]
     words = [token.text.upper() for token in rest] + [""]
     index = words.index("OF") + 1
+    first = rest[index].start
     while True:
         index += words[index] == "-"
         if words[index] == "INTERVAL":
@@ -151,7 +220,7 @@ def _end_of_version(tokens: list[Token], start: int) -> int:
             if words[index + 1] == "(":
                 index = _closing(words, index + 1)
         if words[index + 1] not in ("+", "-"):
-            return rest[index].end + 1
+            return first, rest[index].end + 1
         index += 2
 
 

@@ -172,6 +172,47 @@ def plot_matrix(
     return chart
 
 
+def plot_presence(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cells: Mapping[tuple[str, str], str],
+    *,
+    title: str,
+    label: str = "",
+) -> Chart:
+    """What is there when: a box wherever a row has a column, coloured by its kind.
+
+    Args:
+        rows: names down the side, the first on top.
+        columns: names along the bottom.
+        cells: the kind of each box, by row and column.
+        title: what the figure says.
+        label: what the columns are.
+    """
+    with _styled():
+        size = (STYLE["figure.figsize"][0], 1.5 + 1.4 * _ROW_INCHES * len(rows))
+        chart, axes = _start(title, size)
+        for number, kind in enumerate(dict.fromkeys(cells.values())):
+            where = [place for place, found in cells.items() if found == kind]
+            axes.barh(
+                [rows.index(row) for row, _ in where],
+                [0.9] * len(where),
+                left=[columns.index(column) - 0.45 for _, column in where],
+                height=0.7,
+                color=COLOURS[number],
+                label=kind,
+            )
+        axes.set_yticks(range(len(rows)), rows)
+        axes.set_xticks(range(len(columns)), columns)
+        axes.set_xlim(-0.6, len(columns) - 0.4)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.tick_params(length=0)
+        axes.grid(visible=False)
+        axes.set_xlabel(label)
+        chart.legend(loc="outside right upper")
+    return chart
+
+
 def _styled() -> AbstractContextManager[None]:
     settings: Any = dict(STYLE)  # its keys are typed as the literal names of all settings
     return mpl.rc_context(settings)

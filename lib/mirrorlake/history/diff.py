@@ -1,0 +1,243 @@
+"""The difference of two versions as rows with a change type, as a change feed would have them.
+
+Rows are matched by row id where both versions track rows, else by key, else as whole rows. Equal
+rows cancel out, counted as often as they occur; nothing is collected on the driver.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from mirrorlake.delta_log import read_snapshot
+from mirrorlake.errors import UsageError
+from mirrorlake.history.versions import check_version, is_enforced
+from mirrorlake.mirror.properties import INCARNATION_PROPERTY, KEYS_PROPERTY
+from mirrorlake.spark.sql import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from mirrorlake.table import Table
+
+CHANGE_TYPE = "_change_type"
+INSERT, DELETE = "insert", "delete"
+BEFORE, AFTER = "update_preimage", "update_postimage"
+_SIDE, _ROW, _SAME, _RANK, _ID = "_side", "_row", "_same", "_rank", "_id"
+_OLD, _NEW = -1, 1
+
+
+class Match(str, Enum):
+    """How rows of two versions are told to be the same."""
+
+    ROW_ID = "row-id"
+    KEY = "key"
+    ROW = "row"
+
+
+def choose_match(before: dict[str, str], after: dict[str, str]) -> tuple[Match, tuple[str, ...]]:
+    """How two versions are compared best, by their properties, and by which columns.
+
+    Args:
+        before: the older version's table properties.
+        after: the newer one's.
+    """
+    tracked = [p.get("delta.enableRowTracking", "false").lower() == "true" for p in (before, after)]
+    # A table that was made anew gave all its rows new ids.
+    same_life = before.get(INCARNATION_PROPERTY) == after.get(INCARNATION_PROPERTY)
+    if all(tracked) and same_life:
+        return Match.ROW_ID, ()
+    keys = after.get(KEYS_PROPERTY, "[]")
+    if keys != "[]" and before.get(KEYS_PROPERTY, "[]") in ("[]", keys):  # they may come late
+        return Match.KEY, tuple(json.loads(keys))
+    return Match.ROW, ()
+
+
+def diff_versions(
+    table: Table,
+    before: int,
+    after: int | None = None,
+    *,
+    match: Match | str | None = None,
+    keys: Sequence[str] = (),
+) -> DataFrame:
+    """What changed between two versions of a table; see `diff_rows`.
+
+    Args:
+        table: which table.
+        before: the older version.
+        after: the newer one; by default the newest.
+        match: how rows are matched; by default as `choose_match` says.
+        keys: the columns to match by, instead of the table's own keys.
+
+    Raises:
+        VersionError: one of them can't be read.
+        UsageError: the match is unknown or not possible.
+    """
+    newest = table.snapshot().version
+    after = newest if after is None else after
+    snapshots = []
+    for version in (before, after):
+        check_version(table.storage, table.name, version, enforced=is_enforced(table.spark))
+        snapshots.append(read_snapshot(table.storage, table.name.table_path, version))
+    properties = [snapshot.properties if snapshot else {} for snapshot in snapshots]
+    best, known = choose_match(*properties)
+    if match is not None:
+        best = _named_match(match)
+    elif keys:
+        best = Match.KEY
+    if best is Match.KEY:
+        known = tuple(keys) or tuple(json.loads(properties[1].get(KEYS_PROPERTY, "[]")))
+    old, new = (
+        table.spark.sql(f"SELECT * FROM {table.sql_name} VERSION AS OF {int(version)}")
+        for version in (before, after)
+    )
+    return diff_rows(old, new, best, known)
+
+
+def _named_match(match: Match | str) -> Match:
+    try:
+        return Match(match)
+    except ValueError as error:
+        known = [one.value for one in Match]
+        raise UsageError(f"Rows can't be matched by {match!r}.", hint=f"by {known}.") from error
+
+
+def diff_rows(
+    before: DataFrame, after: DataFrame, match: Match, keys: Sequence[str] = ()
+) -> DataFrame:
+    """What changed from one DataFrame to another.
+
+    Args:
+        before: the older rows.
+        after: the newer rows.
+        match: how rows are matched; `ROW_ID` needs both read straight from a Delta table.
+        keys: the columns to match by, for `KEY`.
+
+    Returns:
+        The newer columns, then those that only the older rows have, then `_change_type`: `insert`,
+        `delete`, or a pair of `update_preimage` and `update_postimage`. A row that occurs n times
+        more or less than before appears n times.
+
+    Raises:
+        UsageError: keys are missing, or a column is named like the change type.
+    """
+    from pyspark.sql import functions as F
+
+    columns = list(after.columns)
+    known = {name.lower() for name in columns}
+    columns += [name for name in before.columns if name.lower() not in known]
+    if CHANGE_TYPE in {name.lower() for name in columns}:
+        raise UsageError(f"A column is named {CHANGE_TYPE}.", hint="rename it first.")
+    both = _side(before, columns, _OLD, match).unionAll(_side(after, columns, _NEW, match))
+    both = both.withColumn(_SAME, F.struct(*_comparable(both, columns)))
+    if match is Match.ROW_ID:
+        changes = _by_id(both)
+    else:
+        changes = _by_row(both, _key_columns(columns, keys) if match is Match.KEY else [])
+    return changes.select(f"{_ROW}.*", CHANGE_TYPE)
+
+
+def _side(rows: DataFrame, columns: list[str], side: int, match: Match) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    there = {name.lower(): name for name in rows.columns}
+    row = [
+        (F.col(quote(there[name.lower()])) if name.lower() in there else F.lit(None)).alias(name)
+        for name in columns
+    ]
+    number = F.col("_metadata.row_id") if match is Match.ROW_ID else F.lit(None).cast("long")
+    return rows.select(F.struct(*row).alias(_ROW), F.lit(side).alias(_SIDE), number.alias(_ID))
+
+
+def _comparable(both: DataFrame, columns: list[str]) -> list[Column]:
+    """The row's columns in types that can be grouped by: maps and variants as JSON."""
+    from pyspark.sql import functions as F
+
+    kinds = {field.name: field.dataType.simpleString() for field in both.select(f"{_ROW}.*").schema}
+    result = []
+    for number, name in enumerate(columns):
+        column = F.col(f"{_ROW}.{quote(name)}")
+        kind = kinds[name]
+        if kind.startswith("map<"):
+            column = F.to_json(F.array_sort(F.map_entries(column)))
+        elif "map<" in kind or "variant" in kind:
+            column = F.to_json(F.struct(column))
+        result.append(column.alias(f"c{number}"))
+    return result
+
+
+def _key_columns(columns: list[str], keys: Sequence[str]) -> list[str]:
+    names = {name.lower(): name for name in columns}
+    if not keys or any(key.lower() not in names for key in keys):
+        raise UsageError(f"{list(keys)} are no columns to match rows by.", hint=f"of {columns}.")
+    return [names[key.lower()] for key in keys]
+
+
+def _by_id(both: DataFrame) -> DataFrame:
+    """One row a row id: what it was, what it is, and only where these differ."""
+    from pyspark.sql import functions as F
+
+    def on(side: int, column: str) -> Column:
+        return F.max_by(column, _SIDE) if side == _NEW else F.min_by(column, _SIDE)
+
+    found = both.groupBy(_ID).agg(
+        F.min(_SIDE).alias("low"),
+        F.max(_SIDE).alias("high"),
+        on(_OLD, _ROW).alias("old"),
+        on(_NEW, _ROW).alias("new"),
+        on(_OLD, _SAME).alias("old_same"),
+        on(_NEW, _SAME).alias("new_same"),
+    )
+    moved = F.col("low") < F.col("high")
+    kept = found.where(~moved | ~F.col("old_same").eqNullSafe(F.col("new_same")))
+    return _unfold(kept, moved, F.col("low") == F.lit(_NEW))
+
+
+def _by_row(both: DataFrame, keys: list[str]) -> DataFrame:
+    """Cancels equal rows; what is left of one key on both sides is paired as an update."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    net = both.groupBy(_SAME).agg(F.sum(_SIDE).alias("net"), F.first(_ROW).alias(_ROW))
+    times = F.explode(F.sequence(F.lit(1), F.abs("net").cast("int")))
+    left = net.where("net <> 0").select(_ROW, _SAME, F.signum("net").alias(_SIDE), times)
+    if not keys:
+        change = F.when(F.col(_SIDE) > 0, INSERT).otherwise(DELETE)
+        return left.withColumn(CHANGE_TYPE, change)
+    by = [F.col(f"{_ROW}.{quote(key)}") for key in keys]
+    order = Window.partitionBy(*by, F.col(_SIDE)).orderBy(_SAME)
+    named = [column.alias(f"k{number}") for number, column in enumerate(by)]
+    ranked = left.select(_ROW, _SIDE, *named, F.row_number().over(order).alias(_RANK))
+    keyed = [f"k{number}" for number in range(len(by))]
+    found = ranked.groupBy(*keyed, _RANK).agg(
+        F.min(_SIDE).alias("low"),
+        F.max(_SIDE).alias("high"),
+        F.min_by(_ROW, _SIDE).alias("old"),
+        F.max_by(_ROW, _SIDE).alias("new"),
+    )
+    return _unfold(found, F.col("low") < F.col("high"), F.col("low") > 0)
+
+
+def _unfold(found: DataFrame, moved: Column, added: Column) -> DataFrame:
+    """One or two rows of a pair: what it was and what it is."""
+    from pyspark.sql import functions as F
+
+    def change(kind: str, row: str) -> Column:
+        return F.struct(F.lit(kind).alias(CHANGE_TYPE), F.col(row).alias(_ROW))
+
+    changes = (
+        F.when(moved, F.array(change(BEFORE, "old"), change(AFTER, "new")))
+        .when(added, F.array(change(INSERT, "new")))
+        .otherwise(F.array(change(DELETE, "old")))
+    )
+    return found.select(F.explode(changes).alias("change")).select("change.*")
+
+
+def count_changes(changes: DataFrame) -> dict[str, int]:
+    """Rows by what happened: `added`, `removed`, `changed`."""
+    counted = {row[0]: row[1] for row in changes.groupBy(CHANGE_TYPE).count().collect()}
+    names = {"added": INSERT, "removed": DELETE, "changed": AFTER}
+    return {name: counted.get(kind, 0) for name, kind in names.items()}

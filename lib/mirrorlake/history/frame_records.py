@@ -1,0 +1,224 @@
+"""What is kept of frames: a record each, whose one atomic write makes it count, and horizons.
+
+A frame goes through `pinned` (its versions are chosen, vacuum spares them), `complete` (readers
+see it) and `released`. The newest complete frame of a model is the one that counts; the one before
+holds until then. A horizon is a version under which no frame may be taken any more: vacuum puts it
+down before it looks for frames, and whoever takes a frame looks for horizons after pinning. So
+either vacuum sees the pin, or the frame sees the horizon.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from mirrorlake.errors import FrameError
+from mirrorlake.names import SCHEMA_SUFFIX, STATE, TableName, check_part
+from mirrorlake.storage import Storage, to_json
+from mirrorlake.tabular import Shown, html_table
+
+FORMAT = 1
+FRAMES = f"{STATE}/frames"
+HORIZONS = f"{STATE}/horizons"
+PINNED, COMPLETE, RELEASED = "pinned", "complete", "released"
+ABANDONED = timedelta(days=1)  # a frame that is not complete by then never will be
+
+
+@dataclass(frozen=True)
+class FramedTable:
+    """One table of a frame.
+
+    Attributes:
+        table: its name in the lake.
+        version: what readers of the frame see.
+        timestamp: when that version was made, ISO 8601 UTC.
+        table_id: Delta's id of the table, which a table made anew does not share.
+        files, row_groups, rows, bytes: how much that is.
+    """
+
+    table: str
+    version: int
+    timestamp: str
+    table_id: str
+    files: int = 0
+    row_groups: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+    @property
+    def name(self) -> TableName:
+        """The table's name, parsed."""
+        return TableName.parse(self.table)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The versions that a model's tables are read at.
+
+    Attributes:
+        model: whose frame it is.
+        number: counted from 1 for each model.
+        state: `pinned`, `complete` or `released`.
+        owner: who is to be asked about it.
+        created, expires: ISO 8601 UTC; `expires` is None if it never does.
+        tables: ordered by name.
+    """
+
+    model: str
+    number: int
+    state: str
+    owner: str
+    created: str
+    expires: str | None
+    tables: tuple[FramedTable, ...] = field(default=())
+
+    @property
+    def folder(self) -> str:
+        """Where the frame's copies of logs and lists of files lie."""
+        return f"{FRAMES}/{self.model}/{self.number:08d}"
+
+    def table(self, name: TableName) -> FramedTable | None:
+        """One of its tables; None if it has none of that name, in whatever case."""
+        wanted = str(name).lower()
+        return next((t for t in self.tables if t.table.lower() == wanted), None)
+
+    def log_path(self, table: TableName) -> str:
+        """The table as framed: a log of its own over the table's files."""
+        return f"{self._place(table)}/table"
+
+    def files_path(self, table: TableName) -> str:
+        """The list of the framed files, as Parquet."""
+        return f"{self._place(table)}/files"
+
+    def _place(self, table: TableName) -> str:
+        inner = "" if table.schema is None else f"{table.schema}{SCHEMA_SUFFIX}/"
+        return f"{self.folder}/{inner}{table.name}"
+
+    def is_expired(self, now: datetime) -> bool:
+        """Whether its time is over."""
+        return self.expires is not None and datetime.fromisoformat(self.expires) <= now
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record as it lies on disk."""
+        return {"format": FORMAT, **asdict(self)}
+
+    def shown(self) -> Shown:
+        """One row a table."""
+        rows = tuple(
+            (t.table, t.version, t.files, t.row_groups, t.rows, t.bytes) for t in self.tables
+        )
+        return Shown(("table", "version", "files", "row groups", "rows", "bytes"), rows)
+
+    def __repr__(self) -> str:
+        at = ", ".join(f"{t.table}@v{t.version}" for t in self.tables)
+        return f"frame {self.number} of {self.model} ({self.state}): {at}"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.shown())
+
+
+def utc_now() -> datetime:
+    """This moment."""
+    return datetime.now(timezone.utc)
+
+
+def models(storage: Storage) -> list[str]:
+    """The models that have, or had, a frame."""
+    return list(storage.list(FRAMES).folders)
+
+
+def read_frames(storage: Storage, model: str) -> list[Frame]:
+    """All records of a model, oldest first."""
+    check_part(model)
+    names = [e.name for e in storage.list(f"{FRAMES}/{model}").files if e.name.endswith(".json")]
+    found = [storage.read_json(f"{FRAMES}/{model}/{name}") for name in names]
+    return [_parse(document) for document in found if document is not None]
+
+
+def _parse(document: dict[str, Any]) -> Frame:
+    if document.get("format") != FORMAT:
+        raise FrameError("A frame's record is of an unknown format.", hint="update mirrorlake.")
+    fields = {key: value for key, value in document.items() if key != "format"}
+    tables = tuple(FramedTable(**table) for table in fields.pop("tables"))
+    return Frame(**fields, tables=tables)
+
+
+def save_frame(storage: Storage, frame: Frame) -> None:
+    """Writes a frame's record in one atomic step."""
+    storage.write(f"{frame.folder}.json", to_json(frame.as_dict()))
+
+
+def reserve_frame(storage: Storage, frame: Frame) -> Frame:
+    """Writes the record of a new frame under the model's next free number."""
+    known = read_frames(storage, frame.model)
+    number = known[-1].number + 1 if known else 1
+    while True:
+        numbered = replace(frame, number=number)
+        if storage.create(f"{numbered.folder}.json", to_json(numbered.as_dict())):
+            return numbered
+        number += 1
+
+
+def newest_complete(frames: list[Frame]) -> Frame | None:
+    """The frame that counts among a model's, released or not; older ones no longer do."""
+    done = [frame for frame in frames if frame.state in (COMPLETE, RELEASED) and frame.tables]
+    return done[-1] if done else None
+
+
+def live_frame(storage: Storage, model: str, now: datetime | None = None) -> Frame:
+    """The frame that a model's readers see.
+
+    Raises:
+        FrameError: there is none, or it was released, or it has expired.
+    """
+    frame = newest_complete(read_frames(storage, model))
+    if frame is None:
+        known = ", ".join(models(storage)) or "none at all"
+        raise FrameError(
+            f"There is no frame of a model {model!r}.", hint=f"create it; there are: {known}."
+        )
+    again = f"create a frame of {model} again."
+    if frame.state == RELEASED:
+        raise FrameError(f"Frame {frame.number} of {model} was released.", hint=again)
+    if frame.is_expired(now or utc_now()):
+        raise FrameError(f"Frame {frame.number} of {model} expired at {frame.expires}.", hint=again)
+    return frame
+
+
+def find_pins(storage: Storage, now: datetime) -> tuple[list[Frame], list[Frame]]:
+    """All frames of the lake: those whose files must stay, and those that no longer hold any."""
+    pins: list[Frame] = []
+    dead: list[Frame] = []
+    for model in models(storage):
+        frames = read_frames(storage, model)
+        newest = newest_complete(frames)
+        for frame in frames:
+            if frame.state == PINNED:
+                holds = now - datetime.fromisoformat(frame.created) < ABANDONED
+            else:
+                holds = frame == newest and frame.state == COMPLETE and not frame.is_expired(now)
+            (pins if holds else dead).append(frame)
+    return pins, dead
+
+
+def publish_horizon(storage: Storage, table: TableName, table_id: str, version: int) -> None:
+    """Puts down that no frame under a version may be taken any more.
+
+    One empty file a version: two vacuums at once can't take each other's horizon back.
+    """
+    storage.create(f"{_horizons(table, table_id)}/{version:020d}", b"")
+    for entry in storage.list(_horizons(table, table_id)).files:
+        if entry.name.isdecimal() and int(entry.name) < version:
+            storage.delete(f"{_horizons(table, table_id)}/{entry.name}")
+
+
+def read_horizon(storage: Storage, table: TableName, table_id: str) -> int:
+    """The lowest version that a new frame may have; 0 if there is no horizon."""
+    names = [entry.name for entry in storage.list(_horizons(table, table_id)).files]
+    return max((int(name) for name in names if name.isdecimal()), default=0)
+
+
+def _horizons(table: TableName, table_id: str) -> str:
+    inner = "" if table.schema is None else f"{table.schema}{SCHEMA_SUFFIX}/"
+    return f"{HORIZONS}/{inner}{table.name}/{table_id}"

@@ -1,0 +1,323 @@
+"""Frames: the versions of a model's tables, pinned together, read exactly, and kept by vacuum.
+
+A frame is a log of its own over each table's files (a shallow clone) and a list of these files. So
+it outlives the clean-up of the table's log and the table's being made anew.
+"""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from mirrorlake.delta_log import find_newest, read_snapshot
+from mirrorlake.errors import FrameError, MirrorlakeError, TableNotFoundError, UsageError
+from mirrorlake.history.commits import CommitLog
+from mirrorlake.history.files import escape_glob, files_of
+from mirrorlake.history.frame_records import (
+    ABANDONED,
+    COMPLETE,
+    PINNED,
+    RELEASED,
+    Frame,
+    FramedTable,
+    find_pins,
+    live_frame,
+    models,
+    newest_complete,
+    read_frames,
+    read_horizon,
+    reserve_frame,
+    save_frame,
+    utc_now,
+)
+from mirrorlake.history.listing import measure_files, missing_files
+from mirrorlake.history.reload import Reload, compare_table
+from mirrorlake.history.versions import ENFORCED
+from mirrorlake.names import TableName, as_table, check_part
+from mirrorlake.spark.messages import spark_message
+from mirrorlake.spark.session import new_session
+from mirrorlake.spark.sql import delta_name
+from mirrorlake.storage import Storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+_TRIES = 20
+DEFAULT_DAYS = 30.0
+
+
+class Frames:
+    """The frames of one lake.
+
+    Args:
+        storage: the lake's files.
+        spark: called when, and only when, a session is needed.
+    """
+
+    def __init__(self, storage: Storage, spark: Callable[[], SparkSession]) -> None:
+        self._storage = storage
+        self._spark = spark
+
+    def create(
+        self,
+        model: str,
+        tables: Sequence[str | TableName],
+        *,
+        owner: str | None = None,
+        expires_in: float | None = DEFAULT_DAYS,
+    ) -> Frame:
+        """Frames the newest versions of some tables, all as they were at one moment.
+
+        The model's frame before holds until this one is complete.
+
+        Args:
+            model: any name that can be a folder's.
+            tables: which tables.
+            owner: who is to be asked about it; by default the user's name.
+            expires_in: days until it no longer holds files; None for never.
+
+        Raises:
+            UsageError: no tables, or a time that is over already.
+            TableNotFoundError: one of the tables is not there.
+            FrameError: the tables don't stand still, or files are gone.
+        """
+        check_part(model)
+        if not tables:
+            raise UsageError("A frame has at least one table.", hint="name tables.")
+        if expires_in is not None and expires_in <= 0:
+            raise UsageError(f"A frame can't expire after {expires_in} days.")
+        now = utc_now()
+        frame = Frame(
+            model=model,
+            number=0,
+            state=PINNED,
+            owner=owner or getpass.getuser(),
+            created=now.isoformat(timespec="milliseconds"),
+            expires=None
+            if expires_in is None
+            else (now + timedelta(days=expires_in)).isoformat(timespec="milliseconds"),
+        )
+        names = sorted({as_table(table) for table in tables}, key=str)
+        self._versions(names)  # before anything is written
+        frame = self._pin(reserve_frame(self._storage, frame), names)
+        try:
+            measured = tuple(self._take(frame, framed) for framed in frame.tables)
+        except Exception as error:
+            self._storage.delete(f"{frame.folder}.json")
+            if isinstance(error, MirrorlakeError):
+                raise
+            raise FrameError(f"{model} can't be framed: {spark_message(error)}") from error
+        frame = replace(frame, state=COMPLETE, tables=measured)
+        save_frame(self._storage, frame)
+        return frame
+
+    def _pin(self, frame: Frame, tables: list[TableName]) -> Frame:
+        """Chooses versions and makes vacuum spare them; only then they are sure to be there."""
+        for _ in range(_TRIES):
+            stamps = self._stamp(tables)
+            frame = replace(frame, tables=stamps)
+            save_frame(self._storage, frame)
+            horizons = [read_horizon(self._storage, t.name, t.table_id) for t in stamps]
+            if all(t.version >= low for t, low in zip(stamps, horizons, strict=True)):
+                return frame
+        self._storage.delete(f"{frame.folder}.json")
+        raise FrameError(
+            f"Vacuum overtook the frame of {frame.model} {_TRIES} times.", hint="try again."
+        )
+
+    def _stamp(self, tables: list[TableName]) -> tuple[FramedTable, ...]:
+        """The newest versions: read twice, so that there was a moment when all of them held."""
+        before = self._versions(tables)
+        for _ in range(_TRIES):
+            after = self._versions(tables)
+            if after == before:
+                return tuple(self._describe(t, v) for t, v in zip(tables, after, strict=True))
+            before = after
+        raise FrameError(
+            f"The tables changed {_TRIES} times while they were looked at.",
+            hint="frame fewer tables, or when less is written.",
+        )
+
+    def _versions(self, tables: list[TableName]) -> list[int]:
+        found = [find_newest(self._storage, table.table_path) for table in tables]
+        for table, version in zip(tables, found, strict=True):
+            if version is None:
+                raise TableNotFoundError(f"There is no table {table} in the lake.")
+        return [version for version in found if version is not None]
+
+    def _describe(self, table: TableName, version: int) -> FramedTable:
+        snapshot = read_snapshot(self._storage, table.table_path, version)
+        made = CommitLog(self._storage, table.table_path).timestamp(version)
+        if snapshot is None or made is None:
+            raise TableNotFoundError(f"The table {table} is being removed.")
+        moment = made.isoformat(timespec="milliseconds")
+        return FramedTable(str(table), version, moment, str(snapshot.metadata["id"]))
+
+    def _take(self, frame: Frame, framed: FramedTable) -> FramedTable:
+        """Copies the log, lists the files, and sees that each of them is there."""
+        from pyspark.sql import functions as F
+
+        table = framed.name
+        session = new_session(self._spark())
+        session.conf.set(ENFORCED, "false")  # the newest version may be older than that
+        source = delta_name(self._storage.path(table.table_path))
+        copy = delta_name(self._storage.path(frame.log_path(table)))
+        session.sql(
+            f"CREATE OR REPLACE TABLE {copy} SHALLOW CLONE {source} VERSION AS OF {framed.version}"
+        )
+        files = files_of(session, self._storage, table.table_path, framed.version)
+        target = self._storage.path(frame.files_path(table))
+        measure_files(session, self._storage, files).write.mode("overwrite").parquet(target)
+        figures = (
+            session.read.parquet(escape_glob(target))
+            .agg(
+                F.count("*").alias("files"),
+                F.coalesce(F.sum("row_groups"), F.lit(0)).alias("row_groups"),
+                F.coalesce(F.sum("rows"), F.lit(0)).alias("rows"),
+                F.coalesce(F.sum("size"), F.lit(0)).alias("bytes"),
+                F.min_by("path", "found").alias("first"),
+                F.coalesce(F.min("found"), F.lit(True)).alias("found"),
+            )
+            .collect()[0]
+            .asDict()
+        )
+        first, found = figures.pop("first"), figures.pop("found")
+        if not found:
+            raise FrameError(
+                f"Version {framed.version} of {table} can't be framed: {first} is gone.",
+                file=str(first),
+                hint="another tool vacuumed it; restore the table to a version that is whole.",
+            )
+        return replace(framed, **figures)
+
+    def get(self, model: str) -> Frame:
+        """The frame that a model's readers see.
+
+        Raises:
+            FrameError: there is none, or it no longer holds.
+        """
+        return live_frame(self._storage, model)
+
+    def table_path(self, model: str, table: str | TableName, *, verify: bool = True) -> str:
+        """Where a framed table is read from, a full path.
+
+        Raises:
+            FrameError: the frame does not hold, lacks the table, or files of it are gone.
+        """
+        frame = self.get(model)
+        framed = frame.table(as_table(table))
+        if framed is None:
+            known = ", ".join(t.table for t in frame.tables)
+            raise FrameError(f"The frame of {model} has no table {table}.", hint=f"it has {known}.")
+        if verify:
+            self._verify(frame, framed)
+        return self._storage.path(frame.log_path(framed.name))
+
+    def _verify(self, frame: Frame, framed: FramedTable) -> None:
+        spark = self._spark()
+        files = spark.read.parquet(escape_glob(self._storage.path(frame.files_path(framed.name))))
+        gone = missing_files(spark, self._storage, files).limit(1).collect()
+        if gone:
+            raise FrameError(
+                f"The frame of {frame.model} is broken: {gone[0][0]}, which {framed.table}"
+                f" needs at version {framed.version}, is gone.",
+                file=str(gone[0][0]),
+                hint="another tool deleted it; create the frame again.",
+            )
+
+    def read(self, model: str, table: str | TableName, *, verify: bool = True) -> DataFrame:
+        """The rows that a model's readers see: those of the frame, whatever came later.
+
+        Args:
+            model: whose frame.
+            table: one of its tables.
+            verify: whether to see first that all files are there.
+
+        Raises:
+            FrameError: the frame does not hold, lacks the table, or files of it are gone.
+        """
+        path = self.table_path(model, table, verify=verify)
+        return self._spark().sql(f"SELECT * FROM {delta_name(path)}")
+
+    def show(
+        self, model: str, *, delete: tuple[str | TableName, str] | None = None
+    ) -> tuple[Reload, ...]:
+        """How far the lake has moved on, and what the next frame would load anew.
+
+        Args:
+            model: whose frame.
+            delete: a table and a predicate: what it would be after such a DELETE, not yet done.
+
+        Returns:
+            One line a table.
+
+        Raises:
+            FrameError: there is no such frame.
+        """
+        frame = self.get(model)
+        touched = frame.table(as_table(delete[0])) if delete else None
+        if delete is not None and touched is None:
+            raise FrameError(f"The frame of {model} has no table {delete[0]}.")
+        return tuple(
+            compare_table(
+                self._spark,
+                self._storage,
+                frame,
+                framed,
+                delete=delete[1] if delete and framed == touched else None,
+            )
+            for framed in frame.tables
+        )
+
+    def release(self, model: str) -> Frame:
+        """Lets the model's files go; its readers get an error until it is framed again.
+
+        Raises:
+            FrameError: there is no such frame.
+        """
+        frame = newest_complete(read_frames(self._storage, model))
+        if frame is None:
+            frame = live_frame(self._storage, model)  # says what is wrong
+        frame = replace(frame, state=RELEASED)
+        save_frame(self._storage, frame)
+        return frame
+
+    def sweep(self) -> list[Frame]:
+        """Removes the logs and lists of frames that hold nothing since a day or more."""
+        now = utc_now()
+        _, dead = find_pins(self._storage, now)
+        swept = []
+        for frame in dead:
+            ended = frame.expires if frame.is_expired(now) else frame.created
+            newest = newest_complete(read_frames(self._storage, frame.model))
+            is_last = newest is not None and newest.number == frame.number
+            if is_last or now - datetime.fromisoformat(ended or frame.created) < ABANDONED:
+                continue  # the last one tells why the model has no frame
+            self._storage.delete(f"{frame.folder}.json")
+            _remove_folder(self._storage, frame.folder)
+            swept.append(frame)
+        return swept
+
+    def list(self) -> list[Frame]:
+        """The frame of each model that has one, ordered by model."""
+        found = [
+            newest_complete(read_frames(self._storage, model)) for model in models(self._storage)
+        ]
+        return [frame for frame in found if frame is not None]
+
+
+def _remove_folder(storage: Storage, folder: str) -> None:
+    if storage.local is not None:
+        shutil.rmtree(storage.local / folder, ignore_errors=True)
+        return
+    listing = storage.list(folder)
+    for name in listing.folders:
+        _remove_folder(storage, f"{folder}/{name}")
+    for entry in listing.files:
+        storage.delete(f"{folder}/{entry.name}")

@@ -1,0 +1,212 @@
+"""Maintenance of a whole lake by a policy: purge, compact, vacuum, table by table.
+
+A policy is a small YAML file, `parameters/07_maintain.yaml` for one; the notebook of that name runs
+it, and a scheduler runs the notebook. Nothing is changed unless the policy says `apply: true`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from mirrorlake.errors import MirrorlakeError, UsageError
+from mirrorlake.history.compact import MIB, Compaction, optimize_table, reorg_table
+from mirrorlake.history.frames import Frames
+from mirrorlake.history.vacuum import Vacuum, vacuum_table
+from mirrorlake.names import TableName
+from mirrorlake.storage import Storage
+from mirrorlake.tabular import Shown, html_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_OTHERS = {"root", "demo"}  # keys of the notebook's file that are no policy
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is done to each table, in this order: reorg, optimize, vacuum.
+
+    Attributes:
+        tables: names separated by commas; empty for all.
+        reorg: purge deleted rows where there are any.
+        optimize: put small files together.
+        target_mib: how large files are to become.
+        min_files: fewer small files than this are left alone.
+        vacuum: delete what nobody needs.
+        retention_hours: how long removed files stay; 0 or less for the table's own retention.
+        feed_hours: how far back change feeds have to be readable; 0 for as long as files stay.
+        apply: do it, not only say it.
+    """
+
+    tables: str = ""
+    reorg: bool = True
+    optimize: bool = True
+    target_mib: int = 128
+    min_files: int = 4
+    vacuum: bool = True
+    retention_hours: float = 0.0
+    feed_hours: float = 0.0
+    apply: bool = False
+
+
+@dataclass(frozen=True)
+class Upkeep:
+    """What was found and done for one table.
+
+    Attributes:
+        reorg, optimize, vacuum: None where the policy or the table had no need of it.
+        error: what went wrong, or None.
+    """
+
+    table: TableName
+    reorg: Compaction | None = None
+    optimize: Compaction | None = None
+    vacuum: Vacuum | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """One run of a policy over a lake."""
+
+    policy: Policy
+    tables: tuple[Upkeep, ...]
+
+    @property
+    def failed(self) -> tuple[Upkeep, ...]:
+        """The tables with an error."""
+        return tuple(line for line in self.tables if line.error)
+
+    def shown(self) -> Shown:
+        """One row a table."""
+        rows = tuple(
+            (
+                str(line.table),
+                line.reorg.files if line.reorg else 0,
+                line.optimize.files if line.optimize else 0,
+                line.vacuum.delete_files if line.vacuum else 0,
+                _said(line),
+            )
+            for line in self.tables
+        )
+        return Shown(("table", "files purged", "files compacted", "files deleted", "note"), rows)
+
+    def __repr__(self) -> str:
+        verb = "maintained" if self.policy.apply else "would maintain"
+        return f"{verb} {len(self.tables)} tables, {len(self.failed)} failed"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.shown())
+
+
+def _said(line: Upkeep) -> str:
+    if line.error:
+        return line.error
+    lost = line.vacuum.unreadable if line.vacuum else None
+    return f"versions {lost[0]} to {lost[1]} no longer readable" if lost else ""
+
+
+def load_policy(path: Path) -> Policy:
+    """Reads a policy file; keys left out have their defaults.
+
+    Raises:
+        UsageError: no such file, an unknown key, or a value of the wrong kind.
+    """
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"{path} can't be read: {error}.") from error
+    if not isinstance(document, dict):
+        raise UsageError(f"{path} is not a mapping of names to values.")
+    return make_policy({k: v for k, v in document.items() if k not in _OTHERS}, str(path))
+
+
+def make_policy(values: dict[str, Any], source: str = "The policy") -> Policy:
+    """A policy by its keys.
+
+    Raises:
+        UsageError: an unknown key, or a value of the wrong kind.
+    """
+    kinds = {field.name: type(field.default) for field in fields(Policy)}
+    for name, value in values.items():
+        if name not in kinds:
+            raise UsageError(f"{source} has an unknown key {name!r}.", hint=f"keys: {[*kinds]}.")
+        allowed = (int, float) if kinds[name] is float else (kinds[name],)
+        if not isinstance(value, allowed) or (isinstance(value, bool) and kinds[name] is not bool):
+            raise UsageError(
+                f"{source} has {name}: {value!r}.", hint=f"it has to be {kinds[name].__name__}."
+            )
+    return Policy(**values)
+
+
+def maintain(
+    spark: Callable[[], SparkSession],
+    storage: Storage,
+    known: list[TableName],
+    policy: Policy,
+    *,
+    on_table: Callable[[str], None] = lambda name: None,
+) -> Maintenance:
+    """Runs a policy over a lake's tables, one after the other; one that fails stops no other.
+
+    Args:
+        spark: called when a session is needed.
+        storage: the lake's files.
+        known: the lake's tables.
+        policy: what to do.
+        on_table: hears each table's name before it is worked on.
+
+    Raises:
+        UsageError: the policy names a table that is not there.
+    """
+    chosen = _chosen(known, policy)
+    lines = []
+    for table in chosen:
+        on_table(str(table))
+        try:
+            lines.append(_upkeep(spark(), storage, table, policy))
+        except MirrorlakeError as error:
+            lines.append(Upkeep(table, error=str(error)))
+    if policy.apply and policy.vacuum:
+        Frames(storage, spark).sweep()
+    return Maintenance(policy, tuple(lines))
+
+
+def _chosen(known: list[TableName], policy: Policy) -> list[TableName]:
+    wanted = [TableName.parse(part.strip()) for part in policy.tables.split(",") if part.strip()]
+    if missing := [str(table) for table in wanted if table not in known]:
+        raise UsageError(
+            f"The policy names {', '.join(missing)}, which the lake has not.",
+            hint=f"it has {', '.join(map(str, known))}.",
+        )
+    return wanted or known
+
+
+def _upkeep(spark: SparkSession, storage: Storage, table: TableName, policy: Policy) -> Upkeep:
+    reorg = optimize = vacuum = None
+    if policy.reorg:
+        found = reorg_table(spark, storage, table)
+        if found.files:
+            reorg = reorg_table(spark, storage, table, dry_run=False) if policy.apply else found
+    if policy.optimize:
+        target = policy.target_mib * MIB
+        found = optimize_table(spark, storage, table, target_bytes=target)
+        if found.files >= policy.min_files:
+            optimize = found
+            if policy.apply:
+                optimize = optimize_table(spark, storage, table, target_bytes=target, dry_run=False)
+    if policy.vacuum:
+        vacuum = vacuum_table(
+            spark,
+            storage,
+            table,
+            retention_hours=policy.retention_hours if policy.retention_hours > 0 else None,
+            feed_hours=policy.feed_hours if policy.feed_hours > 0 else None,
+            dry_run=not policy.apply,
+        )
+    return Upkeep(table, reorg, optimize, vacuum)

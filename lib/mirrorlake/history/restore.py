@@ -1,0 +1,138 @@
+"""Taking a table back to an earlier version: what it would do, what it means, and doing it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.delta_log import read_snapshot
+from mirrorlake.errors import QueryError
+from mirrorlake.history.commits import CommitLog
+from mirrorlake.history.tombstones import removed_since
+from mirrorlake.history.versions import check_version
+from mirrorlake.mirror.properties import INCARNATION_PROPERTY
+from mirrorlake.names import TableName
+from mirrorlake.spark.messages import spark_message
+from mirrorlake.spark.sql import delta_name
+from mirrorlake.storage import Storage
+from mirrorlake.tabular import Shown, html_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Restore:
+    """What restoring does, or has done.
+
+    Attributes:
+        version: the version that comes back.
+        newest: the version that was the newest before.
+        returned_files: data files that are in the table again.
+        dropped_files: data files that no longer are; None before it is done.
+        columns: names of columns that come, with `+`, or go, with `-`.
+        warnings: what to know before doing it.
+        applied: whether it is done.
+    """
+
+    table: TableName
+    version: int
+    newest: int
+    returned_files: int
+    dropped_files: int | None
+    columns: tuple[str, ...]
+    warnings: tuple[str, ...]
+    applied: bool
+
+    def shown(self) -> Shown:
+        """The same facts, one a row."""
+        rows: list[tuple[str, Any]] = [
+            ("table", str(self.table)),
+            ("from version", self.newest),
+            ("back to version", self.version),
+            ("files that return", self.returned_files),
+        ]
+        if self.dropped_files is not None:
+            rows.append(("files that go", self.dropped_files))
+        if self.columns:
+            rows.append(("columns", " ".join(self.columns)))
+        rows += [("warning", warning) for warning in self.warnings]
+        rows.append(("done", "yes" if self.applied else "no: a dry run"))
+        return Shown(("what", "value"), tuple((what, str(value)) for what, value in rows))
+
+    def __repr__(self) -> str:
+        verb = "restored" if self.applied else "would restore"
+        return f"{verb} {self.table} from version {self.newest} to {self.version}"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.shown())
+
+
+def restore_table(
+    spark: SparkSession, storage: Storage, table: TableName, version: int, *, dry_run: bool = True
+) -> Restore:
+    """Makes a table what it was, by a new version; nothing of its history is lost.
+
+    Args:
+        spark: the session.
+        storage: the lake's files.
+        table: which table.
+        version: the version to come back.
+        dry_run: only say what it would do.
+
+    Raises:
+        VersionError: that version can't be read any more.
+        QueryError: Delta refused it.
+    """
+    check_version(storage, table, version)
+    newest = CommitLog(storage, table.table_path).newest()
+    plan = _plan(storage, table, version, newest)
+    if dry_run:
+        return plan
+    try:
+        done = spark.sql(
+            f"RESTORE TABLE {delta_name(storage.path(table.table_path))}"
+            f" TO VERSION AS OF {int(version)}"
+        ).first()
+    except Exception as error:
+        raise QueryError(spark_message(error)) from error
+    figures = done.asDict() if done is not None else {}
+    return Restore(
+        **{
+            **vars(plan),
+            "returned_files": int(figures.get("num_restored_files", plan.returned_files)),
+            "dropped_files": int(figures.get("num_removed_files", 0)),
+            "applied": True,
+        }
+    )
+
+
+def _plan(storage: Storage, table: TableName, version: int, newest: int) -> Restore:
+    then = read_snapshot(storage, table.table_path, version)
+    now = read_snapshot(storage, table.table_path)
+    old, new = (s.schema if s else {} for s in (then, now))
+    columns = [f"+{name}" for name in old if name not in new]
+    columns += [f"-{name}" for name in new if name not in old]
+    was, is_now = (s.properties if s else {} for s in (then, now))
+    warnings = []
+    if INCARNATION_PROPERTY in is_now:
+        warnings.append(
+            "A mirror feeds this table. It goes on after the last file it has applied: what was"
+            f" published since version {version} is not applied again. Publish those changes"
+            " anew, or reseed the table."
+        )
+        if was.get(INCARNATION_PROPERTY) != is_now[INCARNATION_PROPERTY]:
+            warnings.append(
+                f"Version {version} is from before the table's folder was made anew: its columns"
+                " and keys need not be those of today."
+            )
+    return Restore(
+        table=table,
+        version=version,
+        newest=newest,
+        returned_files=len(removed_since(storage, table.table_path, version, newest)),
+        dropped_files=None,
+        columns=tuple(columns),
+        warnings=tuple(warnings),
+        applied=False,
+    )

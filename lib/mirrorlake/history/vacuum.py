@@ -1,0 +1,381 @@
+"""Deleting files that nobody needs any more; a dry run unless told otherwise.
+
+By inventory: everything in the table's folder is listed, what is still needed is taken out with the
+reason, and Delta is handed the rest. Needed are files of the newest version, files removed or
+written within the retention, files of frames that hold, and files the change feed is read from.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.delta_log import Snapshot, read_snapshot
+from mirrorlake.errors import MirrorlakeError, QueryError, RetentionError, TableNotFoundError
+from mirrorlake.history.commits import CommitLog
+from mirrorlake.history.files import escape_glob, feed_files, files_of, latest_actions
+from mirrorlake.history.frame_records import (
+    PINNED,
+    Frame,
+    find_pins,
+    publish_horizon,
+    utc_now,
+)
+from mirrorlake.history.listing import list_files
+from mirrorlake.history.versions import FILE_RETENTION, retention
+from mirrorlake.names import TableName
+from mirrorlake.spark.messages import spark_message
+from mirrorlake.spark.session import new_session
+from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.storage import Storage
+from mirrorlake.tabular import Shown, html_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FEED_PROPERTY = "mirrorlake.feedRetentionHours"
+_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
+_NEWEST, _REMOVED, _FRAME, _FEED = range(1, 5)
+_WHY = {_NEWEST: "newest version", _REMOVED: "removed within the retention", _FEED: "change feed"}
+_YOUNG = "written within the retention"
+
+
+@dataclass(frozen=True)
+class Share:
+    """Files with one reason to stay."""
+
+    why: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Vacuum:
+    """What vacuum would do, or has done.
+
+    Attributes:
+        version: the table's newest version when it was looked at.
+        retention_hours: how long files stay after their removal.
+        delete_files, delete_bytes: what goes.
+        kept: what stays, by reason; each file is counted under the first that holds.
+        unreadable: the first and the last version that can't be read afterwards; None if all can
+            that can now.
+        broken_frames: frames, no longer holding any file, that can't be read afterwards.
+        applied: whether it is done.
+    """
+
+    table: TableName
+    version: int
+    retention_hours: float
+    delete_files: int
+    delete_bytes: int
+    kept: tuple[Share, ...]
+    unreadable: tuple[int, int] | None
+    broken_frames: tuple[str, ...]
+    applied: bool = False
+
+    def shown(self) -> Shown:
+        """One row a reason, and what is lost."""
+        verb = "deleted" if self.applied else "would be deleted"
+        rows: list[tuple[Any, ...]] = [(verb, self.delete_files, self.delete_bytes)]
+        rows += [(f"kept: {share.why}", share.files, share.bytes) for share in self.kept]
+        if self.unreadable:
+            first, last = self.unreadable
+            rows.append((f"no longer readable: versions {first} to {last}", "", ""))
+        rows += [(f"no longer readable: {frame}", "", "") for frame in self.broken_frames]
+        return Shown(("what", "files", "bytes"), tuple(rows))
+
+    def __repr__(self) -> str:
+        verb = "deleted" if self.applied else "would delete"
+        kept = sum(share.files for share in self.kept)
+        goes = f"{self.delete_files} files ({self.delete_bytes:,} bytes)"
+        return f"{self.table}: {verb} {goes}, {kept} stay"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.shown())
+
+
+def vacuum_table(
+    spark: SparkSession,
+    storage: Storage,
+    table: TableName,
+    *,
+    retention_hours: float | None = None,
+    feed_hours: float | None = None,
+    allow_short: bool = False,
+    dry_run: bool = True,
+) -> Vacuum:
+    """Deletes the files of a table that nobody needs any more.
+
+    Args:
+        spark: the session.
+        storage: the lake's files.
+        table: which table.
+        retention_hours: how long files stay after their removal; by default the table's own
+            `delta.deletedFileRetentionDuration`, seven days if it has none.
+        feed_hours: how far back the change feed has to be readable; by default the table's
+            `mirrorlake.feedRetentionHours`, else as long as files stay.
+        allow_short: allow less than the table's own retention.
+        dry_run: only say what it would do.
+
+    Raises:
+        TableNotFoundError: there is none of that name.
+        RetentionError: the retention is short and that is not allowed, or tables lie in the table.
+        QueryError: Delta failed.
+    """
+    snapshot = read_snapshot(storage, table.table_path)
+    if snapshot is None:
+        raise TableNotFoundError(f"There is no table {table} in the lake.")
+    hours = _check_retention(table, snapshot, retention_hours, allow_short=allow_short)
+    _check_nesting(storage, table)
+    now = utc_now()
+    feed = float(snapshot.properties.get(FEED_PROPERTY, 0)) if feed_hours is None else feed_hours
+    job = _Job(new_session(spark), storage, table, snapshot, hours, max(feed, hours), now)
+    try:
+        if dry_run:
+            return job.plan()
+        publish_horizon(storage, table, job.table_id, snapshot.version)
+        return job.apply()  # looks for frames only now
+    except MirrorlakeError:
+        raise
+    except Exception as error:
+        raise QueryError(spark_message(error)) from error
+
+
+def _check_retention(
+    table: TableName, snapshot: Snapshot, hours: float | None, *, allow_short: bool
+) -> float:
+    safe = retention(snapshot, FILE_RETENTION) / timedelta(hours=1)
+    if hours is None:
+        return safe
+    if not math.isfinite(hours) or hours < 0:
+        raise RetentionError(f"Files can't be kept for {hours} hours.")
+    if hours < safe and not allow_short:
+        raise RetentionError(
+            f"{hours:g} hours is less than the {safe:g} hours that {table} keeps removed files:"
+            " queries and writers under way may need them.",
+            hint="keep them longer, or allow a short retention if nothing else runs.",
+        )
+    return hours
+
+
+def _check_nesting(storage: Storage, table: TableName) -> None:
+    """Refuses a table in whose folder others lie: their files look like forgotten ones."""
+    for folder in storage.list(table.table_path).folders:
+        if "=" not in folder and folder[0] not in "_.":
+            inner = f"{table.table_path}/{folder}"
+            if "_delta_log" in storage.list(inner).folders:
+                raise RetentionError(
+                    f"A table {folder} lies in the folder of {table}.", hint="move it away first."
+                )
+
+
+@dataclass(frozen=True)
+class _Job:
+    spark: SparkSession
+    storage: Storage
+    table: TableName
+    snapshot: Snapshot
+    hours: float
+    feed_hours: float
+    now: datetime
+
+    @property
+    def cutoff(self) -> int:
+        """Milliseconds since 1970; what was removed or written since then stays."""
+        return int((self.now - timedelta(hours=self.hours)).timestamp() * 1000)
+
+    @property
+    def table_id(self) -> str:
+        """Delta's id of the table."""
+        return str(self.snapshot.metadata["id"])
+
+    def plan(self) -> Vacuum:
+        return self.summarise(self.files())
+
+    def apply(self) -> Vacuum:
+        files = self.files().persist()  # what is said is what is done
+        try:
+            done = self.summarise(files)
+            if done.delete_files:
+                self.delete(files)
+        finally:
+            files.unpersist()
+        return replace(done, applied=True)
+
+    def delete(self, files: DataFrame) -> None:
+        from pyspark.sql import functions as F
+
+        view = f"inventory_{uuid.uuid4().hex}"
+        files.where("why IS NULL").select(
+            "path",
+            "length",
+            (F.col("length") < 0).alias("isDir"),  # never; Delta insists on a nullable column
+            "modificationTime",
+        ).createOrReplaceTempView(view)
+        self.spark.conf.set(_CHECK, "false")  # checked above, with our own words
+        name = delta_name(self.storage.path(self.table.table_path))
+        try:
+            self.spark.sql(
+                f"VACUUM {name} USING INVENTORY (SELECT * FROM {quote(view)})"
+                f" RETAIN {self.hours:.6f} HOURS"
+            )
+        finally:
+            self.spark.catalog.dropTempView(view)
+
+    def files(self) -> DataFrame:
+        """All files with `why` they stay; NULL for those that go."""
+        from pyspark.sql import functions as F
+
+        listed = list_files(self.spark, self.storage, self.table.table_path, self.snapshot)
+        known = (
+            self.reasons()
+            .groupBy("path")
+            .agg(
+                F.min_by("why", "rank").alias("why"),
+                F.max("removed").alias("removed"),
+                F.array_sort(F.collect_set("frame")).alias("frames"),
+            )
+        )
+        young = F.when(F.col("modificationTime") >= self.cutoff, _YOUNG)
+        return (
+            listed.join(known, "path", "left")
+            .withColumn("why", F.coalesce("why", young))
+            .select("path", "length", "modificationTime", "why", "removed", "frames")
+        )
+
+    def reasons(self) -> DataFrame:
+        """Each file that something is known of, perhaps several times; NULL ranks keep nothing."""
+        pins, dead = find_pins(self.storage, self.now)
+        parts = [self.log_reasons()]
+        parts += [self.frame_files(frame, holds=True) for frame in self.mine(pins)]
+        parts += [
+            self.frame_files(frame, holds=False)
+            for frame in self.mine(dead)
+            if self.has_list(frame)
+        ]
+        if (feed := self.feed_reasons()) is not None:
+            parts.append(feed)
+        return reduce(lambda a, b: a.unionByName(b), parts)
+
+    def mine(self, frames: list[Frame]) -> list[Frame]:
+        """The frames of this table; one that is just being taken of an earlier one fails anyway."""
+        found = [(frame, frame.table(self.table)) for frame in frames]
+        return [
+            frame
+            for frame, framed in found
+            if framed and (frame.state != PINNED or framed.table_id == self.table_id)
+        ]
+
+    def has_list(self, frame: Frame) -> bool:
+        """Whether a frame that holds nothing still has its list of files."""
+        framed = frame.table(self.table)
+        return framed is not None and bool(self.storage.list(frame.files_path(framed.name)).files)
+
+    def log_reasons(self) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        last = latest_actions(
+            self.spark, self.storage, self.table.table_path, self.snapshot.version
+        )
+        rank = F.when(F.col("live"), _NEWEST).when(F.col("removed") >= self.cutoff, _REMOVED)
+        why = F.when(F.col("live"), _WHY[_NEWEST]).when(
+            F.col("removed") >= self.cutoff, _WHY[_REMOVED]
+        )
+        removed = F.when(~F.col("live"), F.col("removed"))
+        return _known(last, why, rank, removed)
+
+    def frame_files(self, frame: Frame, *, holds: bool) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        framed = frame.table(self.table)
+        assert framed is not None
+        if frame.state == PINNED:  # its list is not written yet; the log of so new a version is
+            files = files_of(self.spark, self.storage, self.table.table_path, framed.version)
+        else:
+            path = self.storage.path(frame.files_path(framed.name))
+            files = self.spark.read.parquet(escape_glob(path))
+        name = f"frame {frame.number} of {frame.model}"
+        why, rank = (F.lit(name), F.lit(_FRAME)) if holds else (F.lit(None), F.lit(None))
+        return _known(files, why, rank, F.lit(None), F.lit(None if holds else name))
+
+    def feed_reasons(self) -> DataFrame | None:
+        """Files that changes are read from, if these are kept longer than other files."""
+        from pyspark.sql import functions as F
+
+        if self.feed_hours <= self.hours:
+            return None
+        log = CommitLog(self.storage, self.table.table_path)
+        newest = self.snapshot.version
+        earliest = log.earliest(newest)
+        since = self.now - timedelta(hours=self.feed_hours)
+        first = log.first_since(since, earliest, newest)
+        files = feed_files(self.spark, self.storage, self.table.table_path, first, newest)
+        both = files.withColumn("vector", F.lit(None).cast("string"))
+        return _known(both, F.lit(_WHY[_FEED]), F.lit(_FEED), F.lit(None))
+
+    def summarise(self, files: DataFrame) -> Vacuum:
+        from pyspark.sql import functions as F
+
+        rows = (
+            files.groupBy("why")
+            .agg(
+                F.count("*").alias("files"),
+                F.coalesce(F.sum("length"), F.lit(0)).alias("bytes"),
+                F.max(F.when(F.col("why").isNull(), F.col("removed"))).alias("removed"),
+                F.array_sort(
+                    F.array_distinct(
+                        F.flatten(F.collect_list(F.when(F.col("why").isNull(), F.col("frames"))))
+                    )
+                ).alias("frames"),
+            )
+            .collect()
+        )
+        goes = next((row for row in rows if row.why is None), None)
+        kept = sorted((Share(r.why, r.files, r.bytes) for r in rows if r.why), key=_order)
+        return Vacuum(
+            table=self.table,
+            version=self.snapshot.version,
+            retention_hours=self.hours,
+            delete_files=goes.files if goes else 0,
+            delete_bytes=goes.bytes if goes else 0,
+            kept=tuple(kept),
+            unreadable=self.unreadable(goes.removed if goes else None),
+            broken_frames=tuple(goes.frames or ()) if goes else (),
+        )
+
+    def unreadable(self, removed: int | None) -> tuple[int, int] | None:
+        """The versions before the last removal of a file that goes."""
+        if removed is None:
+            return None
+        log = CommitLog(self.storage, self.table.table_path)
+        newest = self.snapshot.version
+        earliest = log.first_readable(newest)
+        when = datetime.fromtimestamp(removed / 1000, self.now.tzinfo)
+        last = log.first_since(when, earliest, newest) - 1
+        return (earliest, last) if last >= earliest else None
+
+
+def _known(files: DataFrame, why: Any, rank: Any, removed: Any, frame: Any = None) -> DataFrame:
+    """Paths with what is known of them, for data files and their deletion vectors alike."""
+    from pyspark.sql import functions as F
+
+    both = F.explode(F.array_compact(F.array("path", "vector"))).alias("path")
+    frame = F.lit(None) if frame is None else frame
+    facts = [
+        why.cast("string").alias("why"),
+        rank.cast("int").alias("rank"),
+        removed.cast("bigint").alias("removed"),
+        frame.cast("string").alias("frame"),
+    ]
+    return files.select(both, *facts)
+
+
+def _order(share: Share) -> tuple[int, str]:
+    """Newest version first, then what was removed, frames, feed, and what is young."""
+    known = [_WHY[_NEWEST], _WHY[_REMOVED], None, _WHY[_FEED], _YOUNG]
+    return (known.index(share.why) if share.why in known else 2, share.why)

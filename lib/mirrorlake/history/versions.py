@@ -1,0 +1,293 @@
+"""How far back a table can be read, and why not further: said before a query fails.
+
+Three things bound the past: the log is cut off (`delta.logRetentionDuration`), Delta refuses
+versions older than `delta.deletedFileRetentionDuration`, and VACUUM has deleted files.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from mirrorlake.delta_log import Snapshot, read_snapshot
+from mirrorlake.errors import TableNotFoundError, UsageError, VersionError
+from mirrorlake.history.commits import CommitLog
+from mirrorlake.history.tombstones import missing, recent_removals, removed_since
+from mirrorlake.names import TableName
+from mirrorlake.storage import Storage
+from mirrorlake.tabular import Shown, html_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ENFORCED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+FILE_RETENTION = "delta.deletedFileRetentionDuration"
+LOG_RETENTION = "delta.logRetentionDuration"
+_DEFAULTS = {FILE_RETENTION: "interval 7 days", LOG_RETENTION: "interval 30 days"}
+_UNITS = {
+    "week": timedelta(weeks=1),
+    "day": timedelta(days=1),
+    "hour": timedelta(hours=1),
+    "minute": timedelta(minutes=1),
+    "second": timedelta(seconds=1),
+    "millisecond": timedelta(milliseconds=1),
+}
+_PART = re.compile(r"(\d+)\s+([a-z]+?)s?\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One thing that bounds the past.
+
+    Attributes:
+        what: `log retention`, `retention check` or `vacuumed files`.
+        version: the first version that it leaves.
+        why: in words, with the setting or the file.
+    """
+
+    what: str
+    version: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The versions of a table that can be read.
+
+    Attributes:
+        earliest, newest: version numbers; all from one to the other can be read.
+        since, until: when these two were made, UTC.
+        limits: what bounds the past, the narrowest first; none if version 0 can be read.
+    """
+
+    table: TableName
+    earliest: int
+    newest: int
+    since: datetime
+    until: datetime
+    limits: tuple[Limit, ...] = ()
+
+    @property
+    def range(self) -> str:
+        """The range in words."""
+        moments = [m.isoformat(timespec="milliseconds") for m in (self.since, self.until)]
+        return (
+            f"versions {self.earliest} to {self.newest}, made from {moments[0]} to {moments[1]}"
+        ).replace("+00:00", "Z")
+
+    def shown(self) -> Shown:
+        """The range and its limits, without moments, which change from run to run."""
+        rows = [("readable", f"versions {self.earliest} to {self.newest}")]
+        rows += [
+            (limit.what, f"from version {limit.version}: {limit.why}") for limit in self.limits
+        ]
+        return Shown(("what", "how far"), tuple(rows))
+
+    def __repr__(self) -> str:
+        why = f"; {self.limits[0].what}: {self.limits[0].why}" if self.limits else ""
+        return f"{self.table}: versions {self.earliest} to {self.newest}{why}"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.shown())
+
+
+def parse_interval(text: str) -> timedelta:
+    """Delta's intervals: `interval 7 days`, `168 HOURS`, `interval 1 week 2 days`.
+
+    Example:
+        >>> parse_interval("interval 1 week 2 days")
+        datetime.timedelta(days=9)
+    """
+    parts = [(int(n), _UNITS[unit.lower()]) for n, unit in _PART.findall(text)]
+    return sum((n * unit for n, unit in parts), timedelta())
+
+
+def retention(snapshot: Snapshot, name: str) -> timedelta:
+    """One of the table's two retentions, or Delta's default for it."""
+    return parse_interval(snapshot.properties.get(name, _DEFAULTS[name]))
+
+
+def find_reach(
+    storage: Storage, table: TableName, *, enforced: bool = True, now: datetime | None = None
+) -> Reach:
+    """What can be read of a table, from its log alone; the cost does not grow with the log.
+
+    Args:
+        storage: the lake's files.
+        table: which table.
+        enforced: whether Spark's retention check is on, as it is by default.
+        now: the moment that counts; by default this one.
+
+    Raises:
+        TableNotFoundError: there is none of that name.
+    """
+    snapshot = _snapshot(storage, table)
+    log = CommitLog(storage, table.table_path)
+    newest = snapshot.version
+    limits = []
+    interval = int(snapshot.properties.get("delta.checkpointInterval", "10"))
+    first = log.first_readable(newest, interval)
+    if first > 0:
+        kept = snapshot.properties.get(LOG_RETENTION, _DEFAULTS[LOG_RETENTION])
+        limits.append(
+            Limit("log retention", first, f"older commits are cut off ({LOG_RETENTION}: {kept})")
+        )
+    if enforced:
+        horizon = (now or datetime.now(timezone.utc)) - retention(snapshot, FILE_RETENTION)
+        oldest = log.raw_timestamp(first)
+        if oldest is not None and oldest < horizon:
+            kept = snapshot.properties.get(FILE_RETENTION, _DEFAULTS[FILE_RETENTION])
+            first = log.first_since(horizon, first, newest)
+            limits.append(
+                Limit(
+                    "retention check", first, f"Delta refuses older ones ({FILE_RETENTION}: {kept})"
+                )
+            )
+    if vacuumed := _vacuumed(log, first, newest):
+        limits.append(vacuumed)
+        first = max(first, vacuumed.version)
+    limits.sort(key=lambda limit: -limit.version)
+    since, until = log.timestamp(first), log.timestamp(newest)
+    if since is None or until is None:
+        raise VersionError(f"The log of {table} is being cut off.", hint="ask again.")
+    return Reach(table, first, newest, since, until, tuple(limits))
+
+
+def _snapshot(storage: Storage, table: TableName) -> Snapshot:
+    snapshot = read_snapshot(storage, table.table_path)
+    if snapshot is None:
+        raise TableNotFoundError(f"There is no table {table} in the lake.")
+    return snapshot
+
+
+def _vacuumed(log: CommitLog, first: int, newest: int) -> Limit | None:
+    """The limit that deleted files set, among the versions that the other limits leave."""
+    oldest = log.raw_timestamp(first)
+    removals = recent_removals(log.storage, log.table_path, newest)
+    if oldest is not None:  # what was removed before the first version concerns none of these
+        slack = timedelta(hours=1)  # a removal is dated when its commit begins
+        removals = [r for r in removals if r.at >= (oldest - slack).timestamp() * 1000]
+    gone = set(missing(log.storage, log.table_path, removals))
+    if not gone:
+        return None
+    lost = [r for r in removals if gone & set(r.files)]
+    latest = max(lost, key=lambda r: r.at)
+    moment = datetime.fromtimestamp(latest.at / 1000, timezone.utc)
+    # Only versions before a file's removal need it; look from there for the commit that did it.
+    start = max(first + 1, log.first_since(moment, first, newest))
+    for version in range(start, newest + 1):
+        before = removed_since(log.storage, log.table_path, version - 1, version)
+        if any(gone & set(r.files) for r in before):
+            file = next(f for f in latest.files if f in gone)
+            return Limit("vacuumed files", version, f"{file} was deleted")
+    return None
+
+
+def parse_moment(text: str | datetime) -> datetime:
+    """A moment in UTC: ISO 8601, or the shorthand's `yyyyMMddHHmmssSSS`.
+
+    Raises:
+        UsageError: it is neither.
+
+    Example:
+        >>> parse_moment("2024-04-28T09:15:00.000Z") == parse_moment("20240428091500000")
+        True
+    """
+    if isinstance(text, str):
+        try:
+            if re.fullmatch(r"\d{17}", text, re.ASCII):
+                moment = datetime.strptime(f"{text}000", "%Y%m%d%H%M%S%f")
+            else:
+                moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+        except ValueError as error:
+            raise UsageError(
+                f"{text!r} is no moment.", hint="write it like 2024-04-28T09:15:00.000Z."
+            ) from error
+    else:
+        moment = text
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).astimezone(
+        timezone.utc
+    )
+
+
+def is_enforced(spark: SparkSession) -> bool:
+    """Whether this session refuses versions older than the table's retention of files."""
+    return str(spark.conf.get(ENFORCED, "true")).lower() != "false"
+
+
+def check_when(
+    storage: Storage, table: TableName, when: int | datetime, *, enforced: bool = True
+) -> None:
+    """Refuses a version or a moment that can't be read; see `check_version`."""
+    if isinstance(when, datetime):
+        check_moment(storage, table, when, enforced=enforced)
+    else:
+        check_version(storage, table, when, enforced=enforced)
+
+
+def check_version(
+    storage: Storage, table: TableName, version: int, *, enforced: bool = True
+) -> None:
+    """Refuses a version that can't be read, with the reason and the range.
+
+    Raises:
+        VersionError: it is out of range, or a file of it is gone; the file is named.
+    """
+    reach = find_reach(storage, table, enforced=enforced)
+    if reach.earliest <= version <= reach.newest:
+        return
+    bounding = [limit for limit in reach.limits if limit.version > version]
+    if version > reach.newest or version < 0 or not bounding:
+        raise VersionError(
+            f"There is no version {version} of {table}.", hint=f"it has {reach.range}."
+        )
+    limit = bounding[-1]
+    if limit.what == "vacuumed files":
+        # Not every older version needs a deleted file.
+        removed = removed_since(storage, table.table_path, version, reach.newest)
+        gone = missing(storage, table.table_path, removed)
+        if not gone:
+            return
+        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+        raise VersionError(
+            f"Version {version} of {table} was vacuumed: {gone[0]}{more} can't be found.",
+            file=gone[0],
+            hint=f"readable are {reach.range}.",
+        )
+    fix = ""
+    if limit.what == "retention check":
+        fix = f" A longer {FILE_RETENTION} of the table lets it be read, if its files are there."
+    raise VersionError(
+        f"Version {version} of {table} can't be read any more: {limit.why}.",
+        hint=f"readable are {reach.range}.{fix}",
+    )
+
+
+def check_moment(
+    storage: Storage, table: TableName, moment: datetime, *, enforced: bool = True
+) -> None:
+    """Refuses a moment before or after what can be read.
+
+    Raises:
+        VersionError: with the range.
+    """
+    reach = find_reach(storage, table, enforced=enforced)
+    if moment > reach.until:
+        raise VersionError(
+            f"{moment.isoformat()} is after the newest version of {table}.",
+            hint=f"it has {reach.range}.",
+        )
+    if moment >= reach.since:
+        return
+    log = CommitLog(storage, table.table_path)
+    first = log.first_readable(reach.newest)
+    made = log.raw_timestamp(first)
+    if made is not None and moment < made:
+        raise VersionError(
+            f"{moment.isoformat()} is before the first version of {table} that its log holds.",
+            hint=f"readable are {reach.range}.",
+        )
+    after = log.first_since(moment + timedelta(milliseconds=1), first, reach.newest)
+    check_version(storage, table, after - 1, enforced=enforced)

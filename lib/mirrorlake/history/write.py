@@ -1,0 +1,146 @@
+"""Writing tables that no publisher feeds: results of one's own, beside what is mirrored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.delta_log import read_snapshot
+from mirrorlake.errors import InvalidNameError, QueryError, UsageError
+from mirrorlake.mirror.properties import INCARNATION_PROPERTY
+from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
+from mirrorlake.spark.messages import spark_message
+from mirrorlake.spark.sql import delta_name, literal, quote
+from mirrorlake.storage import Listing, Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+MODES = ("append", "overwrite")
+PROPERTIES = {"delta.enableChangeDataFeed": "true", "delta.enableRowTracking": "true"}
+_ODD = " ,;{}()\n\t="
+
+
+def write_table(
+    spark: SparkSession,
+    storage: Storage,
+    table: TableName,
+    rows: Any,
+    *,
+    mode: str = "append",
+    partition_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+) -> int:
+    """Adds rows to a table of one's own, or puts them in place of what it holds.
+
+    Args:
+        spark: the session.
+        storage: the lake's files.
+        table: which; it is made if there is none, with change feed and row tracking.
+        rows: a Spark or pandas DataFrame, Arrow data, or a list of dicts.
+        mode: `append`, or `overwrite`, which also takes the new rows' columns.
+        partition_by: columns whose values become folders; only for a new table.
+        properties: Delta's properties of a new table, on top of the usual ones.
+
+    Returns:
+        The version that this write made.
+
+    Raises:
+        UsageError: a publisher feeds the table, or an unknown mode.
+        InvalidNameError: the name is a schema's.
+        QueryError: Delta refused the rows.
+    """
+    if mode not in MODES:
+        raise UsageError(f"There is no mode {mode!r}.", hint=f"choose one of {MODES}.")
+    snapshot = read_snapshot(storage, table.table_path)
+    check_own(storage, table)
+    frame = _as_frame(spark, rows)
+    path = storage.path(table.table_path)
+    try:
+        if snapshot is None:
+            spark.sql(_creation(path, frame, partition_by, dict(properties or {})))
+        writer = frame.write.format("delta").mode(mode)
+        there = spark.sql(f"SELECT * FROM {delta_name(path)}").dtypes
+        if mode == "overwrite" and sorted(frame.dtypes) != sorted(there):
+            writer = writer.option("overwriteSchema", "true")
+        elif {name.lower() for name in frame.columns} - {name.lower() for name, _ in there}:
+            # Only then: with it Delta no longer casts to the table's types.
+            writer = writer.option("mergeSchema", "true")
+        writer.save(path)
+    except Exception as error:
+        raise QueryError(spark_message(error)) from error
+    written = read_snapshot(storage, table.table_path)
+    return -1 if written is None else written.version
+
+
+def _creation(
+    path: str, frame: DataFrame, partition_by: Sequence[str], properties: dict[str, str]
+) -> str:
+    """Version 0: no rows yet, but all properties, so that feed and row ids cover everything."""
+    columns = ", ".join(f"{quote(f.name)} {_ddl(f.dataType)}" for f in frame.schema.fields)
+    properties = PROPERTIES | properties
+    if any(char in _ODD for name in frame.columns for char in name):
+        properties.setdefault("delta.columnMapping.mode", "name")
+    listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
+    parts = f" PARTITIONED BY ({', '.join(map(quote, partition_by))})" if partition_by else ""
+    return (
+        f"CREATE TABLE IF NOT EXISTS {delta_name(path)} ({columns}) USING delta{parts}"
+        f" TBLPROPERTIES ({listed})"
+    )
+
+
+def _ddl(kind: DataType) -> str:
+    """A type as DDL; `simpleString` leaves the names inside structs unquoted."""
+    from pyspark.sql import types
+
+    if isinstance(kind, types.StructType):
+        return f"struct<{', '.join(f'{quote(f.name)}: {_ddl(f.dataType)}' for f in kind.fields)}>"
+    if isinstance(kind, types.ArrayType):
+        return f"array<{_ddl(kind.elementType)}>"
+    if isinstance(kind, types.MapType):
+        return f"map<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
+    return kind.simpleString()
+
+
+def check_own(storage: Storage, table: TableName) -> None:
+    """Refuses tables that a mirror fills, and names that would put a table inside another.
+
+    Raises:
+        UsageError: a publisher feeds it.
+        InvalidNameError: it is named like a schema, or its schema like a table.
+    """
+    snapshot = read_snapshot(storage, table.table_path)
+    mirrored = snapshot is not None and INCARNATION_PROPERTY in snapshot.properties
+    if mirrored or storage.list(table.folder) != Listing((), ()):
+        raise UsageError(
+            f"A publisher feeds {table}: the mirror would not know of these rows.",
+            hint="publish them, or write to a table of another name.",
+        )
+    outer = f"{TABLES}/{table.schema}" if table.schema else None
+    inside = outer is not None and read_snapshot(storage, outer) is not None
+    around = table.schema is None and (
+        snapshot is None
+        and (
+            storage.list(table.table_path).folders != ()
+            or storage.list(f"{ZONE}/{table.name}{SCHEMA_SUFFIX}").folders != ()
+        )
+    )
+    if inside or around:
+        what = table.schema if inside else table.name
+        raise InvalidNameError(
+            f"{what} can't be a table and a schema at once.", hint="rename one of the two."
+        )
+
+
+def _as_frame(spark: SparkSession, rows: Any) -> DataFrame:
+    import pyarrow as pa
+
+    if hasattr(rows, "sparkSession"):
+        frame: DataFrame = rows
+        return frame
+    if isinstance(rows, list):
+        rows = pa.Table.from_pylist(rows)
+    elif isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    return spark.createDataFrame(rows)

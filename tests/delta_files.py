@@ -1,0 +1,55 @@
+"""A slow, obvious reading of a Delta log: which files a version needs, by walking all commits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import unquote
+
+from mirrorlake.history.tombstones import vector_path
+
+
+def log_file(folder: Path, version: int) -> Path:
+    """One commit of a table."""
+    return folder / "_delta_log" / f"{version:020d}.json"
+
+
+def newest_version(folder: Path) -> int:
+    """The newest commit's number."""
+    return max(
+        int(path.stem)
+        for path in (folder / "_delta_log").glob("[0-9]*.json")
+        if path.stem.isdecimal()
+    )
+
+
+def needed_files(folder: Path, version: int | None = None) -> set[str]:
+    """Data files and deletion vectors of a version, relative to the table; no commit is missing."""
+    live: dict[tuple[str, str | None], set[str]] = {}
+    last = newest_version(folder) if version is None else version
+    for number in range(last + 1):
+        lines = log_file(folder, number).read_text(encoding="utf-8").splitlines()
+        actions = [json.loads(line) for line in lines]
+        for kind in ("remove", "add"):
+            for action in (a[kind] for a in actions if kind in a):
+                path = unquote(action["path"])
+                vector = vector_path(action.get("deletionVector"))
+                live.pop((path, vector), None)
+                if kind == "add":
+                    live[path, vector] = {path} | ({vector} if vector else set())
+    return set().union(*live.values())
+
+
+def data_files(folder: Path, version: int | None = None) -> set[str]:
+    """Only the data files among them."""
+    return {name for name in needed_files(folder, version) if not name.endswith(".bin")}
+
+
+def files_on_disk(folder: Path) -> set[str]:
+    """All that VACUUM may look at, relative to the table."""
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {
+        str(path)
+        for path in found
+        if path.parts[0] != "_delta_log" and not path.name.startswith(".")
+    }

@@ -1,0 +1,91 @@
+"""The commands on the past, frames and maintenance, in this process and its session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mirrorlake import Lake
+from mirrorlake.cli import main
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command on the lake; its output, parsed where it is JSON."""
+
+    def call(command: str, *arguments: str, status: int = 0) -> Any:
+        line = ["mirrorlake", command, str(lake.storage.root), *arguments]
+        monkeypatch.setattr("sys.argv", line)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        assert ended.value.code == status, (captured.out, captured.err)
+        if status:
+            return captured.err
+        return json.loads(captured.out) if "--json" in arguments else captured.out
+
+    return call
+
+
+def test_history_diff_restore(lake: Lake, run: Run, spark: SparkSession) -> None:
+    lake.write("T", spark.createDataFrame([(1, "a"), (2, "b")], "id int, v string").coalesce(1))
+    lake.write("T", spark.createDataFrame([(3, "c")], "id int, v string").coalesce(1))
+    document = run("history", "t", "--json", "--limit", "2")
+    assert document["columns"] == [
+        "version",
+        "timestamp",
+        "operation",
+        "parameters",
+        "metrics",
+        "note",
+    ]
+    assert [(row["version"], row["operation"]) for row in document["rows"]] == [
+        (2, "WRITE"),
+        (1, "WRITE"),
+    ]
+    shown = run("history", "t", "--limit", "2")
+    assert "--limit 2 shows the newest 2" in shown
+    assert "versions 0 to 2" in shown
+    document = run("diff", "t", "--from", "1", "--json")
+    assert document["rows"] == [{"id": 3, "v": "c", "_change_type": "insert"}]
+    assert "insert" in run("diff", "t", "--from", "0", "--to", "1", "--match", "row")
+    assert "Nothing was changed" in run("restore", "t", "--version", "1")
+    done = run("restore", "t", "--version", "1", "--apply", "--json")
+    assert (done["table"], done["applied"], done["version"]) == ("T", True, 1)
+    assert "versions 0 to 3" in run("restore", "t", "--version", "9", status=1)
+    assert "There is no table x" in run("history", "x", status=1)
+    assert "no columns" in run("diff", "t", "--from", "1", "--keys", "zzz", status=2)
+
+
+def test_frames_and_maintenance(lake: Lake, run: Run, spark: SparkSession) -> None:
+    lake.write("t", spark.range(0, 4, 1, 1))
+    lake.write("t", spark.range(4, 8, 1, 1))
+    made = run("frame", "create", "m", "--tables", "t", "--expires-in", "2", "--json")
+    assert (made["model"], made["tables"][0]["version"]) == ("m", 2)
+    assert run("frame", "list", "--json")["frames"] == [made]
+    assert "t@v2" in run("frame", "list")
+    done = run("optimize", "t", "--apply", "--json")
+    assert (done["table"], done["files"], done["files_added"]) == ("t", 2, 1)
+    assert "Nothing was changed" in run("reorg", "t")
+    (line,) = run("frame", "show", "m", "--json")["tables"]
+    assert (line["files_added"], line["files_removed"], line["framed"]) == (1, 2, 2)
+    assert "would be deleted" in run("vacuum", "t")
+    short = ("vacuum", "t", "--retention-hours", "0")
+    assert "allow a short retention" in run(*short, status=1)
+    kept = run(*short, "--allow-short", "--apply", "--json")
+    assert (kept["delete_files"], kept["applied"]) == (0, True)
+    assert {share["why"] for share in kept["kept"]} == {"newest version", "frame 1 of m"}
+    assert "released" in run("frame", "release", "m")
+    assert "1 of m was released" in run("frame", "show", "m", status=1)
+    assert "needs a model" in run("frame", "create", status=2)
+    assert "partition column" in run("optimize", "t", "--where", "id = 1", status=2)
+    said = run("maintain", "--json")
+    assert said["tables"][0]["vacuum"]["applied"] is False
