@@ -58,29 +58,36 @@ class Snapshot:
             self.txns[txn["appId"]] = txn["version"]
 
 
-def read_snapshot(storage: Storage, table_path: str) -> Snapshot | None:
-    """The newest snapshot of the Delta table in a folder, or None if there is no table."""
+def read_snapshot(
+    storage: Storage, table_path: str, *, version: int | None = None
+) -> Snapshot | None:
+    """A snapshot of the Delta table in a folder: of one version, or of the newest.
+
+    Returns:
+        None if there is no table, or if the log no longer holds what that version needs.
+    """
     log = f"{table_path}/_delta_log"
     snapshot = Snapshot()
-    last = _last_checkpoint(storage, log)
-    if last is None and not storage.exists(f"{log}/{0:020d}.json"):
-        last = _find_checkpoint(storage, log)
-        if last is None:
+    last = _last_checkpoint(storage, log) if version is None else None
+    if version is not None or (last is None and not storage.exists(f"{log}/{0:020d}.json")):
+        last = _find_checkpoint(storage, log, version)
+        if last is None and not storage.exists(f"{log}/{0:020d}.json"):
             return None
     if last is not None:
         for action in _checkpoint_actions(storage, log, last):
             snapshot.apply(action)
         snapshot.version = last["version"]
-    while True:
+    while snapshot.version != version:
         try:
             commit = storage.read(f"{log}/{snapshot.version + 1:020d}.json")
         except FileNotFoundError:
-            return snapshot
+            return snapshot if version is None else None
         for line in commit.splitlines():
             # The adds and removes of a large commit need not be parsed.
             if line[2:12].startswith((b"metaData", b"protocol", b"txn")):
                 snapshot.apply(json.loads(line))
         snapshot.version += 1
+    return snapshot
 
 
 def read_commit_info(storage: Storage, table_path: str, version: int) -> dict[str, Any]:
@@ -105,10 +112,13 @@ def _last_checkpoint(storage: Storage, log: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and isinstance(found.get("version"), int) else None
 
 
-def _find_checkpoint(storage: Storage, log: str) -> dict[str, Any] | None:
-    """The newest whole checkpoint by its name, for logs whose pointer to it is missing."""
+def _find_checkpoint(
+    storage: Storage, log: str, newest: int | None = None
+) -> dict[str, Any] | None:
+    """The newest whole checkpoint by its name, up to a version, if there is any."""
     found = [_CHECKPOINT.fullmatch(entry.name) for entry in storage.list(log).files]
-    matches = sorted((m for m in found if m), key=lambda m: m["version"], reverse=True)
+    known = (m for m in found if m and (newest is None or int(m["version"]) <= newest))
+    matches = sorted(known, key=lambda m: m["version"], reverse=True)
     for match in matches:
         version = int(match["version"])
         if match["uuid"]:

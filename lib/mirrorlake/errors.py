@@ -84,5 +84,9 @@ class QueryError(MirrorlakeError):
     """Spark refused or failed a query."""
 
 
+class FeedError(MirrorlakeError):
+    """A table's change feed doesn't hold, or can't give, what was asked for."""
+
+
 class NotebookError(MirrorlakeError):
     """A notebook of a plan failed."""

@@ -10,7 +10,12 @@ from mirrorlake.spark.sql import literal
 from mirrorlake.table import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame
+
+    from mirrorlake.feed.changes import End, Outside
+    from mirrorlake.feed.doctor import Diagnosis
 
 
 class LakeTable(Table):
@@ -39,3 +44,41 @@ class LakeTable(Table):
     def history(self) -> DataFrame:
         """One row a version, newest first, as `DESCRIBE HISTORY` has them."""
         return self.spark.sql(f"DESCRIBE HISTORY {self.sql_name}")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that tell rows apart, as their publisher declared them; maybe none."""
+        from mirrorlake.feed.schema import declared_keys
+
+        return declared_keys(self.snapshot().properties)
+
+    def changes(
+        self,
+        start: End,
+        end: End | None = None,
+        *,
+        net: bool = False,
+        keys: Sequence[str] | None = None,
+        across_gaps: bool = False,
+        beyond_latest: Outside | None = None,
+        before_feed: Outside = "error",
+    ) -> DataFrame:
+        """What changed from one version or moment to another, both included; see `read_changes`."""
+        from mirrorlake.feed.changes import read_changes
+
+        return read_changes(
+            self,
+            start,
+            end,
+            net=net,
+            keys=keys,
+            across_gaps=across_gaps,
+            beyond_latest=beyond_latest,
+            before_feed=before_feed,
+        )
+
+    def diagnose(self, start: int | None = None, end: int | None = None) -> Diagnosis:
+        """What stands in the way of reading the change feed; see `feed/doctor.py`."""
+        from mirrorlake.feed.doctor import diagnose
+
+        return diagnose(self, start, end)
