@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from mirrorlake.feed.changes import End, Outside
+    from mirrorlake.feed.cursor import Cursor
     from mirrorlake.feed.doctor import Diagnosis
 
 
@@ -76,6 +77,41 @@ class LakeTable(Table):
             beyond_latest=beyond_latest,
             before_feed=before_feed,
         )
+
+    def stream_changes(
+        self,
+        start: End | None = None,
+        end: End | None = None,
+        *,
+        max_files: int | None = None,
+        max_bytes: str | None = None,
+        exclude_regex: str | None = None,
+        schema_tracking: str | None = None,
+    ) -> DataFrame:
+        """The changes as a stream, by default the present rows first; see `feed/streams.py`."""
+        from mirrorlake.feed.streams import stream_changes
+
+        return stream_changes(
+            self,
+            start,
+            end,
+            max_files=max_files,
+            max_bytes=max_bytes,
+            exclude_regex=exclude_regex,
+            schema_tracking=schema_tracking,
+        )
+
+    def cursor(self, consumer: str, *, start: int = 0) -> Cursor:
+        """A consumer's place in the change feed; see `feed/cursor.py`."""
+        from mirrorlake.feed.cursor import Cursor
+
+        return Cursor(self, consumer, start=start)
+
+    def enable_feed(self, *, rename_reserved: bool = False) -> int:
+        """Switches the change feed on; the first version with changes. See `feed/enable.py`."""
+        from mirrorlake.feed.enable import enable_feed
+
+        return enable_feed(self, rename_reserved=rename_reserved)
 
     def diagnose(self, start: int | None = None, end: int | None = None) -> Diagnosis:
         """What stands in the way of reading the change feed; see `feed/doctor.py`."""

@@ -82,23 +82,46 @@ def read_changes(
         UsageError: an end that is no version and no moment, or a start after the end.
     """
     timeline = read_timeline(table.storage, table.name.table_path)
-    span = resolve_span(table.spark, timeline, start, end, beyond_latest)
     chosen = key_columns(table, keys) if net else ()
-    if span.is_empty:
-        rows = _nothing(table)
-    else:
-        found = examine(table, timeline, span.start, span.end, files=across_gaps)
-        if found.blocking and across_gaps:
-            rows = bridge(table, timeline, found)
+    if across_gaps:
+        span = resolve_span(table.spark, timeline, start, end, beyond_latest)
+        found = examine(table, timeline, span.start, span.end, files=True)
+        if span.is_empty:
+            rows = nothing(table).selectExpr("*", f"CAST(NULL AS STRING) AS {ORIGIN}")
         else:
-            if found.blocking and before_feed == "clip" and found.readable:
-                last = found.readable[-1]
-                span = Span(last[0], span.end) if last[1] == span.end else span
-                found = examine(table, timeline, span.start, span.end, files=False)
-            if found.blocking:
-                raise _refusal(found)
-            rows = read_feed(table.spark, table.path, span.start, span.end)
-    return net_changes(rows.drop(ORIGIN), chosen) if net else rows
+            rows = bridge(table, timeline, found)
+        return net_changes(rows.drop(ORIGIN), chosen) if net else rows
+    span = readable_span(table, timeline, start, end, beyond_latest, before_feed)
+    if span.is_empty:
+        rows = nothing(table)
+    else:
+        rows = read_feed(table.spark, table.path, span.start, span.end)
+    return net_changes(rows, chosen) if net else rows
+
+
+def readable_span(
+    table: Table,
+    timeline: Timeline,
+    start: End,
+    end: End | None,
+    beyond_latest: Outside | None = None,
+    before_feed: Outside = "error",
+) -> Span:
+    """The versions that two ends mean, all of which the feed holds.
+
+    Raises:
+        FeedError: it doesn't; with what to do.
+        UsageError: the ends make no sense.
+    """
+    span = resolve_span(table.spark, timeline, start, end, beyond_latest)
+    if span.is_empty:
+        return span
+    found = examine(table, timeline, span.start, span.end, files=False)
+    if not found.blocking:
+        return span
+    if before_feed == "clip" and found.readable and found.readable[-1][1] == span.end:
+        return Span(*found.readable[-1])
+    raise refusal(found)
 
 
 def read_feed(spark: SparkSession, path: str, start: int, end: int) -> DataFrame:
@@ -217,7 +240,7 @@ def _padded(text: str) -> str:
     return re.sub(r"([+-]\d\d)(\d\d)$", r"\1:\2", text) if ":" in text else text
 
 
-def _nothing(table: Table) -> DataFrame:
+def nothing(table: Table) -> DataFrame:
     """No rows, with the feed's columns."""
     nothing = table.read().limit(0)
     return nothing.selectExpr(
@@ -228,7 +251,8 @@ def _nothing(table: Table) -> DataFrame:
     )
 
 
-def _refusal(found: Diagnosis) -> FeedError:
+def refusal(found: Diagnosis) -> FeedError:
+    """Why a range can't be read."""
     first = found.blocking[0]
     ranges = ", ".join(span_text(span) for span in found.readable) or "none"
     more = f" (and {len(found.blocking) - 1} more findings)" if len(found.blocking) > 1 else ""
@@ -241,7 +265,7 @@ def _refusal(found: Diagnosis) -> FeedError:
 
 
 def in_order(changes: DataFrame, keys: Sequence[str] = ()) -> DataFrame:
-    """The changes by version, then key, each update's old row before its new one."""
+    """The changes by version, then key; each old row before its new one."""
     from pyspark.sql import functions as F
 
     kinds = ("delete", "update_preimage", "update_postimage", "insert")

@@ -66,7 +66,8 @@ class Commit:
         parameters: of the operation.
         metadata: the table's metadata if this commit wrote them.
         files: paths of what its changes are read from, relative to the table; only if asked for.
-        feed_files: how many of them are change files.
+        size: bytes of those files, as far as the log knows.
+        changed: whether some of them are change files.
     """
 
     version: int
@@ -74,7 +75,8 @@ class Commit:
     parameters: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] | None = None
     files: tuple[str, ...] = ()
-    feed_files: int = 0
+    size: int = 0
+    changed: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ def read_commit(storage: Storage, table_path: str, version: int, *, files: bool 
     """
     info: dict[str, Any] = {}
     metadata: dict[str, Any] | None = None
-    found: dict[str, list[str]] = {kind: [] for kind in _FILE_ACTIONS}
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _FILE_ACTIONS}
     for line in storage.read(f"{table_path}/_delta_log/{version:020d}.json").splitlines():
         # The adds and removes of a large commit need not be parsed.
         kind = line[2:13].split(b'"')[0].decode()
@@ -167,15 +169,16 @@ def read_commit(storage: Storage, table_path: str, version: int, *, files: bool 
         elif files and kind in _FILE_ACTIONS:
             action = json.loads(line)[kind]
             if kind == "cdc" or action.get("dataChange", True):
-                found[kind].append(action["path"])
+                found[kind].append(action)
     used = found["cdc"] or [*found["add"], *found["remove"]]
     return Commit(
         version,
         info.get("operation", ""),
         info.get("operationParameters") or {},
         metadata,
-        tuple(used),
-        len(found["cdc"]),
+        tuple(action["path"] for action in used),
+        sum(action.get("size") or 0 for action in used),
+        bool(found["cdc"]),
     )
 
 
