@@ -168,3 +168,30 @@ def test_a_vacuumed_feed_and_a_lost_log(lake: Lake) -> None:
     with pytest.raises(FeedError, match=r"no longer holds versions 1 to 2.*start at version 3"):
         table.stream_changes(1)
     assert rules(table.diagnose())[0] == ("log-lost", (0, 2), True)
+
+
+def test_a_gap_is_bridged_by_row_ids_where_there_are_some(lake: Lake) -> None:
+    publisher = lake.publisher("ids", keys=["id"])
+    publisher.write([{"id": n, "v": "a"} for n in range(4)])
+    lake.mirror()  # 1
+    publisher.update([{"id": 1, "v": "b"}])
+    publisher.delete([{"id": 2}])
+    publisher.upsert([{"id": 9, "v": "n"}])
+    lake.mirror()  # 2, whose change files get lost
+    publisher.update([{"id": 1, "v": "c"}])
+    assert not lake.mirror().failed  # 3
+    table = lake.table("ids")
+    log = (Path(table.path) / "_delta_log" / f"{2:020d}.json").read_text()
+    for part in log.split('"cdc":{"path":"')[1:]:
+        (Path(table.path) / part.split('"')[0]).unlink()
+    found = table.changes(1, across_gaps=True)
+    columns = ["_commit_version", "_change_origin", "_change_type", "id", "v"]
+    assert sorted(tuple(row) for row in found.select(*columns).collect()) == [
+        *((1, "feed", "insert", n, "a") for n in range(4)),
+        (2, "row ids", "delete", 2, "a"),
+        (2, "row ids", "insert", 9, "n"),
+        (2, "row ids", "update_postimage", 1, "b"),
+        (2, "row ids", "update_preimage", 1, "a"),
+        (3, "feed", "update_postimage", 1, "c"),
+        (3, "feed", "update_preimage", 1, "b"),
+    ]
