@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from mirrorlake.commands import (
+    feed,
     frames,
     history,
     lint,
@@ -21,7 +22,7 @@ from mirrorlake.commands.base import app, err
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
 
 # Importing a module registers its commands.
-COMMANDS = (project, zone, lint, operate, query, history, frames, maintenance)
+COMMANDS = (project, zone, lint, operate, query, history, frames, maintenance, feed)
 
 
 def main() -> None:

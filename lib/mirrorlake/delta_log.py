@@ -84,7 +84,7 @@ def read_snapshot(storage: Storage, table_path: str, version: int | None = None)
         try:
             commit = storage.read(f"{log}/{snapshot.version + 1:020d}.json")
         except FileNotFoundError:
-            return snapshot
+            return snapshot if version is None else None
         for line in commit.splitlines():
             # The adds and removes of a large commit need not be parsed.
             if line[2:12].startswith((b"metaData", b"protocol", b"txn")):
@@ -168,7 +168,8 @@ def _find_checkpoint(
 ) -> dict[str, Any] | None:
     """The newest whole checkpoint by its name, up to a version where one is given."""
     found = [_CHECKPOINT.fullmatch(entry.name) for entry in storage.list(log).files]
-    matches = sorted((m for m in found if m), key=lambda m: m["version"], reverse=True)
+    known = (m for m in found if m and (newest is None or int(m["version"]) <= newest))
+    matches = sorted(known, key=lambda m: m["version"], reverse=True)
     for match in matches:
         version = int(match["version"])
         if newest is not None and version > newest:

@@ -92,6 +92,10 @@ class VersionError(QueryError):
     """A version or moment that a table no longer has, or never had."""
 
 
+class FeedError(MirrorlakeError):
+    """A table's change feed doesn't hold, or can't give, what was asked for."""
+
+
 class NotebookError(MirrorlakeError):
     """A notebook of a plan failed."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mirrorlake.delta_log import delta_tables
 from mirrorlake.errors import UsageError
@@ -24,11 +24,14 @@ from mirrorlake.mirror.replay import replay, reseed
 from mirrorlake.mirror.state import Report
 from mirrorlake.mirror.steps import StepListener, ignore
 from mirrorlake.names import ZONE, TableName, as_table
+from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from mirrorlake.feed.archive import ArchiveReport
+    from mirrorlake.feed.cursor import Batch
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, Policy
     from mirrorlake.lint.findings import LintReport
@@ -223,6 +226,67 @@ class Lake:
         )
         return self.table(name)
 
+    def create_table(
+        self,
+        name: str | TableName,
+        columns: Mapping[str, str],
+        *,
+        keys: Sequence[str] = (),
+        feed: bool | None = True,
+    ) -> LakeTable:
+        """Makes an empty table that no publisher feeds; see `feed/enable.py`."""
+        from mirrorlake.feed.enable import create_table
+
+        table = as_table(name)
+        path = delta_name(self.storage.path(table.table_path))
+        create_table(self.spark, path, columns, keys=keys, feed=feed)
+        return self.table(table)
+
+    def enable_feed_for_new_tables(self) -> None:
+        """Makes the session switch the change feed on for every table that it creates."""
+        from mirrorlake.feed.enable import enable_for_new_tables
+
+        enable_for_new_tables(self.spark)
+
+    def archive(
+        self, table: str | TableName, into: str | TableName, *, start: int | None = None
+    ) -> ArchiveReport:
+        """Appends what is new in a table's feed to its permanent history; see `Archive`."""
+        from mirrorlake.feed.archive import Archive
+
+        return Archive(self.table(table), as_table(into)).run(start=start)
+
+    def apply_feed(
+        self,
+        table: str | TableName,
+        into: str | TableName,
+        *,
+        stored_as: Literal[1, 2] = 1,
+        keys: Sequence[str] | None = None,
+    ) -> Batch:
+        """Brings a dimension up to date with a table's feed; see `feed/scd.py`.
+
+        Args:
+            table: whose feed.
+            into: the dimension; it is made by the first call.
+            stored_as: 1 keeps the latest row a key, 2 all of them with their periods.
+            keys: the key columns; by default the table's own.
+
+        Returns:
+            The versions that were new. Killed before its end, a call is made good by the next.
+        """
+        from mirrorlake.feed.changes import key_columns
+        from mirrorlake.feed.scd import apply_changes, feed_dimension
+
+        source, target = self.table(table), as_table(into)
+        cursor = source.cursor(f"dimension {target}")
+        batch = cursor.read()
+        if not batch.is_empty:
+            dimension = feed_dimension(key_columns(source, keys), stored_as)
+            apply_changes(batch.rows, self.storage.path(target.table_path), dimension)
+            cursor.commit(batch)
+        return batch
+
     def find(self, name: TableName) -> TableName | None:
         """The lake's own spelling of a table's name: exact, else the only one but for case."""
         tables = self.tables()
@@ -251,16 +315,25 @@ class Lake:
         """Runs a query over the lake's tables.
 
         Args:
-            query: tables go by `name`, `schema.name`, `name@v2`, or `name@20240428091500000`.
+            query: tables go by `name`, `schema.name`, `name@v2`, or `name@20240428091500000`; their
+                changes by `table_changes('name', start[, end])`, with versions or moments.
             frame: a model whose frame is read, instead of the newest versions.
 
         Raises:
             QueryError: Spark refused it.
             VersionError: a version or moment can't be read; with the range that can.
             FrameError: the frame does not hold, or lacks a table.
+            FeedError: `table_changes` asks for what the feed doesn't hold.
         """
+        from mirrorlake.feed.sql import resolve_feeds
         from mirrorlake.history.sql import run_query
         from mirrorlake.history.versions import check_when, is_enforced
+
+        def opened(name: TableName) -> LakeTable | None:
+            found = self.find(name)
+            return None if found is None else self.table(found)
+
+        query = resolve_feeds(query, opened)
 
         def path(name: TableName) -> str | None:
             found = self.find(name)

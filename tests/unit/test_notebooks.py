@@ -51,6 +51,7 @@ def test_there_are_notebooks() -> None:
     assert PATHS
     numbers = [path.stem[:2] for path in PATHS]
     assert all(number.isdecimal() for number in numbers)
+    assert all(re.fullmatch(r"\d\d_\w+", path.stem) for path in PATHS)
     assert len(set(numbers)) == len(numbers)
 
 

@@ -1,0 +1,231 @@
+"""Keeps a feed for good: an `availableNow` stream into a Delta table, to be run on a schedule.
+
+The feed itself lasts only as long as its files. Each run appends what is new, whole versions, every
+change once: the checkpoint and Delta's sink see to that. The archive itself says how far it has
+come, so a lost or broken checkpoint costs nothing, and an archive that was restored to an earlier
+version is filled up again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.delta_log import read_commit_info, read_snapshot
+from mirrorlake.errors import FeedError
+from mirrorlake.feed.changes import refusal
+from mirrorlake.feed.cursor import FORMAT, Lag, consumer_folder, lag_of, table_id
+from mirrorlake.feed.doctor import examine
+from mirrorlake.feed.enable import column_types, create_table
+from mirrorlake.feed.log import Timeline, moment_text, read_timeline
+from mirrorlake.feed.schema import RESERVED
+from mirrorlake.spark.messages import spark_message
+from mirrorlake.spark.sql import delta_name, literal, quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from mirrorlake.names import TableName
+    from mirrorlake.table import Table
+
+SOURCE_PROPERTY = "mirrorlake.archive.source"
+_ALL = str(2**31 - 1)  # files a micro-batch: all, so that no version is ever split
+
+
+@dataclass(frozen=True)
+class ArchiveReport:
+    """What a run did.
+
+    Attributes:
+        table: whose feed.
+        archive: the table it is kept in.
+        start: the first version that was new.
+        end: the last version that is archived now.
+        lag: how far the archive is behind after the run.
+        recovered: why the run could not go on from its checkpoint; empty if it could.
+    """
+
+    table: str
+    archive: str
+    start: int
+    end: int
+    lag: Lag
+    recovered: str = ""
+
+    def __repr__(self) -> str:
+        new = max(0, self.end - self.start + 1)
+        noun = "version" if new == 1 else "versions"
+        text = f"{self.table} → {self.archive}: {new} new {noun}, archived up to {self.end}"
+        return f"{text} ({self.recovered})" if self.recovered else text
+
+
+class Archive:
+    """A table's permanent history.
+
+    Args:
+        table: whose feed.
+        target: the archive's name; it is made by the first run.
+    """
+
+    def __init__(self, table: Table, target: TableName) -> None:
+        self.table = table
+        self.target = target
+        self._storage = table.storage
+        self._path = table.storage.path(target.table_path)
+        self._state = f"{consumer_folder(table.name)}/archive-{target}"
+
+    @property
+    def position(self) -> int:
+        """The last archived version that changed something; -1 if there is none."""
+        query = f"SELECT max({RESERVED[1]}) AS v FROM {delta_name(self._path)}"
+        (row,) = self._spark.sql(query).toArrow().to_pylist()
+        return -1 if row["v"] is None else int(row["v"])
+
+    @property
+    def _spark(self) -> SparkSession:
+        return self.table.spark
+
+    def run(
+        self, *, start: int | None = None, on_step: Callable[[str], None] = lambda _: None
+    ) -> ArchiveReport:
+        """Appends what is new; safe to be killed at any moment and run again.
+
+        Args:
+            start: the first version of a new archive. By default 0 if the feed holds everything
+                from there, else the newest version's rows as inserts, and then what changes.
+            on_step: hears of every finished step.
+
+        Raises:
+            FeedError: the feed no longer holds what follows, or the archive is another table's.
+        """
+        source = self.table
+        timeline = read_timeline(source.storage, source.name.table_path)
+        place = self._prepare()
+        on_step("prepared")
+        if place < 0:
+            place = self._begin(timeline, start)
+            on_step("begun")
+        first = place + 1
+        kept = self._load()
+        recovered = self._why_not_go_on(kept)
+        fresh = kept is None or bool(recovered)
+        if kept is None or recovered:
+            kept = self._new_checkpoint(place + 1)
+            on_step("saved")
+        if place < timeline.latest:
+            try:
+                self._stream(kept, place, timeline)
+            except Exception as error:
+                if fresh:
+                    raise FeedError(
+                        f"The archive {self.target} of {source.name} stopped:"
+                        f" {spark_message(error)}",
+                        hint="run it again; `doctor` tells what stands in the way.",
+                    ) from error
+                # The checkpoint is broken or its schema outdated; the archive knows its place.
+                recovered = f"new checkpoint: {type(error).__name__}"
+                place = max(self.position, place)
+                kept = self._new_checkpoint(place + 1)
+                self._stream(kept, place, timeline)
+            on_step("streamed")
+        target = read_snapshot(self._storage, self.target.table_path)
+        assert target is not None
+        done = max(timeline.latest, place)
+        self._save(kept | {"target_version": target.version})
+        newest = read_timeline(source.storage, source.name.table_path)
+        lag = lag_of(newest, done)
+        return ArchiveReport(str(source.name), str(self.target), first, done, lag, recovered)
+
+    def _prepare(self) -> int:
+        """Makes the archive if there is none; its position."""
+        source = self.table
+        found = read_snapshot(self._storage, self.target.table_path)
+        if found is None:
+            columns = column_types(source.read().schema)
+            kinds = ("string", "bigint", "timestamp")
+            columns |= dict(zip(RESERVED, kinds, strict=True))
+            properties = {SOURCE_PROPERTY: table_id(source)}
+            name = delta_name(self._path)
+            create_table(self._spark, name, columns, feed=False, properties=properties)
+            return -1
+        if found.properties.get(SOURCE_PROPERTY) != table_id(source):
+            raise FeedError(
+                f"{self.target} is no archive of {source.name} as it is now.",
+                hint="choose another name for the archive.",
+            )
+        return self.position
+
+    def _begin(self, timeline: Timeline, start: int | None) -> int:
+        """Where a new archive begins; the version before it."""
+        source, latest = self.table, timeline.latest
+        if start is not None:
+            found = examine(source, timeline, min(start, latest), latest, files=False)
+            if found.blocking:
+                raise refusal(found)
+            return start - 1
+        if not examine(source, timeline, 0, latest, files=False).blocking:
+            return -1
+        moment = literal(moment_text(timeline.time(latest)) + "Z")
+        marks = ("'insert'", f"{latest}L", f"TIMESTAMP {moment}")
+        marked = [f"{value} AS {quote(n)}" for n, value in zip(RESERVED, marks, strict=True)]
+        rows = self._spark.sql(
+            f"SELECT *, {', '.join(marked)} FROM {source.sql_name} VERSION AS OF {latest}"
+        )
+        # One commit, so that a kill leaves all of the snapshot or nothing.
+        rows.write.format("delta").mode("append").save(self._path)
+        return latest
+
+    def _load(self) -> dict[str, Any] | None:
+        kept = self._storage.read_json(f"{self._state}.json")
+        known = isinstance(kept, dict) and kept.get("format") == FORMAT
+        return kept if known else None
+
+    def _save(self, kept: dict[str, Any]) -> None:
+        self._storage.write_json(f"{self._state}.json", {"format": FORMAT} | kept)
+
+    def _new_checkpoint(self, start: int) -> dict[str, Any]:
+        """A number that no run has used, and from where its stream starts."""
+        used = [int(name.rpartition("-")[2]) for name in self._storage.list(self._state).folders]
+        last = (self._load() or {}).get("checkpoint", 0)
+        kept = {"checkpoint": max([*used, last]) + 1, "start": start}
+        self._save(kept)
+        return kept
+
+    def _why_not_go_on(self, kept: dict[str, Any] | None) -> str:
+        """Why the checkpoint is not to be used; empty if it is, or if no run has ended yet."""
+        if kept is None or "target_version" not in kept:
+            return ""
+        if not self._storage.list(self._checkpoint(kept)).folders:
+            return "new checkpoint: the old one is gone"
+        target = read_snapshot(self._storage, self.target.table_path)
+        assert target is not None
+        for version in range(int(kept["target_version"]) + 1, target.version + 1):
+            info = read_commit_info(self._storage, self.target.table_path, version)
+            if info.get("operation") == "RESTORE":
+                return "new checkpoint: the archive was restored"
+        return ""
+
+    def _checkpoint(self, kept: dict[str, Any]) -> str:
+        return f"{self._state}/checkpoint-{kept['checkpoint']}"
+
+    def _stream(self, kept: dict[str, Any], place: int, timeline: Timeline) -> None:
+        source, latest = self.table, timeline.latest
+        if place >= latest:
+            return
+        found = examine(source, timeline, place + 1, latest, files=False)
+        if found.blocking:
+            raise refusal(found)
+        query = (
+            self._spark.readStream.format("delta")
+            .option("readChangeFeed", "true")
+            .option("startingVersion", kept["start"])  # a checkpoint wants the same each time
+            .option("maxFilesPerTrigger", _ALL)
+            .load(source.path)
+            .writeStream.format("delta")
+            .option("checkpointLocation", self._storage.path(self._checkpoint(kept)))
+            .option("mergeSchema", "true")
+            .trigger(availableNow=True)
+            .start(self._path)
+        )
+        query.awaitTermination()

@@ -1,0 +1,273 @@
+"""Reads the change feed: a range of versions or moments as a batch, or all that comes as a stream.
+
+A range is looked at before it is read, so that a refusal says which version is to blame and how to
+get past it. Both ends are included.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Literal
+from zoneinfo import ZoneInfo
+
+from mirrorlake.errors import FeedError, UsageError
+from mirrorlake.feed.doctor import Diagnosis, examine, span_text
+from mirrorlake.feed.gaps import ORIGIN, bridge
+from mirrorlake.feed.log import Timeline, moment_text, read_timeline
+from mirrorlake.feed.net import net_changes
+from mirrorlake.feed.schema import RESERVED, declared_keys
+from mirrorlake.spark.sql import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from mirrorlake.table import Table
+
+End = int | str | datetime
+Outside = Literal["error", "clip"]
+BEYOND_CONF = "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled"
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)?")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of versions, both ends included; empty if it starts after its end."""
+
+    start: int
+    end: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no version is in it."""
+        return self.start > self.end
+
+
+def read_changes(
+    table: Table,
+    start: End,
+    end: End | None = None,
+    *,
+    net: bool = False,
+    keys: Sequence[str] | None = None,
+    across_gaps: bool = False,
+    beyond_latest: Outside | None = None,
+    before_feed: Outside = "error",
+) -> DataFrame:
+    """The changes of a range of versions.
+
+    Args:
+        table: the table.
+        start: the first version, or a moment `yyyy-MM-dd[ HH:mm:ss[.SSS]]` in the session's time
+            zone: the first version from then on.
+        end: the last version, or a moment: the last version until then. By default the newest.
+        net: one outcome a key over the range instead of every change; see `net_changes`. It has
+            no origin.
+        keys: the key columns; by default the table's own, as its publisher declared them.
+        across_gaps: where the feed can't be read, compare versions instead; each row then names
+            its origin in `_change_origin`.
+        beyond_latest: `error` or `clip` ends beyond the latest version (a start beyond it gives no
+            rows); by default what Spark's `changeDataFeed.timestampOutOfRange.enabled` says.
+        before_feed: `error`, or `clip` to start where the feed that reaches the end starts.
+
+    Returns:
+        The table's columns, `_change_type` (insert, update_preimage, update_postimage, delete),
+        `_commit_version` and `_commit_timestamp`.
+
+    Raises:
+        FeedError: the feed doesn't hold all of the range; with what to do.
+        UsageError: an end that is no version and no moment, or a start after the end.
+    """
+    timeline = read_timeline(table.storage, table.name.table_path)
+    chosen = key_columns(table, keys) if net else ()
+    if across_gaps:
+        span = resolve_span(table.spark, timeline, start, end, beyond_latest)
+        found = examine(table, timeline, span.start, span.end, files=True)
+        if span.is_empty:
+            rows = nothing(table).selectExpr("*", f"CAST(NULL AS STRING) AS {ORIGIN}")
+        else:
+            rows = bridge(table, timeline, found)
+        return net_changes(rows.drop(ORIGIN), chosen) if net else rows
+    span = readable_span(table, timeline, start, end, beyond_latest, before_feed)
+    if span.is_empty:
+        rows = nothing(table)
+    else:
+        rows = read_feed(table.spark, table.path, span.start, span.end)
+    return net_changes(rows, chosen) if net else rows
+
+
+def readable_span(
+    table: Table,
+    timeline: Timeline,
+    start: End,
+    end: End | None,
+    beyond_latest: Outside | None = None,
+    before_feed: Outside = "error",
+) -> Span:
+    """The versions that two ends mean, all of which the feed holds.
+
+    Raises:
+        FeedError: it doesn't; with what to do.
+        UsageError: the ends make no sense.
+    """
+    span = resolve_span(table.spark, timeline, start, end, beyond_latest)
+    if span.is_empty:
+        return span
+    found = examine(table, timeline, span.start, span.end, files=False)
+    if not found.blocking:
+        return span
+    if before_feed == "clip" and found.readable and found.readable[-1][1] == span.end:
+        return Span(*found.readable[-1])
+    raise refusal(found)
+
+
+def read_feed(spark: SparkSession, path: str, start: int, end: int) -> DataFrame:
+    """Delta's own feed of a range that is known to be readable."""
+    reader = spark.read.format("delta").option("readChangeFeed", "true")
+    return reader.option("startingVersion", start).option("endingVersion", end).load(path)
+
+
+def key_columns(table: Table, keys: Sequence[str] | None) -> tuple[str, ...]:
+    """The columns that tell a table's rows apart.
+
+    Raises:
+        UsageError: none are given and none are declared, or one isn't in the table.
+    """
+    snapshot = table.snapshot()
+    chosen = declared_keys(snapshot.properties) if keys is None else tuple(keys)
+    if not chosen:
+        raise UsageError(
+            f"The table {table.name} declares no keys.", hint="say which columns they are: keys."
+        )
+    known = {name.lower(): name for name in snapshot.schema}
+    for key in chosen:
+        if key.lower() not in known:
+            raise UsageError(f"The table {table.name} has no column {key}.", column=key)
+    return tuple(known[key.lower()] for key in chosen)
+
+
+def resolve_span(
+    spark: SparkSession,
+    timeline: Timeline,
+    start: End,
+    end: End | None,
+    beyond_latest: Outside | None = None,
+) -> Span:
+    """The versions that two ends mean.
+
+    Raises:
+        FeedError: an end beyond the latest version, unless that is clipped.
+        UsageError: an end that is no version and no moment, or a start after the end.
+    """
+    if beyond_latest is None:
+        setting = spark.conf.get(BEYOND_CONF, "false") or "false"
+        beyond_latest = "clip" if setting.lower() == "true" else "error"
+    first, first_given = _resolve(spark, timeline, start, is_start=True)
+    last, last_given = (
+        (timeline.latest, "") if end is None else _resolve(spark, timeline, end, is_start=False)
+    )
+    for version, given in ((first, first_given), (last, last_given)):
+        if version > timeline.latest and beyond_latest == "error":
+            newest = moment_text(timeline.times[-1])
+            raise FeedError(
+                f"{given} is beyond the latest version, {timeline.latest} of {newest}.",
+                hint=f"stay within it, or SET {BEYOND_CONF} = true (--beyond clip) to get no rows"
+                " for such a start, and all up to the latest for such an end.",
+            )
+    by_moments = "moment" in first_given + last_given  # no commit between two moments is no error
+    if last < first <= timeline.latest and not by_moments:
+        raise UsageError(
+            f"The range starts at version {first}, after its end {last}.", hint="swap the two."
+        )
+    return Span(first, min(last, timeline.latest))
+
+
+def _resolve(
+    spark: SparkSession, timeline: Timeline, given: End, *, is_start: bool
+) -> tuple[int, str]:
+    if isinstance(given, str) and re.fullmatch(r"-?\d{1,18}", given):
+        given = int(given)
+    if isinstance(given, int):
+        if given < 0:
+            raise UsageError(f"{given} is no version.", hint="versions start at 0.")
+        return given, f"Version {given}"
+    moment = parse_moment(spark, given)
+    said = f"The moment {given}"
+    beyond = moment > timeline.times[-1]
+    if is_start:
+        return timeline.at_or_after(moment), said
+    version = timeline.at_or_before(moment)
+    if version < timeline.versions[0]:
+        raise FeedError(
+            f"{said} is before the oldest version, {timeline.versions[0]} of"
+            f" {moment_text(timeline.times[0])}.",
+            hint="choose a later end.",
+        )
+    return (timeline.latest + 1 if beyond else version), said
+
+
+def parse_moment(spark: SparkSession, given: str | datetime) -> int:
+    """A moment in milliseconds since 1970; without a zone it is in the session's.
+
+    Raises:
+        UsageError: it is no moment.
+    """
+    if isinstance(given, datetime):
+        moment = given
+    else:
+        text = given.strip()
+        try:
+            if not _MOMENT.fullmatch(text):
+                raise ValueError(text)  # ISO forms that Spark would not read
+            moment = datetime.fromisoformat(_padded(text))
+        except ValueError as error:
+            raise UsageError(
+                f"{given!r} is no version and no moment.",
+                hint="write a number, or yyyy-MM-dd[ HH:mm:ss[.SSS]].",
+            ) from error
+    if moment.tzinfo is None:
+        zone = spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
+        moment = moment.replace(tzinfo=timezone.utc if zone == "UTC" else ZoneInfo(zone))
+    return int((moment - datetime.fromtimestamp(0, timezone.utc)).total_seconds() * 1000 + 1e-6)
+
+
+def _padded(text: str) -> str:
+    """Python 3.10 reads only fractions of 3 or 6 digits, zones with a colon, and no Z."""
+    text = re.sub(r"\.(\d+)", lambda match: f".{match[1]:0<6}", text.replace("Z", "+00:00"))
+    return re.sub(r"([+-]\d\d)(\d\d)$", r"\1:\2", text) if ":" in text else text
+
+
+def nothing(table: Table) -> DataFrame:
+    """No rows, with the feed's columns."""
+    nothing = table.read().limit(0)
+    return nothing.selectExpr(
+        "*",
+        f"CAST(NULL AS STRING) AS {quote(RESERVED[0])}",
+        f"CAST(NULL AS BIGINT) AS {quote(RESERVED[1])}",
+        f"CAST(NULL AS TIMESTAMP) AS {quote(RESERVED[2])}",
+    )
+
+
+def refusal(found: Diagnosis) -> FeedError:
+    """Why a range can't be read."""
+    first = found.blocking[0]
+    ranges = ", ".join(span_text(span) for span in found.readable) or "none"
+    more = f" (and {len(found.blocking) - 1} more findings)" if len(found.blocking) > 1 else ""
+    return FeedError(
+        f"The feed of {found.table} can't be read from version {found.start} to {found.end}:"
+        f" {first.message}{more}",
+        hint=f"{first.fix.rstrip('.')}. Readable: {ranges}. `doctor` tells all.",
+        column=first.column,
+    )
+
+
+def in_order(changes: DataFrame, keys: Sequence[str] = ()) -> DataFrame:
+    """The changes by version, then key; each old row before its new one."""
+    from pyspark.sql import functions as F
+
+    kinds = ("delete", "update_preimage", "update_postimage", "insert")
+    kind = F.array_position(F.array(*map(F.lit, kinds)), F.col(RESERVED[0]))
+    return changes.orderBy(RESERVED[1], *[F.col(quote(key)) for key in keys], kind)

@@ -1,0 +1,411 @@
+"""What stands in the way of reading a range of the feed, and how to get past it.
+
+Only the log is read, and, where asked for, whether the files are there. Each rule has a test that
+reads what the doctor says can be read, and fails to read what it says cannot.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from mirrorlake.feed.log import State, Timeline, read_states, read_timeline
+from mirrorlake.feed.schema import Break, find_breaks, reserved_columns
+from mirrorlake.storage import Storage
+from mirrorlake.tabular import Shown, html_table
+
+if TYPE_CHECKING:
+    from mirrorlake.table import Table
+
+RETENTION_CONF = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+UNSAFE_CONF = (
+    "spark.databricks.delta.changeDataFeed.unsafeBatchReadOnIncompatibleSchemaChanges.enabled"
+)
+_RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
+_UNITS = {"week": 604_800_000, "day": 86_400_000, "hour": 3_600_000, "minute": 60_000}
+_UNITS |= {"second": 1000, "millisecond": 1, "microsecond": 0}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to know before a read.
+
+    Attributes:
+        rule: what kind of thing it is.
+        file: the file concerned, relative to the table.
+        blocks: whether it stands in the way of reading the range.
+        versions: first and last version concerned.
+    """
+
+    rule: str
+    table: str
+    message: str
+    fix: str
+    versions: tuple[int, int]
+    file: str | None = None
+    row: int | None = None
+    column: str | None = None
+    blocks: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """The finding as the commands' `--json` shows it."""
+        names = ("rule", "table", "file", "row", "column", "message", "fix")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a range's feed is like.
+
+    Attributes:
+        table: which table.
+        start: the range's first version.
+        end: its last version.
+        findings: ordered by version.
+        readable: the longest parts of the range that a read can take, ascending.
+    """
+
+    table: str
+    start: int
+    end: int
+    findings: tuple[Finding, ...]
+    readable: tuple[tuple[int, int], ...]
+
+    @property
+    def blocking(self) -> tuple[Finding, ...]:
+        """The findings that stand in the way of reading the whole range."""
+        return tuple(finding for finding in self.findings if finding.blocks)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `--json` prints."""
+        return {"findings": [finding.as_dict() for finding in self.findings]}
+
+    def shown(self) -> Shown:
+        """One row a finding."""
+        rows = tuple((f.rule, span_text(f.versions), f.message, f.fix) for f in self.findings)
+        return Shown(("rule", "versions", "what", "fix"), rows)
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.table}, versions {self.start} to {self.end}: {len(self.findings)} findings,"
+            f" {len(self.blocking)} in the way"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table(self.shown())
+
+
+def span_text(span: tuple[int, int], noun: str = "") -> str:
+    """`3` or `3 to 7`; with a noun `version 3` or `versions 3 to 7`."""
+    if span[0] == span[1]:
+        return f"{noun} {span[0]}".strip()
+    return f"{noun}s {span[0]} to {span[1]}" if noun else f"{span[0]} to {span[1]}"
+
+
+def diagnose(table: Table, start: int | None = None, end: int | None = None) -> Diagnosis:
+    """Looks at everything that could keep a range from being read, the files included.
+
+    Args:
+        table: the table.
+        start: the first version; by default the oldest there ever was.
+        end: the last version; by default the newest.
+    """
+    timeline = read_timeline(table.storage, table.name.table_path)
+    end = timeline.latest if end is None else min(end, timeline.latest)
+    first = 0 if start is None else start
+    return examine(table, timeline, first, end, files=True)
+
+
+def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bool) -> Diagnosis:
+    """Looks at a range.
+
+    Args:
+        table: the table.
+        timeline: its versions.
+        start: the first version, not after `end`.
+        end: the last version, not after the latest.
+        files: look also whether the files are there; as many requests as there are files.
+    """
+    name = str(table.name)
+    findings: list[Finding] = []
+    if start < timeline.first:
+        last = min(end, timeline.first - 1)
+        findings.append(
+            Finding(
+                "log-lost",
+                name,
+                f"The log no longer holds {span_text((start, last), 'version')}.",
+                f"start at version {timeline.first}; delta.logRetentionDuration says how long"
+                " versions are kept.",
+                (start, last),
+            )
+        )
+    begin = max(start, timeline.first)
+    if begin > end:
+        return Diagnosis(name, start, end, tuple(findings), ())
+    # Which columns a range is read with: its end's if columns are mapped, else the latest's.
+    path = table.name.table_path
+    states = list(read_states(table.storage, path, begin, end, files=files))
+    (latest,) = read_states(table.storage, path, timeline.latest, timeline.latest)
+    bad: set[int] = set()
+    spans = [
+        *_feed_off(name, states),
+        *_retention(table, timeline, states, latest),
+        *(_missing_files(table, states) if files else ()),
+    ]
+    if not latest.is_mapped:
+        spans += _unlike_latest(name, states, latest)
+    for finding in spans:
+        findings.append(finding)
+        bad.update(range(finding.versions[0], finding.versions[1] + 1))
+    if latest.is_mapped:
+        findings += _breaks_between(name, states)
+    findings += [*_reserved(name, states[-1]), *_notes(name, states)]
+    readable = tuple(_readable(states, bad, mapped=latest.is_mapped))
+    findings.sort(key=lambda finding: (finding.versions, not finding.blocks))
+    findings += [_advice(name, span) for span in readable if span != (start, end)]
+    return Diagnosis(name, start, end, tuple(findings), readable)
+
+
+def _log_file(version: int) -> str:
+    return f"_delta_log/{version:020d}.json"
+
+
+def _runs(versions: Iterable[int]) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    for version in versions:
+        if runs and runs[-1][1] == version - 1:
+            runs[-1] = (runs[-1][0], version)
+        else:
+            runs.append((version, version))
+    return runs
+
+
+def _feed_off(name: str, states: list[State]) -> list[Finding]:
+    return [
+        Finding(
+            "feed-off",
+            name,
+            f"The change feed was not enabled in {span_text((a, b), 'version')};"
+            " changes are recorded only from enabling on.",
+            f"start at version {b + 1}"
+            if b < states[-1].version
+            else "enable it: table.enable_feed(); or bridge the gap: --across-gaps.",
+            (a, b),
+            _log_file(a),
+        )
+        for a, b in _runs(state.version for state in states if not state.has_feed)
+    ]
+
+
+def _retention(
+    table: Table, timeline: Timeline, states: list[State], latest: State
+) -> list[Finding]:
+    if (table.spark.conf.get(RETENTION_CONF, "true") or "").lower() == "false":
+        return []
+    kept = latest.properties.get(_RETENTION_PROPERTY, "interval 1 week")
+    oldest = time.time_ns() // 1_000_000 - interval_milliseconds(kept)
+    old = [s.version for s in states if timeline.time(s.version) < oldest]
+    return [
+        Finding(
+            "retention",
+            str(table.name),
+            f"{span_text((a, b), 'Version')} {'are' if b > a else 'is'} older than"
+            f" {_RETENTION_PROPERTY} ({kept}); Delta refuses to read them even where the files"
+            " are still there.",
+            f"SET {RETENTION_CONF} = false for this read, and set a longer {_RETENTION_PROPERTY}"
+            " so that no VACUUM takes the files.",
+            (a, b),
+            _log_file(a),
+        )
+        for a, b in _runs(version for version in old if version != timeline.latest)
+    ]
+
+
+def _missing_files(table: Table, states: list[State]) -> list[Finding]:
+    findings = []
+    for state in states:
+        missing = [p for p in state.commit.files if not file_exists(table, p)]
+        if missing:
+            findings.append(
+                Finding(
+                    "missing-file",
+                    str(table.name),
+                    f"Version {state.version} is read from {len(state.commit.files)} files, of"
+                    f" which {len(missing)} are gone: a VACUUM has removed them.",
+                    f"start after version {state.version}, or bridge it: --across-gaps.",
+                    (state.version, state.version),
+                    unquote(missing[0]),
+                )
+            )
+    return findings
+
+
+def file_exists(table: Table, path: str) -> bool:
+    """Whether a file is there that a log names, relative to the table or as a full URI."""
+    decoded = unquote(path)
+    if "://" not in path and not path.startswith("file:/") and not os.path.isabs(decoded):
+        return table.storage.exists(f"{table.name.table_path}/{decoded}")
+    # A shallow clone names the files of its source in full.
+    folder, _, file = path.rpartition("/")
+    if path.startswith("file:/"):
+        folder = unquote(urlsplit(folder).path)
+    return Storage(folder).exists(unquote(file))
+
+
+def _unlike_latest(name: str, states: list[State], latest: State) -> list[Finding]:
+    """Without column mapping every version is read with the latest columns."""
+    found: dict[int, list[Break]] = {}
+    for state in states:
+        if breaks := find_breaks(state.fields, latest.fields):
+            found[state.version] = breaks
+    return [
+        Finding(
+            "schema",
+            name,
+            f"After version {b} the table {_said(found[b])}. A feed is read with the latest"
+            f" columns, which {span_text((a, b), 'version')} {'do' if b > a else 'does'} not fit.",
+            f"start at version {b + 1}, or SET {UNSAFE_CONF} = true if the old values fit the new"
+            " columns, or bridge them: --across-gaps.",
+            (a, b),
+            _log_file(b + 1),
+            column=found[b][0].column,
+        )
+        for a, b in _runs(found)
+    ]
+
+
+def _breaks_between(name: str, states: list[State]) -> list[Finding]:
+    """With column mapping a range is read with its end's columns."""
+    findings = []
+    for before, after in pairwise(states):
+        if breaks := find_breaks(before.fields, after.fields):
+            version = after.version
+            findings.append(
+                Finding(
+                    "schema",
+                    name,
+                    f"Version {version} {_said(breaks)}. No range can be read across it.",
+                    f"read up to version {version - 1}, then from version {version} on; or bridge"
+                    " it: --across-gaps.",
+                    (version, version),
+                    _log_file(version),
+                    column=breaks[0].column,
+                )
+            )
+    return findings
+
+
+def _said(breaks: list[Break]) -> str:
+    return " and ".join(found.text for found in breaks)
+
+
+def _reserved(name: str, state: State) -> list[Finding]:
+    return [
+        Finding(
+            "reserved-column",
+            name,
+            f"The column {column} is named like one of the feed's own.",
+            "rename it: table.enable_feed(rename_reserved=True).",
+            (state.version, state.version),
+            _log_file(state.version),
+            column=column,
+        )
+        for column in reserved_columns(state.fields)
+    ]
+
+
+def _notes(name: str, states: list[State]) -> list[Finding]:
+    """What does not stand in the way, but surprises people who read raw feeds."""
+    findings = []
+
+    def note(rule: str, version: int, message: str, fix: str) -> None:
+        span = (version, version)
+        findings.append(
+            Finding(rule, name, message, fix, span, _log_file(version), None, None, False)
+        )
+
+    for before, state in zip([None, *states], states, strict=False):
+        version, commit = state.version, state.commit
+        mode = str(commit.parameters.get("mode", "")).lower()
+        if commit.operation == "RESTORE":
+            note(
+                "restore",
+                version,
+                f"Version {version} is a RESTORE to {commit.parameters.get('version') or 'a time'}:"
+                " rows that it leaves as they were may show up as deleted and inserted.",
+                "read it with --net: what is the same before and after is gone.",
+            )
+        elif commit.operation == "CLONE":
+            note(
+                "clone",
+                version,
+                f"Version {version} is a clone: its feed starts with all rows as inserts, and what"
+                " happened in the source is in the source's feed.",
+                "read the source's own feed for what was before.",
+            )
+        elif mode == "overwrite" or commit.operation.startswith(("REPLACE", "CREATE OR REPLACE")):
+            note(
+                "overwrite",
+                version,
+                f"Version {version} overwrites rows: those that stay the same show up as deleted"
+                " and inserted.",
+                "read it with --net: what is the same before and after is gone.",
+            )
+        if before is not None and _life(before) != _life(state):
+            note(
+                "recreated",
+                version,
+                f"With version {version} the table is another one of the same name.",
+                "read up to it and from it on separately.",
+            )
+    return findings
+
+
+def _life(state: State) -> tuple[str, str | None]:
+    return state.metadata["id"], state.properties.get("mirrorlake.incarnation")
+
+
+def _readable(states: list[State], bad: set[int], *, mapped: bool) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    previous: State | None = None
+    for state in states:
+        if state.version in bad:
+            previous = None
+            continue
+        broken = mapped and previous is not None and find_breaks(previous.fields, state.fields)
+        if previous is None or broken:
+            spans.append((state.version, state.version))
+        else:
+            spans[-1] = (spans[-1][0], state.version)
+        previous = state
+    return spans
+
+
+def _advice(name: str, span: tuple[int, int]) -> Finding:
+    a, b = span
+    return Finding(
+        "readable",
+        name,
+        f"{span_text(span, 'Version')} can be read.",
+        f"--from {a} --to {b}",
+        span,
+        blocks=False,
+    )
+
+
+def interval_milliseconds(text: str) -> int:
+    """How long an interval is, as table properties write it: `interval 1 week`, `2 days 3 hours`.
+
+    Example:
+        >>> interval_milliseconds("interval 1 week") == 7 * 24 * 3600 * 1000
+        True
+    """
+    found = re.findall(r"(-?\d+)\s+([a-z]+?)s?\b", text.lower())
+    return sum(int(number) * _UNITS.get(unit, 0) for number, unit in found)

@@ -1,0 +1,131 @@
+"""Switches the change feed on: for a table, for a new one, for all to come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from mirrorlake.errors import FeedError, UsageError
+from mirrorlake.feed.schema import KEYS_PROPERTY, RESERVED
+from mirrorlake.spark.sql import literal, quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+    from mirrorlake.table import Table
+
+FEED_PROPERTY = "delta.enableChangeDataFeed"
+DEFAULT_CONF = "spark.databricks.delta.properties.defaults.enableChangeDataFeed"
+
+
+def enable_feed(table: Table, *, rename_reserved: bool = False) -> int:
+    """Switches the feed of an existing table on; nothing happens if it is on.
+
+    Args:
+        table: the table.
+        rename_reserved: rename columns that are named like the feed's own, `_change_type` to
+            `change_type` for example. That needs column mapping, which some readers lack.
+
+    Returns:
+        The first version whose changes are recorded.
+
+    Raises:
+        FeedError: columns are named like the feed's own.
+    """
+    snapshot = table.snapshot()
+    reserved = [name for name in snapshot.schema if name.lower() in RESERVED]
+    if reserved and not rename_reserved:
+        raise _clash(str(table.name), reserved)
+    if reserved:
+        table.spark.sql(
+            f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES (delta.columnMapping.mode = 'name')"
+        )
+        taken = {name.lower() for name in snapshot.schema}
+        for name in reserved:
+            new = name.lstrip("_")
+            while new.lower() in taken:
+                new += "_"
+            taken.add(new.lower())
+            table.spark.sql(
+                f"ALTER TABLE {table.sql_name} RENAME COLUMN {quote(name)} TO {quote(new)}"
+            )
+    elif snapshot.properties.get(FEED_PROPERTY) == "true":
+        return snapshot.version
+    table.spark.sql(f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES ({FEED_PROPERTY} = 'true')")
+    return table.snapshot().version
+
+
+def create_table(
+    spark: SparkSession,
+    sql_name: str,
+    columns: Mapping[str, str],
+    *,
+    keys: Sequence[str] = (),
+    feed: bool | None = True,
+    properties: Mapping[str, str] | None = None,
+) -> None:
+    """Makes an empty table; nothing happens if there is one.
+
+    Args:
+        spark: the session.
+        sql_name: the table's name in SQL.
+        columns: Spark's type by name.
+        keys: the columns that tell rows apart.
+        feed: whether changes are recorded from version 0 on; None leaves it to the session.
+        properties: further table properties.
+
+    Raises:
+        FeedError: a column is named like one of the feed's own.
+        UsageError: a key is no column.
+    """
+    reserved = [name for name in columns if name.lower() in RESERVED]
+    if feed and reserved:
+        raise _clash(sql_name, reserved)
+    if missing := [key for key in keys if key not in columns]:
+        raise UsageError(f"The key {missing[0]} is no column.", column=missing[0])
+    wanted = dict(properties or {})
+    if feed is not None:
+        wanted[FEED_PROPERTY] = str(feed).lower()
+    if keys:
+        wanted[KEYS_PROPERTY] = json.dumps(list(keys), ensure_ascii=False)
+    if any(char in " ,;{}()\n\t=" for name in columns for char in name):
+        wanted["delta.columnMapping.mode"] = "name"
+    listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in wanted.items())
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {sql_name}"
+        f" ({', '.join(f'{quote(name)} {kind}' for name, kind in columns.items())})"
+        f" USING delta{f' TBLPROPERTIES ({listed})' if listed else ''}"
+    )
+
+
+def column_types(schema: StructType) -> dict[str, str]:
+    """Columns as `create_table` takes them; names inside of structs are quoted too."""
+    return {field.name: _type_text(field.dataType) for field in schema.fields}
+
+
+def _type_text(kind: DataType) -> str:
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        inner = (f"{quote(field.name)}: {_type_text(field.dataType)}" for field in kind.fields)
+        return f"struct<{', '.join(inner)}>"
+    if isinstance(kind, ArrayType):
+        return f"array<{_type_text(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{_type_text(kind.keyType)}, {_type_text(kind.valueType)}>"
+    return kind.simpleString()
+
+
+def enable_for_new_tables(spark: SparkSession, *, enabled: bool = True) -> None:
+    """Makes the session switch the feed on (or no longer) for every table that it creates."""
+    spark.conf.set(DEFAULT_CONF, str(enabled).lower())
+
+
+def _clash(table: str, reserved: list[str]) -> FeedError:
+    return FeedError(
+        f"The table {table} has columns named like the feed's own: {', '.join(reserved)}.",
+        hint="rename them first, or let enable_feed(rename_reserved=True) do it.",
+        column=reserved[0],
+    )

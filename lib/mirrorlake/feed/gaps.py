@@ -1,0 +1,222 @@
+"""Reads a range across what the feed can't give, by comparing versions there.
+
+Every row names its origin: `feed`; `row ids` where two versions were compared by their rows'
+stable ids; `snapshots` where they were compared as bags of rows. A compared gap is one step: its
+rows carry the gap's last version, and what happened and was undone within it does not show.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.errors import FeedError
+from mirrorlake.feed.doctor import Diagnosis, file_exists, span_text
+from mirrorlake.feed.log import State, Timeline, read_states
+from mirrorlake.feed.net import net_changes
+from mirrorlake.feed.schema import RESERVED, declared_keys, physical_name
+from mirrorlake.spark.sql import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from mirrorlake.table import Table
+
+ORIGIN = "_change_origin"
+FEED, ROW_IDS, SNAPSHOTS = "feed", "row ids", "snapshots"
+_ROW_ID = "__mirrorlake_row_id"
+_ROW_VERSION = "__mirrorlake_row_version"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a range: read from the feed, or by comparing its ends."""
+
+    start: int
+    end: int
+    by_feed: bool
+
+
+def bridge(table: Table, timeline: Timeline, found: Diagnosis) -> DataFrame:
+    """The changes of a diagnosed range, gaps included, with the columns of its last version.
+
+    Args:
+        table: the table.
+        timeline: its versions.
+        found: what was found about the range, its files included.
+
+    Returns:
+        What `read_changes` returns, and the column `_change_origin`.
+
+    Raises:
+        FeedError: no version is readable on one side of a gap.
+    """
+    segments = plan_segments(found, lambda version: _is_whole(table, version))
+    first = max(found.start, timeline.first)
+    path = table.name.table_path
+    states = {s.version: s for s in read_states(table.storage, path, first, found.end)}
+    last = states[found.end]
+    parts = []
+    for segment in segments:
+        if segment.by_feed:
+            parts.append(_from_feed(table, segment, states[segment.end], last))
+        else:
+            parts.append(_compared(table, timeline, segment, states, last))
+    return reduce(lambda left, right: left.unionByName(right), parts)
+
+
+def plan_segments(found: Diagnosis, is_whole: Callable[[int], bool]) -> list[Segment]:
+    """Cuts a range into what the feed gives and the gaps between versions that can be read.
+
+    Args:
+        found: the range and its readable parts.
+        is_whole: whether a version's rows can still be read; asked as rarely as possible.
+
+    Raises:
+        FeedError: no version is readable on one side of a gap.
+    """
+    segments: list[Segment] = []
+    at = found.start
+    for start, end in [*found.readable, (found.end + 1, found.end)]:
+        if start > at:
+            low, high = at - 1, start - 1
+            while low >= 0 and not is_whole(low):
+                low -= 1
+                if low < found.start - 1:
+                    raise _lost(found, at, start - 1, "before")
+            while not is_whole(high):
+                high += 1
+                if high > found.end:
+                    raise _lost(found, at, start - 1, "after")
+            segments = [_cut(s, low) for s in segments if s.start <= low]
+            segments.append(Segment(low + 1, high, by_feed=False))
+            start = max(start, high + 1)
+        at = max(at, start)
+        if start <= end:
+            segments.append(Segment(start, end, by_feed=True))
+            at = end + 1
+    return segments
+
+
+def _cut(segment: Segment, last: int) -> Segment:
+    return Segment(segment.start, min(segment.end, last), segment.by_feed)
+
+
+def _lost(found: Diagnosis, start: int, end: int, side: str) -> FeedError:
+    return FeedError(
+        f"The changes of {found.table} in version {span_text((start, end))} are lost: the feed"
+        f" can't be read there, and no version {side} it in the range is whole.",
+        hint="read the ranges that `doctor` names one by one, or start with the newest version's"
+        " rows as inserts.",
+    )
+
+
+def _is_whole(table: Table, version: int) -> bool:
+    """Whether all files of a version are there, and Delta lets us read them."""
+    if version < 0:
+        return True
+    try:
+        files = _version(table, version).inputFiles()
+    except Exception:  # refused, or its log is gone: as good as lost
+        return False
+    return all(file_exists(table, file) for file in files)
+
+
+def _version(table: Table, version: int, more: str = "") -> DataFrame:
+    return table.spark.sql(f"SELECT *{more} FROM {table.sql_name} VERSION AS OF {int(version)}")
+
+
+def _from_feed(table: Table, segment: Segment, state: State, last: State) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    reader = table.spark.read.format("delta").option("readChangeFeed", "true")
+    feed = reader.option("startingVersion", segment.start).option("endingVersion", segment.end)
+    return _aligned(feed.load(table.path), state, last, RESERVED).withColumn(ORIGIN, F.lit(FEED))
+
+
+def _compared(
+    table: Table, timeline: Timeline, segment: Segment, states: dict[int, State], last: State
+) -> DataFrame:
+    """The difference of the versions before and at the end of a gap."""
+    from pyspark.sql import functions as F
+
+    after = states[segment.end]
+    before = states.get(segment.start - 1)
+    if before is None and segment.start > 0:
+        (before,) = read_states(
+            table.storage, table.name.table_path, segment.start - 1, segment.start - 1
+        )
+    inside = [s for v, s in states.items() if segment.start <= v <= segment.end]
+    tracked = before is not None and all(_is_tracked(s) for s in [before, *inside])
+    if tracked and before is not None:
+        rows = _by_row_ids(table, before, after, last)
+    else:
+        new = _aligned(_version(table, after.version), after, last).withColumn(
+            RESERVED[0], F.lit("insert")
+        )
+        rows = new
+        if before is not None:
+            old = _aligned(_version(table, before.version), before, last)
+            rows = new.unionByName(old.withColumn(RESERVED[0], F.lit("delete")))
+    moment = F.timestamp_millis(F.lit(timeline.time(segment.end)))
+    marked = rows.withColumns({RESERVED[1]: F.lit(segment.end).cast("bigint"), RESERVED[2]: moment})
+    if not tracked:
+        keys = [key for key in declared_keys(after.properties) if key in _names(last)]
+        marked = net_changes(marked, keys or _names(last))
+    return marked.withColumn(ORIGIN, F.lit(ROW_IDS if tracked else SNAPSHOTS))
+
+
+def _by_row_ids(table: Table, before: State, after: State, last: State) -> DataFrame:
+    """Rows are the same by their id; whether one changed is told by the version that wrote it."""
+    from pyspark.sql import functions as F
+
+    ids = f", _metadata.row_id AS {_ROW_ID}, _metadata.row_commit_version AS {_ROW_VERSION}"
+    more = (_ROW_ID, _ROW_VERSION)
+    old = _aligned(_version(table, before.version, ids), before, last, more).alias("old")
+    new = _aligned(_version(table, after.version, ids), after, last, more).alias("new")
+    both = old.join(new, F.col(f"old.{_ROW_ID}") == F.col(f"new.{_ROW_ID}"), "full").where(
+        ~F.col(f"old.{_ROW_VERSION}").eqNullSafe(F.col(f"new.{_ROW_VERSION}"))
+    )
+
+    def image(side: str, kind: Column) -> Column:
+        values = [F.col(f"{side}.{quote(name)}").alias(name) for name in _names(last)]
+        return F.struct(*values, kind.alias(RESERVED[0]))
+
+    was, is_now = F.col(f"old.{_ROW_ID}").isNotNull(), F.col(f"new.{_ROW_ID}").isNotNull()
+    gone = F.when(is_now, "update_preimage").otherwise("delete")
+    came = F.when(was, "update_postimage").otherwise("insert")
+    images = F.array_compact(
+        F.array(F.when(was, image("old", gone)), F.when(is_now, image("new", came)))
+    )
+    return both.select(F.explode(images).alias("image")).select("image.*")
+
+
+def _aligned(rows: DataFrame, state: State, last: State, more: Sequence[str] = ()) -> DataFrame:
+    """One version's rows with another version's columns, known by their physical names."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    found = {physical_name(field): field["name"] for field in state.fields}
+    types = {f.name: f.dataType for f in StructType.fromJson(_schema(last)).fields}
+    columns = []
+    for field in last.fields:
+        name = found.get(physical_name(field))
+        value = F.lit(None) if name is None else F.col(quote(name))
+        columns.append(value.cast(types[field["name"]]).alias(field["name"]))
+    return rows.select(*columns, *more)
+
+
+def _is_tracked(state: State) -> bool:
+    return state.properties.get("delta.enableRowTracking", "false").lower() == "true"
+
+
+def _schema(state: State) -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads(state.metadata["schemaString"])
+    return schema
+
+
+def _names(state: State) -> list[str]:
+    return [field["name"] for field in state.fields]

@@ -1,0 +1,82 @@
+"""Which changes of a schema the feed can't be read across.
+
+Columns are known by their physical name where the table maps columns, else by their name. Added
+columns are harmless; so is a column that becomes nullable.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+Field = dict[str, Any]
+_PHYSICAL = "delta.columnMapping.physicalName"
+KEYS_PROPERTY = "mirrorlake.keys"
+RESERVED = ("_change_type", "_commit_version", "_commit_timestamp")
+
+
+@dataclass(frozen=True)
+class Break:
+    """One change of a schema that the feed can't be read across."""
+
+    column: str
+    text: str
+
+
+def declared_keys(properties: dict[str, str]) -> tuple[str, ...]:
+    """The key columns that a table's properties declare."""
+    return tuple(json.loads(properties.get(KEYS_PROPERTY, "[]")))
+
+
+def reserved_columns(fields: list[Field]) -> list[str]:
+    """The columns that are named like one of the feed's own."""
+    return [field["name"] for field in fields if field["name"].lower() in RESERVED]
+
+
+def find_breaks(old: list[Field], new: list[Field], *, prefix: str = "") -> list[Break]:
+    """What keeps rows of an older schema from being read by a newer one.
+
+    Args:
+        old: the older columns, as Spark's JSON describes them.
+        new: the newer columns.
+        prefix: the struct's path, for columns inside of one.
+    """
+    by_name = {physical_name(field): field for field in new}
+    breaks: list[Break] = []
+    for field in old:
+        name = prefix + field["name"]
+        later = by_name.get(physical_name(field))
+        if later is None:
+            breaks.append(Break(name, f"drops column {name}"))
+            continue
+        if later["name"] != field["name"]:
+            breaks.append(Break(name, f"renames column {name} to {prefix}{later['name']}"))
+        if field["nullable"] and not later["nullable"]:
+            breaks.append(Break(name, f"makes column {name} NOT NULL"))
+        breaks += _type_breaks(name, field["type"], later["type"])
+    return breaks
+
+
+def _type_breaks(name: str, old: Any, new: Any) -> list[Break]:
+    if isinstance(old, dict) and isinstance(new, dict) and old["type"] == new["type"]:
+        if old["type"] == "struct":
+            return find_breaks(old["fields"], new["fields"], prefix=f"{name}.")
+        parts = ("elementType",) if old["type"] == "array" else ("keyType", "valueType")
+        return [b for part in parts for b in _type_breaks(f"{name}.{part}", old[part], new[part])]
+    if old == new:
+        return []
+    return [Break(name, f"changes column {name} from {type_text(old)} to {type_text(new)}")]
+
+
+def type_text(kind: Any) -> str:
+    """A type as people write it."""
+    if not isinstance(kind, dict):
+        return str(kind)
+    return str(kind["type"])
+
+
+def physical_name(field: Field) -> str:
+    """What tells a column from others in the files, whatever it is called."""
+    known = (field.get("metadata") or {}).get(_PHYSICAL)
+    return str(known) if known else str(field["name"]).lower()

@@ -1,0 +1,107 @@
+"""Slow, obvious references: net changes and dimensions as loops over changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+Row = tuple[Any, ...]
+
+
+def net_model(changes: list[tuple[int, str, Row]], keys: int) -> list[tuple[int, str, Row]]:
+    """What changes come to: `(version, kind, row)`, the key in a row's first `keys` values."""
+    before: dict[Row, Counter[Row]] = {}
+    after: dict[Row, Counter[Row]] = {}
+    last: dict[Row, int] = {}
+    goes = {"delete": 0, "update_preimage": 0, "update_postimage": 1, "insert": 1}
+    for version, kind, row in sorted(changes, key=lambda c: (c[0], goes[c[1]])):
+        key = row[:keys]
+        rows = after.setdefault(key, Counter())
+        was = before.setdefault(key, Counter())
+        last[key] = version
+        if goes[kind]:
+            rows[row] += 1
+        elif rows[row]:
+            rows[row] -= 1
+        else:
+            was[row] += 1  # it was there before the range
+    found: list[tuple[int, str, Row]] = []
+    for key, version in last.items():
+        gone, came = before[key] - after[key], after[key] - before[key]
+        update = gone.total() == came.total() == 1
+        names = ("update_preimage", "update_postimage") if update else ("delete", "insert")
+        for name, rows in zip(names, (gone, came), strict=True):
+            found += [(version, name, row) for row in rows.elements()]
+    return found
+
+
+@dataclass(frozen=True)
+class Event:
+    """A change of a dimension: `row` is None for a delete; `key` is None for a truncate."""
+
+    key: Row | None
+    sequence: int
+    row: Row | None
+
+
+def _by_key(events: list[Event]) -> dict[Row, list[Event]]:
+    found: dict[Row, dict[int, Event]] = {}
+    for event in events:
+        if event.key is not None:
+            found.setdefault(event.key, {})[event.sequence] = event
+    return {key: [one[s] for s in sorted(one)] for key, one in found.items()}
+
+
+def _filled(row: Row, before: Row | None, ignore_nulls: bool) -> Row:
+    if not ignore_nulls or before is None:
+        return row
+    return tuple(old if new is None else new for new, old in zip(row, before, strict=True))
+
+
+def type_1_model(events: list[Event], *, ignore_nulls: bool = False) -> dict[Row, Row]:
+    """The latest row of each key, all changes of all batches applied in their order."""
+    emptied = max((e.sequence for e in events if e.key is None), default=-1)
+    table: dict[Row, Row] = {}
+    for key, changes in _by_key(events).items():
+        for event in changes:
+            if event.sequence < emptied:
+                continue
+            if event.row is None:
+                table.pop(key, None)
+            else:
+                table[key] = _filled(event.row, table.get(key), ignore_nulls)
+    return table
+
+
+def type_2_model(
+    events: list[Event], *, ignore_nulls: bool = False, tracked: int | None = None
+) -> Counter[tuple[Any, ...]]:
+    """The periods of each key: key, row, start, end.
+
+    `tracked`: how many of a row's first values start a new period; by default all, always.
+    """
+    periods: list[list[Any]] = []
+    for key, changes in _by_key(events).items():
+        current: list[Any] | None = None
+        for event in changes:
+            if event.row is None:
+                if current is None:  # nothing to end: remembered as an empty period
+                    periods.append([key, None, event.sequence, event.sequence])
+                else:
+                    current[3] = event.sequence
+                current = None
+                continue
+            row = _filled(event.row, current[1] if current else None, ignore_nulls)
+            if (
+                current is not None
+                and tracked is not None
+                and current[1][:tracked] == row[:tracked]
+            ):
+                current[1] = row
+                continue
+            if current is not None:
+                current[3] = event.sequence
+            current = [key, row, event.sequence, None]
+            periods.append(current)
+    return Counter(tuple(period) for period in periods)

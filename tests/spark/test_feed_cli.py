@@ -1,0 +1,77 @@
+"""The commands `changes` and `doctor`, in this process for the session's sake."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from mirrorlake import Lake, cli
+from mirrorlake.feed.schema import RESERVED
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*arguments: str, status: int = 0) -> Any:
+        monkeypatch.setattr(sys, "argv", ["mirrorlake", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        assert (ended.value.code or 0) == status, (shown.out, shown.err)
+        return json.loads(shown.out) if "--json" in arguments and shown.out else shown
+
+    return call
+
+
+def test_changes_and_doctor(lake: Lake, run: Any) -> None:
+    publisher = lake.publisher("s.stock", keys=["id"])
+    publisher.write([{"id": 2, "v": "a"}, {"id": 1, "v": "b"}])
+    lake.mirror()
+    publisher.update([{"id": 2, "v": "c"}])
+    publisher.delete([{"id": 1}])
+    assert not lake.mirror().failed
+    root = lake.storage.root
+    table = lake.table("s.stock")
+    document = run("changes", root, "s.stock", "--from", "1", "--json")
+    assert document["columns"] == ["id", "v", *RESERVED]
+    rows = [(r["_commit_version"], r["_change_type"], r["id"]) for r in document["rows"]]
+    assert rows == [
+        (1, "insert", 1),
+        (1, "insert", 2),
+        (2, "delete", 1),
+        (2, "update_preimage", 2),
+        (2, "update_postimage", 2),
+    ]
+    assert document["rows"][0]["_commit_timestamp"].endswith("+00:00")
+    net = run("changes", root, "s.stock", "--from", "0", "--to", "2", "--net", "--json")["rows"]
+    assert [(r["id"], r["v"], r["_change_type"]) for r in net] == [(2, "c", "insert")]
+    moment = document["rows"][-1]["_commit_timestamp"].replace("T", " ")[:23]
+    later = run("changes", root, "s.stock", "--from", moment, "--json")["rows"]
+    assert {row["_commit_version"] for row in later} == {2}
+    assert "update_postimage" in run("changes", root, "s.stock", "--from", "2").out
+    assert (
+        run("changes", root, "s.stock", "--from", "9", "--beyond", "clip", "--json")["rows"] == []
+    )
+    assert (
+        "beyond the latest version" in run("changes", root, "s.stock", "--from", "9", status=1).err
+    )
+    assert "no moment" in run("changes", root, "s.stock", "--from", "noon", status=2).err
+    run("changes", root, "s.stock", status=2)
+    assert "no table" in run("changes", root, "nothing", "--from", "0", status=1).err
+    assert run("doctor", root, "s.stock", "--json") == {"findings": []}
+    lake.spark.sql(
+        f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES (delta.enableChangeDataFeed = false)"
+    )
+    found = run("doctor", root, "s.stock", "--json", status=1)["findings"]
+    assert [(f["rule"], f["table"]) for f in found] == [
+        ("feed-off", "s.stock"),
+        ("readable", "s.stock"),
+    ]
+    assert set(found[0]) == {"rule", "table", "file", "row", "column", "message", "fix"}
+    assert run("doctor", root, "s.stock", "--to", "2", "--json") == {"findings": []}
+    assert "feed-off" in run("doctor", root, "s.stock", status=1).out
+    assert "not enabled" in run("changes", root, "s.stock", "--from", "1", status=1).err
+    bridged = run("changes", root, "s.stock", "--from", "1", "--across-gaps", "--json")
+    assert {row["_change_origin"] for row in bridged["rows"]} == {"feed"}

@@ -1,0 +1,197 @@
+"""The doctor: what it says can be read is read, and what it says can't be read fails.
+
+One table after the other goes through every trouble; then all ranges of versions are tried.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorlake import Lake
+from mirrorlake.errors import FeedError
+from mirrorlake.feed.changes import read_feed
+from mirrorlake.feed.doctor import Diagnosis
+from mirrorlake.lake_table import LakeTable
+from mirrorlake.spark.sql import delta_name
+
+ON = "delta.enableChangeDataFeed = true"
+
+
+def make(lake: Lake, name: str, *statements: str) -> LakeTable:
+    """A table by statements in which `T` is its name."""
+    sql_name = delta_name(lake.storage.path(f"Tables/{name}"))
+    for statement in statements:
+        lake.spark.sql(statement.replace("{T}", sql_name))
+    return lake.table(name)
+
+
+def is_read(table: LakeTable, start: int, end: int) -> bool:
+    try:
+        read_feed(table.spark, table.path, start, end).collect()
+    except Exception:
+        return False
+    return True
+
+
+def check_every_range(table: LakeTable) -> Diagnosis:
+    """Compares prediction and truth for every range; the whole one's diagnosis."""
+    whole = table.diagnose()
+    for start in range(whole.start, whole.end + 1):
+        for end in range(start, whole.end + 1):
+            predicted = any(a <= start and end <= b for a, b in whole.readable)
+            assert is_read(table, start, end) == predicted, (start, end, whole.findings)
+            part = table.diagnose(start, end)
+            assert bool(part.blocking) != predicted, (start, end)
+    return whole
+
+
+def rules(diagnosis: Diagnosis) -> list[tuple[str, tuple[int, int], bool]]:
+    return [(f.rule, f.versions, f.blocks) for f in diagnosis.findings]
+
+
+@pytest.mark.promise("CF-18")
+def test_column_mapping(lake: Lake) -> None:
+    table = make(
+        lake,
+        "mapped",
+        "CREATE TABLE {T} (id INT NOT NULL, a STRING, s STRUCT<x: INT, y: INT>) USING delta"
+        f" TBLPROPERTIES ({ON}, delta.columnMapping.mode = 'name',"
+        " delta.enableTypeWidening = true)",
+        "INSERT INTO {T} VALUES (1, 'x', struct(1, 2))",  # 1
+        "ALTER TABLE {T} RENAME COLUMN a TO aa",  # 2
+        "ALTER TABLE {T} DROP COLUMN s.y",  # 3
+        "INSERT INTO {T} VALUES (2, 'y', struct(3))",  # 4
+        "ALTER TABLE {T} ALTER COLUMN id DROP NOT NULL",  # 5
+        "ALTER TABLE {T} ADD COLUMN late INT",  # 6
+        "ALTER TABLE {T} ALTER COLUMN id TYPE BIGINT",  # 7
+        "UPDATE {T} SET late = 5",  # 8
+    )
+    whole = check_every_range(table)
+    assert [r for r in rules(whole) if r[2]] == [
+        ("schema", (2, 2), True),
+        ("schema", (3, 3), True),
+        ("schema", (7, 7), True),
+    ]
+    assert whole.readable == ((0, 1), (2, 2), (3, 6), (7, 8))
+    with pytest.raises(FeedError, match=r"Version 2 renames column a to aa.*Readable: 1, 2"):
+        table.changes(1, 2)
+    with pytest.raises(FeedError, match="from integer to long"):
+        table.changes(6)
+    assert table.changes(1, 1).columns[:3] == ["id", "a", "s"]  # the columns of the range's end
+    assert table.changes(3, 6).columns[:4] == ["id", "aa", "s", "late"]
+
+
+def test_every_other_trouble_at_once(lake: Lake) -> None:
+    table = make(
+        lake,
+        "t",
+        "CREATE TABLE {T} (id INT, n INT) USING delta",
+        "INSERT INTO {T} VALUES (1, 1), (2, 2)",  # 1
+        f"ALTER TABLE {{T}} SET TBLPROPERTIES ({ON}, delta.enableTypeWidening = true)",  # 2
+        "INSERT INTO {T} VALUES (3, 3)",  # 3
+        "ALTER TABLE {T} ALTER COLUMN n TYPE BIGINT",  # 4
+        "UPDATE {T} SET n = 30 WHERE id = 3",  # 5
+        "UPDATE {T} SET n = 31 WHERE id = 3",  # 6
+        "INSERT OVERWRITE {T} SELECT * FROM {T}",  # 7
+        "RESTORE TABLE {T} TO VERSION AS OF 6",  # 8
+        "DELETE FROM {T} WHERE id = 1",  # 9
+    )
+    log = Path(table.path) / "_delta_log"
+    gone = (log / f"{5:020d}.json").read_text().split('"cdc":{"path":"')[1].split('"')[0]
+    (Path(table.path) / gone).unlink()
+    whole = check_every_range(table)
+    assert rules(whole) == [
+        ("feed-off", (0, 1), True),
+        ("schema", (0, 3), True),
+        ("missing-file", (5, 5), True),
+        ("overwrite", (7, 7), False),
+        ("restore", (8, 8), False),
+        ("readable", (4, 4), False),
+        ("readable", (6, 9), False),
+    ]
+    document = whole.as_dict()["findings"]
+    assert all(
+        list(finding) == ["rule", "table", "file", "row", "column", "message", "fix"]
+        for finding in document
+    )
+    assert document[2]["file"] == gone
+    assert document[1]["column"] == "n"
+    assert all(finding["fix"] for finding in document)
+    assert "9 findings" not in repr(whole)
+    assert "3 in the way" in repr(whole)
+    bridged = table.changes(0, across_gaps=True)
+    found = bridged.select("_commit_version", "_change_origin", "_change_type", "id", "n").collect()
+    origins = {(row[0], row[1]) for row in found}
+    assert origins == {(3, "snapshots"), (5, "snapshots"), *((v, "feed") for v in (6, 7, 8, 9))}
+    assert state_after(found) == {(2, 2): 1, (3, 31): 1}
+
+
+def state_after(found: list[Any]) -> dict[tuple[int, int], int]:
+    """The table that a feed's changes from its beginning on come to."""
+    rows: dict[tuple[int, int], int] = {}
+    for row in found:
+        sign = 1 if row._change_type in ("insert", "update_postimage") else -1
+        rows[row.id, row.n] = rows.get((row.id, row.n), 0) + sign
+    return {row: count for row, count in rows.items() if count}
+
+
+@pytest.mark.promise("CF-07")
+def test_a_vacuumed_feed_and_a_lost_log(lake: Lake) -> None:
+    table = make(
+        lake,
+        "v",
+        "CREATE TABLE {T} (id INT, v STRING) USING delta"
+        f" TBLPROPERTIES ({ON}, delta.checkpointInterval = 3)",
+        "INSERT INTO {T} VALUES (1, 'a'), (2, 'b')",
+        "UPDATE {T} SET v = 'c' WHERE id = 1",
+        "UPDATE {T} SET v = 'd' WHERE id = 1",
+    )
+    assert not table.diagnose().findings
+    assert repr(table.diagnose()) == "v, versions 0 to 3: 0 findings, 0 in the way"
+    lake.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    lake.spark.sql(f"VACUUM {table.sql_name} RETAIN 0 HOURS")
+    whole = check_every_range(table)
+    assert [r for r in rules(whole) if r[2]] == [("missing-file", (v, v), True) for v in (1, 2, 3)]
+    with pytest.raises(FeedError, match=r"version 2 to 3 are lost.*no version before"):
+        table.changes(2, across_gaps=True)
+    # From an empty table to the newest version is always possible.
+    for start in (0, 1):
+        rows = table.changes(start, across_gaps=True).collect()
+        assert {tuple(row)[:4] for row in rows} == {(1, "d", "insert", 3), (2, "b", "insert", 3)}
+    for version in range(3):
+        (Path(table.path) / "_delta_log" / f"{version:020d}.json").unlink()
+    with pytest.raises(FeedError, match="no longer holds version"):
+        table.changes(0)
+    with pytest.raises(FeedError, match=r"no longer holds versions 1 to 2.*start at version 3"):
+        table.stream_changes(1)
+    assert rules(table.diagnose())[0] == ("log-lost", (0, 2), True)
+
+
+def test_a_gap_is_bridged_by_row_ids_where_there_are_some(lake: Lake) -> None:
+    publisher = lake.publisher("ids", keys=["id"])
+    publisher.write([{"id": n, "v": "a"} for n in range(4)])
+    lake.mirror()  # 1
+    publisher.update([{"id": 1, "v": "b"}])
+    publisher.delete([{"id": 2}])
+    publisher.upsert([{"id": 9, "v": "n"}])
+    lake.mirror()  # 2, whose change files get lost
+    publisher.update([{"id": 1, "v": "c"}])
+    assert not lake.mirror().failed  # 3
+    table = lake.table("ids")
+    log = (Path(table.path) / "_delta_log" / f"{2:020d}.json").read_text()
+    for part in log.split('"cdc":{"path":"')[1:]:
+        (Path(table.path) / part.split('"')[0]).unlink()
+    found = table.changes(1, across_gaps=True)
+    columns = ["_commit_version", "_change_origin", "_change_type", "id", "v"]
+    assert sorted(tuple(row) for row in found.select(*columns).collect()) == [
+        *((1, "feed", "insert", n, "a") for n in range(4)),
+        (2, "row ids", "delete", 2, "a"),
+        (2, "row ids", "insert", 9, "n"),
+        (2, "row ids", "update_postimage", 1, "b"),
+        (2, "row ids", "update_preimage", 1, "a"),
+        (3, "feed", "update_postimage", 1, "c"),
+        (3, "feed", "update_preimage", 1, "b"),
+    ]

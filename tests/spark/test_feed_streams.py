@@ -1,0 +1,247 @@
+"""The feed as a stream, switched on in every way, and cursors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from mirrorlake import Lake
+from mirrorlake.errors import FeedError, InvalidNameError, UsageError
+from mirrorlake.feed.enable import enable_for_new_tables
+from mirrorlake.feed.schema import RESERVED
+from mirrorlake.lake_table import LakeTable
+from mirrorlake.spark.sql import delta_name
+
+Change = tuple[int, str, int]
+
+
+def drain(stream: DataFrame, checkpoint: Path) -> list[list[Change]]:
+    """What an availableNow run of a stream of (id, …) delivers, a list a micro-batch."""
+    batches: list[list[Change]] = []
+
+    def take(rows: DataFrame, _number: int) -> None:
+        found = rows.select("_commit_version", "_change_type", "id").collect()
+        batches.append(sorted(tuple(row) for row in found))
+
+    writer = stream.writeStream.option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).foreachBatch(take).start().awaitTermination()
+    return batches
+
+
+def flat(batches: list[list[Change]]) -> list[Change]:
+    return sorted(change for batch in batches for change in batch)
+
+
+@pytest.fixture
+def table(lake: Lake) -> LakeTable:
+    """0 creates, 1 and 2 insert two files each, 3 updates one row, 4 deletes one."""
+    made = lake.create_table("t", {"id": "INT", "v": "STRING"})
+    for version in (1, 2):
+        rows = lake.spark.range(version * 10, version * 10 + 4, 1, 2)
+        rows.selectExpr("int(id) AS id", "'a' AS v").write.format("delta").mode("append").save(
+            made.path
+        )
+    lake.spark.sql(f"UPDATE {made.sql_name} SET v = 'b' WHERE id = 10")
+    lake.spark.sql(f"DELETE FROM {made.sql_name} WHERE id = 11")
+    return made
+
+
+INSERTS = [(v, "insert", v * 10 + n) for v in (1, 2) for n in range(4)]
+CHANGES = [(3, "update_postimage", 10), (3, "update_preimage", 10), (4, "delete", 11)]
+
+
+@pytest.mark.promise("CF-04", "CF-05", "CF-06", "CF-13")
+def test_streams_from_the_snapshot_from_a_version_and_after_a_loss(
+    table: LakeTable, tmp_path: Path
+) -> None:
+    snapshot = sorted((4, "insert", n) for n in (10, 12, 13, 20, 21, 22, 23))
+    stream = table.stream_changes()
+    assert flat(drain(stream, tmp_path / "a")) == snapshot
+    assert flat(drain(table.stream_changes(3), tmp_path / "b")) == CHANGES
+    at = table.history().where("version = 4").selectExpr("CAST(timestamp AS STRING)").first()[0]
+    assert flat(drain(table.stream_changes(at), tmp_path / "c")) == CHANGES[2:]
+    # The target is complete up to the latest version and the checkpoint is lost.
+    assert flat(drain(table.stream_changes(5), tmp_path / "d")) == []
+    table.spark.sql(f"INSERT INTO {table.sql_name} VALUES (50, 'x')")
+    new = [(5, "insert", 50)]
+    # Data and changes are visible by the same commit.
+    assert table.changes(5).count() == table.as_of(version=5).where("id = 50").count() == 1
+    assert flat(drain(stream, tmp_path / "a")) == new
+    assert flat(drain(table.stream_changes(3), tmp_path / "b")) == new
+    assert flat(drain(table.stream_changes(5), tmp_path / "d")) == new
+    assert flat(drain(table.stream_changes(3), tmp_path / "e")) == CHANGES + new
+    bounded = flat(drain(table.stream_changes(1, 3), tmp_path / "f"))
+    assert bounded == INSERTS + CHANGES[:2]
+    with pytest.raises(UsageError, match="needs a start"):
+        table.stream_changes(end=3)
+    with pytest.raises(FeedError, match="beyond the latest version, 5"):
+        table.stream_changes(7)
+
+
+@pytest.mark.promise("CF-08")
+def test_limits_and_excluded_files(table: LakeTable, tmp_path: Path) -> None:
+    by_files = drain(table.stream_changes(1, max_files=2), tmp_path / "a")
+    assert flat(by_files) == INSERTS + CHANGES
+    assert [len(batch) for batch in by_files] == [4, 4, 3]
+    by_bytes = drain(table.stream_changes(1, max_bytes="1b"), tmp_path / "b")
+    assert flat(by_bytes) == INSERTS + CHANGES
+    assert len(by_bytes) > len(by_files)
+    kept = drain(table.stream_changes(1, exclude_regex="part-00001"), tmp_path / "c")
+    assert len(flat(kept)) < len(INSERTS + CHANGES)
+    assert {c for c in flat(kept) if c[0] > 2} == set(CHANGES)
+    # Without the guard this one leaves out every file of the table, change files included.
+    none = drain(table.stream_changes(1, exclude_regex="parquet$"), tmp_path / "d")
+    assert flat(none) == CHANGES[:2] + [c for c in flat(none) if c[0] == 4]
+    # A cursor's batches never split a version, whatever the limits.
+    for number, (limits, expected) in enumerate(
+        [
+            ({"max_files": 1}, [{1}, {2}, {3}, {4}]),
+            ({"max_bytes": 1}, [{1}, {2}, {3}, {4}]),
+            ({"max_files": 3, "max_bytes": 10**9}, [{1}, {2, 3}, {4}]),
+            ({"end": 3}, [{1, 2, 3}]),
+        ]
+    ):
+        seen: list[set[int]] = []
+        table.cursor(f"whole {number}", start=1).for_each(
+            lambda batch, seen=seen: seen.append({row[0] for row in versions(batch.rows)}),
+            **limits,
+        )
+        assert seen == expected
+
+
+def versions(rows: DataFrame) -> list[Any]:
+    return rows.select("_commit_version").distinct().collect()
+
+
+def test_a_cursor(table: LakeTable) -> None:
+    cursor = table.cursor("reports")
+    assert (cursor.position, cursor.lag.versions) == (-1, 5)
+    batch = cursor.read(end=2)
+    assert repr(batch) == "versions 0 to 2"
+    assert batch.rows.count() == 8
+    assert cursor.read(end=2).rows.count() == 8  # not committed: the same again
+    cursor.commit(batch)
+    assert (cursor.position, cursor.lag.versions) == (2, 2)
+    assert repr(cursor) == "reports: at version 2, 2 behind"
+    assert cursor.lag.seconds > 0
+    assert table.cursor("audit", start=4).read().rows.count() == 1
+    cursor.commit(cursor.read())
+    nothing = cursor.read()
+    assert (nothing.is_empty, repr(nothing), nothing.rows.count()) == (True, "nothing new", 0)
+    assert nothing.rows.columns == ["id", "v", *RESERVED]
+    assert cursor.lag.versions == cursor.lag.seconds == 0
+    table.spark.sql(f"RESTORE TABLE {table.sql_name} TO VERSION AS OF 3")
+    restored = cursor.read()
+    assert {(r.id, r._change_type) for r in restored.rows.collect()} >= {(11, "insert")}
+    cursor.commit(restored)
+    assert cursor.read().is_empty
+    with pytest.raises(InvalidNameError):
+        table.cursor("../x")
+
+
+def test_a_cursor_notices_that_its_table_was_made_again(lake: Lake) -> None:
+    import shutil
+
+    table = lake.create_table("t", {"id": "INT"})
+    cursor = table.cursor("c")
+    cursor.commit(cursor.read())
+    shutil.rmtree(table.path)
+    again = lake.create_table("t", {"id": "INT"})
+    with pytest.raises(FeedError, match="made again"):
+        again.cursor("c").read()
+    again.cursor("c").move(-1)
+    assert again.cursor("c").read().end == 0
+
+
+@pytest.mark.promise("CF-01", "CF-02", "CF-03")
+def test_switching_it_on(lake: Lake) -> None:
+    spark = lake.spark
+
+    def new(name: str, columns: str, properties: str = "") -> LakeTable:
+        path = delta_name(lake.storage.path(f"Tables/{name}"))
+        spark.sql(f"CREATE TABLE {path} ({columns}) USING delta {properties}")
+        return lake.table(name)
+
+    made = lake.create_table("new", {"the id": "INT", "v": "STRING"}, keys=["the id"])
+    assert (made.snapshot().properties["delta.enableChangeDataFeed"], made.keys) == (
+        "true",
+        ("the id",),
+    )
+    old = new("old", "id INT")
+    spark.sql(f"INSERT INTO {old.sql_name} VALUES (1)")
+    assert old.enable_feed() == 2
+    spark.sql(f"INSERT INTO {old.sql_name} VALUES (2)")
+    assert [row.id for row in old.changes(2).collect()] == [2]
+    with pytest.raises(FeedError, match=r"not enabled in version 1.*start at version 2"):
+        old.changes(1)
+    with pytest.raises(FeedError, match="not enabled"):
+        old.changes("2000-01-01")
+    with pytest.raises(FeedError, match="not enabled"):
+        old.stream_changes(0)
+    assert old.enable_feed() == 3  # nothing to do
+    lake.enable_feed_for_new_tables()
+    try:
+        assert new("later", "id INT").snapshot().properties["delta.enableChangeDataFeed"] == "true"
+    finally:
+        enable_for_new_tables(spark, enabled=False)
+    assert new("after", "id INT").snapshot().properties["delta.enableChangeDataFeed"] == "false"
+    with pytest.raises(FeedError, match=r"_change_type.*Hint: rename"):
+        lake.create_table("bad", {"_change_type": "STRING"})
+    clash = new("clash", "id INT, `_Commit_Version` BIGINT, commit_version INT")
+    with pytest.raises(FeedError, match=r"_Commit_Version.*rename"):
+        clash.enable_feed()
+    spark.sql(f"INSERT INTO {clash.sql_name} VALUES (1, 2, 3)")
+    version = clash.enable_feed(rename_reserved=True)
+    assert list(clash.snapshot().schema) == ["id", "Commit_Version_", "commit_version"]
+    assert tuple(clash.read().first()) == (1, 2, 3)
+    assert clash.changes(version).count() == 0
+
+
+@pytest.mark.promise("CF-17")
+def test_a_clone_has_a_feed_of_its_own(table: LakeTable, lake: Lake) -> None:
+    clone = delta_name(lake.storage.path("Tables/c"))
+    lake.spark.sql(f"CREATE TABLE {clone} SHALLOW CLONE {table.sql_name} VERSION AS OF 2")
+    lake.spark.sql(f"DELETE FROM {clone} WHERE id < 20")
+    found = lake.table("c").changes(0).selectExpr("_commit_version", "_change_type", "id").collect()
+    inserted = [(0, "insert", row[2]) for row in INSERTS]
+    gone = [(1, "delete", n) for n in range(10, 14)]
+    assert sorted(tuple(row) for row in found) == sorted(inserted + gone)
+    assert table.changes(0).count() == len(INSERTS + CHANGES)
+    notes = [(f.rule, f.blocks) for f in lake.table("c").diagnose().findings]
+    assert notes == [("clone", False)]
+
+
+@pytest.mark.promise("CF-14", "CF-15")
+def test_where_change_files_are_written_and_how_long_they_last(lake: Lake) -> None:
+    lake.spark.sql(
+        f"CREATE TABLE {delta_name(lake.storage.path('Tables/t'))} (id INT, part INT, v STRING)"
+        " USING delta PARTITIONED BY (part) TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+    )
+    table = lake.table("t")
+    folder = Path(table.path) / "_change_data"
+
+    def files() -> int:
+        return len(list(folder.rglob("*.parquet")))
+
+    lake.spark.sql(f"INSERT INTO {table.sql_name} SELECT id, id % 2, 'a' FROM range(8)")
+    lake.spark.sql(f"DELETE FROM {table.sql_name} WHERE part = 1")
+    assert files() == 0
+    assert table.changes(1).count() == 12
+    counts = []
+    for statement in (
+        "UPDATE {} SET v = 'b' WHERE id = 0",
+        "DELETE FROM {} WHERE id = 2",
+        "MERGE INTO {} t USING (SELECT 4 AS id) s ON t.id = s.id WHEN MATCHED THEN DELETE",
+    ):
+        lake.spark.sql(statement.format(table.sql_name))
+        counts.append(files())
+    assert 0 < counts[0] < counts[1] < counts[2]
+    lake.spark.sql(f"VACUUM {table.sql_name}")  # within the retention: all is kept
+    assert files() == counts[2]
+    lake.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    lake.spark.sql(f"VACUUM {table.sql_name} RETAIN 0 HOURS")
+    assert files() == 0
+    assert "missing-file" in {f.rule for f in table.diagnose().findings}

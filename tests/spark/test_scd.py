@@ -1,0 +1,217 @@
+"""Dimensions against their reference: any changes, in any order, in any batches, more than once.
+
+Many examples share one table, each under its own key prefix: a MERGE costs a second, a row nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+
+from feed_model import Event, Row, type_1_model, type_2_model
+from mirrorlake import Lake
+from mirrorlake.errors import UsageError
+from mirrorlake.feed.scd import Dimension, apply_changes, apply_snapshot, feed_dimension
+
+KEYS = ("example", "the key")
+SCHEMA = "example INT, `the key` STRING, v INT, `w.x` STRING, at BIGINT, op STRING"
+VALUES = st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from(["p", "q"]))
+CHANGE = st.tuples(
+    st.sampled_from([None, "a", "`b'"]), st.integers(1, 9), st.none() | VALUES, st.integers(0, 2)
+)
+EXAMPLES = st.lists(st.lists(CHANGE, max_size=9), min_size=50, max_size=50)
+
+
+def how(stored_as: Any, **more: Any) -> Dimension:
+    return Dimension(
+        KEYS, "at", stored_as, apply_as_deletes="op = 'D'", except_columns=("at", "op"), **more
+    )
+
+
+def to_batches(examples: list[list[Any]]) -> list[list[Event]]:
+    """Three batches; a key's changes have different sequences, some changes come twice."""
+    batches: list[list[Event]] = [[], [], []]
+    for number, example in enumerate(examples):
+        unique = {(key, at): (row, batch) for key, at, row, batch in example}
+        for place, ((key, at), (row, batch)) in enumerate(unique.items()):
+            event = Event((number, key), at, row)
+            batches[batch].append(event)
+            if place % 3 == 0:
+                batches[(batch + place) % 3].append(event)
+    return batches
+
+
+def as_rows(spark: SparkSession, events: list[Event]) -> DataFrame:
+    rows = [
+        (*(e.key or (None, None)), *(e.row or (None, None)), e.sequence, op_of(e)) for e in events
+    ]
+    return spark.createDataFrame(rows, SCHEMA)
+
+
+def op_of(event: Event) -> str:
+    return "T" if event.key is None else "D" if event.row is None else "U"
+
+
+def type_1(spark: SparkSession, path: str) -> dict[Row, Row]:
+    rows = spark.read.format("delta").load(path).collect()
+    found = {tuple(row)[:2]: tuple(row)[2:4] for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def type_2(spark: SparkSession, path: str) -> Counter[tuple[Any, ...]]:
+    rows = spark.read.format("delta").load(path).collect()
+    return Counter(
+        (tuple(r)[:2], None if r[4] == r[5] else tuple(r)[2:4], r[4], r[5]) for r in rows
+    )
+
+
+@pytest.mark.parametrize("ignore_nulls", [False, True])
+@pytest.mark.parametrize("stored_as", [1, 2])
+@settings(
+    max_examples=1,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+    phases=[
+        Phase.generate
+    ],  # a failing batch of examples says enough; shrinking takes Spark minutes
+)
+@given(examples=EXAMPLES)
+def test_any_batches_end_as_the_model_does(
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+    stored_as: Any,
+    ignore_nulls: bool,
+    examples: list[list[Any]],
+) -> None:
+    path = str(tmp_path_factory.mktemp("scd") / "a `table`")
+    dimension = how(stored_as, ignore_null_updates=ignore_nulls)
+    batches = to_batches(examples)
+    seen: list[Event] = []
+    for batch in [*batches, batches[1]]:  # one of them again
+        random.Random(len(seen)).shuffle(batch)
+        apply_changes(as_rows(spark, batch), path, dimension)
+        seen += batch
+        if stored_as == 1:
+            assert type_1(spark, path) == type_1_model(seen, ignore_nulls=ignore_nulls)
+        else:
+            assert type_2(spark, path) == type_2_model(seen, ignore_nulls=ignore_nulls)
+
+
+def events_of(text: str) -> list[Event]:
+    """`k5=1p` sets key k to (1, "p") at 5, `k7-` deletes it, `!8` empties the table."""
+    found = []
+    for word in text.split():
+        if word[0] == "!":
+            found.append(Event(None, int(word[1:]), None))
+            continue
+        at = int(word[1])
+        row = None if word[2] == "-" else (int(word[3]), word[4])
+        found.append(Event((0, word[0]), at, row))
+    return found
+
+
+def test_truncates_and_tracked_columns(spark: SparkSession, lake: Lake) -> None:
+    path = lake.storage.path("Tables/emptied")
+    emptied = how(1, apply_as_truncates="op = 'T'")
+    seen: list[Event] = []
+    for text in ("a1=1p b2=1p c9=1p", "!5 d6=1p a3=2p b7=2q", "d4=9q !2 a8=3p a6-"):
+        seen += events_of(text)
+        apply_changes(as_rows(spark, events_of(text)), path, emptied)
+        assert type_1(spark, path) == type_1_model(seen), text
+    path = lake.storage.path("Tables/tracked")
+    tracked = how(2, track_history=("v",))
+    seen = []
+    for text in ("a1=1p a2=1q b1=1p", "a3=1p b2=2p a4=2p", "b5- a6=2q b7=2p b8=2q", "a9=3q"):
+        seen += events_of(text)
+        apply_changes(as_rows(spark, events_of(text)), path, tracked)
+        found = type_2(spark, path)
+        assert found == type_2_model(seen, tracked=1), text
+
+
+def test_snapshots(spark: SparkSession, lake: Lake) -> None:
+    path = lake.storage.path("Tables/dim")
+    schema = "id INT, v STRING"
+    dimension = Dimension(("id",), "1", 2)
+    for at, rows in (
+        (1, [(1, "a"), (2, "b"), (None, "n")]),
+        (2, [(1, "a"), (2, "c"), (3, "d")]),
+        (2, [(1, "a"), (2, "c"), (3, "d")]),
+    ):
+        apply_snapshot(spark.createDataFrame(rows, schema), path, dimension, at)
+    found = {tuple(row) for row in lake.table("dim").read().collect()}
+    assert found == {
+        (1, "a", 1, None),
+        (2, "b", 1, 2),
+        (2, "c", 2, None),
+        (3, "d", 2, None),
+        (None, "n", 1, 2),
+    }
+
+
+@pytest.mark.promise("CF-19")
+def test_a_mirrored_tables_dimensions(lake: Lake, spark: SparkSession) -> None:
+    """Type 1 is the table itself; type 2 is the table at each of its versions."""
+    publisher = lake.publisher("stock", keys=["id"])
+    for step in (
+        [("write", [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])],
+        [("update", [{"id": 1, "v": "c"}]), ("delete", [{"id": 2}])],
+        [("upsert", [{"id": 2, "v": "d"}, {"id": 3, "v": None}])],
+    ):
+        for verb, rows in step:
+            getattr(publisher, verb)(rows)
+        assert not lake.mirror().failed
+        for stored_as in (1, 2):
+            report = lake.apply_feed("stock", into=f"dim{stored_as}", stored_as=stored_as)
+        assert report.is_empty is False
+    assert lake.apply_feed("stock", into="dim2", stored_as=2).is_empty
+    now = {tuple(row) for row in lake.table("stock").read().collect()}
+    assert {tuple(row)[:2] for row in lake.table("dim1").read().collect()} == now
+    periods = [tuple(row) for row in lake.table("dim2").read().collect()]
+    for version in range(1, 4):
+        then = {(i, v) for i, v, a, b in periods if a <= version and (b is None or version < b)}
+        assert then == {tuple(r) for r in lake.table("stock").as_of(version=version).collect()}
+    assert len(periods) == 5
+    # A stream applies the same changes by foreachBatch, killed and run again included.
+    path = lake.storage.path("Tables/streamed")
+    dimension = feed_dimension(["id"], 2)
+    for checkpoint in ("one", "two"):  # the second knows nothing of the first: all of it again
+        stream = lake.table("stock").stream_changes(0, max_files=1).writeStream
+        stream = stream.option("checkpointLocation", lake.storage.path(f"Files/cp/{checkpoint}"))
+        stream.foreachBatch(lambda rows, _: apply_changes(rows, path, dimension)).trigger(
+            availableNow=True
+        ).start().awaitTermination()
+        assert Counter(tuple(r) for r in lake.table("streamed").read().collect()) == Counter(
+            periods
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"keys": ()}, "needs keys"),
+        ({"stored_as": 3}, "no type 3"),
+        ({"track_history": ("v",)}, "no history"),
+        ({"stored_as": 2, "apply_as_truncates": "true"}, "can't be emptied"),
+        ({"keys": ("nope",)}, "no column nope"),
+        ({"columns": ("v",)}, "key id is left out"),
+        ({"except_columns": ("gone",)}, "no column gone"),
+    ],
+)
+def test_wrong_use(spark: SparkSession, arguments: dict[str, Any], says: str) -> None:
+    rows = spark.createDataFrame([(1, 2)], "id INT, v INT")
+    with pytest.raises(UsageError, match=says):
+        Dimension(**{"keys": ("id",), "sequence_by": "v", **arguments}).data_columns(rows)
+
+
+def test_a_change_without_sequence_is_refused(spark: SparkSession, lake: Lake) -> None:
+    rows = spark.createDataFrame([(1, None)], "id INT, v INT")
+    with pytest.raises(Exception, match="v is NULL in a change"):
+        apply_changes(rows, lake.storage.path("Tables/x"), Dimension(("id",), "v"))
