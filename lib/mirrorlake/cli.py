@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import sys
 
-from mirrorlake.commands import project, query, zone
+from mirrorlake.commands import layout, project, query, zone
 from mirrorlake.commands.base import app, err
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
 
-COMMANDS = (project, zone, query)  # importing a module registers its commands, in this order
+COMMANDS = (
+    project,
+    zone,
+    query,
+    layout,
+)  # importing a module registers its commands, in this order
 
 
 def main() -> None:

@@ -12,6 +12,8 @@ from mirrorlake.table import Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from mirrorlake.layout.analysis import Analysis
+
 
 class LakeTable(Table):
     """One Delta table of a lake, as `Lake.table` hands it out."""
@@ -39,3 +41,13 @@ class LakeTable(Table):
     def history(self) -> DataFrame:
         """One row a version, newest first, as `DESCRIBE HISTORY` has them."""
         return self.spark.sql(f"DESCRIBE HISTORY {self.sql_name}")
+
+    def analyze(
+        self, *, version: int | None = None, scan: bool = True, exact: bool = False
+    ) -> Analysis:
+        """What a version's files are like; see `layout.analysis.analyze_table`."""
+        from mirrorlake.layout.analysis import analyze_table
+
+        return analyze_table(
+            self.spark, self.storage, self.name, version=version, scan=scan, exact=exact
+        )
