@@ -86,3 +86,11 @@ class QueryError(MirrorlakeError):
 
 class NotebookError(MirrorlakeError):
     """A notebook of a plan failed."""
+
+
+class ConflictError(MirrorlakeError):
+    """Another writer changed the same files first."""
+
+
+class RewriteError(MirrorlakeError):
+    """A rewrite of files would not have kept every row, so nothing was committed."""

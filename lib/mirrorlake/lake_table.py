@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from mirrorlake.layout.analysis import Analysis
+    from mirrorlake.layout.vorder import VOrderReport
 
 
 class LakeTable(Table):
@@ -50,4 +52,14 @@ class LakeTable(Table):
 
         return analyze_table(
             self.spark, self.storage, self.name, version=version, scan=scan, exact=exact
+        )
+
+    def vorder(
+        self, *, apply: bool = False, sort_by: Sequence[str] = (), again: bool = False
+    ) -> VOrderReport:
+        """Orders the rows within files; a dry run unless told. See `layout.vorder.vorder_table`."""
+        from mirrorlake.layout.vorder import vorder_table
+
+        return vorder_table(
+            self.spark, self.storage, self.name, apply=apply, sort_by=sort_by, again=again
         )
