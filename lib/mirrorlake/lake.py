@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mirrorlake.lake_table import LakeTable
@@ -17,6 +18,8 @@ from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from mirrorlake.layout.write import WriteReport
 
 
 class Lake:
@@ -71,6 +74,7 @@ class Lake:
         *,
         options: MirrorOptions | None = None,
         on_step: StepListener = ignore,
+        vorder: bool = False,
     ) -> Report:
         """Runs one cycle of the mirror.
 
@@ -78,12 +82,34 @@ class Lake:
             table: only this one; by default all of the landing zone.
             options: bounds of the cycle.
             on_step: hears of every finished step of every table.
+            vorder: order the rows within the files that are not ordered yet, in a second commit
+                that changes no data.
 
         Returns:
             A line a table. A table that failed has its error there; the others went on.
         """
         engine = Engine(self.storage, lambda: self.spark, options, on_step)
-        return engine.run_cycle(None if table is None else _named(table))
+        report = engine.run_cycle(None if table is None else _named(table))
+        if vorder:
+            there = set(self.tables())
+            for line in report.tables:
+                if (name := TableName(line.schema, line.name)) in there:
+                    self.table(name).vorder(apply=True)
+        return report
+
+    def write(
+        self,
+        table: str | TableName,
+        rows: DataFrame,
+        *,
+        mode: str = "append",
+        sort_by: Sequence[str] = (),
+    ) -> WriteReport:
+        """Writes a DataFrame to a table, in V-Order; see `layout.write.write_table`."""
+        from mirrorlake.layout.write import write_table
+
+        name = _named(table)
+        return write_table(self.spark, self.storage, name, rows, mode=mode, sort_by=sort_by)
 
     def status(self) -> Report:
         """How each table stands, from a listing and the kept state; needs no Spark."""

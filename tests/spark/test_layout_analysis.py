@@ -241,7 +241,7 @@ def test_the_command_and_the_saved_tables(lake: Lake) -> None:
     document = json.loads(done.stdout)
     assert list(document) == [
         *("Summary", "Parquet Files", "Row Groups", "Column Chunks", "Columns", "File Sizes"),
-        *("Row Group Sizes", "Partitions", "Stale Files", "Change History", "Guardrails"),
+        *("Row Group Sizes", "Partitions", "Stale Files", "Change History", "Guardrails", "Advice"),
     ]
     for part in document.values():
         assert set(part) == {"columns", "rows"}

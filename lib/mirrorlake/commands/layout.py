@@ -1,4 +1,4 @@
-"""Commands on a table's files: analyze."""
+"""Commands on a table's files: analyze, vorder."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def analyze(
             for name, frame in analysis.tables.items()
             if name in wanted
         }
+        advice = analysis.advice()
     documents["Guardrails"] = _document(guardrails.shown())
+    documents["Advice"] = _document(advice.shown())
     if as_json:
         print_json(documents)
     else:
@@ -65,6 +67,27 @@ def analyze(
             _print(name, document)
     if sku is not None and guardrails.exceeded:
         raise typer.Exit(1)
+
+
+@app.command()
+def vorder(
+    root: RootArgument,
+    table: TableArgument,
+    apply: Annotated[bool, typer.Option("--apply", help="Commit; else a dry run.")] = False,
+    sort_by: Annotated[str, typer.Option(help="Columns to sort by first, by commas.")] = "",
+    again: Annotated[bool, typer.Option(help="Files that are ordered already, too.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Order the rows within a table's files, so that they get smaller and quicker to read."""
+    columns = [column.strip() for column in sort_by.split(",") if column.strip()]
+    with progress("ordering files …"):
+        report = open_lake(root).table(table).vorder(apply=apply, sort_by=columns, again=again)
+    if as_json:
+        print_json(_document(report.shown()))
+        return
+    out.print(repr(report), markup=False, highlight=False)
+    if report.outcomes and not apply:
+        out.print("A dry run: --apply commits it.")
 
 
 def _document(shown: Shown) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.layout import log_files, measures
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from mirrorlake.layout.advice import Advice
 
 DIAGNOSTICS = "diagnostics"
 
@@ -107,6 +111,21 @@ class Analysis:
         """
         now = measure([self.summary])
         return check_guardrails(now, after_optimize(self.facts, now), sku)
+
+    def chunks_needed(self, columns: Iterable[str]) -> DataFrame:
+        """The column chunks that a query over these columns has to read, and no others."""
+        from pyspark.sql import functions as F
+
+        wanted = list(columns)
+        top = F.col("Column Name").isin(wanted)
+        inner = [F.col("Column Name").startswith(f"{column}.") for column in wanted]
+        return self.tables["Column Chunks"].where(reduce(or_, inner, top))
+
+    def advice(self, *, used: list[str] | None = None) -> Advice:
+        """What could be better; see `layout.advice.advise`."""
+        from mirrorlake.layout.advice import advise
+
+        return advise(self, used=used)
 
     def release(self) -> None:
         """Frees what Spark keeps of the footers; the tables are read anew if asked for again."""

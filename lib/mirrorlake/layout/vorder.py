@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from mirrorlake.errors import UsageError
+from mirrorlake.delta_log import read_snapshot
+from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.layout.footers import Storages
 from mirrorlake.layout.log_files import parallelism
 from mirrorlake.layout.measures import MICROSOFT_TAG, OPEN_TAG
@@ -153,8 +154,12 @@ class _Job:
         self.path = storage.path(name.table_path)
         self.outcomes: tuple[Outcome, ...] = ()
         self._spark = spark
-        self._root, self._table_path = storage.root, name.table_path
+        self._storage, self._name = storage, name
         self._sort_by, self._again = sort_by, again
+        snapshot = read_snapshot(storage, name.table_path)
+        if snapshot is None:
+            raise TableNotFoundError(f"There is no table {name} in the lake.")
+        sort_prefix(snapshot.metadata, sort_by)  # before anything is read or written
 
     def choose(self, files: DataFrame, *, done: Iterable[str] = ()) -> DataFrame:
         """Files without any V-Order, the largest first; with `again` all but those just done."""
@@ -171,18 +176,16 @@ class _Job:
 
     def write(self, txn: DeltaTransaction, chosen: Sequence[Add]) -> Written:
         """Writes the files that get smaller; the others only get a tag."""
-        self.outcomes = self._run(txn.metadata(), chosen, tracked=txn.tracks_rows, write=True)
+        self.outcomes = self._order(txn, chosen, write=True)
         by_path = {add["path"]: add for add in chosen}
         replaced, adds, kept = [], [], []
         for one in self.outcomes:
             add = by_path[one.path]
-            tags = {k: v for k, v in (add.get("tags") or {}).items() if k != MICROSOFT_TAG}
             if one.reason:
                 kept.append(add | {"tags": (add.get("tags") or {}) | {TRIED_TAG: one.reason}})
-                continue
-            replaced.append(add)
-            mark = json.dumps({"order": one.order, "columns": one.columns})
-            adds.append(_new_add(add, one) | {"tags": tags | {OPEN_TAG: mark}})
+            else:
+                replaced.append(add)
+                adds.append(ordered_add(add, one))
         return Written(replaced, adds, kept)
 
     def dry_run(self, bounds: Bounds) -> tuple[Outcome, ...]:
@@ -191,50 +194,68 @@ class _Job:
             paths = within(self.choose(txn.files()), bounds)
             if not paths:
                 return ()
-            chosen = txn.take(paths)
-            return self._run(txn.metadata(), chosen, tracked=txn.tracks_rows, write=False)
+            return self._order(txn, txn.take(paths), write=False)
 
-    def _run(
-        self, metadata: dict[str, Any], chosen: Sequence[Add], *, tracked: bool, write: bool
+    def _order(
+        self, txn: DeltaTransaction, chosen: Sequence[Add], *, write: bool
     ) -> tuple[Outcome, ...]:
-        properties = dict(metadata.get("configuration") or {})
-        row_id, commit_version = (properties[k] if tracked else "" for k in _HIDDEN)
-        prefix = self._prefix(metadata)
-        tasks = [
-            json.dumps(asdict(Task(add, row_id, commit_version, prefix, write))) for add in chosen
-        ]
-        root, table_path = self._root, self._table_path
-
-        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            stores = Storages(root, table_path)
-            for batch in batches:
-                for task in batch.column("task").to_pylist():
-                    outcome = order_file(stores, Task(**json.loads(task)))
-                    yield pa.RecordBatch.from_pydict({"outcome": [json.dumps(asdict(outcome))]})
-
-        spark = self._spark
-        frame = spark.createDataFrame([(task,) for task in tasks], "task string")
-        spread = frame.repartition(min(len(tasks), parallelism(spark)))
-        found = spread.mapInArrow(run, "outcome string").collect()
-        outcomes = [_outcome(row["outcome"]) for row in found]
-        return tuple(sorted(outcomes, key=lambda one: (-one.size, one.path)))
-
-    def _prefix(self, metadata: dict[str, Any]) -> tuple[str, ...]:
-        names = physical_names(metadata)
-        partitions = metadata.get("partitionColumns") or []
-        for column in self._sort_by:
-            if column not in names or column in partitions:
-                raise UsageError(
-                    f"Can't sort by {column!r}.",
-                    hint=f"one of {', '.join(names)}; not a partition.",
-                )
-        return tuple(names[column] for column in self._sort_by)
+        metadata = txn.metadata()
+        hidden = hidden_columns(metadata) if txn.tracks_rows else ("", "")
+        prefix = sort_prefix(metadata, self._sort_by)
+        tasks = [Task(add, *hidden, prefix, write) for add in chosen]
+        return order_files(self._spark, self._storage, self._name, tasks)
 
 
-def _new_add(old: Add, one: Outcome) -> Add:
+def order_files(
+    spark: SparkSession, storage: Storage, name: TableName, tasks: Sequence[Task]
+) -> tuple[Outcome, ...]:
+    """Orders files by a Spark job, one at a time in each task; the largest come first."""
+    root, table_path = storage.root, name.table_path
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        stores = Storages(root, table_path)
+        for batch in batches:
+            for task in batch.column("task").to_pylist():
+                outcome = order_file(stores, Task(**json.loads(task)))
+                yield pa.RecordBatch.from_pydict({"outcome": [json.dumps(asdict(outcome))]})
+
+    rows = [(json.dumps(asdict(task)),) for task in tasks]
+    frame = spark.createDataFrame(rows, "task string")
+    spread = frame.repartition(min(len(tasks), parallelism(spark)))
+    found = spread.mapInArrow(run, "outcome string").collect()
+    outcomes = [_outcome(row["outcome"]) for row in found]
+    return tuple(sorted(outcomes, key=lambda one: (-one.size, one.path)))
+
+
+def hidden_columns(metadata: dict[str, Any]) -> tuple[str, str]:
+    """The columns of row ids and of commit versions, as a tracking table's files name them."""
+    properties = metadata["configuration"]
+    return properties[_HIDDEN[0]], properties[_HIDDEN[1]]
+
+
+def sort_prefix(metadata: dict[str, Any], sort_by: Sequence[str]) -> tuple[str, ...]:
+    """The columns to sort by first, by the files' names.
+
+    Raises:
+        UsageError: one of them is no column, or a partition's.
+    """
+    names = physical_names(metadata)
+    partitions = metadata.get("partitionColumns") or []
+    for column in sort_by:
+        if column not in names or column in partitions:
+            raise UsageError(
+                f"Can't sort by {column!r}.", hint=f"one of {', '.join(names)}; not a partition."
+            )
+    return tuple(names[column] for column in sort_by)
+
+
+def ordered_add(old: Add, one: Outcome) -> Add:
+    """The `add` of a file that was ordered, with our tag and never Microsoft's."""
     kept = {key: old[key] for key in ("partitionValues", "clusteringProvider") if key in old}
-    add = kept | {"path": one.new_path, "size": one.new_size, "dataChange": False}
+    tags = {k: v for k, v in (old.get("tags") or {}).items() if k != MICROSOFT_TAG}
+    tags[OPEN_TAG] = json.dumps({"order": one.order, "columns": one.columns})
     # Retention by age goes by the rows' age, and ordering them makes them no younger.
+    add = kept | {"path": one.new_path, "size": one.new_size, "tags": tags}
     add["modificationTime"] = old["modificationTime"]
     return add if one.stats is None else add | {"stats": one.stats}
 

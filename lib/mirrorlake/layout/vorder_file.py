@@ -12,6 +12,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -36,6 +37,11 @@ _LEGACY = ("org.apache.spark.legacyDateTime", "org.apache.spark.legacyINT96")
 _FLAGS = re.compile(r", is_from_converted_type=\w+, force_set_converted_type=\w+")
 _INT96 = re.compile(r"\bint96 (field_id=\S+ .+);")
 _MOMENT = r"int64 \1 (Timestamp(isAdjustedToUTC=true, timeUnit=microseconds));"
+
+
+_SMALL_DECIMAL = re.compile(r"Decimal\(precision=(\d|1[0-8]),")
+_NUMBER = "\x00{}"
+_NUMBER_TEXT = re.compile(r'"\\u0000([^"]*)"')
 
 
 class Unsuitable(Exception):  # noqa: N818 - it is an answer, not a fault
@@ -98,13 +104,16 @@ def order_file(stores: Storages, task: Task) -> Outcome:
         rows, keys, shape = read_rows(stores, task)
         hidden = [name for name in (task.row_id, task.commit_version) if name]
         prefix = [name for name in task.prefix if name in rows.column_names]
+        put = partial(encode, row_id=task.row_id, integers=_stores_integers(shape))
         order, tried = ordering.choose_order(
-            rows, lambda some: len(encode(some, {}, task, _SCORING_LEVEL)),
-            prefix=prefix, fixed=hidden,
-        )  # fmt: skip
+            rows,
+            lambda some: len(put(some, {}, level=_SCORING_LEVEL)),
+            prefix=prefix,
+            fixed=hidden,
+        )
         keys[OPEN_KEY] = json.dumps({"order": order.kind, "columns": order.columns})
         moved = rows.take(ordering.sort_permutation(rows, order.columns))
-        data = encode(moved, keys, task, _LEVEL)
+        data = put(moved, keys, level=_LEVEL)
         _check_shape(data, shape, hidden)
     except Unsuitable as reason:
         return replace(stays, reason=str(reason))
@@ -153,10 +162,25 @@ def read_rows(stores: Storages, task: Task) -> tuple[pa.Table, dict[str, str], l
     return rows, {k: value for k, value in keys.items() if k not in _DROPPED}, shape
 
 
-def encode(rows: pa.Table, keys: dict[str, str], task: Task, level: int) -> pa.Buffer:
-    """Rows as a Parquet file: dictionaries and pages as large as a row group, ZSTD."""
+def encode(
+    rows: pa.Table,
+    keys: dict[str, str],
+    *,
+    level: int = _LEVEL,
+    row_id: str = "",
+    integers: bool = True,
+) -> pa.Buffer:
+    """Rows as a Parquet file: dictionaries and pages as large as a row group, ZSTD.
+
+    Args:
+        rows: all rows of the file.
+        keys: the footer's keys and values.
+        level: of ZSTD.
+        row_id: a column of ids, all distinct: no dictionary could help there.
+        integers: small decimals as integers, as Spark has them; else as bytes of fixed length.
+    """
     sink = pa.BufferOutputStream()
-    ids = {task.row_id: "DELTA_BINARY_PACKED"} if task.row_id else {}
+    ids = {row_id: "DELTA_BINARY_PACKED"} if row_id else {}
     leaves = [path for path in _leaf_paths(rows.schema) if path not in ids]
     settings: dict[str, Any] = {"column_encoding": ids} if ids else {}
     with pq.ParquetWriter(
@@ -169,7 +193,7 @@ def encode(rows: pa.Table, keys: dict[str, str], task: Task, level: int) -> pa.B
         data_page_size=_PAGE_BYTES,
         max_rows_per_page=_PAGE_ROWS,
         store_schema=False,
-        store_decimal_as_integer=True,
+        store_decimal_as_integer=integers,
         **settings,
     ) as writer:
         writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
@@ -187,14 +211,15 @@ def new_stats(add: dict[str, Any], rows: pa.Table) -> str | None:
     old: str | None = add.get("stats")
     if not add.get("deletionVector") or not old:
         return old
-    stats = json.loads(old)
+    # Numbers stay as they are written: a decimal of 38 digits is no float.
+    stats = json.loads(old, parse_float=_NUMBER.format, parse_constant=_NUMBER.format)
     stats["numRecords"] = rows.num_rows
     stats["tightBounds"] = False
     if "nullCount" in stats:
         columns = [rows.column(name).combine_chunks() for name in rows.column_names]
         fields = dict(zip(rows.column_names, columns, strict=True))
         stats["nullCount"] = _null_counts(stats["nullCount"], fields, rows.num_rows)
-    return json.dumps(stats)
+    return _NUMBER_TEXT.sub(r"\1", json.dumps(stats))
 
 
 def _null_counts(known: dict[str, Any], fields: dict[str, pa.Array], count: int) -> dict[str, Any]:
@@ -282,6 +307,10 @@ def physical_shape(schema: pq.ParquetSchema) -> list[str]:
     """
     lines = str(schema).split("{", 1)[1].rpartition("}")[0].strip().splitlines()
     return [_INT96.sub(_MOMENT, _FLAGS.sub("", line)).strip() for line in lines]
+
+
+def _stores_integers(shape: list[str]) -> bool:
+    return not any("fixed_len" in line and _SMALL_DECIMAL.search(line) for line in shape)
 
 
 def _check_shape(data: pa.Buffer, wanted: list[str], hidden: list[str]) -> None:
