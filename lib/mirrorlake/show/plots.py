@@ -51,7 +51,7 @@ class Chart(Figure):
     """A figure that a notebook shows without pyplot; its picture is made when it is looked at."""
 
     def _repr_png_(self) -> bytes:
-        with _styled():
+        with styled():
             buffer = BytesIO()
             self.savefig(buffer, format="png")
         return buffer.getvalue()
@@ -68,7 +68,7 @@ def plot_bars(
         label: what the values are, with their unit.
         fmt: a format of `x` for the values.
     """
-    with _styled():
+    with styled():
         size = (STYLE["figure.figsize"][0], 1.1 + _ROW_INCHES * len(values))
         chart, axes = _start(title, size)
         bars = axes.barh(list(values), list(values.values()), height=0.7)
@@ -94,7 +94,7 @@ def plot_stacks(
         title: what the figure says.
         label: what the heights are, with their unit.
     """
-    with _styled():
+    with styled():
         chart, axes = _start(title)
         bottom = [0.0] * len(labels)
         for name, heights in series.items():
@@ -122,7 +122,7 @@ def plot_lines(
         label: what the values are, with their unit.
         x_label: what the axis is, with its unit.
     """
-    with _styled():
+    with styled():
         chart, axes = _start(title)
         for name, values in series.items():
             axes.plot(x, values, label=name)
@@ -132,7 +132,8 @@ def plot_lines(
     return chart
 
 
-def _styled() -> AbstractContextManager[None]:
+def styled() -> AbstractContextManager[None]:
+    """The style of all figures, for as long as the context lasts."""
     settings: Any = dict(STYLE)  # its keys are typed as the literal names of all settings
     return mpl.rc_context(settings)
 
