@@ -1,7 +1,7 @@
 """V-Order: bytes of every order tried, scans before and after, and the rewrite against OPTIMIZE.
 
-Data: the flights, a star fact of 2,000,000 × 16, and a log with wide strings; all shuffled, for that
-is what a table looks like that many writers filled. Bytes are of whole files with the same writer
+Data: the flights, a star fact of 2,000,000 × 16, and a log with wide strings; all shuffled, for so
+looks a table that many writers filled. Bytes are of whole files with the same writer
 and codec, so a ratio is shuffled by ordered. Scans read three columns behind a filter.
 """
 

@@ -174,6 +174,8 @@ def test_at_write_time(lake: Lake) -> None:
     lake.write("sales", lake.spark.range(3).selectExpr("'x' AS name"), mode="overwrite")
     assert lake.table("sales").read().where("name = 'x' AND store IS NULL").count() == 3
     assert lake.table("sales").read().count() == 3
+    first = lake.write("new", lake.spark.range(3).selectExpr("id AS `o d.d`"), mode="overwrite")
+    assert (first.version, lake.table("new").read().count()) == (1, 3)
     with pytest.raises(UsageError, match="no column ID"):
         lake.write("sales", lake.spark.range(3).selectExpr("id AS ID"))
     with pytest.raises(UsageError, match="ignore"):

@@ -19,7 +19,9 @@ from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
+_ODD = " ,;{}()\n\t="
 MODES = {"append": "Append", "overwrite": "Overwrite"}
 
 
@@ -77,7 +79,11 @@ def write_table(
     path = storage.path(name.table_path)
     if read_snapshot(storage, name.table_path) is None:
         # Not by writing no rows: that leaves an empty file.
-        spark.sql(f"CREATE TABLE {delta_name(path)} ({rows.schema.toDDL()}) USING delta")
+        columns = _nullable(rows.schema).toDDL()
+        # Parquet's writers refuse some characters unless the files have names of their own.
+        odd = any(char in _ODD for column in rows.columns for char in column)
+        mapped = " TBLPROPERTIES ('delta.columnMapping.mode' = 'name')" if odd else ""
+        spark.sql(f"CREATE TABLE {delta_name(path)} ({columns}) USING delta{mapped}")
     note = json.dumps({"mirrorlake": "write in vorder"})
     with transaction(spark, path, note=note) as txn:
         gone: list[Add] = []
@@ -98,6 +104,14 @@ def write_table(
         storage.delete(f"{name.table_path}/{unquote(path_in_log)}")
     sizes = [sum(add["size"] for add in some) for some in (adds, written)]
     return WriteReport(version, len(adds), *sizes)
+
+
+def _nullable(schema: StructType) -> StructType:
+    """The schema with NULL allowed everywhere, as Delta's own writer creates tables."""
+    text = schema.json()
+    for what in ("nullable", "containsNull", "valueContainsNull"):
+        text = text.replace(f'"{what}":false', f'"{what}":true')
+    return type(schema).fromJson(json.loads(text))
 
 
 def _as_table(spark: SparkSession, path: str, rows: DataFrame) -> DataFrame:

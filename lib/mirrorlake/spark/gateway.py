@@ -104,6 +104,8 @@ class DeltaTransaction:
         Args:
             paths: as the log has them.
         """
+        if not paths:
+            return []
         listed = ", ".join(map(literal, paths))
         found = list(self._snapshot.allFiles().where(f"path IN ({listed})").collect())
         self._taken |= {file.path(): file for file in found}
