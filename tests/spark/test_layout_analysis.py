@@ -59,6 +59,7 @@ def analysis(odd: Lake) -> Analysis:
     return odd.table(ODD.removeprefix("Tables/")).analyze(exact=True)
 
 
+@pytest.mark.promise("DL-13")
 def test_four_levels_of_an_odd_table(odd: Lake, analysis: Analysis) -> None:
     folder = Path(odd.storage.path(ODD))
     paths = sorted(folder.glob("**/*.parquet"))
@@ -94,6 +95,12 @@ def test_four_levels_of_an_odd_table(odd: Lake, analysis: Analysis) -> None:
     assert {c["Column Name"] for c in chunks} == {
         *("id", "at", "n.a.b", "n.l.list.element", "o d", "part")
     }
+    assert all("RLE" in c["Encodings"] for c in chunks)
+    assert {c["Column Name"] for c in chunks if c["Has Dict"]} >= {"at", "part"}
+    assert all(c["DictPageCompressedSize"] > 0 for c in chunks if c["Has Dict"])
+    needed = analysis.chunks_needed(["n", "id"]).collect()
+    assert {c["Column Name"] for c in needed} == {"id", "n.a.b", "n.l.list.element"}
+    assert len(needed) == 3 * len(paths)
 
 
 def test_columns_by_values_runs_and_overlap(analysis: Analysis) -> None:

@@ -22,6 +22,7 @@ def measured(files: int = 1, groups: int = 1, rows: int = 1, gb: float = 0.1) ->
     return {"files": files, "row_groups": groups, "rows": rows, "model_gb": gb}
 
 
+@pytest.mark.promise("DL-16")
 def test_every_sku_has_the_published_limits() -> None:
     wanted = {}
     for line in PUBLISHED.strip().splitlines():
@@ -60,6 +61,7 @@ def test_the_smallest_sku_that_fits(now: dict[str, float], smallest: str | None)
     assert bool(report.exceeded) == (smallest is None)
 
 
+@pytest.mark.promise("DL-16")
 def test_what_falls_back() -> None:
     now = measured(files=2000, gb=11)
     report = check_guardrails(now, measured(files=3, gb=9), "f2")
