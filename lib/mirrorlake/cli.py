@@ -11,6 +11,7 @@ from mirrorlake.commands import (
     feed,
     frames,
     history,
+    layout,
     lint,
     maintenance,
     operate,
@@ -22,7 +23,7 @@ from mirrorlake.commands.base import app, err
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
 
 # Importing a module registers its commands.
-COMMANDS = (project, zone, lint, operate, query, history, frames, maintenance, feed)
+COMMANDS = (project, zone, lint, operate, query, history, frames, maintenance, feed, layout)
 
 
 def main() -> None:

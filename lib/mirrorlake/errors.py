@@ -106,3 +106,11 @@ class FrameError(MirrorlakeError):
 
 class RetentionError(MirrorlakeError):
     """Files would be deleted that somebody may still need."""
+
+
+class ConflictError(MirrorlakeError):
+    """Another writer changed the same files first."""
+
+
+class RewriteError(MirrorlakeError):
+    """A rewrite of files would not have kept every row, so nothing was committed."""

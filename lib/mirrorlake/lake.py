@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mirrorlake.feed.cursor import Batch
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, Policy
+    from mirrorlake.layout.write import WriteReport
     from mirrorlake.lint.findings import LintReport
     from mirrorlake.lint.table import FileListener
     from mirrorlake.mirror.reconcile import Reconciliation
@@ -91,6 +92,7 @@ class Lake:
         *,
         options: MirrorOptions | None = None,
         on_step: StepListener = ignore,
+        vorder: bool = False,
     ) -> Report:
         """Runs one cycle of the mirror.
 
@@ -98,12 +100,34 @@ class Lake:
             table: only this one; by default all of the landing zone.
             options: bounds of the cycle.
             on_step: hears of every finished step of every table.
+            vorder: order the rows within the files that are not ordered yet, in a second commit
+                that changes no data.
 
         Returns:
             A line a table. A table that failed has its error there; the others went on.
         """
         engine = Engine(self.storage, lambda: self.spark, options, on_step)
-        return engine.run_cycle(None if table is None else as_table(table))
+        report = engine.run_cycle(None if table is None else as_table(table))
+        if vorder:
+            there = set(self.tables())
+            for line in report.tables:
+                if (name := TableName(line.schema, line.name)) in there:
+                    self.table(name).vorder(apply=True)
+        return report
+
+    def write_in_vorder(
+        self,
+        table: str | TableName,
+        rows: DataFrame,
+        *,
+        mode: str = "append",
+        sort_by: Sequence[str] = (),
+    ) -> WriteReport:
+        """Writes a DataFrame to a table, in V-Order; see `layout.write.write_table`."""
+        from mirrorlake.layout.write import write_table
+
+        name = as_table(table)
+        return write_table(self.spark, self.storage, name, rows, mode=mode, sort_by=sort_by)
 
     def watch(
         self,

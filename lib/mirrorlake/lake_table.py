@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from mirrorlake.history.restore import Restore
     from mirrorlake.history.vacuum import Vacuum
     from mirrorlake.history.versions import Reach
+    from mirrorlake.layout.analysis import Analysis
+    from mirrorlake.layout.vorder import VOrderReport
 
 
 class LakeTable(Table):
@@ -211,3 +213,23 @@ class LakeTable(Table):
         from mirrorlake.feed.doctor import diagnose
 
         return diagnose(self, start, end)
+
+    def analyze(
+        self, *, version: int | None = None, scan: bool = True, exact: bool = False
+    ) -> Analysis:
+        """What a version's files are like; see `layout.analysis.analyze_table`."""
+        from mirrorlake.layout.analysis import analyze_table
+
+        return analyze_table(
+            self.spark, self.storage, self.name, version=version, scan=scan, exact=exact
+        )
+
+    def vorder(
+        self, *, apply: bool = False, sort_by: Sequence[str] = (), again: bool = False
+    ) -> VOrderReport:
+        """Orders the rows within files; a dry run unless told. See `layout.vorder.vorder_table`."""
+        from mirrorlake.layout.vorder import vorder_table
+
+        return vorder_table(
+            self.spark, self.storage, self.name, apply=apply, sort_by=sort_by, again=again
+        )

@@ -130,6 +130,18 @@ class Storage:
         """
         return bytes(obstore.get(self._store, path).bytes())
 
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        """The bytes from `start` up to `end`, or to the file's end, in one request.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        if self.local is not None:
+            with open(self.local / path, "rb") as source:
+                source.seek(start)
+                return source.read(end - start)
+        return bytes(obstore.get_range(self._store, path, start=start, end=end))
+
     def read_json(self, path: str) -> Any | None:
         """The JSON document in a file of our own, or None if there is no file."""
         try:

@@ -53,7 +53,7 @@ class Chart(Figure):
     """A figure that a notebook shows without pyplot; its picture is made when it is looked at."""
 
     def _repr_png_(self) -> bytes:
-        with _styled():
+        with styled():
             buffer = BytesIO()
             self.savefig(buffer, format="png")
         return buffer.getvalue()
@@ -70,7 +70,7 @@ def plot_bars(
         label: what the values are, with their unit.
         fmt: a format of `x` for the values.
     """
-    with _styled():
+    with styled():
         size = (STYLE["figure.figsize"][0], 1.1 + _ROW_INCHES * len(values))
         chart, axes = _start(title, size)
         bars = axes.barh(list(values), list(values.values()), height=0.7)
@@ -96,7 +96,7 @@ def plot_stacks(
         title: what the figure says.
         label: what the heights are, with their unit.
     """
-    with _styled():
+    with styled():
         chart, axes = _start(title)
         bottom = [0.0] * len(labels)
         for name, heights in series.items():
@@ -124,7 +124,7 @@ def plot_lines(
         label: what the values are, with their unit.
         x_label: what the axis is, with its unit.
     """
-    with _styled():
+    with styled():
         chart, axes = _start(title)
         for name, values in series.items():
             axes.plot(x, values, label=name)
@@ -146,7 +146,7 @@ def plot_matrix(
         title: what the figure says.
         x_label: what the columns are.
     """
-    with _styled():
+    with styled():
         size = (STYLE["figure.figsize"][0], 1.5 + 1.3 * _ROW_INCHES * len(rows))
         chart, axes = _start(title, size)
         for y, texts in enumerate(rows.values()):
@@ -189,7 +189,7 @@ def plot_presence(
         title: what the figure says.
         label: what the columns are.
     """
-    with _styled():
+    with styled():
         size = (STYLE["figure.figsize"][0], 1.5 + 1.4 * _ROW_INCHES * len(rows))
         chart, axes = _start(title, size)
         for number, kind in enumerate(dict.fromkeys(cells.values())):
@@ -213,7 +213,8 @@ def plot_presence(
     return chart
 
 
-def _styled() -> AbstractContextManager[None]:
+def styled() -> AbstractContextManager[None]:
+    """The style of all figures, for as long as the context lasts."""
     settings: Any = dict(STYLE)  # its keys are typed as the literal names of all settings
     return mpl.rc_context(settings)
 

@@ -1,0 +1,1 @@
+"""What a table's files are like, what that costs, and how to make them better."""

@@ -1,0 +1,202 @@
+"""What one version of a table is made of: files, row groups, column chunks, columns, in numbers.
+
+Field names are those of the public analysers (`delta_analyzer` of semantic-link-labs, Microsoft's
+Delta Analyzer notebook), so that their users find them again. Only the summary is on the driver;
+every table stays a DataFrame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.layout import log_files, measures
+from mirrorlake.layout.change_history import change_history
+from mirrorlake.layout.column_scan import scan_columns
+from mirrorlake.layout.footers import read_footers
+from mirrorlake.layout.guardrails import (
+    GuardrailReport,
+    after_optimize,
+    check_guardrails,
+    measure,
+)
+from mirrorlake.layout.schema_paths import leaves, physical_names
+from mirrorlake.names import TableName
+from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.storage import Storage
+from mirrorlake.tabular import Shown, html_table
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from mirrorlake.layout.advice import Advice
+
+DIAGNOSTICS = "diagnostics"
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The tables of an analysis, as DataFrames by name, and the one row of the summary.
+
+    Attributes:
+        name: which table.
+        version: which version of it.
+        summary: the summary's fields.
+        tables: Summary, Parquet Files, Row Groups, Column Chunks, Columns, File Sizes, Row Group
+            Sizes, Partitions, Stale Files, Change History.
+        metadata: the log's `metaData` of that version.
+        protocol: the log's `protocol` of that version.
+    """
+
+    name: TableName
+    version: int
+    summary: Mapping[str, Any]
+    tables: Mapping[str, DataFrame]
+    metadata: Mapping[str, Any] = field(repr=False)
+    protocol: Mapping[str, Any] = field(repr=False)
+    facts: DataFrame = field(repr=False)
+    storage: Storage = field(repr=False)
+
+    def __repr__(self) -> str:
+        s = self.summary
+        return (
+            f"{self.name}@v{self.version}: {s['Row Count']:,} rows in {s['Parquet Files']:,} files"
+            f" and {s['Row Groups']:,} row groups, {s['File Size']:,} bytes"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table(Shown(("", str(self.name)), tuple(self.summary.items())))
+
+    def save(self, names: Iterable[str] | None = None, *, at: datetime | None = None) -> list[str]:
+        """Appends the tables, each to a Delta table in the lake's schema `diagnostics`.
+
+        Each row gets `table_name`, `version` and `taken_at`, so that counts can be followed over
+        time. Columns are named in lower case, with `_` for spaces.
+
+        Args:
+            names: which tables; by default all.
+            at: the moment to write down; by default now.
+
+        Returns:
+            The tables' names in the lake.
+        """
+        from pyspark.sql import functions as F
+
+        saved = []
+        for name in self.tables if names is None else names:
+            frame = self.tables[name]
+            target = TableName(DIAGNOSTICS, name.lower().replace(" ", "_"))
+            columns = [F.col(quote(c)).alias(c.lower().replace(" ", "_")) for c in frame.columns]
+            marked = frame.select(
+                F.lit(str(self.name)).alias("table_name"),
+                F.lit(self.version).cast("long").alias("version"),
+                (F.current_timestamp() if at is None else F.lit(at)).alias("taken_at"),
+                *[c for c, n in zip(columns, frame.columns, strict=True) if n != "Version"],
+            )
+            writer = marked.write.format("delta").mode("append").option("mergeSchema", "true")
+            writer.save(self.storage.path(target.table_path))
+            saved.append(str(target))
+        return saved
+
+    def guardrails(self, sku: str | None = None) -> GuardrailReport:
+        """How the table alone, as a whole model, stands to a SKU's guardrails.
+
+        Raises:
+            UsageError: there is no such SKU.
+        """
+        now = measure([self.summary])
+        return check_guardrails(now, after_optimize(self.facts, now), sku)
+
+    def chunks_needed(self, columns: Iterable[str]) -> DataFrame:
+        """The column chunks that a query over these columns has to read, and no others."""
+        from pyspark.sql import functions as F
+
+        wanted = list(columns)
+        top = F.col("Column Name").isin(wanted)
+        inner = [F.col("Column Name").startswith(f"{column}.") for column in wanted]
+        return self.tables["Column Chunks"].where(reduce(or_, inner, top))
+
+    def advice(self, *, used: list[str] | None = None) -> Advice:
+        """What could be better; see `layout.advice.advise`."""
+        from mirrorlake.layout.advice import advise
+
+        return advise(self, used=used)
+
+    def release(self) -> None:
+        """Frees what Spark keeps of the footers; the tables are read anew if asked for again."""
+        self.facts.unpersist()
+
+
+def analyze_table(
+    spark: SparkSession,
+    storage: Storage,
+    name: TableName,
+    *,
+    version: int | None = None,
+    scan: bool = True,
+    exact: bool = False,
+) -> Analysis:
+    """Analyses one version of a table from its log and its files' footers.
+
+    Args:
+        spark: the session.
+        storage: the lake's files.
+        name: which table.
+        version: by default the newest.
+        scan: read the data too, for cardinality and runs; without it footers are all that is read.
+        exact: count distinct values exactly, not within 5 % or so.
+
+    Raises:
+        TableNotFoundError: there is no such table.
+        UsageError: there is no such version.
+    """
+    path = name.table_path
+    segment = log_files.find_segment(storage, path, version)
+    actions = log_files.read_actions(spark, storage, path, segment)
+    metadata, protocol = log_files.read_metadata(actions)
+    files = _name_partitions(log_files.live_files(actions), physical_names(metadata))
+    facts = read_footers(files, storage, path).persist()
+    known = leaves(metadata)
+    rows = f"{delta_name(storage.path(path))} VERSION AS OF {segment.version}"
+    scanned = None
+    if scan:
+        scanned = scan_columns(
+            lambda wanted: spark.sql(f"SELECT {wanted} FROM {rows}"),
+            facts, storage, path, known, exact=exact,
+        )  # fmt: skip
+    stale = measures.stale_files(facts, storage, path)
+    properties = dict(metadata.get("configuration") or {})
+    summary = measures.summary(facts, stale, segment.version, properties)
+    tables = {
+        "Summary": summary,
+        "Parquet Files": measures.parquet_files(facts, properties),
+        "Row Groups": measures.row_groups(facts),
+        "Column Chunks": measures.column_chunks(facts, known),
+        "Columns": measures.columns(facts, known, scanned),
+        "File Sizes": measures.file_sizes(facts),
+        "Row Group Sizes": measures.row_group_sizes(facts),
+        "Partitions": measures.partitions(facts),
+        "Stale Files": stale,
+        "Change History": change_history(spark, storage, path, segment.version),
+    }
+    row = summary.first()
+    assert row is not None  # an aggregate without groups always has a row
+    return Analysis(name, segment.version, row.asDict(), tables, metadata, protocol, facts, storage)
+
+
+def _name_partitions(files: DataFrame, physical: dict[str, str]) -> DataFrame:
+    """Partition values under the table's names; under column mapping the log has the files'."""
+    from pyspark.sql import functions as F
+
+    names = {inside: name for name, inside in physical.items() if name != inside}
+    if not names:
+        return files
+    known = F.create_map(*[F.lit(text) for pair in names.items() for text in pair])
+    values = F.from_json("partition", "map<string, string>")
+    named = F.transform_keys(values, lambda key, _: F.coalesce(F.try_element_at(known, key), key))
+    return files.withColumn("partition", F.to_json(named))

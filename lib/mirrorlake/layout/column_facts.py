@@ -1,0 +1,112 @@
+"""What a sample of rows says about columns: digits to spare, repeated columns, pairs to join."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.layout.analysis import Analysis
+from mirrorlake.spark.sql import delta_name, quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+_ROWS = 200_000
+_DIGITS = (0, 1, 2, 3, 4)
+_WORTH = 0.5
+_MANY = 100
+_FLOATS = ("double", "float")
+_NUMBERS = ("double", "float", "int", "bigint", "smallint", "tinyint", "decimal")
+_QUANTITY = re.compile(r"quantity|qty|units|count|hours", re.IGNORECASE)
+_PRICE = re.compile(r"price|rate|cost|unit_?amount", re.IGNORECASE)
+_FIRST = re.compile(r"(first|given)[ _]?name|forename", re.IGNORECASE)
+_LAST = re.compile(r"(last|family|sur)[ _]?name", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """What was found; columns by the table's names.
+
+    Attributes:
+        roundable: floats that have far fewer values when rounded: digits, values before and after.
+        duplicates: a column, and an earlier one that it repeats.
+        products: quantity and price, by their names and types.
+        names: first and last name, by their names and types.
+    """
+
+    roundable: dict[str, tuple[int, int, int]]
+    duplicates: tuple[tuple[str, str], ...]
+    products: tuple[tuple[str, str], ...]
+    names: tuple[tuple[str, str], ...]
+
+
+def look_at_columns(analysis: Analysis) -> ColumnFacts:
+    """Looks at a sample of the rows, in two aggregates."""
+    from pyspark.sql import functions as F
+
+    spark = analysis.facts.sparkSession
+    table = delta_name(analysis.storage.path(analysis.name.table_path))
+    rows = spark.sql(f"SELECT * FROM {table} VERSION AS OF {analysis.version} LIMIT {_ROWS}")
+    kinds = dict(rows.dtypes)
+    floats = [name for name, kind in kinds.items() if kind in _FLOATS]
+    simple = [name for name, kind in kinds.items() if "<" not in kind and kind != "variant"]
+    wanted: dict[str, Column] = {}
+    for i, name in enumerate(floats):
+        column = F.col(quote(name))
+        wanted[f"all{i}"] = F.countDistinct(column)
+        wanted |= {f"r{i}_{d}": F.countDistinct(F.round(column, d)) for d in _DIGITS}
+    # Equal hashes of all values, in place of comparing every pair of columns.
+    wanted |= {
+        f"h{i}": F.sum(F.xxhash64("_row", quote(name)).bitwiseAND(0xFFFF_FFFF))
+        for i, name in enumerate(simple)
+    }
+    numbered = rows.withColumn("_row", F.xxhash64(*[quote(name) for name in simple]))
+    found = numbered.agg(*[column.alias(name) for name, column in wanted.items()]).first()
+    values: dict[str, Any] = {} if found is None else found.asDict()
+    return ColumnFacts(
+        roundable={
+            name: best
+            for i, name in enumerate(floats)
+            if (best := _best_digits(values, i)) is not None
+        },
+        duplicates=_duplicates(simple, kinds, values),
+        products=_pairs(kinds, _QUANTITY, _PRICE, _NUMBERS),
+        names=_pairs(kinds, _FIRST, _LAST, ("string",)),
+    )
+
+
+def _best_digits(values: dict[str, Any], index: int) -> tuple[int, int, int] | None:
+    """The most digits that still halve the number of values."""
+    before = values[f"all{index}"]
+    if before < _MANY:
+        return None
+    for digits in reversed(_DIGITS):
+        after = values[f"r{index}_{digits}"]
+        if 1 < after <= _WORTH * before:
+            return digits, before, after
+    return None
+
+
+def _duplicates(
+    names: list[str], kinds: dict[str, str], values: dict[str, Any]
+) -> tuple[tuple[str, str], ...]:
+    found: dict[str, str] = {}
+    for (i, first), (j, second) in combinations(enumerate(names), 2):
+        same = kinds[first] == kinds[second] and values[f"h{i}"] == values[f"h{j}"]
+        if same and values[f"h{i}"] is not None and first not in found:
+            found.setdefault(second, first)
+    return tuple(found.items())
+
+
+def _pairs(
+    kinds: dict[str, str], left: re.Pattern[str], right: re.Pattern[str], wanted: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    fitting = [name for name, kind in kinds.items() if kind.startswith(wanted)]
+    return tuple(
+        (one, other)
+        for one in fitting
+        for other in fitting
+        if left.search(one) and right.search(other) and one != other
+    )

@@ -1,0 +1,390 @@
+"""The tables of an analysis, each made from the files' facts by DataFrame expressions alone."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from mirrorlake.layout.schema_paths import Leaf
+from mirrorlake.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+MICROSOFT_TAG = "VORDER"
+OPEN_TAG = "mirrorlake.vorder"
+PROPERTIES = ("delta.parquet.vorder.enabled", "delta.parquet.vorder.default")
+_MIB = 2**20
+_SIZES = (1, 8, 32, 128, 512, 1024)
+_GROUP_ROWS = (100_000, 500_000, 1_000_000, 2_000_000, 6_000_000)
+
+
+def parquet_files(facts: DataFrame, properties: dict[str, str]) -> DataFrame:
+    """One row a file: rows with and without deletion vectors, and every signal of V-Order."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    everything = Window.partitionBy()
+    signals = _vorder_signals(properties)
+    found = facts.select(
+        F.col("path").alias("Parquet File"),
+        _rows().alias("Row Count"),
+        F.col("footer.row_groups").alias("Row Groups"),
+        F.col("footer.created_by").alias("Created By"),
+        F.sum(_rows()).over(everything).alias("Total Table Rows"),
+        F.sum("footer.row_groups").over(everything).alias("Total Table Row Groups"),
+        F.col("size").alias("File Size"),
+        _physical_rows().alias("Rows In File"),
+        F.col("deleted").alias("Deleted Rows"),
+        F.col("partition").alias("Partition"),
+        F.expr("array_join(array_sort(array_distinct(flatten(transform(footer.groups,"
+               " g -> g.chunks.codec)))), ', ')").alias("Codec"),
+        *[column.alias(name) for name, column in signals.items()],
+        F.col("footer.problem").alias("Problem"),
+    )  # fmt: skip
+    return found.orderBy("Parquet File")
+
+
+def row_groups(facts: DataFrame) -> DataFrame:
+    """One row a row group."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    everything = Window.partitionBy()
+    groups = facts.select("path", F.explode("footer.groups").alias("g"))
+    total = F.sum("g.rows").over(everything)
+    return groups.select(
+        F.col("path").alias("Parquet File"),
+        (F.col("g.id") + 1).alias("Row Group ID"),
+        F.col("g.rows").alias("Row Count"),
+        F.col("g.compressed").alias("Compressed Size"),
+        F.col("g.uncompressed").alias("Uncompressed Size"),
+        F.try_divide("g.compressed", "g.uncompressed").alias("Compression Ratio"),
+        total.alias("Total Table Rows"),
+        (F.try_divide("g.rows", total) * 100).alias("Ratio Of Total Table Rows"),
+        F.count("*").over(everything).alias("Total Table Row Groups"),
+        F.try_divide("g.compressed", "g.rows").alias("BytesPerRow"),
+    ).orderBy("Parquet File", "Row Group ID")
+
+
+def column_chunks(facts: DataFrame, known: list[Leaf]) -> DataFrame:
+    """One row a column chunk."""
+    from pyspark.sql import functions as F
+
+    chunks = _named(_chunks(facts), known)
+    statistics = F.when(
+        F.col("c.nulls").isNotNull(),
+        F.concat(
+            F.coalesce(F.concat(F.lit("min "), "c.minimum", F.lit(", max "), "c.maximum",
+                                F.lit(", ")), F.lit("")),
+            F.concat(F.lit("nulls "), F.col("c.nulls").cast("string")),
+        ),
+    )  # fmt: skip
+    return chunks.select(
+        F.col("path").alias("Parquet File"),
+        F.col("c.id").alias("Column ID"),
+        F.col("name").alias("Column Name"),
+        F.col("c.physical").alias("Column Type"),
+        F.col("c.compressed").alias("Compressed Size"),
+        F.col("c.uncompressed").alias("Uncompressed Size"),
+        F.col("c.has_dict").alias("Has Dict"),
+        F.col("c.dict_offset").alias("Dict Offset"),
+        F.col("c.value_count").alias("Value Count"),
+        F.col("c.encodings").alias("Encodings"),
+        statistics.alias("Statistics"),
+        F.coalesce("kind", "c.logical", "c.physical").alias("Primitive Type"),
+        (F.col("group") + 1).alias("Row Group ID"),
+        F.col("c.codec").alias("Codec"),
+        F.col("c.dict_bytes").alias("DictPageCompressedSize"),
+        F.col("c.overflow").alias("DictionaryOverflow"),
+        F.try_divide("c.compressed", "rows").alias("BytesPerRow"),
+    ).orderBy("Parquet File", "Row Group ID", "Column ID")
+
+
+def columns(facts: DataFrame, known: list[Leaf], scanned: DataFrame | None) -> DataFrame:
+    """One row a column: its size, its values' spread, and how far the files' ranges overlap."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    everything = Window.partitionBy()
+    # Row counts of row groups are as written; what deletion vectors took is the file's.
+    rows = facts.agg(F.coalesce(F.sum(_rows()), F.lit(0)).alias("table_rows"))
+    grouped = (
+        _named(_chunks(facts), known)
+        .groupBy("physical_path", "name", "c.physical")
+        .agg(
+            F.sum("c.compressed").alias("compressed"),
+            F.sum("c.uncompressed").alias("uncompressed"),
+            F.sum("c.nulls").alias("nulls"),
+            F.sum("rows").alias("written"),
+            F.sum("c.dict_bytes").alias("dict_bytes"),
+            F.count_if("c.overflow").alias("overflowed"),
+            F.count_if(~F.col("c.has_dict")).alias("plain"),
+            F.count("*").alias("chunks"),
+            F.first("kind").alias("kind"),
+        )
+        .crossJoin(rows)
+        .join(_overlap(facts), "physical_path", "left")
+    )
+    nothing = {"cardinality": F.lit(None).cast("long"), "runs": F.lit(None).cast("long")}
+    if scanned is None:
+        joined = grouped.withColumns(nothing)
+    else:
+        joined = grouped.join(scanned, "physical_path", "left")
+        # An estimate must not exceed the rows; `least` alone would take them for a NULL.
+        bounded = F.least("cardinality", "table_rows")
+        joined = joined.withColumn("cardinality", F.when(F.col("cardinality") >= 0, bounded))
+    size = F.sum("compressed").over(everything)
+    return joined.select(
+        F.col("name").alias("Column Name"),
+        F.col("physical").alias("Column Type"),
+        F.col("compressed").alias("Compressed Size"),
+        F.col("uncompressed").alias("Uncompressed Size"),
+        F.col("table_rows").alias("Total Table Rows"),
+        size.alias("Table Size"),
+        F.col("cardinality").alias("Cardinality"),
+        (F.try_divide("compressed", size) * 100).alias("Size Percent Of Table"),
+        (F.try_divide("cardinality", "table_rows") * 100).alias("Cardinality Of Total Rows"),
+        F.coalesce("kind", "physical").alias("Primitive Type"),
+        F.col("nulls").alias("Nulls"),
+        F.try_divide("compressed", "written").alias("BytesPerRow"),
+        F.col("dict_bytes").alias("DictPageCompressedSize"),
+        F.col("overflowed").alias("Chunks With DictionaryOverflow"),
+        F.col("plain").alias("Chunks Without Dictionary"),
+        F.col("chunks").alias("Chunks"),
+        F.col("runs").alias("Runs"),
+        F.try_divide("written", "runs").alias("Rows Per Run"),
+        F.col("overlap").alias("Overlapping Files"),
+    ).orderBy(F.desc("Compressed Size"), "Column Name")
+
+
+def summary(
+    facts: DataFrame, stale: DataFrame, version: int, properties: dict[str, str]
+) -> DataFrame:
+    """The one row of the summary; an empty table has one too."""
+    from pyspark.sql import functions as F
+
+    signals = _vorder_signals(properties)
+    groups = facts.select(F.explode("footer.groups.rows").alias("rows"))
+    by_group = groups.agg(
+        F.max("rows").alias("Max Rows Per Row Group"), F.min("rows").alias("Min Rows Per Row Group")
+    )
+    left = stale.agg(F.count("*").alias("Stale Files"), _total("Size").alias("Stale Size"))
+    compressed = F.expr("aggregate(footer.groups.compressed, 0L, (a, b) -> a + b)")
+    totals = facts.agg(
+        _total(_rows()).alias("Row Count"),
+        _total("footer.row_groups").alias("Row Groups"),
+        F.count("*").alias("Parquet Files"),
+        F.try_divide(F.sum(_physical_rows()), F.sum("footer.row_groups")).alias("average"),
+        F.bool_and(F.coalesce(signals["VOrder"], F.lit(False))).alias("VOrder Enabled"),
+        _total(compressed).alias("Total Size"),
+        _total("size").alias("File Size"),
+        _total("deleted").alias("Deleted Rows"),
+        F.count_if(F.col("vector") != "").alias("Deletion Vectors"),
+        F.count_if(signals["VOrder"]).alias("VOrder Files"),
+        F.count_if(signals["VOrder Disagrees"]).alias("VOrder Disagreements"),
+        F.count_if(signals["Open V-Order"]).alias("Open V-Order Files"),
+        F.count_if(F.col("footer.problem").isNotNull()).alias("Unreadable Files"),
+        F.count_if(F.col("stats").isNull()).alias("Files Without Statistics"),
+    )
+    return totals.crossJoin(by_group).crossJoin(left).select(
+        F.lit(version).cast("long").alias("Version"),
+        "Row Count", "Row Groups", "Parquet Files",
+        "Max Rows Per Row Group", "Min Rows Per Row Group",
+        F.col("average").alias("Avg Rows Per Row Group"),
+        "VOrder Enabled", "Total Size", "File Size", "Deleted Rows", "Deletion Vectors",
+        "VOrder Files", "VOrder Disagreements", "Open V-Order Files",
+        "Stale Files", "Stale Size", "Unreadable Files", "Files Without Statistics",
+    )  # fmt: skip
+
+
+def file_sizes(facts: DataFrame) -> DataFrame:
+    """Files by size: many small ones are what OPTIMIZE is for."""
+    from pyspark.sql import functions as F
+
+    bounds = [bound * _MIB for bound in _SIZES]
+    labels = _labels([f"{bound} MiB" for bound in _SIZES])
+    sizes = facts.select(F.col("size").alias("value"), _rows().alias("rows"), "size")
+    return _histogram(sizes, bounds, labels, "File Size", "Files")
+
+
+def row_group_sizes(facts: DataFrame) -> DataFrame:
+    """Row groups by rows."""
+    from pyspark.sql import functions as F
+
+    labels = _labels([f"{bound:,}" for bound in _GROUP_ROWS])
+    groups = facts.select(F.explode("footer.groups").alias("g")).select(
+        F.col("g.rows").alias("value"), F.col("g.rows").alias("rows"),
+        F.col("g.compressed").alias("size"),
+    )  # fmt: skip
+    return _histogram(groups, list(_GROUP_ROWS), labels, "Rows In Row Group", "Row Groups")
+
+
+def partitions(facts: DataFrame) -> DataFrame:
+    """One row a partition, and how it compares with the median one; `{}` without partitions."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    grouped = facts.groupBy(F.col("partition").alias("Partition")).agg(
+        F.count("*").alias("Files"), _total(_rows()).alias("Rows"), _total("size").alias("Size")
+    )
+    median = F.median("Size").over(Window.partitionBy())
+    return grouped.withColumn("Times Median", F.try_divide("Size", median)).orderBy(
+        F.desc("Size"), "Partition"
+    )
+
+
+def stale_files(facts: DataFrame, storage: Storage, table_path: str) -> DataFrame:
+    """Parquet files in the table's folder that the version does not name: VACUUM's, or older ones.
+
+    Hidden folders are left out, for what lies in them is not the table's rows.
+    """
+    from pyspark.sql import functions as F
+
+    folder = storage.path(table_path)
+    reader = facts.sparkSession.read.format("binaryFile").option("recursiveFileLookup", "true")
+    # A folder's name may have a glob's characters in it.
+    listed = reader.option("pathGlobFilter", "*.parquet").option("__globPaths__", "false")
+    strip = "^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?"
+    start = F.length(F.regexp_replace(F.lit(folder), strip, "")) + 2
+    files = listed.load(folder).select(
+        F.substr(F.regexp_replace("path", strip, ""), start).alias("path"),
+        F.col("length").alias("Size"),
+        F.col("modificationTime").alias("Modified"),
+    )
+    left = files.join(facts.select("path"), "path", "left_anti")
+    return left.withColumnRenamed("path", "Parquet File").orderBy("Parquet File")
+
+
+def _physical_rows() -> Column:
+    from pyspark.sql import functions as F
+
+    return F.coalesce("footer.rows", "rows")
+
+
+def _rows() -> Column:
+    """A file's rows after its deletion vector; from the log if the file is missing."""
+    from pyspark.sql import functions as F
+
+    return _physical_rows() - F.col("deleted")
+
+
+def _total(column: Column | str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.coalesce(F.sum(column), F.lit(0))
+
+
+def _vorder_signals(properties: dict[str, str]) -> dict[str, Column]:
+    """What footer, tag and property say, and whether they contradict each other.
+
+    The footer is the file's own word. A footer without the key says no; a tag or property that is
+    not there says nothing.
+    """
+    from pyspark.sql import functions as F
+
+    wanted = next((properties[name] for name in PROPERTIES if name in properties), None)
+    footer = F.lower(F.coalesce("footer.vorder", F.lit("false"))) == "true"
+    footer = F.when(F.col("footer.problem").isNull(), footer)
+    tag = F.lower(F.get_json_object("tags", f"$.{MICROSOFT_TAG}")) == "true"
+    asked = F.lit(None if wanted is None else wanted.lower() == "true").cast("boolean")
+    opposed = [
+        F.coalesce(one != other, F.lit(False))
+        for one, other in ((footer, tag), (footer, asked), (tag, asked))
+    ]
+    return {
+        "VOrder": footer,
+        "VOrder Level": F.col("footer.vorder_level"),
+        "VOrder Tag": tag,
+        "VOrder Property": asked,
+        "VOrder Disagrees": opposed[0] | opposed[1] | opposed[2],
+        "Open V-Order": F.when(
+            F.col("footer.problem").isNull(), F.col("footer.open_vorder").isNotNull()
+        ),
+        "Open V-Order Tag": F.get_json_object("tags", f"$['{OPEN_TAG}']").isNotNull(),
+    }
+
+
+def _chunks(facts: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    groups = facts.select("path", F.explode("footer.groups").alias("g"))
+    return groups.select(
+        "path", F.col("g.id").alias("group"), F.col("g.rows").alias("rows"),
+        F.explode("g.chunks").alias("c"),
+    ).withColumn("physical_path", F.col("c.name"))  # fmt: skip
+
+
+def _named(chunks: DataFrame, known: list[Leaf]) -> DataFrame:
+    """Adds `name` and `kind`; a column that the schema lacks keeps the files' name."""
+    from pyspark.sql import functions as F
+
+    rows = [(leaf.physical, leaf.name, leaf.kind) for leaf in known]
+    names = chunks.sparkSession.createDataFrame(
+        rows, "physical_path string, known string, kind string"
+    )
+    joined = chunks.join(F.broadcast(names), "physical_path", "left")
+    return joined.withColumn("name", F.coalesce("known", "physical_path"))
+
+
+def _overlap(facts: DataFrame) -> DataFrame:
+    """For each column, how many other files a file's range of values meets, on average.
+
+    A file's range misses those that end before it starts, and those that start after it ends. Both
+    are counted by one pass over all ends in order.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    ranges = (
+        _chunks(facts)
+        .groupBy("physical_path", "path")
+        .agg(F.min("c.low").alias("low"), F.max("c.high").alias("high"))
+        .where("low IS NOT NULL AND high IS NOT NULL")
+    )
+    ends = ranges.select(
+        "physical_path",
+        F.explode(
+            F.array(
+                F.struct(F.col("low").alias("at"), F.lit(0).alias("is_end")),
+                F.struct(F.col("high").alias("at"), F.lit(1).alias("is_end")),
+            )
+        ).alias("e"),
+    ).select("physical_path", "e.at", "e.is_end")
+    order = Window.partitionBy("physical_path").orderBy("at", "is_end")
+    so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    counted = ends.withColumns(
+        {
+            "ended": F.sum("is_end").over(so_far),
+            "started": F.sum(1 - F.col("is_end")).over(so_far),
+        }
+    )
+    met = F.sum(F.when(F.col("is_end") == 1, F.col("started")).otherwise(-F.col("ended")))
+    files = F.sum("is_end")
+    return counted.groupBy("physical_path").agg(((met - files) / files).alias("overlap"))
+
+
+def _labels(bounds: list[str]) -> list[str]:
+    middle = [f"{low} to {high}" for low, high in pairwise(bounds)]
+    return [f"under {bounds[0]}", *middle, f"{bounds[-1]} and more"]
+
+
+def _histogram(
+    values: DataFrame, bounds: list[int], labels: list[str], title: str, count: str
+) -> DataFrame:
+    """Counts of `value` between bounds, with the sums of `rows` and `size`; empty bins too."""
+    from pyspark.sql import functions as F
+
+    bin_of = sum((F.when(F.col("value") >= bound, 1).otherwise(0) for bound in bounds), F.lit(0))
+    bins = values.sparkSession.createDataFrame(list(enumerate(labels)), "bin int, label string")
+    found = (
+        values.withColumn("bin", bin_of)
+        .groupBy("bin")
+        .agg(F.count("*").alias("count"), F.sum("rows").alias("rows"), F.sum("size").alias("size"))
+    )
+    return bins.join(found, "bin", "left").orderBy("bin").select(
+        F.col("label").alias(title),
+        F.coalesce("count", F.lit(0)).alias(count),
+        F.coalesce("rows", F.lit(0)).alias("Rows"),
+        F.coalesce("size", F.lit(0)).alias("Size"),
+    )  # fmt: skip

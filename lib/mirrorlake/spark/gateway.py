@@ -1,0 +1,228 @@
+"""The one module that talks to the JVM: Delta's own transactions, which SQL has no words for.
+
+What it offers is small: a transaction that reads some files, writes others, and commits both as a
+change of layout, or new ones as an append. Files are the log's own `add` actions, as dicts. Under
+Spark Connect there is no gateway, and the error says so.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.errors import ConflictError, UsageError
+from mirrorlake.spark.messages import spark_message
+from mirrorlake.spark.session import new_session
+from mirrorlake.spark.sql import literal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Add = dict[str, Any]
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_PACKAGE = "org.apache.spark.sql.delta"
+_DEPTH = 5
+
+
+@contextmanager
+def transaction(
+    spark: SparkSession, path: str, *, note: str = "", confs: dict[str, str] | None = None
+) -> Iterator[DeltaTransaction]:
+    """A transaction in a session of its own.
+
+    Args:
+        spark: a session of this process, not of a Connect server.
+        path: the table's folder, full.
+        note: the commit's userMetadata.
+        confs: settings of the session, such as Parquet's for what is written.
+
+    Raises:
+        UsageError: the session has no JVM to talk to.
+    """
+    if not hasattr(spark, "_jsparkSession"):
+        raise UsageError(
+            "Spark Connect has no way to Delta's own transactions, so files can't be rewritten.",
+            hint="run this in a classic session: without SPARK_REMOTE.",
+        )
+    session: Any = new_session(spark)
+    for name, value in ((confs or {}) | ({_USER_METADATA: note} if note else {})).items():
+        session.conf.set(name, value)
+    sessions = session._jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    try:
+        yield DeltaTransaction(session, path)
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+class DeltaTransaction:
+    """One optimistic transaction on one table, as `transaction` opens it."""
+
+    def __init__(self, session: SparkSession, path: str) -> None:
+        self.session: Any = session
+        jvm: Any = self.session._jvm
+        self._jvm = jvm
+        self._delta = jvm.org.apache.spark.sql.delta
+        self._none = jvm.scala.Option.empty()
+        self._log = self._delta.DeltaLog.forTable(self.session._jsparkSession, path)
+        self._txn = self._log.startTransaction(self._none, self._none)
+        self._snapshot = self._txn.snapshot()
+        self._tracking = self._module("RowTracking")
+        self._taken: dict[str, Any] = {}
+
+    @property
+    def version(self) -> int:
+        """The version that the transaction reads."""
+        return int(self._snapshot.version())
+
+    @property
+    def tracks_rows(self) -> bool:
+        """Whether rows have ids that must survive."""
+        protocol, metadata = self._snapshot.protocol(), self._snapshot.metadata()
+        return bool(self._tracking.isEnabled(protocol, metadata))
+
+    def metadata(self) -> dict[str, Any]:
+        """The log's `metaData`."""
+        found: dict[str, Any] = json.loads(self._snapshot.metadata().json())["metaData"]
+        return found
+
+    def files(self) -> DataFrame:
+        """The files of the version, one row an `add`, under the log's field names."""
+        from pyspark.sql import DataFrame
+
+        return DataFrame(self._snapshot.allFiles().toDF(), self.session)
+
+    def take(self, paths: Sequence[str]) -> list[Add]:
+        """Reads files: if another writer removes one before the commit, the commit fails.
+
+        Args:
+            paths: as the log has them.
+        """
+        if not paths:
+            return []
+        listed = ", ".join(map(literal, paths))
+        found = list(self._snapshot.allFiles().where(f"path IN ({listed})").collect())
+        self._taken |= {file.path(): file for file in found}
+        self._txn.trackFilesRead(self._seq(found))
+        return [_body(file) for file in found]
+
+    def rows(self, adds: Sequence[Add], *, keep_ids: bool = False) -> DataFrame:
+        """The rows of files that were taken, or were written and are not committed yet.
+
+        Args:
+            adds: the files; what their deletion vectors took is left out.
+            keep_ids: add the hidden columns that carry row ids and commit versions, so that rows
+                written from here keep theirs.
+        """
+        from pyspark.sql import DataFrame
+
+        files = self._seq([self._taken.get(add["path"]) or self._action(add) for add in adds])
+        frame = self._log.createDataFrame(self._snapshot, files, False, self._none)
+        if keep_ids and self.tracks_rows:
+            frame = self._tracking.preserveRowTrackingColumns(frame, self._snapshot)
+        return DataFrame(frame, self.session)
+
+    def write(self, rows: DataFrame, *, checked: bool) -> list[Add]:
+        """Writes rows as files of the table, with statistics; they are not committed yet.
+
+        Args:
+            rows: in the table's schema, with the hidden columns where `rows` gave them.
+            checked: the rows are the table's own; otherwise its constraints are checked now.
+        """
+        frame: Any = rows
+        self._activate()
+        if checked:
+            written = self._txn.writeFiles(frame._jdf, self._none, True, self._seq([]))
+        else:
+            written = self._txn.writeFiles(frame._jdf)
+        return [_body(written.apply(index)) for index in range(written.size())]
+
+    def commit_layout(self, adds: Sequence[Add], removes: Sequence[Add]) -> int:
+        """Replaces files by others with the same rows: streams and feeds hear nothing of it.
+
+        Returns:
+            The version committed.
+
+        Raises:
+            ConflictError: another writer removed one of the files that were taken.
+        """
+        now = int(time.time() * 1000)
+        gone = [self._taken[add["path"]].removeWithTimestamp(now, False) for add in removes]
+        come = [self._action(add | {"dataChange": False}) for add in adds]
+        nothing = self._seq([])
+        # Never with a `txn` action: it forces serializable isolation, and every append conflicts.
+        operation = self._delta.DeltaOperations.Optimize(nothing, nothing, False, self._none, False)
+        no_tags = self._jvm.PythonUtils.toScalaMap(self._jvm.java.util.HashMap())
+        tags = self._tracking.addPreservedRowTrackingTagIfNotSet(self._snapshot, no_tags)
+        return self._commit(come + gone, operation, tags)
+
+    def commit_rows(self, adds: Sequence[Add], removes: Sequence[Add], *, mode: str) -> int:
+        """Adds new rows, and removes the files that were taken: an append or an overwrite.
+
+        Returns:
+            The version committed.
+
+        Raises:
+            ConflictError: another writer touched what was read.
+        """
+        now = int(time.time() * 1000)
+        gone = [self._taken[add["path"]].removeWithTimestamp(now, True) for add in removes]
+        come = [self._action(add | {"dataChange": True}) for add in adds]
+        save = self._jvm.org.apache.spark.sql.SaveMode.valueOf(mode)
+        operation = self._delta.DeltaOperations.Write(save, *[self._none] * 8)
+        return self._commit(come + gone, operation, None)
+
+    def _commit(self, actions: list[Any], operation: Any, tags: Any) -> int:
+        self._activate()
+        arguments = [self._seq(actions), operation, *([] if tags is None else [tags])]
+        try:
+            return int(self._txn.commit(*arguments))
+        except Exception as error:
+            if _is_conflict(error):
+                raise ConflictError(
+                    f"Another writer was quicker: {spark_message(error)}", hint="try again."
+                ) from error
+            raise
+
+    def _activate(self) -> None:
+        """Delta reads settings, and a commit's note, from the thread's active session."""
+        sessions = self._jvm.org.apache.spark.sql.classic.SparkSession
+        sessions.setActiveSession(self.session._jsparkSession)
+
+    def _action(self, add: Add) -> Any:
+        return self._module("actions.Action").fromJson(json.dumps({"add": add}))
+
+    def _seq(self, items: Sequence[Any]) -> Any:
+        listed = self._jvm.java.util.ArrayList()
+        for item in items:
+            listed.add(item)
+        return self._jvm.PythonUtils.toSeq(listed)
+
+    def _module(self, name: str) -> Any:
+        """A Scala object, by the class loader that knows Delta wherever its jars came from."""
+        loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        found = self._jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}$", True, loader)
+        return found.getField("MODULE$").get(None)
+
+
+def _body(action: Any) -> Add:
+    (body,) = json.loads(action.json()).values()
+    found: Add = body
+    return found
+
+
+def _is_conflict(error: BaseException) -> bool:
+    origin: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    for _ in range(_DEPTH):
+        if origin is None:
+            break
+        if "Concurrent" in origin.getClass().getSimpleName():
+            return True
+        origin = origin.getCause()
+    return "Concurrent" in type(error).__name__

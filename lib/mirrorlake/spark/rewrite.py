@@ -1,0 +1,266 @@
+"""Rewrites a chosen set of a table's files in one commit that changes no data.
+
+The loop is the same for every layout: choose files, write better ones, prove that they hold the
+same rows, commit; if another writer was quicker, start again. What "better" means is the writer's
+business. Readers of changes and streams hear nothing of such a commit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mirrorlake.errors import ConflictError, RewriteError
+from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
+from mirrorlake.spark.sql import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+Choose = Callable[["DataFrame"], "DataFrame"]
+Arrange = Callable[["DataFrame"], "DataFrame"]
+_ATTEMPTS = 5
+_HASH_PART = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much one commit may rewrite: it stays short, so that others need not wait or fail.
+
+    Attributes:
+        files: most files.
+        rows: most rows; files without statistics count as none.
+        size: most bytes. At least one file is always taken.
+    """
+
+    files: int = 1_000
+    rows: int = 50_000_000
+    size: int = 8 * 2**30
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a writer did.
+
+    Attributes:
+        replaced: files that the new ones stand for.
+        adds: the new files.
+        kept: files that stay, with tags changed.
+    """
+
+    replaced: Sequence[Add]
+    adds: Sequence[Add]
+    kept: Sequence[Add] = ()
+
+
+Write = Callable[[DeltaTransaction, Sequence[Add]], Written]
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """One rewrite that was committed.
+
+    Attributes:
+        version: the commit's version.
+        files_in: files that were replaced.
+        files_out: files in their place.
+        bytes_in: bytes of the replaced files.
+        bytes_out: bytes of the files in their place.
+        rows: rows in, and as many out.
+        checksum: of all rows with their ids, in any order.
+        seconds: from the choice to the commit, of the attempt that won.
+        attempts: how often it was tried.
+        kept: files that stay as they are, because no writer could better them.
+    """
+
+    version: int
+    files_in: int
+    files_out: int
+    bytes_in: int
+    bytes_out: int
+    rows: int
+    checksum: str
+    seconds: float
+    attempts: int
+    kept: int = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"version {self.version}: {self.files_in} files of {self.bytes_in:,} bytes became"
+            f" {self.files_out} of {self.bytes_out:,}, {self.rows:,} rows"
+        )
+
+
+def rewrite_files(
+    spark: SparkSession,
+    path: str,
+    choose: Choose,
+    write: Write,
+    *,
+    note: str,
+    bounds: Bounds | None = None,
+    confs: dict[str, str] | None = None,
+) -> Rewrite | None:
+    """Rewrites the files that are chosen.
+
+    Args:
+        spark: a classic session.
+        path: the table's folder, full.
+        choose: from the files of a version (the log's `add`s), those to rewrite, in order; asked
+            again at each attempt.
+        write: writes the new files.
+        note: the commit's userMetadata.
+        bounds: how much at most.
+        confs: session settings while writing.
+
+    Returns:
+        What was committed, or None if nothing was chosen or the writer found nothing better.
+
+    Raises:
+        RewriteError: the new files do not hold the rows of the old ones; nothing was committed.
+        ConflictError: other writers were quicker each time.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        began = time.monotonic()
+        with transaction(spark, path, note=note, confs=confs) as txn:
+            paths = within(choose(txn.files()), bounds or Bounds())
+            if not paths:
+                return None
+            written = write(txn, txn.take(paths))
+            if not written.adds and not written.kept:
+                return None
+            rows, checksum = check_rows(txn, written.replaced, written.adds)
+            try:
+                version = txn.commit_layout([*written.adds, *written.kept], written.replaced)
+            except ConflictError:
+                # What was written lies unreferenced in the folder; VACUUM takes it in time.
+                if attempt == _ATTEMPTS:
+                    raise
+                continue
+            return Rewrite(
+                version,
+                len(written.replaced),
+                len(written.adds),
+                sum(add["size"] for add in written.replaced),
+                sum(add["size"] for add in written.adds),
+                rows,
+                checksum,
+                time.monotonic() - began,
+                attempt,
+                len(written.kept),
+            )
+    return None
+
+
+def by_spark(arrange: Arrange, tags: dict[str, str]) -> Write:
+    """A writer that has Delta write the arranged rows, one file a partition of the DataFrame.
+
+    Args:
+        arrange: gets the rows with their hidden columns, and must keep every column; the order of
+            rows and their split into partitions are what it is for.
+        tags: put on every new file.
+    """
+
+    def write(txn: DeltaTransaction, chosen: Sequence[Add]) -> Written:
+        adds = txn.write(arrange(txn.rows(chosen, keep_ids=True)), checked=True)
+        return Written(chosen, [add | {"tags": tags} for add in adds])
+
+    return write
+
+
+def check_rows(
+    txn: DeltaTransaction, before: Sequence[Add], after: Sequence[Add]
+) -> tuple[int, str]:
+    """Counts and sums up the rows of both sides, as Spark reads them, in one job.
+
+    Returns:
+        How many rows, and their checksum.
+
+    Raises:
+        RewriteError: they differ.
+    """
+    from pyspark.sql import functions as F
+
+    if not before and not after:
+        return 0, ""
+    # A file that is not committed has no first row id yet; its rows carry theirs.
+    numbered = [{"baseRowId": 0, "defaultRowCommitVersion": 0} | add for add in after]
+    sides = [
+        _hashed(txn.rows(adds), row_ids=txn.tracks_rows).select(
+            F.lit(side).alias("side"),
+            F.col("hash").bitwiseAND(_HASH_PART).alias("low"),
+            F.shiftrightunsigned("hash", 32).alias("high"),
+        )
+        for side, adds in (("before", before), ("after", numbered))
+        if adds
+    ]
+    both = sides[0] if len(sides) == 1 else sides[0].unionAll(sides[1])
+    sums = both.groupBy("side").agg(F.count("*").alias("rows"), F.sum("low"), F.sum("high"))
+    found = {row[0]: (row[1], f"{row[2] or 0:x}-{row[3] or 0:x}") for row in sums.collect()}
+    old, new = (found.get(side, (0, "")) for side in ("before", "after"))
+    if old != new:
+        raise RewriteError(
+            f"The new files have {new[0]:,} rows with checksum {new[1]}, the old ones {old[0]:,}"
+            f" with {old[1]}.",
+            hint="nothing was committed; please report the table's schema.",
+        )
+    return old
+
+
+def _hashed(rows: DataFrame, *, row_ids: bool) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    parts = [_hashable(F.col(quote(f.name)), f.dataType) for f in rows.schema.fields]
+    ids = [F.col("_metadata.row_id"), F.col("_metadata.row_commit_version")] if row_ids else []
+    return rows.select(F.xxhash64(F.lit(len(parts)), *parts, *ids).alias("hash"))
+
+
+def _hashable(column: Column, kind: DataType) -> Column:
+    """A column that xxhash64 takes, and that tells NULL from a neighbour: no maps, no variants."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    # xxhash64 skips NULLs, so (NULL, 1) and (1, NULL) would be alike.
+    plain = column
+    if isinstance(kind, T.MapType):
+        entries = F.map_entries(column)
+        pair = T.StructType().add("key", kind.keyType).add("value", kind.valueType)
+        return _hashable(entries, T.ArrayType(pair))
+    if isinstance(kind, T.VariantType):
+        plain = F.to_json(column)
+    elif isinstance(kind, T.ArrayType) and _is_odd(kind.elementType):
+        plain = F.transform(column, lambda item: _hashable(item, kind.elementType))
+    elif isinstance(kind, T.StructType) and _is_odd(kind):
+        fields = [_hashable(column.getField(f.name), f.dataType) for f in kind.fields]
+        plain = F.struct(*[field.alias(f"f{i}") for i, field in enumerate(fields)])
+    return F.struct(column.isNull().alias("none"), plain.alias("value"))
+
+
+def _is_odd(kind: DataType) -> bool:
+    """Whether there is a type in it that xxhash64 refuses."""
+    from pyspark.sql import types as T
+
+    if isinstance(kind, T.ArrayType):
+        return _is_odd(kind.elementType)
+    if isinstance(kind, T.StructType):
+        return any(_is_odd(field.dataType) for field in kind.fields)
+    return isinstance(kind, (T.MapType, T.VariantType))
+
+
+def within(files: DataFrame, bounds: Bounds) -> list[str]:
+    """The first files, as many as the bounds allow."""
+    from pyspark.sql import functions as F
+
+    count = F.coalesce(F.get_json_object("stats", "$.numRecords").cast("long"), F.lit(0))
+    first = files.select("path", "size", count.alias("rows")).limit(bounds.files).collect()
+    paths: list[str] = []
+    rows = size = 0
+    for file in first:
+        rows, size = rows + file["rows"], size + file["size"]
+        if paths and (rows > bounds.rows or size > bounds.size):
+            break
+        paths.append(file["path"])
+    return paths

@@ -1,0 +1,257 @@
+"""One file through V-Order, without Spark: whatever is in it, its rows stay what they were."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mirrorlake.errors import DataFileError
+from mirrorlake.layout import ordering
+from mirrorlake.layout.deletion_vectors import _z85, parse_vector
+from mirrorlake.layout.footers import MICROSOFT_ENABLED, OPEN_KEY, Storages
+from mirrorlake.layout.vorder_file import Task, new_stats, order_file, physical_shape
+
+KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.int8(): st.integers(-3, 3),
+    pa.int64(): st.sampled_from([0, 1, -(2**63), 2**63 - 1]),
+    pa.float32(): st.sampled_from([0.0, -0.0, 1.5, math.nan, math.inf]),
+    pa.float64(): st.sampled_from([0.0, -0.0, 1.5, math.nan, -math.inf]),
+    pa.bool_(): st.booleans(),
+    pa.string(): st.sampled_from(["", "a", "ä\x00", "𝄞" * 5]),
+    pa.binary(): st.sampled_from([b"", b"\xff\x00"]),
+    pa.decimal128(9, 2): st.sampled_from([Decimal("1.50"), Decimal("-9999999.99")]),
+    pa.decimal128(38, 0): st.sampled_from([Decimal(10**37), Decimal(-7)]),
+    pa.date32(): st.dates(),
+    pa.timestamp("us", "UTC"): st.integers(-(2**55), 2**55),
+    pa.timestamp("us"): st.integers(-(2**55), 2**55),
+    pa.list_(pa.field("element", pa.int32())): st.lists(st.none() | st.integers(0, 2), max_size=2),
+    pa.struct([("x", pa.int32()), ("l", pa.list_(pa.field("element", pa.string())))]): (
+        st.fixed_dictionaries({"x": st.none() | st.integers(0, 1), "l": st.just(["q"])})
+    ),
+    pa.map_(pa.string(), pa.float64()): st.lists(st.tuples(st.just("k"), st.just(0.5)), max_size=1),
+}
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    """A few distinct rows, many times over: there is something to gain, and NULL everywhere."""
+    kinds = draw(st.lists(st.sampled_from(list(KINDS)), min_size=1, max_size=6))
+    columns = [draw(st.lists(st.none() | KINDS[k], min_size=4, max_size=4)) for k in kinds]
+    picks = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 4, (len(kinds), 600))
+    arrays = [
+        pa.array(values, kind).take(pa.array(pick))
+        for values, kind, pick in zip(columns, kinds, picks, strict=True)
+    ]
+    fields = [pa.field(f"c {i}", kind) for i, kind in enumerate(kinds)]
+    return pa.table(arrays, schema=pa.schema(fields))
+
+
+def bag(rows: pa.Table) -> Counter[str]:
+    return Counter(map(repr, zip(*[rows.column(i).to_pylist() for i in range(rows.num_columns)],
+                                 strict=True)))  # fmt: skip
+
+
+def put(folder: Path, rows: pa.Table, name: str = "a b%/old.parquet", **kw: Any) -> dict[str, Any]:
+    path = folder / "t" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows, path, **kw)
+    quoted = name.replace("%", "%25").replace(" ", "%20")
+    return {"path": quoted, "size": path.stat().st_size, "stats": '{"numRecords":600}'}
+
+
+@settings(max_examples=60, deadline=None)
+@given(tables())
+def test_the_same_rows_in_the_same_schema(rows: pa.Table) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        add = put(Path(folder), rows, compression="none", use_dictionary=False)
+        outcome = order_file(Storages(folder, "t"), Task(add, write=True))
+        if outcome.reason:
+            assert outcome.reason.startswith("no smaller")
+            assert outcome.new_size == add["size"]
+            return
+        new = Path(folder) / "t" / "a b%" / Path(outcome.new_path).name
+        assert new.stat().st_size == outcome.new_size < add["size"]
+        assert bag(pq.read_table(new)) == bag(rows)
+        old = Path(folder) / "t" / "a b%" / "old.parquet"
+        shapes = [physical_shape(pq.ParquetFile(path).schema) for path in (old, new)]
+        assert shapes[0] == shapes[1]
+
+
+def shuffled(count: int = 30_000) -> pa.Table:
+    rng = np.random.default_rng(5)
+    city, day = rng.integers(0, 40, count), rng.integers(0, 90, count)
+    return pa.table(
+        {
+            "city": pa.array([f"city {i}" for i in range(40)]).take(pa.array(city)),
+            "country": city % 7,
+            "day": day,
+            "price": (city * 31 + day) % 97 / 4,
+        }
+    )
+
+
+def test_the_order_that_wins_is_the_smallest_of_all_tried(tmp_path: Path) -> None:
+    rows = shuffled()
+    task = Task(put(tmp_path, rows), write=True)
+    outcome = order_file(Storages(str(tmp_path), "t"), task)
+    assert outcome.order != ordering.NATURAL
+    assert outcome.tried == tuple(sorted(outcome.tried, key=lambda one: one[1]))
+    assert {kind for kind, _ in outcome.tried} == {
+        *(ordering.NATURAL, ordering.LEXICOGRAPHIC, ordering.GROWN)
+    }
+    assert outcome.new_size < 0.5 * task.add["size"]
+
+
+def test_a_required_prefix_is_really_sorted(tmp_path: Path) -> None:
+    rows = shuffled()
+    task = Task(put(tmp_path, rows), prefix=("price", "day"), write=True)
+    outcome = order_file(Storages(str(tmp_path), "t"), task)
+    assert outcome.columns[:2] == ("price", "day")
+    new = pq.read_table(tmp_path / "t" / "a b%" / Path(outcome.new_path).name)
+    pairs = list(zip(new["price"].to_pylist(), new["day"].to_pylist(), strict=True))
+    assert pairs == sorted(pairs)
+
+
+def test_the_footer_neither_claims_nor_hides(tmp_path: Path) -> None:
+    rows = shuffled().replace_schema_metadata({MICROSOFT_ENABLED: "true", "org.other": "kept"})
+    outcome = order_file(Storages(str(tmp_path), "t"), Task(put(tmp_path, rows), write=True))
+    keys = pq.read_metadata(tmp_path / "t" / "a b%" / Path(outcome.new_path).name).metadata
+    assert not [key for key in keys if b"microsoft" in key.lower()]
+    assert keys[b"org.other"] == b"kept"
+    assert json.loads(keys[OPEN_KEY.encode()]) == {
+        "order": outcome.order,
+        "columns": list(outcome.columns),
+    }
+
+
+def test_a_dry_run_writes_nothing_and_tells_the_same(tmp_path: Path) -> None:
+    task = Task(put(tmp_path, shuffled()))
+    dry = order_file(Storages(str(tmp_path), "t"), task)
+    assert [p.name for p in (tmp_path / "t").rglob("*.parquet")] == ["old.parquet"]
+    wet = order_file(Storages(str(tmp_path), "t"), replace(task, write=True))
+    assert (dry.new_size, dry.order, dry.columns) == (wet.new_size, wet.order, wet.columns)
+
+
+def test_what_can_not_get_smaller_or_is_not_understood_stays(tmp_path: Path) -> None:
+    stores = Storages(str(tmp_path), "t")
+    few = put(tmp_path, shuffled(2), "s.parquet", compression="zstd", store_schema=False)
+    small = order_file(stores, Task(few, write=True))
+    assert small.reason.startswith("no smaller")
+    legacy = shuffled().replace_schema_metadata({"org.apache.spark.legacyDateTime": ""})
+    assert "old calendar" in order_file(stores, Task(put(tmp_path, legacy, "l.parquet"))).reason
+    no_ids = Task(put(tmp_path, shuffled(), "i.parquet"), row_id="id", commit_version="cv")
+    assert "no ids yet" in order_file(stores, no_ids).reason
+
+
+def test_row_ids_move_with_their_rows(tmp_path: Path) -> None:
+    rows = shuffled().append_column("id", pa.array([None, 7] * 15_000, pa.int64()))
+    add = put(tmp_path, rows) | {"baseRowId": 1_000_000, "defaultRowCommitVersion": 4}
+    task = Task(add, row_id="id", commit_version="cv", write=True)
+    outcome = order_file(Storages(str(tmp_path), "t"), task)
+    new = pq.read_table(tmp_path / "t" / "a b%" / Path(outcome.new_path).name)
+    wanted = [1_000_000 + i if v is None else v for i, v in enumerate(rows["id"].to_pylist())]
+    rows = rows.set_column(4, "id", [wanted]).append_column("cv", pa.array([4] * 30_000))
+    assert bag(new) == bag(rows)
+
+
+def test_int96_moments_of_any_year(tmp_path: Path) -> None:
+    years = [-62_135_596_800_000_000, 0, 1, 253_402_300_799_999_999]  # 0001 to 9999
+    rows = pa.table({"at": pa.array(years * 5_000, pa.timestamp("us", "UTC"))})
+    add = put(tmp_path, rows, use_deprecated_int96_timestamps=True, compression="none")
+    outcome = order_file(Storages(str(tmp_path), "t"), Task(add, write=True))
+    new = pq.read_table(tmp_path / "t" / "a b%" / Path(outcome.new_path).name)
+    assert new.schema.field("at").type == pa.timestamp("us", "UTC")
+    assert Counter(new["at"].cast(pa.int64()).to_pylist()) == Counter(years * 5_000)
+
+
+def test_statistics_behind_a_deletion_vector() -> None:
+    old = (
+        '{"numRecords":5,"minValues":{"d":12345678901234567890.123456789012345678},'
+        '"maxValues":{"d":1.50},"nullCount":{"d":1,"s":{"x":0},"young":5}}'
+    )
+    left = pa.table({"d": [None, None, 1], "s": [{"x": 1}, {"x": None}, None]})
+    add = {"stats": old, "deletionVector": {"cardinality": 2}}
+    new = new_stats(add, left)
+    assert new is not None
+    assert "12345678901234567890.123456789012345678" in new
+    assert "1.50" in new
+    found = json.loads(new)
+    assert (found["numRecords"], found["tightBounds"]) == (3, False)
+    assert found["nullCount"] == {"d": 2, "s": {"x": 2}, "young": 3}
+    assert new_stats({"stats": old}, left) == old
+
+
+def serialised(positions: list[int], *, runs: bool) -> bytes:
+    """A slow and obvious writer of the format."""
+    by_high: dict[int, dict[int, list[int]]] = {}
+    for p in sorted(set(positions)):
+        by_high.setdefault(p >> 32, {}).setdefault((p >> 16) & 0xFFFF, []).append(p & 0xFFFF)
+    data = struct.pack("<iq", 1_681_511_377, len(by_high))
+    for high, containers in by_high.items():
+        data += struct.pack("<I", high)
+        if runs:
+            flags = bytearray((len(containers) + 7) // 8)
+            for i in range(len(containers)):
+                flags[i // 8] |= 1 << i % 8
+            data += struct.pack("<I", 12_347 | (len(containers) - 1) << 16) + bytes(flags)
+        else:
+            data += struct.pack("<II", 12_346, len(containers))
+        for key, low in containers.items():
+            data += struct.pack("<HH", key, len(low) - 1)
+        if not runs or len(containers) >= 4:
+            data += b"\0\0\0\0" * len(containers)
+        for low in containers.values():
+            if runs:
+                data += struct.pack("<H", len(low)) + b"".join(
+                    struct.pack("<HH", v, 0) for v in low
+                )
+            elif len(low) <= 4_096:
+                data += struct.pack(f"<{len(low)}H", *low)
+            else:
+                bits = bytearray(8_192)
+                for v in low:
+                    bits[v // 8] |= 1 << v % 8
+                data += bytes(bits)
+    return data
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 2**34) | st.integers(0, 300_000), max_size=30), st.booleans())
+def test_deletion_vectors_of_every_kind(positions: list[int], runs: bool) -> None:
+    for some in (positions, [*positions, *range(0, 20_000, 2)]):
+        assert parse_vector(serialised(some, runs=runs)).tolist() == sorted(set(some))
+
+
+def test_what_is_no_deletion_vector() -> None:
+    with pytest.raises(DataFileError, match="starts with 7"):
+        parse_vector(struct.pack("<iq", 7, 0))
+    with pytest.raises(DataFileError, match="unknown kind"):
+        parse_vector(struct.pack("<iqII", 1_681_511_377, 1, 0, 5))
+    assert _z85("HelloWorld") == b"\x86\x4f\xd2\x6f\xb5\x59\xf7\x5b"  # the format's own example
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(*[st.none() | st.integers(0, 3)] * 3, st.integers(0, 2**62)), min_size=1))
+def test_a_permutation_is_pythons_stable_sort(rows: list[tuple[int | None, ...]]) -> None:
+    table = pa.table([pa.array(c) for c in zip(*rows, strict=True)], names=list("abcd"))
+    found = ordering.sort_permutation(table, ["d", "b", "a"]).tolist()
+    last = 2**63
+    wanted = sorted(
+        range(len(rows)),
+        key=lambda i: [last if rows[i][c] is None else rows[i][c] for c in (3, 1, 0)],
+    )
+    assert found == wanted
