@@ -52,6 +52,8 @@ for value in (3, -1, None):
 add("marker-not-last", at(FIRST, column=MARKER), {MARKER: [4], "id": [1]}, {MARKER: [2], "id": [1]})
 add("column-twice", at(FIRST, column="Item"),
     pa.table([[1], ["a"], ["b"]], names=["id", "item", "Item"]))  # fmt: skip
+add("column-twice", at(FIRST, column="id"),
+    pa.table([[1], pa.array([None], pa.int64())], names=["id", "id"]))  # fmt: skip
 for name in ("_metadata", "__mirrorlake_x", "_change_type"):
     add("column-reserved", at(FIRST, column=name), {"id": [1], name: [1]})
 add("column-missing", at(SECOND, column="item"), None, {"id": [1], "n": [2]}, {"id": [1], "n": [3]})
@@ -62,7 +64,8 @@ add("type-changed", at(SECOND, column="n"),
     {"id": [1], "n": [1]}, {"id": [1], "n": ["x"]}, {"id": [1], "n": ["y"]},
     {"id": [1], "n": [3]})  # fmt: skip
 add("type-widened", at(SECOND, column="n"),
-    {"id": [1], "n": pa.array([1], pa.int32())}, {"id": [1], "n": [1]})  # fmt: skip
+    {"id": [1], "n": pa.array([1], pa.int32())}, {"id": [1], "n": [1]}, {"id": [1], "n": [2]},
+    {"id": [1], "n": pa.array([3], pa.int32())})  # fmt: skip
 
 
 @case("type-misfit", at(THIRD, column="item"))

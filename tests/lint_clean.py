@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from lint_case import BY_TIME, TYPED, UUID, keyed
-from mirrorlake.names import ZONE, TableName
+from mirrorlake.names import STATE, ZONE, TableName, file_name
 from zones import KEYED, MARKER, Zone
 
 
@@ -29,7 +29,7 @@ def clean_by_time(zone: Zone) -> None:
     for days, name in enumerate(("b.parquet", "a", "any name will do.parquet")):
         zone.put(name)
         zone.age(name, 9 - days)
-    zone.mirrored({"id": "long", "item": "string"}, last=1, names=["b.parquet"])
+    zone.mirrored({"id": "long", "item": "string"}, last=2, names=["b.parquet", "a"])
 
 
 def clean_text(zone: Zone) -> None:
@@ -50,8 +50,15 @@ def clean_upserts_by_default(zone: Zone) -> None:
 def clean_mirrored(zone: Zone) -> None:
     """Applied up to 3; the mirror was killed before it moved 2."""
     clean_plain(zone)
+    zone.put(2, {MARKER: [1, 4], "id": [1, 2]})  # what is applied is not read again
     zone.mirrored({"id": "long", "item": "string"}, last=3)
     zone.move_to_processed(1)
+
+
+def clean_mirrored_without_plans(zone: Zone) -> None:
+    zone.put(2)
+    zone.mirrored({"id": "long", "item": "string"}, last=2, keys=(), names=[file_name(2)])
+    zone.storage.delete_folder(STATE)
 
 
 def clean_renamed(zone: Zone) -> None:
@@ -68,6 +75,12 @@ def clean_recreated(zone: Zone) -> None:
     keyed(zone, None)
     zone.mirrored({"id": "string", "nr": "long"}, last=1, keys=("nr",))
     zone.storage.delete(zone.identity_path())
+
+
+def clean_recreated_and_seen(zone: Zone) -> None:
+    """As before, and the mirror has put its identity into the new folder already."""
+    clean_recreated(zone)
+    zone.identify()
 
 
 def clean_keys_added(zone: Zone) -> None:

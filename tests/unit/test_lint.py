@@ -130,6 +130,21 @@ def test_every_wrong_field_of_the_metadata_is_told_and_the_others_count(storage:
     ]  # fmt: skip
 
 
+def test_what_lasts_is_told_where_it_begins_and_again_where_it_comes_back(storage: Storage):
+    zone = Zone(storage)
+    whole, lacking, other = {"n": [1], "x": [1]}, {"n": [1]}, {"n": ["a"], "x": [1]}
+    files = (whole, lacking, lacking, other, other, whole, lacking, other, {"n": [b""], "x": [1]})
+    for number, data in enumerate(files, start=1):
+        zone.put(number, data)
+    assert [(int(f.file[:20]), f.rule) for f in lint_zone(storage).findings if f.file] == [
+        (2, "column-missing"),
+        (4, "type-changed"),
+        (7, "column-missing"),
+        (8, "type-changed"),
+        (9, "type-changed"),
+    ]
+
+
 def test_a_gap_says_since_when_and_how_much_waits(storage: Storage):
     zone = Zone(storage)
     for number, days in ((1, 5), (3, 2), (4, 3), (8, 1)):

@@ -31,7 +31,6 @@ class ColumnWatch:
 
     def __init__(self, table: str, mirrored: dict[str, str], metadata: TableMetadata) -> None:
         self._finding = partial(finding, table=table)
-        self._keys = {key.lower() for key in metadata.keys}
         self._mirrored = {name.lower() for name in mirrored}
         self._kinds = {name.lower(): kind for name, kind in mirrored.items()}
         self._had = dict.fromkeys(self._mirrored)  # in order, as a set has none
@@ -115,7 +114,7 @@ class ColumnWatch:
             return
         if facts.rows.total() == facts.rows[Marker.DELETE]:
             return  # deletes need no more than the key
-        there = {name.lower() for name in looked.columns} | self._keys
+        there = {name.lower() for name in looked.columns}
         lacking = [name for name in self._had if name not in there]
         for name in lacking:
             if name not in self._lacking:
