@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -89,3 +91,13 @@ def test_frames_and_maintenance(lake: Lake, run: Run, spark: SparkSession) -> No
     assert "partition column" in run("optimize", "t", "--where", "id = 1", status=2)
     said = run("maintain", "--json")
     assert said["tables"][0]["vacuum"]["applied"] is False
+
+
+def test_nothing_but_json_on_stdout(lake: Lake, spark: SparkSession) -> None:
+    """Delta prints what VACUUM deleted to the JVM's own stdout, which a command inherits."""
+    for _ in range(2):
+        lake.write("t", spark.range(0, 4, 1, 1), mode="overwrite")
+    command = [sys.executable, "-m", "mirrorlake.cli", "vacuum", str(lake.storage.root), "t"]
+    command += ["--retention-hours", "0", "--allow-short", "--apply", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["delete_files"] == 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta_log import checkpoint_files
+from mirrorlake.delta_log import checkpoint_files, read_snapshot
 from mirrorlake.history.commits import CommitLog
 from mirrorlake.history.tombstones import Z85
 from mirrorlake.storage import Storage
@@ -75,7 +75,12 @@ def latest_actions(
             parts.append(rows.select(F.lit(found).cast("bigint").alias("version"), "add", "remove"))
     actions = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
     actions = actions.where("add IS NOT NULL OR remove IS NOT NULL")
-    flat = actions.select("version", *_columns(hadoop_path(storage, table_path)))
+    snapshot = read_snapshot(storage, table_path)
+    features = (snapshot.protocol if snapshot else {}).get("readerFeatures") or []
+    base = hadoop_path(storage, table_path)
+    # Decoding their names is much code for Spark to compile: most tables have none.
+    columns = _columns(base, vectors="deletionVectors" in features)
+    flat = actions.select("version", *columns)
     kept = ["size", "rows", "masked", "parts", "live", "removed"]
     last = flat.groupBy("path", "vector").agg(F.max_by(F.struct(*kept), "version").alias("last"))
     return last.select("path", "vector", "last.*")
@@ -115,7 +120,7 @@ def full_path(path: Column, base: str) -> Column:
     )
 
 
-def _columns(base: str) -> list[Column]:
+def _columns(base: str, *, vectors: bool) -> list[Column]:
     from pyspark.sql import functions as F
 
     vector = F.coalesce("add.deletionVector", "remove.deletionVector")
@@ -126,7 +131,7 @@ def _columns(base: str) -> list[Column]:
     masked = F.coalesce("add.deletionVector.cardinality", F.lit(0).cast("bigint"))
     return [
         full_path(F.coalesce("add.path", "remove.path"), base).alias("path"),
-        _vector_file(vector, base).alias("vector"),
+        (_vector_file(vector, base) if vectors else F.lit(None).cast("string")).alias("vector"),
         F.coalesce("add.size", "remove.size").alias("size"),
         (records - masked).alias("rows"),
         masked.alias("masked"),

@@ -18,6 +18,7 @@ LISTED = "path string, length bigint, modificationTime bigint"
 MEASURED = "row_groups bigint, found boolean"
 _SHOWN = ("_delta_index", "_change_data")
 _BATCH = 50_000
+_FEW, _TASKS = 8, 64
 
 
 def list_files(
@@ -37,8 +38,9 @@ def list_files(
     keys = tuple(f"{name}=" for name in snapshot.metadata.get("partitionColumns") or ())
     top = [name for name in storage.list(table_path).folders if not is_hidden(name, keys)]
     folders = [("", False)] + [(name, True) for name in top]
-    tasks = min(len(folders), 64)
-    work = spark.createDataFrame(folders, "folder string, deep boolean").repartition(tasks)
+    work = spark.createDataFrame(folders, "folder string, deep boolean")
+    if len(folders) > _FEW:
+        work = work.repartition(min(len(folders), _TASKS))
     base = hadoop_path(storage, table_path)
     job = partial(_list, root=storage.root, table_path=table_path, base=base, keys=keys)
     return work.mapInArrow(_as_map(job), LISTED)

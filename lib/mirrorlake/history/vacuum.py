@@ -232,20 +232,19 @@ class _Job:
         from pyspark.sql import functions as F
 
         listed = list_files(self.spark, self.storage, self.table.table_path, self.snapshot)
-        known = (
-            self.reasons()
-            .groupBy("path")
-            .agg(
-                F.min_by("why", "rank").alias("why"),
-                F.max("removed").alias("removed"),
-                F.array_sort(F.collect_set("frame")).alias("frames"),
-            )
-        )
-        young = F.when(F.col("modificationTime") >= self.cutoff, _YOUNG)
+        # One shuffle for both: what is listed, and what is known of it.
+        both = listed.unionByName(self.reasons(), allowMissingColumns=True)
+        young = F.when(F.max("modificationTime") >= self.cutoff, _YOUNG)
         return (
-            listed.join(known, "path", "left")
-            .withColumn("why", F.coalesce("why", young))
-            .select("path", "length", "modificationTime", "why", "removed", "frames")
+            both.groupBy("path")
+            .agg(
+                F.max("length").alias("length"),
+                F.max("modificationTime").alias("modificationTime"),
+                F.coalesce(F.min_by("why", "rank"), young).alias("why"),
+                F.max("removed").alias("removed"),
+                F.collect_set("frame").alias("frames"),
+            )
+            .where("length IS NOT NULL")
         )
 
     def reasons(self) -> DataFrame:

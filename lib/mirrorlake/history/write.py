@@ -61,12 +61,10 @@ def write_table(
         if snapshot is None:
             spark.sql(_creation(path, frame, partition_by, dict(properties or {})))
         writer = frame.write.format("delta").mode(mode)
-        there = spark.sql(f"SELECT * FROM {delta_name(path)}").dtypes
-        if mode == "overwrite" and sorted(frame.dtypes) != sorted(there):
-            writer = writer.option("overwriteSchema", "true")
-        elif {name.lower() for name in frame.columns} - {name.lower() for name, _ in there}:
-            # Only then: with it Delta no longer casts to the table's types.
+        if mode == "append":
             writer = writer.option("mergeSchema", "true")
+        elif sorted(frame.dtypes) != sorted(spark.sql(f"SELECT * FROM {delta_name(path)}").dtypes):
+            writer = writer.option("overwriteSchema", "true")
         writer.save(path)
     except Exception as error:
         raise QueryError(spark_message(error)) from error

@@ -154,9 +154,10 @@ def launch_environment() -> tuple[Java, list[Path]]:
 
 @contextlib.contextmanager
 def _quiet_launch() -> Iterator[Path]:
-    """Points file descriptor 2 at a log while the JVM is launched, which keeps it for good.
+    """Points file descriptors 1 and 2 at a log while the JVM is launched, which keeps them.
 
-    The JVM writes to the descriptor itself: its warnings would land in the notebook's cell.
+    The JVM writes to them itself: its warnings would land in the notebook's cell, and what VACUUM
+    has to say before a command's JSON.
     """
     folder = cache() / "logs"
     folder.mkdir(parents=True, exist_ok=True)
@@ -164,11 +165,14 @@ def _quiet_launch() -> Iterator[Path]:
         if time.time() - old.stat().st_mtime > 7 * _DAY:
             old.unlink(missing_ok=True)
     handle, name = tempfile.mkstemp(prefix="spark-", suffix=".log", dir=folder)
-    saved = os.dup(2)
+    sys.stdout.flush()
+    saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     try:
-        os.dup2(handle, 2)
+        for descriptor in saved:
+            os.dup2(handle, descriptor)
         yield Path(name)
     finally:
-        os.dup2(saved, 2)
-        os.close(saved)
+        for descriptor, copy in saved.items():
+            os.dup2(copy, descriptor)
+            os.close(copy)
         os.close(handle)
