@@ -22,12 +22,14 @@ from mirrorlake.commands import (
 from mirrorlake.commands.base import app, err
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
 
-# Importing a module registers its commands.
+# Importing a module registers its commands; --help shows them in this order.
 COMMANDS = (project, zone, lint, operate, query, history, frames, maintenance, feed, layout)
 
 
 def main() -> None:
     """Runs a command; an error of ours becomes one line and an exit status."""
+    order = [module.__name__ for module in COMMANDS]
+    app.registered_commands.sort(key=lambda command: order.index(command.callback.__module__))
     try:
         app(prog_name="./mirrorlake")
     except (UsageError, InvalidNameError) as error:

@@ -84,7 +84,7 @@ def read_snapshot(storage: Storage, table_path: str, version: int | None = None)
         try:
             commit = storage.read(f"{log}/{snapshot.version + 1:020d}.json")
         except FileNotFoundError:
-            return snapshot if version is None else None
+            return snapshot
         for line in commit.splitlines():
             # The adds and removes of a large commit need not be parsed.
             if line[2:12].startswith((b"metaData", b"protocol", b"txn")):

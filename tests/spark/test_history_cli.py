@@ -74,9 +74,9 @@ def test_frames_and_maintenance(lake: Lake, run: Run, spark: SparkSession) -> No
     assert (made["model"], made["tables"][0]["version"]) == ("m", 2)
     assert run("frame", "list", "--json")["frames"] == [made]
     assert "t@v2" in run("frame", "list")
-    done = run("optimize", "t", "--apply", "--json")
+    done = run("optimize", "t", "--json")
     assert (done["table"], done["files"], done["files_added"]) == ("t", 2, 1)
-    assert "Nothing was changed" in run("reorg", "t")
+    assert "Nothing was changed" in run("reorg", "t", "--dry-run")
     (line,) = run("frame", "show", "m", "--json")["tables"]
     assert (line["files_added"], line["files_removed"], line["framed"]) == (1, 2, 2)
     assert "would be deleted" in run("vacuum", "t")

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from mirrorlake.tabular import Shown
 
 ApplyOption = Annotated[bool, typer.Option("--apply", help="Do it, not only say it.")]
+# Nothing is lost by a rewrite: old versions keep their files until a vacuum.
+RewriteOption = Annotated[
+    bool, typer.Option("--apply/--dry-run", help="Do it, or only say what would be done.")
+]
 
 
 @app.command()
@@ -37,10 +41,10 @@ def optimize(
     ] = None,
     target_mib: Annotated[int, typer.Option(help="How large files are to become.", min=1)] = 1024,
     zorder_by: Annotated[str, typer.Option(help="Columns to bring together, by commas.")] = "",
-    apply: ApplyOption = False,
+    apply: RewriteOption = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Put small files together; only said, unless --apply is given."""
+    """Put small files together."""
     lake = open_lake(root)
     columns = [column.strip() for column in zorder_by.split(",") if column.strip()]
     with progress("optimizing …"):
@@ -54,10 +58,10 @@ def optimize(
 def reorg(
     root: RootArgument,
     table: TableArgument,
-    apply: ApplyOption = False,
+    apply: RewriteOption = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Purge deleted rows and dropped columns from the files; only said, unless --apply is given."""
+    """Purge deleted rows and dropped columns from the files."""
     lake = open_lake(root)
     with progress("reorganising …"):
         done = lake.table(find_table(lake, table)).reorg(dry_run=not apply)
@@ -127,4 +131,4 @@ def _print(done: Compaction | Vacuum, shown: Shown, as_json: bool) -> None:
         return
     print_shown(shown)
     if not done.applied:
-        out.print("Nothing was changed; --apply does it.")
+        out.print("Nothing was changed: a dry run.")
