@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from mirrorlake.feed.changes import End, Outside
     from mirrorlake.feed.cursor import Cursor
-    from mirrorlake.feed.doctor import Diagnosis
+    from mirrorlake.feed.findings import Diagnosis
 
 
 class LakeTable(Table):
