@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from mirrorlake.feed.changes import End, Outside
     from mirrorlake.feed.cursor import Cursor
-    from mirrorlake.feed.doctor import Diagnosis
+    from mirrorlake.feed.findings import Diagnosis
     from mirrorlake.history.compact import Compaction
     from mirrorlake.history.diff import Match
     from mirrorlake.history.restore import Restore

@@ -12,7 +12,8 @@ import pytest
 
 from feed_model import Event, net_model, type_1_model, type_2_model
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.doctor import Diagnosis, interval_milliseconds, span_text
+from mirrorlake.feed.doctor import interval_milliseconds
+from mirrorlake.feed.findings import Diagnosis, span_text
 from mirrorlake.feed.gaps import Segment, plan_segments
 from mirrorlake.feed.log import moment_text, read_commit, read_states, read_timeline
 from mirrorlake.feed.schema import find_breaks

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Literal
 from zoneinfo import ZoneInfo
 
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.feed.doctor import Diagnosis, examine, span_text
+from mirrorlake.feed.doctor import examine
+from mirrorlake.feed.findings import Diagnosis, span_text
 from mirrorlake.feed.gaps import ORIGIN, bridge
 from mirrorlake.feed.log import Timeline, moment_text, read_timeline
 from mirrorlake.feed.net import net_changes

@@ -14,7 +14,8 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.doctor import Diagnosis, file_exists, span_text
+from mirrorlake.feed.doctor import file_exists
+from mirrorlake.feed.findings import Diagnosis, span_text
 from mirrorlake.feed.log import State, Timeline, read_states
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.schema import RESERVED, declared_keys, physical_name
