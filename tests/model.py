@@ -60,6 +60,7 @@ class FolderModel:
         columns: the table's columns, lower case, in their order, with their types.
         table: the rows; None while there is no table.
         error: the number of the file and the column that stop the table.
+        life: what the folder's identity says; None before its first cycle.
     """
 
     keys: tuple[str, ...]
@@ -68,6 +69,7 @@ class FolderModel:
     columns: dict[str, str] = field(default_factory=dict)
     table: TableModel | None = None
     error: tuple[int, str] | None = None
+    life: int | None = None
 
     @property
     def waiting_for(self) -> int | None:

@@ -214,6 +214,17 @@ def test_copies_live_on_their_own_even_of_a_folder_just_renamed(any_storage: Sto
     assert lives[0] == Identity(B, "1", A)
 
 
+def test_copies_of_a_renamed_folder_without_a_table_are_copies_too(any_storage: Storage):
+    states = states_of((A, "1"))
+    copy_identity(any_storage, Identity(A, "1"), B, IN_SCHEMA)
+    assert follow_folders(any_storage, states, [B, IN_SCHEMA]) == ()
+    assert [state.table for state in states.values()] == [B]
+    assert read_identity(any_storage, B) == Identity(B, "1", A)
+    own = read_identity(any_storage, IN_SCHEMA)
+    assert own is not None
+    assert (own.origin, own.incarnation != "1") == (None, True)
+
+
 def test_lost_states_are_rebuilt_from_the_logs_even_for_a_single_table(any_storage: Storage):
     make_table(any_storage, A, life="1")
     make_table(any_storage, IN_SCHEMA, life="2")

@@ -68,7 +68,10 @@ def _follow_rename(
     before = states[old].table
     if old in present and _lives(storage, before, identity.incarnation):
         renew_identity(storage, table)
-    elif storage.move_folder(before.table_path, table.table_path):
+    elif (
+        storage.move_folder(before.table_path, table.table_path)
+        or read_snapshot(storage, before.table_path) is None
+    ):
         # Kept under the new name, so that a copy of the renamed folder is known as one.
         states[table.folder] = replace(states.pop(old), schema=table.schema, name=table.name)
 
