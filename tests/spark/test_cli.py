@@ -16,7 +16,7 @@ import pytest
 from mirrorlake.places import PROJECT
 
 LAUNCHER = PROJECT / "mirrorlake"
-KEYS = {"name", "schema", "state", "rows", "last_file", "backlog_files", "waiting_for"}
+KEYS = {"name", "schema", "state", "rows", "last_file", "backlog_files", "backlog_bytes", "waiting_for", "waiting_since"}
 KEYS |= {"lag_seconds", "error"}
 
 
