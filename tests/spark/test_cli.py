@@ -16,8 +16,8 @@ import pytest
 from mirrorlake.places import PROJECT
 
 LAUNCHER = PROJECT / "mirrorlake"
-KEYS = {"name", "schema", "state", "rows", "last_file", "backlog_files", "backlog_bytes", "waiting_for", "waiting_since"}
-KEYS |= {"lag_seconds", "error"}
+KEYS = {"name", "schema", "state", "rows", "last_file", "waiting_for", "waiting_since"}
+KEYS |= {"backlog_files", "backlog_bytes", "lag_seconds", "error"}
 
 
 def run(*arguments: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
