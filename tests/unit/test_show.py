@@ -12,6 +12,7 @@ from mirrorlake.show.plots import (
     plot_bars,
     plot_lines,
     plot_matrix,
+    plot_spans,
     plot_stacks,
 )
 from mirrorlake.show.tables import show_errors, show_files, show_status
@@ -28,10 +29,11 @@ def charts() -> list[Chart]:
         plot_matrix(
             ["v1", "v2", "v3"], {"a": ["int", "int", "long"], "b": ["", "int", ""]}, title="Matrix"
         ),
+        plot_spans({"b": (1, 3.5), "a": (0, 4)}, title="Spans", label="seconds"),
     ]
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(5))
 def test_a_chart_is_the_same_picture_every_time(number: int) -> None:
     first, again = charts()[number], charts()[number]
     assert first._repr_png_().startswith(PNG)
@@ -79,6 +81,14 @@ def test_a_matrix_shows_what_changed_and_leaves_white_what_is_not_there() -> Non
     assert cells == [changed, same, changed, changed]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["v1", "v2", "v3"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
+    assert axes.yaxis_inverted()
+
+
+def test_spans_lie_where_they_began_and_say_how_long_they_were() -> None:
+    axes = charts()[4].axes[0]
+    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [(1, 2.5), (0, 4)]
+    assert [text.get_text() for text in axes.texts] == ["2.5", "4.0"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a"]
     assert axes.yaxis_inverted()
 
 

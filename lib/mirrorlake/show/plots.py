@@ -70,12 +70,29 @@ def plot_bars(
         label: what the values are, with their unit.
         fmt: a format of `x` for the values.
     """
+    return plot_spans(
+        {name: (0, value) for name, value in values.items()}, title=title, label=label, fmt=fmt
+    )
+
+
+def plot_spans(
+    spans: Mapping[str, tuple[float, float]], *, title: str, label: str = "", fmt: str = "{x:,.1f}"
+) -> Chart:
+    """Horizontal bars from a beginning to an end, the first entry on top, each with its length.
+
+    Args:
+        spans: beginning and end by name, in the order to show.
+        title: what the figure says.
+        label: what the axis is, with its unit.
+        fmt: a format of `x` for the lengths.
+    """
     with styled():
-        size = (STYLE["figure.figsize"][0], 1.1 + _ROW_INCHES * len(values))
+        size = (STYLE["figure.figsize"][0], 1.1 + _ROW_INCHES * len(spans))
         chart, axes = _start(title, size)
-        bars = axes.barh(list(values), list(values.values()), height=0.7)
-        texts = [fmt.format(x=value) for value in values.values()]
-        axes.bar_label(bars, texts, padding=4, color="#444444")
+        begins = [begin for begin, _ in spans.values()]
+        lengths = [end - begin for begin, end in spans.values()]
+        bars = axes.barh(list(spans), lengths, height=0.7, left=begins)
+        axes.bar_label(bars, [fmt.format(x=x) for x in lengths], padding=4, color="#444444")
         axes.invert_yaxis()
         axes.margins(x=0.1)
         axes.grid(visible=False, axis="y")
