@@ -86,6 +86,10 @@ def test_bad_files_and_missing_numbers_are_passed_over(lake: Lake) -> None:
     assert [e.skipped for e in lake.ledger("t").entries if e.number == 5] == [
         "Skipped on demand. [file 00000000000000000005.parquet]"
     ]
+    lake.reseed("t")
+    assert (lake.status().tables[0].last_file, lake.status().tables[0].backlog_files) == (0, 5)
+    assert not lake.mirror(options=MirrorOptions(on_error=SKIP_FILE)).failed
+    assert bag(lake, "t", ["id"]) == {(1,): 1, (4,): 1, (6,): 1}
 
 
 @pytest.mark.parametrize("step", [Step.PLANNED, Step.QUARANTINED, Step.COMMITTED])

@@ -323,6 +323,9 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
             folder = view(table, listing, state) or by_number(table, listing)
             if folder.backlog(state.last_file):
                 state = _caught_up(storage, state, table)
+            elif state.seen not in (None, listing.moment(IDENTITY)):
+                # The folder has begun another life, of which nothing may be applied yet.
+                state = _caught_up(storage, replace(state, last_file=0), table)
             if wish.paused is not None:
                 state = replace(state, state=STOPPED)
             lines.append(status_of(state, view(table, listing, state), wish.skip))

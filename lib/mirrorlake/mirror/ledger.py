@@ -105,8 +105,8 @@ def read_ledger(storage: Storage, table: TableName) -> Ledger:
                     file.skipped,
                     note.get("version"),
                     file.published,
-                    note.get("synced"),
-                    _lag(file.published, note.get("synced")),
+                    note.get("committed"),
+                    _lag(file.published, note.get("committed")),
                 )
             )
     return Ledger(str(table), tuple(entries))

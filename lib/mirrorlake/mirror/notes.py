@@ -6,6 +6,7 @@ With the plans it is the ledger: which files a version holds, how many rows by o
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from itertools import count
 from typing import Any
 
@@ -26,7 +27,8 @@ def read_note(storage: Storage, table: TableName, version: int) -> dict[str, Any
         return {}
     if not isinstance(note, dict) or "incarnation" not in note:
         return {}
-    return {**note, "version": version}
+    stamp = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, timezone.utc)
+    return {**note, "version": version, "committed": stamp.isoformat(timespec="milliseconds")}
 
 
 def last_note(

@@ -144,7 +144,8 @@ def _take_back(storage: Storage, table: TableName) -> None:
     """Puts all applied files back into the folder, in their order."""
     applied = _last_applied(storage, table)
     kept = _kept_files(storage, table)
-    _check_kept(range(1, applied + 1), kept, applied)
+    skipped = read_control(storage, table).skip
+    _check_kept([n for n in range(1, applied + 1) if n not in skipped], kept, applied)
     for _number, path in sorted(kept.items()):
         name = path.rpartition("/")[2]
         if path != f"{table.folder}/{name}":
@@ -189,7 +190,7 @@ def _kept_files(storage: Storage, table: TableName) -> dict[int, str]:
     return found
 
 
-def _check_kept(numbers: range, kept: dict[int, str], applied: int) -> None:
+def _check_kept(numbers: Iterable[int], kept: dict[int, str], applied: int) -> None:
     for number in numbers:
         if not 1 <= number <= applied:
             raise SequenceError(

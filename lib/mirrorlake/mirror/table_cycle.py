@@ -358,7 +358,7 @@ class TableCycle:
             state,
             version=version,
             tail=tail_of(published) if published and at.metadata.strategy == BY_TIME else None,
-            latency=(now - published.modified).total_seconds() if published else None,
+            latency=_age(published) if published else None,
         )
         move_applied(self._storage, at.identity, self._folder, plan)
         self._storage.delete_folder(staging(at.identity))
@@ -371,6 +371,11 @@ class TableCycle:
         if every and version - self._state.compacted >= every and compact(self._spark(), work.path):
             self._state = replace(self._state, compacted=version)
             self._done(Step.COMPACTED)
+
+
+def _age(published: Entry) -> float:
+    """Seconds since a file was published."""
+    return (datetime.now(timezone.utc) - published.modified).total_seconds()
 
 
 def _before(facts: Facts, misfit: SchemaError) -> Facts:
