@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import time
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -224,14 +222,6 @@ def test_vacuum_and_framing_race(
     monkeypatch.undo()
     assert bag_of(lake.frames.read("between", name)) == bag_of(some(spark, 200, 5))
     assert bag_of(lake.frames.read("pinned", name)) == bag_of(some(spark, 100, 5))
-
-
-def age(path: Path) -> None:
-    """Makes a folder's files and commits some hours old, as if time had passed."""
-    then = time.time() - 3 * 3600
-    for file in path.rglob("*"):
-        if file.is_file() and file.stat().st_mtime > then:
-            os.utime(file, (then, then))
 
 
 def check_lake(lake: Lake, made: dict[str, tuple[Counter, set[str]]]) -> None:
