@@ -104,7 +104,9 @@ def test_every_run_appends_what_is_new(lake: Lake, stock: LakeTable) -> None:
         lake.archive(INTO, "stock")
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    "step", [*(pytest.param(s, marks=pytest.mark.long) for s in STEPS[:-1]), STEPS[-1]]
+)
 def test_an_exception_after_any_step(lake: Lake, stock: LakeTable, step: str) -> None:
     archive = Archive(stock, INTO)
 

@@ -269,7 +269,7 @@ def random_life(lake: Lake, spark: SparkSession, seed: int, steps: int) -> Count
 
 
 @pytest.mark.promise("DL-09")
-@pytest.mark.parametrize("seed", [2, 5])
+@pytest.mark.parametrize("seed", [pytest.param(2, marks=pytest.mark.long), 5])
 def test_live_frames_never_change(lake: Lake, spark: SparkSession, seed: int) -> None:
     told = random_life(lake, spark, seed, 10)
     assert told["frame"]

@@ -41,6 +41,10 @@ Lake(sys.argv[1]).mirror(on_step=kill, options=MirrorOptions(compact_after=1))
 """
 
 
+# Where a bad row is passed over: test_operate.py has one.
+STEPS = [step for step in Step if step is not Step.QUARANTINED]
+
+
 class Killed(BaseException):
     """Not an Exception, so that nothing on the way takes it for a table's failure."""
 
@@ -63,7 +67,7 @@ def check(lake: Lake, model: TableModel, commits: int) -> None:
     assert lake.table("t").snapshot().version <= commits
 
 
-@pytest.mark.parametrize("step", list(Step), ids=lambda step: step.value)
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.value)
 @pytest.mark.parametrize("mirrored_before", [False, True], ids=["new", "existing"])
 def test_an_exception_after_any_step(lake: Lake, step: Step, mirrored_before: bool) -> None:
     if mirrored_before and step is Step.CREATED:
@@ -91,7 +95,7 @@ QUICK = {"PLANNED", "CREATED", "COMMITTED"}
     "step",
     [
         pytest.param(s.name, marks=[] if s.name in QUICK else pytest.mark.long, id=s.value)
-        for s in Step
+        for s in STEPS
     ],
 )
 def test_sigkill(lake: Lake, step: str) -> None:

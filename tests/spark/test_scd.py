@@ -72,8 +72,15 @@ def type_2(spark: SparkSession, path: str) -> Counter[tuple[Any, ...]]:
     )
 
 
-@pytest.mark.parametrize("ignore_nulls", [False, True])
-@pytest.mark.parametrize("stored_as", [1, 2])
+@pytest.mark.parametrize(
+    ("stored_as", "ignore_nulls"),
+    [
+        (1, False),
+        (2, True),
+        pytest.param(1, True, marks=pytest.mark.long),
+        pytest.param(2, False, marks=pytest.mark.long),
+    ],
+)
 @settings(
     max_examples=1,
     deadline=None,
