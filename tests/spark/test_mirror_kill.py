@@ -122,7 +122,7 @@ def test_another_mirror_that_planned_less_is_obeyed(lake: Lake) -> None:
             done_once.append(True)
             other = Lake(Path(lake.storage.root))
             publish(other, model, SECOND)
-            other.mirror()
+            other.mirror(options=MirrorOptions(patience=None))
 
     done_once: list[bool] = []
     assert not lake.mirror(on_step=publish_more).failed
