@@ -155,7 +155,8 @@ def _fix_all(
         return PlannedFile(
             file.name,
             file.size,
-            file_hash(storage, path) if file.name in moments else "",
+            # A file that was never there has no hash; one that is gone since has to be an error.
+            "" if file.skipped and file.name not in moments else file_hash(storage, path),
             moments.get(file.name),
             {marker.name.lower(): count for marker, count in sorted(file.rows.items()) if count},
             len(file.rejects),
