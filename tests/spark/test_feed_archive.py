@@ -129,6 +129,7 @@ def test_an_exception_after_any_step(lake: Lake, stock: LakeTable, step: str) ->
         check(lake)
 
 
+@pytest.mark.long
 def test_an_archive_that_begins_with_a_snapshot_or_a_version(lake: Lake, stock: LakeTable) -> None:
     off = "SET TBLPROPERTIES (delta.enableChangeDataFeed = %s)"
     lake.spark.sql(f"ALTER TABLE {stock.sql_name} {off % 'false'}")  # 3

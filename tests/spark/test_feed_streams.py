@@ -81,7 +81,6 @@ def test_streams_from_the_snapshot_from_a_version_and_after_a_loss(
         table.stream_changes(7)
 
 
-@pytest.mark.promise("CF-08")
 def test_limits_and_excluded_files(table: LakeTable, tmp_path: Path) -> None:
     by_files = drain(table.stream_changes(1, max_files=2), tmp_path / "a")
     assert flat(by_files) == INSERTS + CHANGES

@@ -269,7 +269,8 @@ def random_life(lake: Lake, spark: SparkSession, seed: int, steps: int) -> Count
 
 
 @pytest.mark.promise("DL-09")
-@pytest.mark.parametrize("seed", [pytest.param(2, marks=pytest.mark.long), 5])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [2, 5])
 def test_live_frames_never_change(lake: Lake, spark: SparkSession, seed: int) -> None:
     told = random_life(lake, spark, seed, 10)
     assert told["frame"]
@@ -305,6 +306,7 @@ def test_a_frame_outlives_log_clean_up_and_recreation(lake: Lake, spark: SparkSe
     assert (line.files_removed, line.rows_removed, line.preserved) == (1, 2, 0.0)
 
 
+@pytest.mark.long
 def test_the_golden_case_scaled_down(
     lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

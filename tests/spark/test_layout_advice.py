@@ -19,7 +19,7 @@ def rules(advice: Advice, rule: str) -> list[str | None]:
     return [finding.column for finding in advice.findings if finding.rule == rule]
 
 
-@pytest.mark.promise("DL-18", "DL-19", "DL-20")
+@pytest.mark.promise("DL-18", "DL-19")
 def test_advice_on_columns(lake: Lake) -> None:
     table = HandMade(Path(lake.storage.path("Tables/sales")))
     rng = np.random.default_rng(3)

@@ -223,7 +223,8 @@ class Killed(BaseException):
     """Not an Exception, so that nothing on the way takes it for a table's failure."""
 
 
-@pytest.mark.parametrize("killed", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("killed", [False, True])
 def test_odd_names_make_way_for_others_and_the_feed_goes_on(lake: Lake, killed: bool) -> None:
     lake.publisher("t", keys=["id"]).write([{"id": 1, "two words": "a", "gone": 1}])
     assert not lake.mirror().failed
