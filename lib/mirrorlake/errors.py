@@ -48,6 +48,11 @@ class MirrorlakeError(Exception):
         return {"message": text, "file": self.file, "row": self.row, "column": self.column}
 
 
+def first_line(error: Exception) -> str:
+    """What another library's exception says in its first line, or what it is called."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 class UsageError(MirrorlakeError):
     """A call or a command that makes no sense as written (exit status 2)."""
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError
+from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError, first_line
 from mirrorlake.landing.compression import COMPRESSED
 from mirrorlake.landing.markers import MARKER, MARKER_HINT, Marker
 from mirrorlake.landing.metadata import TableMetadata
@@ -190,7 +190,7 @@ def _inspect_parquet(
                 return _inspect(parquet, metadata, name, rejects)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataFileError(
-                f"Not a readable Parquet file: {_first_line(error)}.",
+                f"Not a readable Parquet file: {first_line(error).rstrip('.')}.",
                 file=name,
                 hint="upload it again under the same name.",
             ) from error
@@ -204,7 +204,9 @@ def footer_columns(storage: Storage, path: str) -> dict[str, ColumnType]:
             with pq.ParquetFile(source) as parquet:
                 return read_columns(published_schema(parquet), name)[0]
         except (pa.ArrowException, OSError) as error:
-            raise DataFileError(f"Not readable: {_first_line(error)}.", file=name) from error
+            raise DataFileError(
+                f"Not readable: {first_line(error).rstrip('.')}.", file=name
+            ) from error
 
 
 def _inspect(
@@ -287,7 +289,3 @@ def file_hash(storage: Storage, path: str) -> str:
         while chunk := source.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from mirrorlake.errors import DataFileError, SchemaError, UsageError
+from mirrorlake.errors import DataFileError, SchemaError, UsageError, first_line
 from mirrorlake.landing.casts import arrow_of
 from mirrorlake.landing.dicts import BATCH_ROWS, read_dicts
 
@@ -144,7 +144,7 @@ def _readable(batches: Iterable[pa.RecordBatch], name: str) -> Iterator[pa.Recor
 
 
 def _unreadable(name: str, error: Exception) -> DataFileError:
-    first = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    first = first_line(error).rstrip(".")
     return DataFileError(
         f"Not a readable Parquet or CSV file: {first}.", file=name, hint="check the file."
     )

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from mirrorlake.errors import DataFileError
+from mirrorlake.errors import DataFileError, first_line
 from mirrorlake.landing.casts import UNFIT
 from mirrorlake.landing.compression import Pieces, open_decompressed
 from mirrorlake.landing.markers import MARKER, MARKER_HINT
@@ -254,7 +254,7 @@ class _Bytes:
 
     def broken(self, error: Exception) -> DataFileError:
         """What to say of an error of the parser."""
-        first = _plain((str(error).splitlines() or [type(error).__name__])[0], self.text)
+        first = _plain(first_line(error), self.text)
         found = re.search(r"Row #(\d+)", first)
         row = int(found[1]) - 1 if found else 0  # Arrow counts the header
         if self._undecoded:

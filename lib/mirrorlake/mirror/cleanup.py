@@ -106,9 +106,16 @@ def sweep(storage: Storage, table: TableName, *, last: int, now: datetime, keep:
             storage.delete(f"{table.folder}/{READY_TO_DELETE}/{entry.name}")
 
 
+def processed_number(name: str) -> int | None:
+    """The number that an applied file's name begins with; None if it is no such name."""
+    digits = name[:20]
+    whole = len(digits) == 20 and digits.isascii() and digits.isdecimal()
+    return int(digits) if whole else None
+
+
 def _is_applied(entry: Entry, last: int) -> bool:
-    digits = entry.name[:20]
-    return digits.isascii() and digits.isdecimal() and int(digits) <= last
+    number = processed_number(entry.name)
+    return number is not None and number <= last
 
 
 def _reused(entry: Entry) -> SequenceError:

@@ -28,14 +28,18 @@ class Control:
     skip: frozenset[int] = frozenset()
 
 
-def _path(table: TableName) -> str:
-    return f"{STATE}/control/{table.place}.json"
+def _path(place: str) -> str:
+    return f"{STATE}/control/{place}.json"
+
+
+def _read(storage: Storage, place: str) -> Control:
+    document: dict[str, Any] = storage.read_json(_path(place)) or {}
+    return Control(document.get("paused"), frozenset(document.get("skip", ())))
 
 
 def read_control(storage: Storage, table: TableName) -> Control:
     """What was asked for; nothing if nobody asked."""
-    document: dict[str, Any] = storage.read_json(_path(table)) or {}
-    return Control(document.get("paused"), frozenset(document.get("skip", ())))
+    return _read(storage, table.place)
 
 
 def read_controls(storage: Storage) -> dict[str, Control]:
@@ -45,20 +49,16 @@ def read_controls(storage: Storage) -> dict[str, Control]:
     for folder in listing.folders:
         inner = storage.list(f"{STATE}/control/{folder}").files
         places += [f"{folder}/{entry.name}" for entry in inner]
-    found = {}
-    for place in places:
-        document = storage.read_json(f"{STATE}/control/{place}") or {}
-        name = place.removesuffix(".json")
-        found[name] = Control(document.get("paused"), frozenset(document.get("skip", ())))
-    return found
+    names = (place.removesuffix(".json") for place in places)
+    return {name: _read(storage, name) for name in names}
 
 
 def _write(storage: Storage, table: TableName, control: Control) -> None:
     if control == Control():
-        storage.delete(_path(table))
+        storage.delete(_path(table.place))
         return
     document = {"format": FORMAT, "paused": control.paused, "skip": sorted(control.skip)}
-    storage.write_json(_path(table), document)
+    storage.write_json(_path(table.place), document)
 
 
 def pause(storage: Storage, table: TableName) -> None:

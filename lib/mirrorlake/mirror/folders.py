@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta_log import Snapshot, read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError
 from mirrorlake.landing.identity import Identity, read_identity, renew_identity
 from mirrorlake.landing.zone import BadFolder
@@ -47,7 +47,7 @@ def follow_folders(
         except InvalidNameError:
             continue  # it never had a table
         identity = Identity(table, state.incarnation) if state.incarnation else None
-        if _is_mirrored(storage, table) and drop_table(storage, table, identity):
+        if _mirrored(storage, table) and drop_table(storage, table, identity):
             dropped.append(table)
     return tuple(dropped)
 
@@ -81,16 +81,17 @@ def _lives(storage: Storage, table: TableName, incarnation: str) -> bool:
     return identity is not None and identity.incarnation == incarnation
 
 
-def _is_mirrored(storage: Storage, table: TableName) -> bool:
+def _mirrored(storage: Storage, table: TableName) -> Snapshot | None:
+    """The table as it is, if a mirror made it."""
     snapshot = read_snapshot(storage, table.table_path)
-    return snapshot is not None and KEYS_PROPERTY in snapshot.properties
+    return snapshot if snapshot and KEYS_PROPERTY in snapshot.properties else None
 
 
 def rebuild_states(storage: Storage, tables: list[TableName]) -> dict[str, TableState]:
     """States from the tables' own logs, where the kept ones are lost."""
     states = {}
     for table in tables:
-        if _is_mirrored(storage, table):
-            note = last_note(storage, table, read_snapshot(storage, table.table_path))
+        if snapshot := _mirrored(storage, table):
+            note = last_note(storage, table, snapshot)
             states[table.folder] = state_of_note(table, note)
     return states

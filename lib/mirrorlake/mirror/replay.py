@@ -25,6 +25,7 @@ from mirrorlake.landing.markers import MARKER, Marker
 from mirrorlake.landing.metadata import TableMetadata, read_metadata
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
+from mirrorlake.mirror.cleanup import processed_number
 from mirrorlake.mirror.control import pause, read_control, resume
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, TableName
 from mirrorlake.storage import Storage
@@ -184,9 +185,9 @@ def _kept_files(storage: Storage, table: TableName) -> dict[int, str]:
     found = {}
     for inner in ("", f"/{PROCESSED}", f"/{READY_TO_DELETE}"):
         for entry in storage.list(f"{table.folder}{inner}").files:
-            digits = entry.name[:20]
-            if len(digits) == 20 and digits.isascii() and digits.isdecimal():
-                found[int(digits)] = f"{table.folder}{inner}/{entry.name}"
+            number = processed_number(entry.name)
+            if number is not None:
+                found[number] = f"{table.folder}{inner}/{entry.name}"
     return found
 
 
