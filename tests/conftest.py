@@ -10,7 +10,7 @@ import yaml
 from mirrorlake import Lake
 
 PROMISES = Path(__file__).parent / "promises.yaml"
-_held = pytest.StashKey[set[str]]()
+PROMISE = "promise"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,7 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_held] = set()
+    config.pluginmanager.register(PromiseCount())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -28,27 +28,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             unknown = [number for number in marker.args if number not in known]
             if unknown:
                 raise pytest.UsageError(f"{item.nodeid}: no promise {unknown} in promises.yaml")
+            item.user_properties += [(PROMISE, number) for number in marker.args]
         if item.get_closest_marker("long") and not config.getoption("--long"):
             item.add_marker(pytest.mark.skip(reason="runs under --long"))
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
-    outcome = yield
-    report = outcome.get_result()
-    if report.when == "call" and report.passed:
-        for marker in item.iter_markers("promise"):
-            item.config.stash[_held].update(marker.args)
+class PromiseCount:
+    """Which promises were shown: read off the reports, which come from every test process."""
 
+    def __init__(self) -> None:
+        self.held: set[str] = set()
 
-def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
-    known = yaml.safe_load(PROMISES.read_text(encoding="utf-8"))
-    held = config.stash[_held]
-    terminalreporter.section("promises")
-    terminalreporter.line(f"{len(held)} of {len(known)} promises are held by the tests that ran")
-    for number, text in known.items():
-        if number not in held:
-            terminalreporter.line(f"  not yet: {number} {text}")
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self.held.update(str(value) for key, value in report.user_properties if key == PROMISE)
+
+    def pytest_terminal_summary(self, terminalreporter) -> None:
+        known = yaml.safe_load(PROMISES.read_text(encoding="utf-8"))
+        terminalreporter.section("promises")
+        terminalreporter.line(
+            f"{len(self.held)} of {len(known)} promises are held by the tests that ran"
+        )
+        for number, text in known.items():
+            if number not in self.held:
+                terminalreporter.line(f"  not yet: {number} {text}")
 
 
 @pytest.fixture

@@ -151,7 +151,6 @@ def failing_rows() -> Iterator[pa.RecordBatch]:
         ("no such file.csv", UsageError),
         (5, UsageError),
     ],
-    ids=str,
 )
 def test_nothing_is_visible_after_a_bad_batch(publisher, any_storage, table, rows, error):
     publisher.upsert(ROWS)

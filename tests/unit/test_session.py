@@ -141,8 +141,9 @@ def test_profiles(builder: FakeBuilder, monkeypatch: pytest.MonkeyPatch, way: st
         found[profile] = builder.confs["spark.driver.extraJavaOptions"]
         expected = 2 if profile == "notebook" else 2 * (os.cpu_count() or 1)
         assert builder.confs["spark.sql.shuffle.partitions"] == str(expected)
+    compiler = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     assert found == {
-        "notebook": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+        "notebook": f"{compiler} -XX:+UseSerialGC -Xshare:auto",
         "batch": "-XX:+UseParallelGC -Xshare:auto",
     }
 

@@ -79,11 +79,14 @@ def test(
     context: typer.Context,
     long: Annotated[bool, typer.Option("--long", help="Add kill matrices and soaks.")] = False,
 ) -> None:
-    """Run the tests; further arguments go to pytest."""
+    """Run the tests, in two processes; further arguments go to pytest (`-n 0`: in one)."""
     from mirrorlake.places import PROJECT
 
     _warm_up()
-    command = [sys.executable, "-m", "pytest", *(["--long"] if long else []), *context.args]
+    # A file's tests stay in one process, and the files in their order: the notebooks take longest.
+    processes = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+    options = [*processes, *(["--long"] if long else [])]
+    command = [sys.executable, "-m", "pytest", *options, *context.args]
     raise typer.Exit(subprocess.run(command, cwd=PROJECT, check=False).returncode)
 
 
