@@ -85,7 +85,8 @@ def trace_delta(
     frame = session.sql(f"SELECT * FROM {delta_name(storage.path(path))}")
     live = {unquote(uri).rpartition("/")[2] for uri in frame.inputFiles()}
     rows = count(data)
-    feed = {file: n for file, n in rows.items() if file.startswith(f"{path}/_change_data/")}
+    # By name: under column mapping the feed's files lie in folders with random names.
+    feed = {file: n for file, n in rows.items() if _name(file).startswith("cdc-")}
     others = {file: n for file, n in rows.items() if file not in feed}
     current = {file: n for file, n in others.items() if _name(file) in live}
     sound = {_name(file) for file in data if file not in rows}
@@ -146,9 +147,8 @@ def erase_rows(
         condition: SQL that is true of the rows.
     """
     session = new_session(spark)
-    session.conf.set(
-        _RETENTION_CHECK, "false"
-    )  # on this session alone: VACUUM must not spare the new past
+    # On this session alone: VACUUM must not spare the newest past.
+    session.conf.set(_RETENTION_CHECK, "false")
     target = delta_name(storage.path(traces.path))
     if traces.current:
         commit_with_retries(lambda: _delete(session, target, columns, condition))
