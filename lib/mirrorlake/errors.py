@@ -89,6 +89,10 @@ class TableNotFoundError(MirrorlakeError):
     """No such table in the lake."""
 
 
+class TracesLeftError(MirrorlakeError):
+    """Something of a person is still there after it was to be forgotten."""
+
+
 class QueryError(MirrorlakeError):
     """Spark refused or failed a query."""
 

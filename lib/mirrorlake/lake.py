@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mirrorlake.layout.write import WriteReport
     from mirrorlake.lint.findings import LintReport
     from mirrorlake.lint.table import FileListener
+    from mirrorlake.mirror.forget import Forgotten
     from mirrorlake.mirror.reconcile import Reconciliation
 
 
@@ -186,6 +187,14 @@ class Lake:
     def quarantine(self, table: str | TableName | None = None) -> DataFrame:
         """The rows and files that were passed over, of one table or of all."""
         return read_quarantine(self.spark, self.storage, None if table is None else as_table(table))
+
+    def forget(
+        self, table: str | TableName, keys: Mapping[str, Any], *, apply: bool = False
+    ) -> Forgotten:
+        """Finds a person's rows wherever they lie, and with `apply` removes them; see `forget`."""
+        from mirrorlake.mirror.forget import forget
+
+        return forget(self.spark, self.storage, as_table(table), keys, apply=apply)
 
     def status(self, *, rebuild: bool = False) -> Report:
         """How each table stands, from a listing and the kept state; needs no Spark.

@@ -71,6 +71,7 @@ BAD: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 @pytest.mark.promise("LZ-27")
+@pytest.mark.complaint("empty-file", "hidden-error", "type-drift")
 def test_each_kind_of_bad_file_stops_its_table_only_and_can_be_repaired(lake: Lake) -> None:
     for kind, (data, _) in BAD.items():
         declare(lake, kind)
@@ -81,9 +82,11 @@ def test_each_kind_of_bad_file_stops_its_table_only_and_can_be_repaired(lake: La
     whole = put(lake, "truncated", 1, GOOD).read_bytes()
     put(lake, "truncated", 2, whole[: len(whole) // 2])
     put(lake, "fine", 1, GOOD)
+    put(lake, "fine", 2, pa.table(GOOD).slice(0, 0))
 
     report = {line.name: line for line in lake.mirror().tables}
-    assert report.pop("fine").error is None
+    fine = report.pop("fine")
+    assert (fine.error, fine.last_file) == (None, 2)
     truncated = report.pop("truncated")
     assert truncated.error is not None
     assert truncated.error["file"] == file_name(2)
@@ -182,6 +185,7 @@ def test_a_table_that_no_mirror_made_is_left_alone(lake: Lake, spark: Any) -> No
 
 
 @pytest.mark.promise("LZ-13", "LZ-14")
+@pytest.mark.complaint("no-backlog")
 def test_a_gap_blocks_what_is_behind_it_and_the_last_file_stays(lake: Lake) -> None:
     put(lake, "t", 1, {"id": [1]})
     put(lake, "t", 2, {"id": [2]})
@@ -200,6 +204,7 @@ def test_a_gap_blocks_what_is_behind_it_and_the_last_file_stays(lake: Lake) -> N
     assert bag(lake, "t", ["id"]) == {(n,): 1 for n in (1, 2, 3, 4)}
 
 
+@pytest.mark.complaint("lost-writers")
 def test_a_number_used_again_is_reported_and_never_applied(lake: Lake) -> None:
     for number in (1, 2, 3):
         put(lake, "t", number, {"id": [number]})

@@ -35,6 +35,7 @@ def kept(lake: Lake, table: str | None = None) -> list[tuple]:
     return [(row["file"][-9:-8], row["row"], row["column"], row["reason"]) for row in rows]
 
 
+@pytest.mark.complaint("no-ledger", "hidden-error")
 def test_bad_rows_are_left_out_and_told_of(lake: Lake) -> None:
     put(lake, 1, [{"id": 1, "v": "a", MARKER: 0}, {"id": 2, "v": "b", MARKER: 0}])
     bad = [
@@ -222,6 +223,7 @@ def test_a_second_mirror_waits_and_says_for_whom(lake: Lake) -> None:
     assert bag(lake, "t", ["id"]) == {(1,): 1}
 
 
+@pytest.mark.complaint("ghost-rows")
 def test_reconcile_finds_the_range_that_differs(lake: Lake) -> None:
     source = [
         {"id": n, "v": f"row {n}", "x": n / 7, "at": datetime(2026, 1, 1, 0, 0, n), "d": Decimal(n)}

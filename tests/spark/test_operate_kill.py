@@ -62,6 +62,7 @@ def restore(lake: Lake) -> None:
 
 
 ROWS = {(n, "first"): 1 for n in range(3)}
+WITHOUT_0 = {row: 1 for row in ROWS if row[0] != 0}
 COMMANDS: dict[str, tuple[Callable[[Lake], None], str, dict[tuple[int, str], int]]] = {
     "replay": (restore, "lake.replay('t', 1)", ROWS),
     "reseed": (restore, "lake.reseed('t')", ROWS),
@@ -69,6 +70,7 @@ COMMANDS: dict[str, tuple[Callable[[Lake], None], str, dict[tuple[int, str], int
     "undrop": (drop, "lake.undrop('t')", ROWS),
     "pause and resume": (make, "lake.pause('t'); lake.resume('t')", ROWS),
     "skip": (make, "lake.skip('t', 4)", ROWS),
+    "forget": (make, "lake.forget('t', {'id': 0}, apply=True)", WITHOUT_0),
 }
 
 

@@ -14,6 +14,7 @@ from writers import BATCHES, TABLE, WRITERS, run_writers
 
 
 @pytest.mark.promise("LZ-02", "LZ-13", "LZ-14")
+@pytest.mark.complaint("lost-writers")
 def test_writers_beside_a_running_mirror(lake: Lake, tmp_path: Path) -> None:
     cycles = []
 

@@ -162,6 +162,16 @@ def test_commands_that_are_named_exist(name: str) -> None:
     assert named <= set(commands)
 
 
+def test_every_complaint_has_a_test() -> None:
+    known = yaml.safe_load((PROJECT / "tests" / "complaints.yaml").read_text(encoding="utf-8"))
+    marks = [
+        mark
+        for path in (PROJECT / "tests").rglob("test_*.py")
+        for mark in re.findall(r"^@pytest\.mark\.complaint\((.+)\)$", path.read_text(), re.M)
+    ]
+    assert {name for mark in marks for name in re.findall(r'"([^"]+)"', mark)} == set(known)
+
+
 def test_the_readme_lists_every_command() -> None:
     text = (PROJECT / "README.md").read_text(encoding="utf-8")
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]

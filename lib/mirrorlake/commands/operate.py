@@ -1,4 +1,4 @@
-"""Commands of those who run a mirror: pause, resume, skip, replay, reseed, ledger, quarantine."""
+"""Commands of those who run a mirror: from pause and replay to quarantine and forget."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from mirrorlake.commands.base import (
     print_rows,
     progress,
 )
+from mirrorlake.names import TableName
 
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="table or schema.table")]
 
@@ -106,3 +107,23 @@ def reconcile(
         out.print(repr(found), markup=False, highlight=False)
     if found.findings:
         raise typer.Exit(1)
+
+
+@app.command()
+def forget(
+    root: RootArgument,
+    table: TableArgument,
+    key: Annotated[list[str], typer.Argument(metavar="COLUMN=VALUE…", help="The whole key.")],
+    apply: Annotated[bool, typer.Option("--apply", help="Remove it; without, only look.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Find a person's rows in table, history, feed, quarantine and files; then remove them."""
+    from mirrorlake.mirror.traces import key_columns, parse_key
+
+    lake = open_lake(root)
+    wanted = parse_key(key, key_columns(lake.storage, TableName.parse(table)))
+    with progress("searching …"):
+        done = lake.forget(table, wanted, apply=apply)
+    print_document(done.document(), as_json=as_json)
+    if not as_json:
+        out.print(repr(done), markup=False, highlight=False)

@@ -21,6 +21,11 @@ _NAME, _NUMBER = "__mirrorlake_name", "__mirrorlake_number"
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 
 
+def escape_glob(path: str) -> str:
+    """A path for Spark's readers, which take some characters in it for a pattern."""
+    return _GLOB.sub(r"\\\1", path)
+
+
 def read_batch(
     spark: SparkSession,
     root: str,
@@ -76,7 +81,7 @@ def _read_group(
         fields.append(f"{quote(sample.marker)} {sample.marker_read}")
     if not fields:  # nothing but NULLs: one column of them tells how many rows there are
         fields = [f"{quote(next(iter(sample.columns)))} integer"]
-    paths = [_GLOB.sub(r"\\\1", f"{root}/{file.source}") for file in files]
+    paths = [escape_glob(f"{root}/{file.source}") for file in files]
     # Other writers' days before 1582 are what they say, whatever the session makes of Spark 2's.
     reader = spark.read.options(datetimeRebaseMode="CORRECTED", int96RebaseMode="CORRECTED")
     raw = reader.schema(", ".join(fields)).parquet(*paths)

@@ -1,0 +1,205 @@
+"""Takes rows out of a Delta table so that no file keeps them: no old version, no feed, no log.
+
+Values never get into a statement that the log writes down: rows are deleted by a MERGE with a
+view of them. The log is cut back to a checkpoint, for its statistics tell values of files that are
+long gone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+
+from mirrorlake.delta_log import read_commit_info, read_snapshot, versions
+from mirrorlake.mirror.failures import commit_with_retries
+from mirrorlake.spark.session import new_session
+from mirrorlake.spark.sql import delta_name, literal, quote
+from mirrorlake.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_INTERVAL = "delta.checkpointInterval"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_LOG_FILE = re.compile(r"\.?(\d{20})\.", re.ASCII)  # Spark's own checksums start with a dot
+_RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
+
+
+@dataclass(frozen=True)
+class DeltaTraces:
+    """What of one Delta table holds the rows looked for.
+
+    Attributes:
+        path: the table, relative to the lake's root.
+        current: rows by file, of the files that the newest version has.
+        history: the same of the other versions' files.
+        feed: the same of the change feed's files.
+        log: the files of its log that tell values of files which hold the rows, or are gone.
+        versions: the versions that the log has, rising.
+    """
+
+    path: str
+    current: dict[str, int]
+    history: dict[str, int]
+    feed: dict[str, int]
+    log: tuple[str, ...]
+    versions: tuple[int, ...]
+
+    @property
+    def found(self) -> bool:
+        """Whether anything has to be done about this table."""
+        return bool(self.current or self.history or self.feed or self.log)
+
+
+def trace_delta(
+    spark: SparkSession,
+    storage: Storage,
+    path: str,
+    count: Callable[[list[str]], dict[str, int]],
+) -> DeltaTraces | None:
+    """Looks through all files of a Delta table; None if there is no table.
+
+    Args:
+        spark: the running session.
+        storage: the lake's files.
+        path: the table, relative to the lake's root.
+        count: how many of the rows looked for some of its files have, by file.
+    """
+    if read_snapshot(storage, path) is None:
+        return None
+    log = f"{path}/_delta_log/"
+    below = storage.files_below(path)
+    data = [
+        file
+        for file in below
+        if file.endswith(".parquet") and not file.startswith(log) and "/." not in file
+    ]
+    session = new_session(spark)
+    frame = session.sql(f"SELECT * FROM {delta_name(storage.path(path))}")
+    live = {unquote(uri).rpartition("/")[2] for uri in frame.inputFiles()}
+    rows = count(data)
+    # By name: under column mapping the feed's files lie in folders with random names.
+    feed = {file: n for file, n in rows.items() if _name(file).startswith("cdc-")}
+    others = {file: n for file, n in rows.items() if file not in feed}
+    current = {file: n for file, n in others.items() if _name(file) in live}
+    sound = {_name(file) for file in data if file not in rows}
+    telling = [
+        file
+        for file in below
+        if file.startswith(log) and any(name not in sound for name in _told(storage, file))
+    ]
+    return DeltaTraces(
+        path,
+        current,
+        {file: n for file, n in others.items() if file not in current},
+        feed,
+        tuple(telling),
+        tuple(versions(storage, path)),
+    )
+
+
+def _name(path: str) -> str:
+    return unquote(path.rpartition("/")[2])
+
+
+def _told(storage: Storage, file: str) -> Iterator[str]:
+    """The names of the data files of which a file of the log may tell values."""
+    name = file.rpartition("/")[2]
+    if name.startswith("."):
+        return
+    if name.endswith(".parquet"):
+        with storage.open(file) as source, pq.ParquetFile(source) as parquet:
+            if "add" not in parquet.schema_arrow.names:
+                return
+            for batch in parquet.iter_batches(columns=["add.path"]):
+                yield from (_name(a["path"]) for a in batch.column("add").to_pylist() if a)
+    elif name.endswith(".json") and _LOG_FILE.match(name):
+        for line in storage.read(file).splitlines():
+            action = json.loads(line)
+            for kind in ("add", "remove"):
+                if kind in action and action[kind].get("stats"):
+                    yield _name(action[kind]["path"])
+    elif name.endswith(".crc"):
+        checksum = json.loads(storage.read(file))
+        yield from (_name(added["path"]) for added in checksum.get("allFiles") or ())
+
+
+def erase_rows(
+    spark: SparkSession, storage: Storage, traces: DeltaTraces, columns: list[str], condition: str
+) -> None:
+    """Deletes rows in one commit, then whatever file still has them, and the log up to then.
+
+    Every version before is unreadable afterwards. Nobody else may write to the table meanwhile, for
+    VACUUM takes the files of a write that isn't committed yet for old ones.
+
+    Args:
+        spark: the running session.
+        storage: the lake's files.
+        traces: what was found of the table.
+        columns: columns that tell the rows from all others.
+        condition: SQL that is true of the rows.
+    """
+    session = new_session(spark)
+    # On this session alone: VACUUM must not spare the newest past.
+    session.conf.set(_RETENTION_CHECK, "false")
+    target = delta_name(storage.path(traces.path))
+    if traces.current:
+        commit_with_retries(lambda: _delete(session, target, columns, condition))
+    snapshot = read_snapshot(storage, traces.path)
+    if snapshot and "deletionVectors" in (snapshot.protocol.get("writerFeatures") or ()):
+        # A deletion vector hides rows that its file still has.
+        session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect()
+    # The log first: whoever is killed in between finds the files, and does all of it again.
+    _cut_log(session, storage, traces.path)
+    session.sql(f"VACUUM {target} RETAIN 0 HOURS").collect()
+
+
+def _delete(session: SparkSession, target: str, columns: list[str], condition: str) -> None:
+    view = f"forgotten_{uuid.uuid4().hex}"
+    names = [quote(name) for name in columns]
+    session.sql(
+        f"SELECT DISTINCT {', '.join(names)} FROM {target} WHERE {condition}"
+    ).createOrReplaceTempView(view)
+    on = " AND ".join(f"t.{name} <=> s.{name}" for name in names)
+    try:
+        session.sql(f"MERGE INTO {target} t USING {view} s ON {on} WHEN MATCHED THEN DELETE")
+    finally:
+        session.catalog.dropTempView(view)
+
+
+def _cut_log(session: SparkSession, storage: Storage, path: str) -> None:
+    """Lets the log begin with a checkpoint of now; the mirror's last note goes along."""
+    target = delta_name(storage.path(path))
+    snapshot = read_snapshot(storage, path)
+    before = snapshot.properties.get(_INTERVAL) if snapshot else None
+    session.conf.set(_USER_METADATA, _last_note(storage, path))
+    try:
+        session.sql(f"ALTER TABLE {target} SET TBLPROPERTIES ({literal(_INTERVAL)} = '1')")
+    finally:
+        session.conf.unset(_USER_METADATA)
+    last: dict[str, Any] = storage.read_json(f"{path}/_delta_log/_last_checkpoint") or {}
+    for entry in storage.list(f"{path}/_delta_log").files:
+        match = _LOG_FILE.match(entry.name)
+        if match and int(match[1]) < last.get("version", 0):
+            storage.delete(f"{path}/_delta_log/{entry.name}")
+    if before in (None, "1"):  # only a forgetting that was killed leaves a 1 behind
+        session.sql(f"ALTER TABLE {target} UNSET TBLPROPERTIES ({literal(_INTERVAL)})")
+    else:
+        value = literal(before)
+        session.sql(f"ALTER TABLE {target} SET TBLPROPERTIES ({literal(_INTERVAL)} = {value})")
+
+
+def _last_note(storage: Storage, path: str) -> str:
+    """What the mirror's last commit says of itself, so that state and ledger can be rebuilt."""
+    for version in reversed(versions(storage, path)):
+        text = read_commit_info(storage, path, version).get("userMetadata") or ""
+        if '"incarnation"' in text:
+            return str(text)
+    return ""
