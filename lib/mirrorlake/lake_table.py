@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -99,12 +100,16 @@ class LakeTable(Table):
         where: str | None = None,
         target_bytes: int | None = None,
         zorder_by: Sequence[str] = (),
+        vorder: bool = False,
         dry_run: bool = True,
     ) -> Compaction:
-        """Puts small files together; a dry run by default, see `history.compact`."""
+        """Puts small files together; a dry run by default, see `history.compact`.
+
+        With `vorder` the rows within the files are ordered next, where they are not yet.
+        """
         from mirrorlake.history.compact import DEFAULT_TARGET, optimize_table
 
-        return optimize_table(
+        done = optimize_table(
             self.spark,
             self.storage,
             self.name,
@@ -113,6 +118,10 @@ class LakeTable(Table):
             zorder_by=zorder_by,
             dry_run=dry_run,
         )
+        if not vorder:
+            return done
+        ordered = self.vorder(apply=not dry_run, where=where).ordered
+        return replace(done, files_ordered=ordered, version=self.snapshot().version)
 
     def reorg(self, *, dry_run: bool = True) -> Compaction:
         """Rewrites files with deleted rows or dropped columns; a dry run by default."""
@@ -225,11 +234,22 @@ class LakeTable(Table):
         )
 
     def vorder(
-        self, *, apply: bool = False, sort_by: Sequence[str] = (), again: bool = False
+        self,
+        *,
+        apply: bool = False,
+        sort_by: Sequence[str] = (),
+        again: bool = False,
+        where: str | None = None,
     ) -> VOrderReport:
         """Orders the rows within files; a dry run unless told. See `layout.vorder.vorder_table`."""
         from mirrorlake.layout.vorder import vorder_table
 
         return vorder_table(
-            self.spark, self.storage, self.name, apply=apply, sort_by=sort_by, again=again
+            self.spark,
+            self.storage,
+            self.name,
+            apply=apply,
+            sort_by=sort_by,
+            again=again,
+            where=where,
         )

@@ -20,6 +20,7 @@ from delta_by_hand import HandMade
 from mirrorlake import Lake
 from mirrorlake.cli import app
 from mirrorlake.errors import ConflictError, RewriteError, UsageError
+from mirrorlake.layout.measures import OPEN_TAG
 from mirrorlake.spark.gateway import transaction
 from mirrorlake.spark.rewrite import Bounds, Written, by_spark, rewrite_files
 
@@ -153,6 +154,44 @@ def scanned(file: Path, columns: set[str]) -> tuple[int, int]:
     )
 
 
+@pytest.mark.promise("DL-22")
+def test_optimize_by_partition_with_vorder(lake: Lake) -> None:
+    rows_ = lake.spark.range(0, 40_000, 1, 4).selectExpr(
+        "hash(id) % 50 AS store", "abs(hash(id, 1)) % 300 AS item", "DATE'2026-01-01' AS `a day`"
+    )
+    other = rows_.withColumn("a day", rows_["a day"] + 1)
+    table = lake.write("t", rows_.unionByName(other), partition_by=["a day"])
+    told = table.read().groupBy("a day").count().collect()
+
+    def files() -> dict[str, set[tuple[str, bool]]]:
+        with transaction(lake.spark, table.path) as txn:
+            found: dict[str, set[tuple[str, bool]]] = {}
+            for row in txn.files().collect():
+                (day,) = row["partitionValues"].values()
+                found.setdefault(day, set()).add((row["path"], OPEN_TAG in (row["tags"] or {})))
+            return found
+
+    before = files()
+    where = "`a day` = DATE'2026-01-02'"
+    planned = table.optimize(where=where, vorder=True)
+    assert (planned.applied, planned.files, planned.files_ordered) == (False, 4, 4)
+    assert files() == before
+    command = ["optimize", lake.storage.root, "t", "--where", where, "--vorder", "--json"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert (document["files_added"], document["files_ordered"]) == (1, 1)
+    after = files()
+    assert after["2026-01-01"] == before["2026-01-01"]
+    ((_, ordered),) = after["2026-01-02"]
+    assert ordered
+    assert table.read().groupBy("a day").count().collect() == told
+    assert table.optimize(where=where, vorder=True, dry_run=False).files_ordered == 0
+    for wrong, says in (("store = 1", "no partition column"), ("`a day` =", "no predicate")):
+        with pytest.raises(UsageError, match=says):
+            table.optimize(where=wrong, vorder=True, dry_run=False)
+
+
 @pytest.mark.promise("DL-14")
 def test_at_write_time(lake: Lake) -> None:
     """One commit; smaller and quicker than the same rows by Spark; every engine reads them."""
@@ -198,7 +237,9 @@ def test_the_mirrors_tables(lake: Lake) -> None:
     ids = list(range(3000))
     rows_in = pa.table({"id": ids, "v": [i * 7919 % 11 for i in ids], "w": ["word"] * 3000})
     lake.publisher("t", keys=["id"]).write(rows_in)
-    lake.mirror(vorder=True)
+    done = CliRunner().invoke(app, ["mirror", lake.storage.root, "--vorder"])
+    assert done.exit_code == 0, done.output
+    assert CliRunner().invoke(app, ["mirror", lake.storage.root, "--vorder", "--watch"]).exit_code
     analysis = lake.table("t").analyze(scan=False)
     assert analysis.summary["Open V-Order Files"] == analysis.summary["Parquet Files"] > 0
     assert feed_rows(lake, "t", 0) == 3000

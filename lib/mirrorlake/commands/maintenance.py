@@ -41,6 +41,7 @@ def optimize(
     ] = None,
     target_mib: Annotated[int, typer.Option(help="How large files are to become.", min=1)] = 1024,
     zorder_by: Annotated[str, typer.Option(help="Columns to bring together, by commas.")] = "",
+    vorder: Annotated[bool, typer.Option("--vorder", help="Then order rows within files.")] = False,
     apply: RewriteOption = True,
     as_json: JsonOption = False,
 ) -> None:
@@ -49,7 +50,11 @@ def optimize(
     columns = [column.strip() for column in zorder_by.split(",") if column.strip()]
     with progress("optimizing …"):
         done = lake.table(find_table(lake, table)).optimize(
-            where=where, target_bytes=target_mib * 2**20, zorder_by=columns, dry_run=not apply
+            where=where,
+            target_bytes=target_mib * 2**20,
+            zorder_by=columns,
+            vorder=vorder,
+            dry_run=not apply,
         )
     _print(done, done.shown(), as_json)
 

@@ -82,6 +82,7 @@ def mirror(
     interval: Annotated[float, typer.Option(help="Seconds between busy cycles.", min=0.1)] = 5,
     on_error: Annotated[OnError, typer.Option(help="What a bad row or file does.")] = OnError.STOP,
     widen: Annotated[bool, typer.Option("--widen", help="Let types grow safely.")] = False,
+    vorder: Annotated[bool, typer.Option("--vorder", help="Then order rows within files.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Apply what is published to the Delta tables, once or again and again."""
@@ -89,12 +90,21 @@ def mirror(
 
     lake = open_lake(root)
     options = MirrorOptions(widen=widen, on_error=on_error.value)
+    if watch and vorder:
+        from mirrorlake.errors import UsageError
+
+        raise UsageError(
+            "A watch can't order rows.", hint="run `vorder ROOT TABLE --apply` beside it."
+        )
     if watch:
         _finish_report(_watch(lake, table, interval, options), as_json)
         return
     with progress("mirroring …") as update:
         report = lake.mirror(
-            table, options=options, on_step=lambda name, step: update(f"{name}: {step.value}")
+            table,
+            options=options,
+            on_step=lambda name, step: update(f"{name}: {step.value}"),
+            vorder=vorder,
         )
     _finish_report(report, as_json)
 

@@ -41,6 +41,7 @@ class Compaction:
         masked_rows: rows that deletion vectors hide in them.
         files_added, bytes_added: what took their place; None before it is done.
         version: the table's newest version afterwards.
+        files_ordered: how many files V-Order took on, or would; None if nobody asked for it.
     """
 
     table: TableName
@@ -52,6 +53,7 @@ class Compaction:
     files_added: int | None = None
     bytes_added: int | None = None
     applied: bool = False
+    files_ordered: int | None = None
 
     def shown(self) -> Shown:
         """The same facts, one a row."""
@@ -62,6 +64,10 @@ class Compaction:
         ]
         if self.files_added is not None and self.bytes_added is not None:
             rows += [("files written", self.files_added), ("their bytes", self.bytes_added)]
+        if self.files_ordered is not None:
+            rows.append(
+                ("files in V-Order" if self.applied else "files to order", self.files_ordered)
+            )
         return Shown((f"{self.action} {self.table}", "value"), tuple(rows))
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.layout.analysis import Analysis
 from mirrorlake.layout.column_facts import ColumnFacts, look_at_columns
+from mirrorlake.layout.fewer_rows import old_rows, summary_of
 from mirrorlake.layout.measures import PROPERTIES
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.tabular import Shown, html_table
@@ -30,7 +31,7 @@ _DELETED_SHARE = 0.1
 _MANY_VALUES = 0.5
 _WIDE_BYTES = 64
 _WORTH_PERCENT = 10.0
-_MANY_ROWS = 100_000_000
+MANY_ROWS = 100_000_000
 # What a reader of another kind has to know; the page on readers has the whole table.
 _DEMANDING = {"deletionVectors", "columnMapping", "typeWidening", "v2Checkpoint", "variantType"}
 
@@ -77,15 +78,19 @@ class Advice:
         )
 
 
-def advise(analysis: Analysis, *, used: list[str] | None = None) -> Advice:
+def advise(
+    analysis: Analysis, *, used: list[str] | None = None, many_rows: int = MANY_ROWS
+) -> Advice:
     """What could be better about a table.
 
     Args:
         analysis: with a scan, or the advice on columns is left out.
         used: the columns that models and reports use; by default nothing is known of it.
+        many_rows: from how many rows on it is worth to look for ways to have fewer.
     """
     findings = [
         *_on_files(analysis),
+        *(_on_rows(analysis) if analysis.summary["Row Count"] >= many_rows else ()),
         *_on_partitions(analysis),
         *_on_protocol(analysis),
         *_on_columns(analysis, used),
@@ -153,14 +158,31 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
             "queries skip files that can't match",
             f"ANALYZE TABLE {_sql_name(analysis)} COMPUTE DELTA STATISTICS",
         )
-    if s["Row Count"] > _MANY_ROWS:
+
+
+def _on_rows(analysis: Analysis) -> Iterator[Finding]:
+    rows, table = analysis.summary["Row Count"], _sql_name(analysis)
+    limits = {one.guardrail: one.limit for one in analysis.guardrails().limits}
+    allowed = limits["Rows"]
+    share = f"{rows:,} rows" + (
+        f", {100 * rows / allowed:.1f} % of the guardrail" if allowed else ""
+    )
+    if summary := summary_of(analysis):
+        groups = ", ".join(map(quote, summary.groups))
+        sums = ", ".join(f"sum({quote(m)}) AS {quote(m)}" for m in summary.measures)
         yield Finding(
-            "many rows",
-            None,
-            f"{s['Row Count']:,} rows",
-            "a summary, or less history, keeps a model within its guardrails",
-            f"SELECT …, sum(…) FROM {_sql_name(analysis)} GROUP BY … into a table of its own",
-        )
+            "fewer rows by a summary", ", ".join(summary.groups),
+            f"{share}; about {summary.rows:,} combinations of these columns",
+            f"{rows / max(1, summary.rows):,.0f} times fewer rows where totals are enough",
+            f"SELECT {groups}, {sums}, count(*) AS rows FROM {table} GROUP BY {groups}",
+        )  # fmt: skip
+    if old := old_rows(analysis):
+        yield Finding(
+            "fewer rows by less history", old.column,
+            f"{share}; {old.rows:,} are from before {old.before}, the newest is of {old.newest}",
+            f"{100 * old.rows / rows:.0f} % fewer rows",
+            f"DELETE FROM {table} WHERE {quote(old.column)} < DATE'{old.before}'",
+        )  # fmt: skip
 
 
 def _on_partitions(analysis: Analysis) -> Iterator[Finding]:
@@ -266,22 +288,14 @@ def _on_values(
             f"{known[name]['Compressed Size']:,} bytes",
             f"ALTER TABLE {table} DROP COLUMN {quote(name)}",
         )  # fmt: skip
-    for left, right in facts.products:
+    for made in facts.calculated:
+        both = ", ".join(map(quote, made.parts))
         yield Finding(
-            "calculated column", f"{left} × {right}",
-            f"{left} and {right} are numbers that are mostly used by their product",
-            "one column in place of two where nothing else uses them; Direct Lake has no"
-            " calculated columns",
-            f"ALTER TABLE {table} ADD COLUMN amount DOUBLE; UPDATE {table} SET amount ="
-            f" {quote(left)} * {quote(right)}",
-        )  # fmt: skip
-    for left, right in facts.names:
-        yield Finding(
-            "calculated column", f"{left} + {right}",
-            f"{left} and {right} are shown together as one text",
-            "Direct Lake has no calculated columns, so the text has to be in the table",
-            f"ALTER TABLE {table} ADD COLUMN full_name STRING; UPDATE {table} SET full_name ="
-            f" concat_ws(' ', {quote(left)}, {quote(right)})",
+            "calculated column", f" {made.sign} ".join(made.parts), made.evidence,
+            "Direct Lake calculates no columns, so it has to be in the table; where nothing else"
+            f" uses the parts: ALTER TABLE {table} DROP COLUMNS ({both})",
+            f"ALTER TABLE {table} ADD COLUMN {quote(made.name)} {made.kind};"
+            f" UPDATE {table} SET {quote(made.name)} = {made.expression}",
         )  # fmt: skip
 
 

@@ -121,11 +121,11 @@ class Analysis:
         inner = [F.col("Column Name").startswith(f"{column}.") for column in wanted]
         return self.tables["Column Chunks"].where(reduce(or_, inner, top))
 
-    def advice(self, *, used: list[str] | None = None) -> Advice:
+    def advice(self, *, used: list[str] | None = None, many_rows: int | None = None) -> Advice:
         """What could be better; see `layout.advice.advise`."""
-        from mirrorlake.layout.advice import advise
+        from mirrorlake.layout.advice import MANY_ROWS, advise
 
-        return advise(self, used=used)
+        return advise(self, used=used, many_rows=MANY_ROWS if many_rows is None else many_rows)
 
     def release(self) -> None:
         """Frees what Spark keeps of the footers; the tables are read anew if asked for again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from mirrorlake.layout.analysis import Analysis
 from mirrorlake.spark.sql import delta_name, quote
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 _ROWS = 200_000
 _DIGITS = (0, 1, 2, 3, 4)
@@ -19,10 +20,31 @@ _WORTH = 0.5
 _MANY = 100
 _FLOATS = ("double", "float")
 _NUMBERS = ("double", "float", "int", "bigint", "smallint", "tinyint", "decimal")
-_QUANTITY = re.compile(r"quantity|qty|units|count|hours", re.IGNORECASE)
+QUANTITY = re.compile(r"quantity|qty|units|count|hours", re.IGNORECASE)
 _PRICE = re.compile(r"price|rate|cost|unit_?amount", re.IGNORECASE)
 _FIRST = re.compile(r"(first|given)[ _]?name|forename", re.IGNORECASE)
 _LAST = re.compile(r"(last|family|sur)[ _]?name", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Calculated:
+    """A column that follows from two others, told by their names and types.
+
+    Attributes:
+        name: a name for it that is still free.
+        kind: its type.
+        parts: the two columns.
+        sign: what stands between them.
+        expression: SQL that makes it.
+        evidence: why it is worth it.
+    """
+
+    name: str
+    kind: str
+    parts: tuple[str, str]
+    sign: str
+    expression: str
+    evidence: str
 
 
 @dataclass(frozen=True)
@@ -32,14 +54,12 @@ class ColumnFacts:
     Attributes:
         roundable: floats that have far fewer values when rounded: digits, values before and after.
         duplicates: a column, and an earlier one that it repeats.
-        products: quantity and price, by their names and types.
-        names: first and last name, by their names and types.
+        calculated: what is worth a column of its own, and has none yet.
     """
 
     roundable: dict[str, tuple[int, int, int]]
     duplicates: tuple[tuple[str, str], ...]
-    products: tuple[tuple[str, str], ...]
-    names: tuple[tuple[str, str], ...]
+    calculated: tuple[Calculated, ...]
 
 
 def look_at_columns(analysis: Analysis) -> ColumnFacts:
@@ -72,9 +92,41 @@ def look_at_columns(analysis: Analysis) -> ColumnFacts:
             if (best := _best_digits(values, i)) is not None
         },
         duplicates=_duplicates(simple, kinds, values),
-        products=_pairs(kinds, _QUANTITY, _PRICE, _NUMBERS),
-        names=_pairs(kinds, _FIRST, _LAST, ("string",)),
+        calculated=tuple(_calculated(rows)),
     )
+
+
+def _calculated(rows: DataFrame) -> Iterator[Calculated]:
+    """Products and full names; one that some column has already is left out."""
+    from pyspark.sql import functions as F
+
+    kinds = dict(rows.dtypes)
+    wanted = [
+        (pair, "amount", "×", "{} * {}", "numbers that are mostly used by their product")
+        for pair in _pairs(kinds, QUANTITY, _PRICE, _NUMBERS)
+    ] + [
+        (pair, "full_name", "+", "concat_ws(' ', {}, {})", "shown together as one text")
+        for pair in _pairs(kinds, _FIRST, _LAST, ("string",))
+    ]
+    for pair, name, sign, pattern, use in wanted:
+        expression = pattern.format(*map(quote, pair))
+        kind = dict(rows.select(F.expr(expression).alias("made")).dtypes)["made"]
+        numeric = kind.startswith(_NUMBERS)
+        others = [
+            other
+            for other, its in kinds.items()
+            if other not in pair and (its.startswith(_NUMBERS) if numeric else its == "string")
+        ]
+        same = [
+            F.bool_and(F.expr(f"{quote(other)} <=> CAST({expression} AS {kinds[other]})"))
+            for other in others
+        ]
+        found = rows.agg(F.count(F.lit(1)), *same).first()
+        if found is None or any(found[1:]):
+            continue
+        taken = {other.lower() for other in kinds}
+        free = next(n for n in (name, *(f"{name}_{i}" for i in range(2, 99))) if n not in taken)
+        yield Calculated(free, kind, pair, sign, expression, f"{' and '.join(pair)} are {use}")
 
 
 def _best_digits(values: dict[str, Any], index: int) -> tuple[int, int, int] | None:

@@ -104,6 +104,7 @@ def vorder_table(
     apply: bool = False,
     sort_by: Sequence[str] = (),
     again: bool = False,
+    where: str | None = None,
     bounds: Bounds | None = None,
 ) -> VOrderReport:
     """Orders the files that are not ordered yet, in commits of bounded size.
@@ -115,13 +116,14 @@ def vorder_table(
         apply: commit; otherwise only tell what would come of it.
         sort_by: columns that every file must be sorted by first; what follows is chosen.
         again: take files that are ordered, or were tried, too.
+        where: only these partitions; a predicate on partition columns.
         bounds: how much a commit may rewrite; a dry run looks at so much in all.
 
     Raises:
         UsageError: a column to sort by is not one, or there is no JVM to commit through.
         ConflictError: other writers were quicker each time; what was committed before stands.
     """
-    job = _Job(spark, storage, name, tuple(sort_by), again=again)
+    job = _Job(spark, storage, name, tuple(sort_by), again=again, where=where)
     if not apply:
         return VOrderReport(str(name), False, (), job.dry_run(bounds or Bounds()))
     commits: list[Rewrite] = []
@@ -150,21 +152,25 @@ class _Job:
         sort_by: tuple[str, ...],
         *,
         again: bool,
+        where: str | None,
     ) -> None:
         self.path = storage.path(name.table_path)
         self.outcomes: tuple[Outcome, ...] = ()
         self._spark = spark
         self._storage, self._name = storage, name
-        self._sort_by, self._again = sort_by, again
+        self._sort_by, self._again, self._where = sort_by, again, where
         snapshot = read_snapshot(storage, name.table_path)
         if snapshot is None:
             raise TableNotFoundError(f"There is no table {name} in the lake.")
+        self._metadata = snapshot.metadata
         sort_prefix(snapshot.metadata, sort_by)  # before anything is read or written
 
     def choose(self, files: DataFrame, *, done: Iterable[str] = ()) -> DataFrame:
         """Files without any V-Order, the largest first; with `again` all but those just done."""
         from pyspark.sql import functions as F
 
+        if self._where is not None:
+            files = in_partitions(files, self._metadata, self._where)
         if self._again:
             chosen = files.where(~F.col("path").isin(list(done)))
         else:
@@ -231,6 +237,28 @@ def hidden_columns(metadata: dict[str, Any]) -> tuple[str, str]:
     """The columns of row ids and of commit versions, as a tracking table's files name them."""
     properties = metadata["configuration"]
     return properties[_HIDDEN[0]], properties[_HIDDEN[1]]
+
+
+def in_partitions(files: DataFrame, metadata: dict[str, Any], where: str) -> DataFrame:
+    """The files of the partitions that a predicate picks.
+
+    Args:
+        files: a row an `add`, under the log's field names.
+        metadata: the log's `metaData`.
+        where: SQL that names partition columns only.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromJson(json.loads(metadata["schemaString"]))
+    names = physical_names(metadata)
+    values = [
+        F.try_element_at("partitionValues", F.lit(names[column]))
+        .cast(schema[column].dataType)
+        .alias(column)
+        for column in metadata.get("partitionColumns") or []
+    ]
+    return files.select(F.struct("*").alias("_file"), *values).where(where).select("_file.*")
 
 
 def sort_prefix(metadata: dict[str, Any], sort_by: Sequence[str]) -> tuple[str, ...]:
