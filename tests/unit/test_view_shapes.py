@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mirrorlake.errors import QueryError, UsageError
+from mirrorlake.places import PROJECT
 from mirrorlake.rows.views.clauses import parse_query
 from mirrorlake.rows.views.joins import Role
-from mirrorlake.rows.views.reasons import QUERY_REASONS
+from mirrorlake.rows.views.reasons import QUERY_REASONS, STATE_REASONS
 from mirrorlake.rows.views.shape import Method, Shape, read_shape, settle_types
 
 COLUMNS = {
@@ -175,3 +176,9 @@ def test_what_is_no_query_is_refused() -> None:
         parse_query("SELECT 1; SELECT 2")
     with pytest.raises(QueryError, match="can't be understood"):
         parse_query("SELECT FROM WHERE (")
+
+
+def test_the_documentation_lists_every_reason() -> None:
+    text = (PROJECT / "docs" / "views.md").read_text(encoding="utf-8")
+    for code, words in (QUERY_REASONS | STATE_REASONS).items():
+        assert f"| `{code}` | {words} |" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirrorlake.rows.views.calls import HIDDEN
-from mirrorlake.rows.views.commit import Scratch, Target, merge
+from mirrorlake.rows.views.commit import Scratch, Target, append, merge
 from mirrorlake.rows.views.contents import (
     arguments_of,
     count_column,
@@ -21,7 +21,9 @@ from mirrorlake.rows.views.shape import Method
 from mirrorlake.rows.views.sources import SIGN
 from mirrorlake.spark.sql import delta_name, quote
 
-_GONE, _COPY, _COUNT = (quote(f"{HIDDEN}{name}") for name in ("gone", "copy", "times"))
+_GONE, _COPY, _COUNT, _OLD, _PAIR = (
+    quote(f"{HIDDEN}{name}") for name in ("gone", "copy", "times", "old", "pair")
+)
 _AFFECTED = quote(f"{HIDDEN}affected")
 
 
@@ -39,36 +41,48 @@ def apply_delta(delta: Delta, kept: Scratch, target: Target) -> None:
 
 
 def _merge_rows(delta: Delta, kept: Scratch, target: Target) -> None:
-    """Of each row that went as many copies are deleted, of each that came as many inserted."""
-    names = delta.plan.names
+    """Of each row that went as many copies go, of each that came as many come.
+
+    A row that went makes room for one that came, as long as there are both: then every row of the
+    merge matches, and the table need not be shuffled. Rows that only came are simply appended.
+    """
+    names, session = delta.plan.names, kept.session
     changed = delta.rows(named(delta.plan.shape.items, names))
     net = (
         f"SELECT *, {hashes(names)} FROM (SELECT {listed(names)}, sum({quote(SIGN)}) AS {_COUNT}"
         f" FROM ({changed}) GROUP BY {listed(names)}) WHERE {_COUNT} <> 0"
     )
-    view, _ = kept.keep(kept.session.sql(net))
-    keys = listed([HASH, CHECK])
-    there = (
-        f"SELECT t.{quote(ID)}, -g.{_COUNT} AS {_COUNT},"
-        f" row_number() OVER (PARTITION BY {listed([HASH, CHECK], 't.')} ORDER BY t.{quote(ID)})"
-        f" AS {_COPY} FROM {delta_name(target.path)} t JOIN {view} g"
-        f" ON {same([HASH, CHECK], 't', 'g').replace('<=>', '=')} WHERE g.{_COUNT} < 0"
+    view, _ = kept.keep(session.sql(net))
+    hashed = f"t.{quote(HASH)} = g.{quote(HASH)} AND t.{quote(CHECK)} = g.{quote(CHECK)}"
+    copies = f"PARTITION BY {listed([HASH, CHECK], 'g.')} ORDER BY t.{quote(ID)}"
+    went = (
+        f"SELECT g.*, t.{quote(ID)} AS {_OLD}, row_number() OVER ({copies}) AS {_COPY}"
+        f" FROM {delta_name(target.path)} t"
+        f" JOIN (SELECT * FROM {view} WHERE {_COUNT} < 0) g ON {hashed}"
     )
-    nothing = ", ".join(f"NULL AS {quote(name)}" for name in [*names, HASH, CHECK])
-    gone = (
-        f"SELECT {nothing}, {quote(ID)}, true AS {_GONE} FROM ({there}) WHERE {_COPY} <= {_COUNT}"
-    )
+    # In the columns' order, so that a row is mostly updated to what became of it.
+    order = f"row_number() OVER (ORDER BY {listed(names)}) AS {_PAIR}"
+    went = f"SELECT {_OLD}, {order} FROM ({went}) WHERE {_COPY} <= -{_COUNT}"
     came = (
-        f"SELECT {listed(names)}, {keys} FROM (SELECT *, explode(sequence(1, {_COUNT})) AS {_COPY}"
-        f" FROM {view} WHERE {_COUNT} > 0)"
+        f"SELECT {listed([*names, HASH, CHECK])}, {order} FROM"
+        f" (SELECT *, explode(sequence(1, {_COUNT})) FROM {view} WHERE {_COUNT} > 0)"
     )
-    columns = [*names, HASH, CHECK, ID]
-    source = f"SELECT *, false AS {_GONE} FROM ({with_ids(came, target.number)}) UNION ALL {gone}"
+    pairs = (
+        f"SELECT c.*, w.{_OLD}, c.{_PAIR} IS NULL AS {_GONE}"
+        f" FROM ({came}) c FULL JOIN ({went}) w ON c.{_PAIR} = w.{_PAIR}"
+    )
+    paired, count = kept.keep(session.sql(with_ids(pairs, target.number)))
+    fresh = session.table(paired).where(f"{_OLD} IS NULL").count()
+    columns = [*names, HASH, CHECK]
+    if fresh == count:
+        append(session.table(paired).select(*map(quote, [*columns, ID])), target)
+        return
+    updated = f"WHEN MATCHED AND s.{_GONE} THEN DELETE {_update(columns)}"
     merge(
-        kept.session,
-        source,
-        f"s.{_GONE} AND t.{quote(ID)} = s.{quote(ID)}",
-        f"WHEN MATCHED THEN DELETE {_insert(columns)}",
+        session,
+        f"SELECT * FROM {kept.broadcast(paired, count)}",
+        f"t.{quote(ID)} = s.{_OLD}",
+        f"{updated} {_insert([*columns, ID]) if fresh else ''}",
         target,
     )
 

@@ -19,6 +19,7 @@ from mirrorlake.spark.sql import delta_name
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+MOST_BROADCAST = 500_000  # rows
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -63,6 +64,12 @@ class Scratch:
         # Counted now, so that Spark knows their size when it plans a join with them.
         return self.view(kept), kept.count()
 
+    def broadcast(self, view: str, count: int) -> str:
+        """The same rows, to be sent to every task rather than shuffled, unless they are many."""
+        if count > MOST_BROADCAST:
+            return view
+        return self.view(self.session.table(view).hint("broadcast"))
+
 
 @contextmanager
 def scratch(session: SparkSession) -> Iterator[Scratch]:
@@ -79,15 +86,22 @@ def scratch(session: SparkSession) -> Iterator[Scratch]:
 
 def overwrite(rows: DataFrame, target: Target, *, evolve: bool) -> None:
     """Puts rows in place of all that the view's table holds."""
+    _write(rows, target, "overwrite", {"overwriteSchema": "true"} if evolve else {})
+
+
+def append(rows: DataFrame, target: Target) -> None:
+    """Adds rows to the view's table."""
+    _write(rows, target, "append", {})
+
+
+def _write(rows: DataFrame, target: Target, mode: str, more: dict[str, str]) -> None:
     options = {
         "txnAppId": target.app_id,
         "txnVersion": str(target.number),
         "userMetadata": target.note,
     }
-    if evolve:
-        options["overwriteSchema"] = "true"
     with _conflicts():
-        rows.write.format("delta").options(**options).mode("overwrite").save(target.path)
+        rows.write.format("delta").options(**options, **more).mode(mode).save(target.path)
 
 
 def merge(session: SparkSession, source: str, on: str, clauses: str, target: Target) -> None:

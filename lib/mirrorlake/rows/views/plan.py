@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -177,11 +176,12 @@ def same(names: Sequence[str], left: str, right: str) -> str:
     return " AND ".join(f"{left}.{quote(n)} <=> {right}.{quote(n)}" for n in names) or "true"
 
 
-@lru_cache(maxsize=4)
-def _functions(_version: str, session: SparkSession) -> frozenset[str]:
-    return frozenset(row[0].lower() for row in session.sql("SHOW SYSTEM FUNCTIONS").collect())
+_functions: dict[str, frozenset[str]] = {}
 
 
 def known_functions(session: SparkSession) -> frozenset[str]:
-    """Spark's own functions."""
-    return _functions(session.version, session)
+    """Spark's own functions, asked for once for each version of Spark."""
+    if session.version not in _functions:
+        rows = session.sql("SHOW SYSTEM FUNCTIONS").collect()
+        _functions[session.version] = frozenset(row[0].lower() for row in rows)
+    return _functions[session.version]
