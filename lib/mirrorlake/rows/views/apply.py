@@ -52,7 +52,8 @@ def _merge_rows(delta: Delta, kept: Scratch, target: Target) -> None:
         f"SELECT *, {hashes(names)} FROM (SELECT {listed(names)}, sum({quote(SIGN)}) AS {_COUNT}"
         f" FROM ({changed}) GROUP BY {listed(names)}) WHERE {_COUNT} <> 0"
     )
-    view, _ = kept.keep(session.sql(net))
+    view = kept.keep(session.sql(net))
+    kept.measure(view)
     hashed = f"t.{quote(HASH)} = g.{quote(HASH)} AND t.{quote(CHECK)} = g.{quote(CHECK)}"
     copies = f"PARTITION BY {listed([HASH, CHECK], 'g.')} ORDER BY t.{quote(ID)}"
     went = (
@@ -71,8 +72,8 @@ def _merge_rows(delta: Delta, kept: Scratch, target: Target) -> None:
         f"SELECT c.*, w.{_OLD}, c.{_PAIR} IS NULL AS {_GONE}"
         f" FROM ({came}) c FULL JOIN ({went}) w ON c.{_PAIR} = w.{_PAIR}"
     )
-    paired, count = kept.keep(session.sql(with_ids(pairs, target.number)))
-    fresh = session.table(paired).where(f"{_OLD} IS NULL").count()
+    paired = kept.keep(session.sql(with_ids(pairs, target.number)))
+    count, fresh = kept.measure(paired, f"{_OLD} IS NULL")
     columns = [*names, HASH, CHECK]
     if fresh == count:
         append(session.table(paired).select(*map(quote, [*columns, ID])), target)
@@ -108,7 +109,7 @@ def _merge_sums(delta: Delta, kept: Scratch, target: Target) -> None:
         f"SELECT * FROM (SELECT {', '.join([*map(quote, keys), *sums])}"
         f" FROM ({delta.rows(arguments_of(plan))}){group}) WHERE {moved}"
     )
-    view, _ = kept.keep(session.sql(changed))
+    view = kept.keep(session.sql(changed))
     table = delta_name(target.path)
     kinds = dict(session.sql(f"SELECT * FROM {table}").dtypes)
     own = [f"t.{quote(c)} AS {quote(k)}" for c, k in zip(plan.key_columns, keys, strict=True)]
@@ -193,7 +194,8 @@ def _affected(delta: Delta, kept: Scratch) -> str:
     """The keys of all rows that came or went."""
     keys = named(delta.plan.shape.keys, keys_of(delta.plan))
     found = f"SELECT DISTINCT {listed(keys_of(delta.plan))} FROM ({delta.rows(keys)})"
-    view, _ = kept.keep(kept.session.sql(found))
+    view = kept.keep(kept.session.sql(found))
+    kept.measure(view)
     return view
 
 

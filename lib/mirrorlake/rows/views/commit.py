@@ -57,12 +57,25 @@ class Scratch:
         self.views.append(name)
         return name
 
-    def keep(self, rows: DataFrame) -> tuple[str, int]:
-        """Keeps rows at hand that are asked for several times; their name and how many."""
+    def keep(self, rows: DataFrame, *, few: bool = False) -> str:
+        """A name for rows that are asked for several times, and computed once.
+
+        Args:
+            rows: they are computed when somebody asks.
+            few: send them to every task rather than shuffle what they are joined with.
+        """
         kept = rows.persist()
         self.frames.append(kept)
-        # Counted now, so that Spark knows their size when it plans a join with them.
-        return self.view(kept), kept.count()
+        return self.view(kept.hint("broadcast") if few else kept)
+
+    def measure(self, view: str, *counts: str) -> list[int]:
+        """How many kept rows there are, and how many fulfil conditions.
+
+        Spark knows their size from then on, and plans joins with them by it.
+        """
+        also = "".join(f", count_if({condition})" for condition in counts)
+        (row,) = self.session.sql(f"SELECT count(*){also} FROM {view}").collect()
+        return [int(value) for value in row]
 
     def broadcast(self, view: str, count: int) -> str:
         """The same rows, to be sent to every task rather than shuffled, unless they are many."""

@@ -63,8 +63,9 @@ def create_view(
     properties = {VIEW_PROPERTY: definition.as_property()}
     if plan.shape.method in _BY_ROW:
         properties["delta.enableDeletionVectors"] = "true"
+    # A feed of single rows would cost a merge as much again: whoever needs it switches it on. And
     # Delta 4.4 can't write an update's change rows where a column's name has a backtick.
-    feed = not any("`" in column for column in columns)
+    feed = plan.shape.method not in _BY_ROW and not any("`" in column for column in columns)
     path = delta_name(storage.path(name.table_path))
     create_table(spark, path, columns, feed=feed, properties=properties)
     return definition

@@ -9,7 +9,7 @@ from mirrorlake.rows.views.gate import Cost
 from mirrorlake.rows.views.joins import Role
 from mirrorlake.rows.views.reasons import Reason, reason
 from mirrorlake.rows.views.refresh import FULL, INCREMENTAL, NOTHING, Situation
-from mirrorlake.rows.views.shape import RULES, Method
+from mirrorlake.rows.views.shape import RULES, Method, is_steady
 from mirrorlake.tabular import Shown, html_table
 
 _ROLES = {
@@ -51,7 +51,7 @@ class Explanation:
         sql: its query.
         method: the rule of its shape: `rows`, `sums`, `groups`, `partitions`, or `full` for none.
         mode: `incremental`, `full` or `nothing`.
-        reason: why it would be full; None otherwise.
+        reason: why it is full, whenever there is something to do; None otherwise.
         sources: the tables.
         expected: seconds by kind of refresh, where they can be guessed.
         last: what the last refresh of each kind cost.
@@ -122,10 +122,10 @@ def explain(found: Situation, last: dict[str, Cost]) -> Explanation:
     plan, why = found.plan, found.reason
     if why is None and found.estimate.prefers_full:
         why = reason("COST")
-    moved = any(source.moved or source.id != source.old_id for source in plan.tables)
     mode = FULL if why else INCREMENTAL
+    moved = any(source.moved for source in plan.tables) or not is_steady(plan.definition.sql)
     if not moved and found.standing.sources:
-        mode, why = NOTHING, None
+        mode, why = NOTHING, plan.shape.reason
     known = {one.source.name: one for one in found.changes}
     roles = {plan.sources[m.reference.start].name: m.role for m in plan.shape.members}
     states = []

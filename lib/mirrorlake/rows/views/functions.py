@@ -49,12 +49,6 @@ ANY_ORDER = frozenset(
         "variance",
     }
 )
-# Floating-point results whose last digits depend on the order of rows.
-APPROXIMATE = frozenset(
-    {"corr", "covar_pop", "covar_samp", "kurtosis", "skewness", "std", "variance"}
-    | {"stddev", "stddev_pop", "stddev_samp", "var_pop", "var_samp"}
-    | {name for name in ANY_ORDER if name.startswith("regr_")}
-)
 ORDER_DEPENDENT = frozenset(
     {
         "any_value",

@@ -17,6 +17,7 @@ from mirrorlake.rows.views.delta import Delta
 from mirrorlake.rows.views.gate import Cost, Estimate, estimate, read_costs, save_cost
 from mirrorlake.rows.views.plan import Plan, make_plan
 from mirrorlake.rows.views.reasons import Reason, reason
+from mirrorlake.rows.views.shape import is_steady
 from mirrorlake.rows.views.sources import (
     Changes,
     look_at_changes,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from mirrorlake.storage import Storage
 
 HOW = ("auto", "incremental", "full")
+MOST_BROADCAST_BYTES = 8 * 2**20  # of changes, as the log counts them: half a million narrow rows
 FULL, INCREMENTAL, NOTHING = "full", "incremental", "nothing"
 
 
@@ -190,7 +192,7 @@ def refresh_view(
     standing = find_standing(storage, definition)
     if standing.sources and how != FULL:
         pinned = pin_sources(storage, definition, standing.sources)
-        if not any(source.moved or source.id != source.old_id for source in pinned):
+        if not any(source.moved for source in pinned) and is_steady(definition.sql):
             at = {str(source.name): (source.old, source.new) for source in pinned}
             taken = time.perf_counter() - began
             return Refresh(str(definition.name), NOTHING, None, standing.version, at, 0, {}, taken)
@@ -206,11 +208,12 @@ def refresh_view(
     with scratch(session) as kept:
         delta = None
         if why is None:
-            delta, changed, why = _read(spark, kept, storage, found)
+            delta, why = _read(spark, kept, storage, found)
             on_step(ViewStep.READ)
         target = _target(storage, definition, found, why)
         if delta is not None and why is None:
             apply_delta(delta, kept, target)
+            changed = sum(kept.measure(view)[0] for view in delta.changes.values())
         else:
             _write_all(session, storage, found.plan, target)
     on_step(ViewStep.COMMITTED)
@@ -230,20 +233,18 @@ def _cost(guess: Estimate) -> Reason:
 
 def _read(
     spark: SparkSession, kept: Scratch, storage: Storage, found: Situation
-) -> tuple[Delta, int, Reason | None]:
-    """Reads what changed; why it is of no use, if so."""
-    views, changed = {}, 0
+) -> tuple[Delta, Reason | None]:
+    """What changed, at hand; why it is of no use, if so."""
+    views = {}
     for one in found.changes:
-        rows = read_changes(kept.session, storage, one, found.plan.used(one.source))
-        view, count = kept.keep(rows)
-        if count:
-            views[one.source.name] = view
-            changed += count
+        if one.files:
+            rows = read_changes(kept.session, storage, one, found.plan.used(one.source))
+            views[one.source.name] = kept.keep(rows, few=one.bytes <= MOST_BROADCAST_BYTES)
     delta = Delta(found.plan, views)
     for source in delta.needs_old():
         if lost := look_at_old(spark, storage, source):
-            return delta, changed, lost
-    return delta, changed, None
+            return delta, lost
+    return delta, None
 
 
 def _target(

@@ -9,14 +9,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 
+import sqlglot
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from mirrorlake.rows.views.calls import KEY, Call, find_calls, over_state, partition_of
-from mirrorlake.rows.views.clauses import Piece, Query, Select
+from mirrorlake.rows.views.clauses import Piece, Query, Select, parse_query
 from mirrorlake.rows.views.functions import (
     AGGREGATES,
-    APPROXIMATE,
     NONDETERMINISTIC,
     ORDER_DEPENDENT,
     SUMS,
@@ -76,7 +76,6 @@ class Shape:
         keys: what groups or partitions it, as SQL.
         items: what it selects, over keys and aggregates where the method is `sums`.
         aggregates: what is kept, where the method is `sums`.
-        approximate: whether floating-point results depend on the order of rows.
     """
 
     method: Method
@@ -86,12 +85,6 @@ class Shape:
     keys: tuple[str, ...] = ()
     items: tuple[str, ...] = ()
     aggregates: tuple[Aggregate, ...] = ()
-    approximate: bool = False
-
-    @property
-    def is_distinct(self) -> bool:
-        """Whether the keys are the selected columns themselves."""
-        return self.method is Method.SUMS and not self.aggregates and len(self.keys) > 0
 
 
 def full(code: str, what: str = "") -> Shape:
@@ -139,6 +132,19 @@ def read_shape(query: Query, columns: Columns, known: Collection[str]) -> Shape:
     return replace(shape, items=expanded)
 
 
+def is_steady(sql: str) -> bool:
+    """Whether a query's answer changes only when its tables do."""
+    query = parse_query(sql)
+    calls = find_calls(Piece(query.text, tuple(sqlglot.tokenize(query.text, read="spark"))))
+    return not any(_is_clock(call) for call in calls)
+
+
+def _is_clock(call: Call) -> bool:
+    """Whether a function gives other values each time it is asked."""
+    empty = call.name in ("unix_timestamp", "to_unix_timestamp") and not call.arguments
+    return call.name in NONDETERMINISTIC or empty
+
+
 def _oddity(query: Query) -> Reason | None:
     """What keeps a query from being one plain SELECT over tables."""
     tree = query.tree
@@ -174,8 +180,7 @@ def _distrusted(
 ) -> Reason | None:
     """A function that no rule may rely on."""
     for call in calls:
-        empty_clock = call.name in ("unix_timestamp", "to_unix_timestamp") and not call.arguments
-        if call.name in NONDETERMINISTIC or empty_clock:
+        if _is_clock(call):
             return reason("NONDETERMINISTIC", call.name)
         if call.name in ORDER_DEPENDENT and not call.is_window:
             return reason("ORDER_DEPENDENT", call.name)
@@ -234,8 +239,7 @@ def _windows(shape: Shape, select: Select, windows: list[Call]) -> Shape:
         return full("WINDOW_WITHOUT_PARTITION")
     keys = tuple(partitions[0][words] for words in common)
     items = tuple(item.text for item in select.items)
-    approximate = any(c.name in APPROXIMATE | {"avg", "mean", "sum"} for c in windows)
-    return replace(shape, method=Method.PARTITIONS, keys=keys, items=items, approximate=approximate)
+    return replace(shape, method=Method.PARTITIONS, keys=keys, items=items)
 
 
 def _groups(shape: Shape, query: Query, select: Select, columns: Columns) -> Shape:
@@ -251,7 +255,6 @@ def _groups(shape: Shape, query: Query, select: Select, columns: Columns) -> Sha
         method=Method.GROUPS,
         keys=texts,
         items=items,
-        approximate=bool(names & APPROXIMATE),
     )
     recompute = again if keys else full("GLOBAL_AGGREGATE")
     if select.having is not None or not names <= SUMS:
@@ -323,15 +326,14 @@ def settle_types(shape: Shape, arguments: list[str], outputs: list[str]) -> Shap
         nested = [kind for kind in outputs if not _is_plain(kind)]
         return full("NESTED_COLUMN", nested[0]) if nested else shape
     if shape.method is not Method.SUMS:
-        floats = any(kind in ("float", "double") for kind in outputs)
-        return replace(shape, approximate=shape.approximate or floats)
+        return shape
     kept = zip(shape.aggregates, arguments, strict=True)
     if all(_is_exact(aggregate, kind) for aggregate, kind in kept):
         return shape
     if not shape.keys or shape.select is None:
         return full("GLOBAL_AGGREGATE", "sums of this type are not kept")
     items = tuple(item.text for item in shape.select.items)
-    return replace(shape, method=Method.GROUPS, items=items, aggregates=(), approximate=True)
+    return replace(shape, method=Method.GROUPS, items=items, aggregates=())
 
 
 def _is_plain(kind: str) -> bool:

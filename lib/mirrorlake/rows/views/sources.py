@@ -67,7 +67,7 @@ class Source:
     @property
     def moved(self) -> bool:
         """Whether there are versions that the view does not show."""
-        return self.old is not None and self.new != self.old
+        return self.old is not None and (self.new, self.id) != (self.old, self.old_id)
 
     def at(self, version: int, condition: str = "") -> str:
         """Its rows at a version, as SQL that can stand for a table."""
@@ -87,6 +87,7 @@ class Changes:
         timeline: the source's versions.
         by_ids: whether versions are compared by row ids instead of reading the feed.
         bytes: how much there is to read, as far as the log knows.
+        files: in how many files; none if nothing but the files' layout changed.
     """
 
     source: Source
@@ -94,6 +95,7 @@ class Changes:
     timeline: Timeline
     by_ids: bool
     bytes: int
+    files: int
 
 
 def pin_sources(
@@ -163,11 +165,12 @@ def look_at_changes(spark: SparkSession, storage: Storage, source: Source) -> Ch
             return Reason(_CODES.get(first.rule, "SCHEMA_CHANGED"), first.message, first.fix)
         if lost := look_at_old(spark, storage, source):
             return lost
-    size = sum(
-        read_commit(storage, source.name.table_path, version, files=True).size
+    commits = [
+        read_commit(storage, source.name.table_path, version, files=True)
         for version in range(source.old + 1, source.new + 1)
-    )
-    return Changes(source, found, timeline, by_ids, size)
+    ]
+    size, files = sum(c.size for c in commits), sum(len(c.files) for c in commits)
+    return Changes(source, found, timeline, by_ids, size, files)
 
 
 def look_at_old(spark: SparkSession, storage: Storage, source: Source) -> Reason | None:
