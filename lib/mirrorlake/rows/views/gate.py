@@ -1,9 +1,9 @@
 """Whether a refresh by what changed is worth it: what it and a full one are expected to cost.
 
-The full refresh that filled the view was measured; so is every later refresh. Before a first
-incremental one there is only a rule of thumb: a share of the full one's seconds by the rule of the
-view's shape, which grows with the share of the sources' bytes that changed, and what a commit costs
-anyway.
+The full refresh that filled the view was measured; so is every later refresh. The last one by what
+changed says what the next one takes, more or less by the bytes that more or less changed. Before
+the first there is only a rule of thumb: what a commit costs anyway, and a share of the full one's
+seconds by the rule of the view's shape.
 """
 
 from __future__ import annotations
@@ -72,15 +72,13 @@ def estimate(method: Method, changed: int, costs: dict[str, Cost]) -> Estimate:
     full, last = costs.get("full"), costs.get("incremental")
     if full is None or method is Method.FULL:
         return Estimate(full.seconds if full else None, None, measured=False)
-    if last is not None:
-        base = min(last.seconds, COMMIT_SECONDS + _THUMB[method][0] * full.seconds)
-        grown = changed / last.bytes if last.bytes else 1.0
-        return Estimate(full.seconds, base + (last.seconds - base) * grown, measured=True)
-    share = changed / max(full.bytes, 1)
     base, slope = _THUMB[method]
-    return Estimate(
-        full.seconds, COMMIT_SECONDS + full.seconds * (base + slope * share), measured=False
-    )
+    by_byte = slope * full.seconds / max(full.bytes, 1)
+    if last is None:
+        seconds = COMMIT_SECONDS + base * full.seconds + by_byte * changed
+    else:
+        seconds = max(last.seconds + by_byte * (changed - last.bytes), COMMIT_SECONDS)
+    return Estimate(full.seconds, seconds, measured=last is not None)
 
 
 def read_costs(storage: Storage, name: TableName) -> dict[str, Cost]:
