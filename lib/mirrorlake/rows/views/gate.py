@@ -19,10 +19,10 @@ FORMAT = 1
 COMMIT_SECONDS = 1.5  # a MERGE of nothing, on a small machine
 # Of a full refresh's seconds: what is spent however little changed, and for each share that did.
 _THUMB = {
-    Method.ROWS: (0.2, 5.0),
-    Method.SUMS: (0.05, 3.0),
-    Method.GROUPS: (0.6, 4.0),
-    Method.PARTITIONS: (0.5, 4.0),
+    Method.ROWS: (0.3, 7.0),
+    Method.SUMS: (0.1, 3.0),
+    Method.GROUPS: (0.8, 6.0),
+    Method.PARTITIONS: (0.8, 6.0),
 }
 
 
