@@ -2,7 +2,7 @@
 
 The lines of orders with their change feed, as many deliveries (one a line), and 1,000 carriers;
 0.1, 1 and 10 % of the lines are updated, wherever they lie. After each change every view is
-refreshed both ways, side by side. The gate's figure is how the way that it chose beforehand compares
+refreshed both ways, side by side. The gate's figure is how the way that it chose before compares
 with the better one: 1 is the better one, and 0.8 is 1.25 times as long.
 
 - aggregate: sums, counts and averages by product (rule `sums`).
