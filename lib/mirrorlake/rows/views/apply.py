@@ -75,7 +75,7 @@ def _merge_rows(delta: Delta, kept: Scratch, target: Target) -> None:
     paired = kept.keep(session.sql(with_ids(pairs, target.number)))
     count, fresh = kept.measure(paired, f"{_OLD} IS NULL")
     columns = [*names, HASH, CHECK]
-    if fresh == count:
+    if fresh == count > 0:
         append(session.table(paired).select(*map(quote, [*columns, ID])), target)
         return
     updated = f"WHEN MATCHED AND s.{_GONE} THEN DELETE {_update(columns)}"

@@ -124,7 +124,7 @@ def explain(found: Situation, last: dict[str, Cost]) -> Explanation:
         why = reason("COST")
     mode = FULL if why else INCREMENTAL
     moved = any(source.moved for source in plan.tables) or not is_steady(plan.definition.sql)
-    if not moved and found.standing.sources:
+    if not moved and found.standing.reason is None:
         mode, why = NOTHING, plan.shape.reason
     known = {one.source.name: one for one in found.changes}
     roles = {plan.sources[m.reference.start].name: m.role for m in plan.shape.members}

@@ -190,7 +190,7 @@ def refresh_view(
     began = time.perf_counter()
     session = refresh_session(spark)
     standing = find_standing(storage, definition)
-    if standing.sources and how != FULL:
+    if standing.reason is None and how != FULL:
         pinned = pin_sources(storage, definition, standing.sources)
         if not any(source.moved for source in pinned) and is_steady(definition.sql):
             at = {str(source.name): (source.old, source.new) for source in pinned}

@@ -27,16 +27,14 @@ class Standing:
     Attributes:
         version: the newest version of its table.
         number: how many refreshes there were, for the next one's number.
-        sources: id and version of each source that is shown; empty where that is unknown.
-        reason: why it is unknown.
-        refreshed: the version that the last refresh made; -1 if it is unknown.
+        sources: id and version of each source that its last refresh read; empty if nobody knows.
+        reason: why the view does not show them; None if it does.
     """
 
     version: int
     number: int
     sources: dict[str, tuple[str, int]]
     reason: Reason | None = None
-    refreshed: int = -1
 
 
 def note_of(
@@ -73,29 +71,32 @@ def find_standing(storage: Storage, definition: Definition) -> Standing:
     assert snapshot is not None, definition
     number = snapshot.txns.get(definition.app_id, 0)
 
-    def unknown(code: str) -> Standing:
-        return Standing(snapshot.version, number, {}, reason(code, str(definition.name)))
+    changed = reason("VIEW_CHANGED", str(definition.name))
+    why: Reason | None = None
+
+    def unknown(found: Reason) -> Standing:
+        return Standing(snapshot.version, number, {}, found)
 
     version = snapshot.version
     while version >= 0:
         if note := read_note(storage, definition, version):
             if _changed(storage, path, note["base"] + 1, version - 1):
-                return unknown("VIEW_CHANGED")
+                why = changed
             sources = {name: (one["id"], one["version"]) for name, one in note["sources"].items()}
-            return Standing(snapshot.version, number, sources, None, version)
+            return Standing(snapshot.version, number, sources, why)
         info = read_commit_info(storage, path, version)
         if not info:
-            return unknown("STATE_LOST")
+            return unknown(reason("STATE_LOST", str(definition.name)))
         if info.get("operation") == "RESTORE":
             back = str((info.get("operationParameters") or {}).get("version"))
             if not back.isdecimal():  # restored to a moment
-                return unknown("VIEW_CHANGED")
+                return unknown(changed)
             version = int(back)
             continue
         if _changed(storage, path, version, version):
-            return unknown("VIEW_CHANGED")
+            why = changed
         version -= 1
-    return unknown("FIRST")
+    return unknown(why or reason("FIRST", str(definition.name)))
 
 
 def _changed(storage: Storage, path: str, first: int, last: int) -> bool:
