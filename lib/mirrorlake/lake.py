@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mirrorlake.lint.table import FileListener
     from mirrorlake.mirror.forget import Forgotten
     from mirrorlake.mirror.reconcile import Reconciliation
+    from mirrorlake.rows.views.verbs import Views
 
 
 class Lake:
@@ -336,6 +337,13 @@ class Lake:
 
         return Frames(self.storage, lambda: self.spark)
 
+    @property
+    def views(self) -> Views:
+        """Tables that follow a query by what changes in its sources; see `Views`."""
+        from mirrorlake.rows.views.verbs import Views
+
+        return Views(self.storage, lambda: self.spark, self.find)
+
     def maintain(
         self, policy: Policy, *, on_table: Callable[[str], None] = lambda name: None
     ) -> Maintenance:
@@ -361,6 +369,7 @@ class Lake:
         from mirrorlake.feed.sql import resolve_feeds
         from mirrorlake.history.sql import run_query
         from mirrorlake.history.versions import check_when, is_enforced
+        from mirrorlake.rows.views.definition import hiding_columns
 
         def opened(name: TableName) -> LakeTable | None:
             found = self.find(name)
@@ -381,4 +390,8 @@ class Lake:
             found = self.find(name) or name
             check_when(self.storage, found, when, enforced=is_enforced(self.spark))
 
-        return run_query(self.spark, query, path if frame is None else framed, check)
+        def columns(name: TableName) -> list[str] | None:
+            return hiding_columns(self.storage, self.find(name))
+
+        find = path if frame is None else framed
+        return run_query(self.spark, query, find, check, columns)

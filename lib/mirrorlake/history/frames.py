@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta_log import find_newest, read_snapshot
+from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import FrameError, MirrorlakeError, TableNotFoundError, UsageError
 from mirrorlake.history.commits import CommitLog
 from mirrorlake.history.files import escape_glob, files_of
@@ -35,6 +35,8 @@ from mirrorlake.history.frame_records import (
     utc_now,
 )
 from mirrorlake.history.listing import measure_files, missing_files
+from mirrorlake.history.moments import TRIES as _TRIES
+from mirrorlake.history.moments import newest_versions, versions_at_once
 from mirrorlake.history.reload import Reload, compare_table
 from mirrorlake.history.versions import ENFORCED
 from mirrorlake.names import TableName, as_table, check_part
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-_TRIES = 20
 DEFAULT_DAYS = 30.0
 
 
@@ -104,7 +105,7 @@ class Frames:
             else (now + timedelta(days=expires_in)).isoformat(timespec="milliseconds"),
         )
         names = sorted({as_table(table) for table in tables}, key=str)
-        self._versions(names)  # before anything is written
+        newest_versions(self._storage, names)  # before anything is written
         frame = self._pin(reserve_frame(self._storage, frame), names)
         try:
             measured = tuple(self._take(frame, framed) for framed in frame.tables)
@@ -133,23 +134,13 @@ class Frames:
 
     def _stamp(self, tables: list[TableName]) -> tuple[FramedTable, ...]:
         """The newest versions: read twice, so that there was a moment when all of them held."""
-        before = self._versions(tables)
-        for _ in range(_TRIES):
-            after = self._versions(tables)
-            if after == before:
-                return tuple(self._describe(t, v) for t, v in zip(tables, after, strict=True))
-            before = after
-        raise FrameError(
-            f"The tables changed {_TRIES} times while they were looked at.",
-            hint="frame fewer tables, or when less is written.",
-        )
-
-    def _versions(self, tables: list[TableName]) -> list[int]:
-        found = [find_newest(self._storage, table.table_path) for table in tables]
-        for table, version in zip(tables, found, strict=True):
-            if version is None:
-                raise TableNotFoundError(f"There is no table {table} in the lake.")
-        return [version for version in found if version is not None]
+        versions = versions_at_once(self._storage, tables)
+        if versions is None:
+            raise FrameError(
+                f"The tables changed {_TRIES} times while they were looked at.",
+                hint="frame fewer tables, or when less is written.",
+            )
+        return tuple(self._describe(t, v) for t, v in zip(tables, versions, strict=True))
 
     def _describe(self, table: TableName, version: int) -> FramedTable:
         snapshot = read_snapshot(self._storage, table.table_path, version)

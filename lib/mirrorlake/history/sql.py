@@ -29,13 +29,18 @@ if TYPE_CHECKING:
 
 Finder = Callable[[TableName], str | None]
 Checker = Callable[[TableName, int | datetime], None]
+Chooser = Callable[[TableName], list[str] | None]
 Evaluator = Callable[[str], datetime | None]
 Edit = tuple[int, int, str]
 _NAME_TOKENS = (TokenType.VAR, TokenType.IDENTIFIER)
 
 
 def run_query(
-    spark: SparkSession, query: str, find: Finder, check: Checker = lambda name, when: None
+    spark: SparkSession,
+    query: str,
+    find: Finder,
+    check: Checker = lambda name, when: None,
+    columns: Chooser = lambda name: None,
 ) -> DataFrame:
     """Runs a query.
 
@@ -44,6 +49,7 @@ def run_query(
         query: one SQL statement.
         find: the full path of a lake's table, or None if there is none of that name.
         check: refuses a version or moment of a table that can't be read.
+        columns: the columns that may be seen of a table that hides some; None for all.
 
     Raises:
         QueryError: Spark refused it.
@@ -57,7 +63,7 @@ def run_query(
         return datetime.fromtimestamp(row[0] / 1e6, timezone.utc)
 
     try:
-        return spark.sql(resolve_tables(query, find, check, evaluate))
+        return spark.sql(resolve_tables(query, find, check, evaluate, columns))
     except MirrorlakeError:
         raise
     except Exception as error:
@@ -69,6 +75,7 @@ def resolve_tables(
     find: Finder,
     check: Checker = lambda name, when: None,
     evaluate: Evaluator = lambda expression: None,
+    columns: Chooser = lambda name: None,
 ) -> str:
     """The query with the lake's tables by path, and every shorthand as Spark writes it.
 
@@ -77,6 +84,7 @@ def resolve_tables(
         find: the full path of a lake's table, or None.
         check: refuses a version or moment of a table that can't be read.
         evaluate: works out a moment that is not written outright; None leaves it to Spark.
+        columns: the columns that may be seen of a table that hides some; None for all.
     """
     text = expand_shorthands(query)
     try:
@@ -87,8 +95,8 @@ def resolve_tables(
     edits: list[Edit] = []
     for tree in trees:
         for node in tree.find_all(exp.Table) if tree is not None else ():
-            edits += _edit_table(node, text, tokens, find, check, evaluate)
-    return _apply(text, edits)
+            edits += _edit_table(node, text, tokens, find, check, evaluate, columns)
+    return apply_edits(text, edits)
 
 
 def expand_shorthands(query: str) -> str:
@@ -109,7 +117,7 @@ def expand_shorthands(query: str) -> str:
         spelled = words[:2] == ["AS", "OF"] and words[2:] in (["VERSION"], ["TIMESTAMP"])
         if spelled and before not in ("VERSION", "TIMESTAMP"):
             edits.append((token.start, following[1].end + 1, f"{words[2]} AS OF"))
-    return _apply(query, edits)
+    return apply_edits(query, edits)
 
 
 def _at_clause(text: str) -> str | None:
@@ -133,9 +141,10 @@ def _edit_table(
     find: Finder,
     check: Checker,
     evaluate: Evaluator,
+    columns: Chooser,
 ) -> list[Edit]:
     parts = [part for part in node.parts if isinstance(part, exp.Identifier)]
-    if not 1 <= len(parts) <= 2 or len(parts) != len(node.parts) or _is_cte(node):
+    if not 1 <= len(parts) <= 2 or len(parts) != len(node.parts) or is_cte(node):
         return []
     if any("start" not in part.meta for part in parts):
         return []
@@ -159,6 +168,10 @@ def _edit_table(
                 edits.append((first, after, literal(when.isoformat())))
         if when is not None:
             check(name, when)
+    seen = columns(name) if node.find_ancestor(exp.Select) else None
+    if seen is not None:
+        edits[0] = (start, end, f"(SELECT {', '.join(map(quote, seen))} FROM {delta_name(path)}")
+        edits.append((after, after, ")"))
     if not node.alias and node.find_ancestor(exp.Select):
         # Columns may be qualified by the table's name.
         edits.append((after, after, f" AS {quote(parts[-1].name)}"))
@@ -178,7 +191,8 @@ def _literal_version(version: exp.Expression | None) -> int | datetime | None:
         return None
 
 
-def _is_cte(node: exp.Table) -> bool:
+def is_cte(node: exp.Table) -> bool:
+    """Whether a name means a common table expression of the query, not a table."""
     if node.db:
         return False
     inside: exp.Expression | None = None  # the CTE in whose own text the name stands
@@ -233,7 +247,10 @@ def _closing(words: list[str], opening: int) -> int:
     return opening
 
 
-def _apply(text: str, edits: list[Edit]) -> str:
-    for start, end, new in sorted(edits, reverse=True):
+def apply_edits(text: str, edits: list[Edit]) -> str:
+    """The text with stretches replaced: from, to, and what stands there instead."""
+    # Of two that begin at one place the later one comes out behind the other.
+    ordered = sorted(edits, key=lambda edit: edit[:2])
+    for start, end, new in ordered[::-1]:
         text = text[:start] + new + text[end:]
     return text

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import InvalidNameError, QueryError, UsageError
-from mirrorlake.mirror.properties import INCARNATION_PROPERTY
+from mirrorlake.mirror.properties import INCARNATION_PROPERTY, VIEW_PROPERTY
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import delta_name, literal, quote
@@ -105,7 +105,7 @@ def check_own(storage: Storage, table: TableName) -> None:
     """Refuses tables that a mirror fills, and names that would put a table inside another.
 
     Raises:
-        UsageError: a publisher feeds it.
+        UsageError: a publisher feeds it, or it is a view's.
         InvalidNameError: it is named like a schema, or its schema like a table.
     """
     snapshot = read_snapshot(storage, table.table_path)
@@ -115,6 +115,8 @@ def check_own(storage: Storage, table: TableName) -> None:
             f"A publisher feeds {table}: the mirror would not know of these rows.",
             hint="publish them, or write to a table of another name.",
         )
+    if snapshot is not None and VIEW_PROPERTY in snapshot.properties:
+        raise UsageError(f"{table} is a view: its rows are its query's.", hint="refresh it.")
     outer = f"{TABLES}/{table.schema}" if table.schema else None
     inside = outer is not None and read_snapshot(storage, outer) is not None
     around = table.schema is None and (

@@ -8,6 +8,7 @@ from mirrorlake.landing.metadata import TableMetadata
 
 KEYS_PROPERTY = "mirrorlake.keys"
 INCARNATION_PROPERTY = "mirrorlake.incarnation"
+VIEW_PROPERTY = "mirrorlake.view"
 _FEED = "delta.enableChangeDataFeed"
 _FEED_RESTS = "mirrorlake.feedRests"  # switched off by the mirror, which switches it on again
 _ODD = " ,;{}()\n\t="

@@ -1,0 +1,162 @@
+"""What a view's table holds, as SQL: the view's columns, and the hidden ones that its rule needs.
+
+- rows: a hash that finds equal rows, a second one that rules out chance, and a number of its own
+  for each row, so that of two equal rows one can go.
+- sums: the keys, how many rows a group has, and of each aggregate the sum and the count.
+- groups and partitions: the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mirrorlake.rows.views.calls import AGGREGATE, KEY
+from mirrorlake.rows.views.plan import (
+    ARGUMENT,
+    CHECK,
+    COUNT,
+    HASH,
+    ID,
+    ROWS,
+    SUM,
+    Plan,
+    listed,
+    named,
+)
+from mirrorlake.rows.views.shape import Aggregate, Method
+from mirrorlake.spark.sql import quote
+
+_REFRESHES = 2**14  # numbers of refreshes that a row's id can tell apart
+
+
+def whole_contents(plan: Plan, number: int) -> str:
+    """All that the view's table holds after a full refresh.
+
+    Args:
+        plan: the view's.
+        number: the refresh's.
+    """
+    relations = plan.newest()
+    method = plan.shape.method
+    if method is Method.FULL:
+        return plan.whole()
+    if method is Method.ROWS:
+        selected = f"SELECT {named(plan.shape.items, plan.names)} {plan.inner(relations)}"
+        return with_ids(f"SELECT *, {hashes(plan.names)} FROM ({selected})", number)
+    if method is Method.SUMS:
+        arguments = f"SELECT {arguments_of(plan)} {plan.inner(relations)}"
+        return shown_of(plan, state_of(plan, arguments))
+    return selected_groups(plan, relations)
+
+
+def selected_groups(plan: Plan, relations: dict[int, str], condition: str = "") -> str:
+    """The query's groups or windows with their hidden keys, of rows that fulfil a condition."""
+    select = plan.shape.select
+    assert select is not None, plan.shape
+    items = named([plan.query.replaced(item, relations) for item in select.items], plan.names)
+    keys = "".join(f", {key} AS {quote(column)}" for column, key in plan.hidden_keys)
+    text = f"SELECT {items}{keys} {plan.inner(relations, condition)}"
+    if plan.shape.method is Method.GROUPS:
+        text += f"\nGROUP BY {', '.join(plan.shape.keys)}"
+        if select.having is not None:
+            text += f"\nHAVING {plan.query.replaced(select.having, relations)}"
+    return text
+
+
+def hashes(names: Sequence[str]) -> str:
+    """The columns that find equal rows; Spark's hashes pass NULLs over, so those are told."""
+    values = ", ".join(f"{quote(name)}, isnull({quote(name)})" for name in names)
+    return f"xxhash64({values}) AS {quote(HASH)}, hash({values}) AS {quote(CHECK)}"
+
+
+def with_ids(rows: str, number: int) -> str:
+    """Rows with a number of their own, which no other refresh gives."""
+    own = "monotonically_increasing_id()"
+    task, row = f"shiftright({own}, 33)", f"({own} & 8589934591L)"
+    start = (number % _REFRESHES) << 48
+    return f"SELECT *, {start}L + {task} * 1073741824L + {row} AS {quote(ID)} FROM ({rows})"
+
+
+def keys_of(plan: Plan) -> list[str]:
+    """The names of the keys inside of a refresh, whatever the table calls them."""
+    return [f"{KEY}{number}" for number in range(len(plan.shape.keys))]
+
+
+def arguments_of(plan: Plan) -> str:
+    """Keys and arguments of a row, before it is summed up."""
+    aggregates = plan.shape.aggregates
+    names = [*keys_of(plan), *(f"{ARGUMENT}{number}" for number in range(len(aggregates)))]
+    expressions = [*plan.shape.keys, *(aggregate.argument for aggregate in aggregates)]
+    return named(expressions, names) or "1"
+
+
+def state_columns(plan: Plan) -> list[str]:
+    """The hidden columns with what is summed up."""
+    found = [ROWS]
+    for number, aggregate in enumerate(plan.shape.aggregates):
+        if count_column(number, aggregate) != ROWS:
+            found.append(count_column(number, aggregate))
+        if aggregate.function != "count":
+            found.append(f"{SUM}{number}")
+    return found
+
+
+def count_column(number: int, aggregate: Aggregate) -> str:
+    """Where it stands how many rows an aggregate took."""
+    return ROWS if aggregate.argument == "1" else f"{COUNT}{number}"
+
+
+def summand(plan: Plan, number: int) -> str:
+    """What is added up for an aggregate, of a type that its sum fits."""
+    value = quote(f"{ARGUMENT}{number}")
+    if plan.arguments[number].startswith("decimal"):
+        return value
+    # Spark's own averages of whole numbers are sums of doubles.
+    average = plan.shape.aggregates[number].function == "avg"
+    return f"CAST({value} AS {'DOUBLE' if average else 'BIGINT'})"
+
+
+def state_of(plan: Plan, arguments: str) -> str:
+    """Groups as they are kept, from rows of keys and arguments."""
+    found = [f"count(*) AS {quote(ROWS)}"]
+    for number, aggregate in enumerate(plan.shape.aggregates):
+        column = count_column(number, aggregate)
+        if column != ROWS:
+            found.append(f"count({quote(f'{ARGUMENT}{number}')}) AS {quote(column)}")
+        if aggregate.function != "count":
+            found.append(f"sum({summand(plan, number)}) AS {quote(f'{SUM}{number}')}")
+    keys = keys_of(plan)
+    group = f" GROUP BY {listed(keys)}" if keys else ""
+    return f"SELECT {', '.join([*map(quote, keys), *found])} FROM ({arguments}){group}"
+
+
+def shown_of(plan: Plan, state: str, more: str = "") -> str:
+    """The view's columns, and the hidden ones, from groups as they are kept."""
+    values = [
+        f"{_value(plan, number, aggregate)} AS {quote(f'{AGGREGATE}{number}')}"
+        for number, aggregate in enumerate(plan.shape.aggregates)
+    ]
+    inner = f"SELECT {', '.join(['*', *values])} FROM ({state})"
+    items = [
+        f"CAST({item} AS {kind})"
+        for item, kind in zip(plan.shape.items, plan.columns.values(), strict=True)
+    ]
+    shown = named(items, plan.names)
+    hidden = listed([*(column for column, _ in plan.hidden_keys), *state_columns(plan)])
+    return f"SELECT {shown}, {hidden}{more} FROM ({inner})"
+
+
+def _value(plan: Plan, number: int, aggregate: Aggregate) -> str:
+    count = quote(count_column(number, aggregate))
+    if aggregate.function == "count":
+        return count
+    total = quote(f"{SUM}{number}")
+    if aggregate.function == "sum":
+        return f"CASE WHEN {count} > 0 THEN {total} END"
+    kind = plan.arguments[number]
+    if not kind.startswith("decimal"):
+        return f"CASE WHEN {count} > 0 THEN {total} / CAST({count} AS DOUBLE) END"
+    precision, scale = map(int, kind[len("decimal(") : -1].split(","))
+    quotient = f"{total} / CAST({count} AS DECIMAL(20, 0))"
+    average = f"CAST({quotient} AS DECIMAL({precision + 4}, {scale + 4}))"
+    return f"CASE WHEN {count} > 0 THEN {average} END"

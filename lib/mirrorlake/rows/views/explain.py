@@ -1,0 +1,152 @@
+"""What the next refresh of a view would do and why, what it would cost, what the last ones cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mirrorlake.rows.views.gate import Cost
+from mirrorlake.rows.views.joins import Role
+from mirrorlake.rows.views.reasons import Reason, reason
+from mirrorlake.rows.views.refresh import FULL, INCREMENTAL, NOTHING, Situation
+from mirrorlake.rows.views.shape import RULES, Method, is_steady
+from mirrorlake.tabular import Shown, html_table
+
+_ROLES = {
+    Role.LINEAR: "a changed row's part of the query is what changed",
+    Role.NULLABLE: "rows whose key a changed row has or had are taken away as they were, and"
+    " added as they are",
+    Role.BOTH: "both sides of the keys that changed rows have or had are joined, as they were and"
+    " as they are",
+}
+
+
+@dataclass(frozen=True)
+class SourceState:
+    """How a source stands.
+
+    Attributes:
+        table: its name.
+        shown: the version that the view shows; None if it shows none.
+        newest: its newest version.
+        changed_bytes: how much changed since, as far as the log knows; None where it can't be read.
+        by: `feed` or `row ids`: what tells its changes.
+        rule: how its changes become the query's.
+    """
+
+    table: str
+    shown: int | None
+    newest: int
+    changed_bytes: int | None
+    by: str | None
+    rule: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the next refresh would do.
+
+    Attributes:
+        view: its name.
+        sql: its query.
+        method: the rule of its shape: `rows`, `sums`, `groups`, `partitions`, or `full` for none.
+        mode: `incremental`, `full` or `nothing`.
+        reason: why it is full, whenever there is something to do; None otherwise.
+        sources: the tables.
+        expected: seconds by kind of refresh, where they can be guessed.
+        last: what the last refresh of each kind cost.
+    """
+
+    view: str
+    sql: str
+    method: str
+    mode: str
+    reason: Reason | None
+    sources: tuple[SourceState, ...]
+    expected: dict[str, float | None]
+    last: dict[str, Cost]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `view explain --json` prints."""
+        return {
+            "view": self.view,
+            "sql": self.sql,
+            "method": self.method,
+            "rule": RULES[Method(self.method)],
+            "mode": self.mode,
+            "reason": None if self.reason is None else self.reason.as_dict(),
+            "sources": [vars(source) for source in self.sources],
+            "expected_seconds": self.expected,
+            "last_seconds": {kind: cost.seconds for kind, cost in self.last.items()},
+        }
+
+    def shown(self) -> Shown:
+        """The plan, one step a row, without seconds, which change from run to run."""
+        rows = [("shape", self.method), ("rule", RULES[Method(self.method)])]
+        for source in self.sources:
+            at = "" if source.shown is None else f"shows version {source.shown}, "
+            by = f", by {source.by}" if source.by else ""
+            rows.append((source.table, f"{at}newest {source.newest}{by}"))
+            if source.rule:
+                rows.append((source.table, source.rule))
+        rows.append(("next refresh", self.mode))
+        if self.reason is not None:
+            rows.append(("why", repr(self.reason)))
+        return Shown(("what", "how"), tuple(rows))
+
+    def with_seconds(self) -> Shown:
+        """The same, with what is expected and what the last refreshes took."""
+        rows = [
+            (f"expected, {kind}", "unknown" if seconds is None else f"{seconds:.1f} s")
+            for kind, seconds in self.expected.items()
+        ]
+        rows += [(f"last, {kind}", f"{cost.seconds:.1f} s") for kind, cost in self.last.items()]
+        shown = self.shown()
+        return Shown(shown.columns, (*shown.rows, *rows))
+
+    def __repr__(self) -> str:
+        why = f", {self.reason.code}" if self.reason else ""
+        return f"{self.view}: by {self.method}; the next refresh: {self.mode}{why}"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.shown())
+
+
+def explain(found: Situation, last: dict[str, Cost]) -> Explanation:
+    """What is known before a refresh, put into words.
+
+    Args:
+        found: the view's situation.
+        last: what the last refreshes cost.
+    """
+    plan, why = found.plan, found.reason
+    if why is None and found.estimate.prefers_full:
+        why = reason("COST")
+    mode = FULL if why else INCREMENTAL
+    moved = any(source.moved for source in plan.tables) or not is_steady(plan.definition.sql)
+    if not moved and found.standing.reason is None:
+        mode, why = NOTHING, plan.shape.reason
+    known = {one.source.name: one for one in found.changes}
+    roles = {plan.sources[m.reference.start].name: m.role for m in plan.shape.members}
+    states = []
+    for source in plan.tables:
+        change = known.get(source.name)
+        by = None if change is None else ("row ids" if change.by_ids else "feed")
+        size = change.bytes if change is not None else (None if source.moved else 0)
+        rule = _ROLES[roles[source.name]] if source.name in roles else ""
+        states.append(SourceState(str(source.name), source.old, source.new, size, by, rule))
+    guess = found.estimate
+    expected = {
+        kind: None if seconds is None else round(seconds, 3)
+        for kind, seconds in ((FULL, guess.full), (INCREMENTAL, guess.incremental))
+    }
+    return Explanation(
+        str(plan.definition.name),
+        plan.definition.sql,
+        plan.shape.method.value,
+        mode,
+        why,
+        tuple(states),
+        expected,
+        last,
+    )

@@ -1,0 +1,155 @@
+"""How each table stands in a query's joins, and so how its changes become the query's.
+
+- linear: the query of a change is the change of the query. So it is of inner joins' tables, and of
+  the side of an outer join whose rows all stay.
+- nullable: the other side of an outer join, and what a semi or anti join asks. Only rows whose key
+  is one of the changed rows' can differ: the query before is taken away, the query after is added.
+- both: the sides of a FULL JOIN, likewise, for the keys of both sides' changes together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from sqlglot import exp
+
+from mirrorlake.rows.views.clauses import Query, Reference
+from mirrorlake.rows.views.reasons import Reason, reason
+from mirrorlake.spark.sql import quote
+
+Columns = Mapping[str, Sequence[str]]
+
+
+class Role(str, Enum):
+    """How a table stands in the joins."""
+
+    LINEAR = "linear"
+    NULLABLE = "nullable"
+    BOTH = "both"
+
+
+@dataclass(frozen=True)
+class Link:
+    """One equality of a join's condition.
+
+    Attributes:
+        own: the table's column.
+        other: the column of the tables around it, as SQL.
+        null_safe: whether NULL equals NULL.
+    """
+
+    own: str
+    other: str
+    null_safe: bool = False
+
+
+@dataclass(frozen=True)
+class Member:
+    """A table of the query.
+
+    Attributes:
+        links: the equalities that tell which other rows its rows concern; none if it is linear.
+    """
+
+    reference: Reference
+    role: Role = Role.LINEAR
+    links: tuple[Link, ...] = ()
+
+
+def read_joins(query: Query, columns: Columns) -> tuple[Member, ...] | Reason:
+    """The tables of a plain SELECT, in their order.
+
+    Args:
+        query: the query.
+        columns: by a table's alias, in small letters.
+    """
+    tree = query.tree
+    by_node = {id(found.node): found for found in query.references}
+    first = by_node.get(id(tree.args["from_"].this))
+    if first is None:
+        return reason("SUBQUERY")
+    members = [Member(first)]
+    for join in tree.args.get("joins") or ():
+        found = by_node.get(id(join.this))
+        side, kind = (join.side or "").upper(), (join.kind or "").upper()
+        if found is None or join.method or kind not in ("", "INNER", "CROSS", "OUTER"):
+            if found is None or kind not in ("SEMI", "ANTI") or join.method:
+                return reason("JOIN_KIND", join.sql("spark"))
+            side = "LEFT"
+        if not side:
+            members.append(Member(found))
+            continue
+        links = _links(join, [m.reference for m in members], found, columns)
+        if not links:
+            return reason("OUTER_JOIN", join.sql("spark"))
+        if side == "LEFT":
+            members.append(Member(found, Role.NULLABLE, links))
+        elif len(members) == 1 and side == "RIGHT":
+            turned = _turned(links, members[0].reference, found)
+            members = [Member(members[0].reference, Role.NULLABLE, turned), Member(found)]
+        elif len(members) == 1 and len(tree.args["joins"]) == 1:
+            turned = _turned(links, members[0].reference, found)
+            members = [
+                Member(members[0].reference, Role.BOTH, turned),
+                Member(found, Role.BOTH, links),
+            ]
+        else:
+            return reason("OUTER_JOIN", join.sql("spark"))
+    if len(members) != len(query.references):
+        return reason("SUBQUERY")
+    return tuple(members)
+
+
+def _links(
+    join: exp.Join, around: list[Reference], own: Reference, columns: Columns
+) -> tuple[Link, ...]:
+    """The equalities between a joined table's columns and columns of the tables before it."""
+    links = []
+    for name in join.args.get("using") or ():
+        before = [one for one in around if _has(columns, one.alias, name.name)]
+        if not before:
+            return ()
+        links.append(Link(name.name, f"{quote(before[0].alias)}.{quote(name.name)}"))
+    condition = join.args.get("on")
+    parts = list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
+    everyone = [*around, own]
+    for part in parts:
+        part = part.unnest() if part is not None else None
+        if not isinstance(part, (exp.EQ, exp.NullSafeEQ)):
+            continue
+        sides = [_owner(side, everyone, columns) for side in (part.left, part.right)]
+        if None in sides or (sides[0] == own) == (sides[1] == own):
+            continue
+        mine, theirs = (part.left, part.right) if sides[0] == own else (part.right, part.left)
+        other = sides[1] if sides[0] == own else sides[0]
+        assert other is not None, "both sides have owners"
+        text = f"{quote(other.alias)}.{quote(theirs.name)}"
+        links.append(Link(mine.name, text, isinstance(part, exp.NullSafeEQ)))
+    return tuple(links)
+
+
+def _turned(links: tuple[Link, ...], first: Reference, other: Reference) -> tuple[Link, ...]:
+    """The same equalities from the first table's side."""
+    found = []
+    prefix = f"{quote(first.alias)}."
+    for link in links:
+        own = link.other[len(prefix) + 1 : -1].replace("``", "`")
+        found.append(Link(own, f"{quote(other.alias)}.{quote(link.own)}", link.null_safe))
+    return tuple(found)
+
+
+def _owner(side: object, references: list[Reference], columns: Columns) -> Reference | None:
+    """The table that a plain column is of; None for anything else."""
+    if not isinstance(side, exp.Column) or side.args.get("db"):
+        return None
+    if side.table:
+        alike = [one for one in references if one.alias.lower() == side.table.lower()]
+    else:
+        alike = [one for one in references if _has(columns, one.alias, side.name)]
+    return alike[0] if len(alike) == 1 and _has(columns, alike[0].alias, side.name) else None
+
+
+def _has(columns: Columns, alias: str, name: str) -> bool:
+    return name.lower() in {column.lower() for column in columns[alias.lower()]}

@@ -1,0 +1,187 @@
+"""A view's query made ready: its sources at their versions, its rule, its columns and types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from mirrorlake.errors import QueryError, UsageError
+from mirrorlake.feed.enable import column_types
+from mirrorlake.rows.views.calls import HIDDEN, KEY
+from mirrorlake.rows.views.clauses import Query, parse_query
+from mirrorlake.rows.views.shape import Method, Shape, read_shape, settle_types
+from mirrorlake.spark.messages import spark_message
+from mirrorlake.spark.sql import delta_name, quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from mirrorlake.rows.views.definition import Definition
+    from mirrorlake.rows.views.sources import Source
+
+ROWS, COUNT, SUM = f"{HIDDEN}rows", f"{HIDDEN}count_", f"{HIDDEN}sum_"
+ARGUMENT = f"{HIDDEN}argument_"
+HASH, CHECK, ID = f"{HIDDEN}hash", f"{HIDDEN}check", f"{HIDDEN}id"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A view's query, ready to be run.
+
+    Attributes:
+        definition: the view.
+        query: its query, cut up.
+        shape: its rule.
+        sources: its tables, by where the query names them.
+        columns: the view's columns: Spark's type by name.
+        arguments: Spark's types of what is summed up.
+        key_columns: under which names the table keeps what groups or partitions it.
+    """
+
+    definition: Definition
+    query: Query
+    shape: Shape
+    sources: dict[int, Source]
+    columns: dict[str, str]
+    arguments: tuple[str, ...] = ()
+    key_columns: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The view's columns."""
+        return list(self.columns)
+
+    @property
+    def hidden_keys(self) -> list[tuple[str, str]]:
+        """The keys that the view does not show: their columns and expressions."""
+        pairs = zip(self.key_columns, self.shape.keys, strict=True)
+        return [(column, key) for column, key in pairs if column.startswith(HIDDEN)]
+
+    @property
+    def tables(self) -> list[Source]:
+        """The sources, each once."""
+        return list({source.name: source for source in self.sources.values()}.values())
+
+    def newest(self) -> dict[int, str]:
+        """What stands for each table when it is read as it is now."""
+        found = {start: source.at(source.new) for start, source in self.sources.items()}
+        for one in self.query.references:
+            if one.pinned:
+                found[one.start] = delta_name(self.sources[one.start].path)
+        return found
+
+    def whole(self) -> str:
+        """The query as it was written, over the sources as they are now."""
+        return self.query.replaced(None, self.newest())
+
+    def inner(self, relations: dict[int, str], condition: str = "") -> str:
+        """`FROM … WHERE …` of a plain SELECT.
+
+        Args:
+            relations: what stands for the tables.
+            condition: what must hold besides.
+        """
+        select = self.shape.select
+        assert select is not None, self.shape
+        conditions = [condition] if condition else []
+        if select.where is not None:
+            conditions.insert(0, f"({self.query.replaced(select.where, relations)})")
+        where = f"\nWHERE {' AND '.join(conditions)}" if conditions else ""
+        return f"FROM {self.query.replaced(select.source, relations)}{where}"
+
+    def used(self, source: Source) -> tuple[str, ...]:
+        """The columns of a source that the query may mean; all of them where it has a `*`."""
+        words = {node.name.lower() for node in self.query.tree.find_all(exp.Identifier)}
+        stars = self.query.tree.find_all(exp.Star)
+        if any(not isinstance(star.parent, exp.Count) for star in stars):
+            return source.columns
+        return tuple(column for column in source.columns if column.lower() in words)
+
+
+def make_plan(session: SparkSession, definition: Definition, sources: Sequence[Source]) -> Plan:
+    """Analyses a view's query; no row is read.
+
+    Raises:
+        QueryError: Spark refuses the query.
+        UsageError: it has no sources in the lake, or two columns of one name.
+    """
+    query = parse_query(definition.sql)
+    by_name = {source.name: source for source in sources}
+    known = {str(name).lower(): source for name, source in by_name.items()}
+    at = {
+        one.start: known[str(one.name).lower()]
+        for one in query.references
+        if str(one.name).lower() in known
+    }
+    visible = {
+        one.alias.lower(): at[one.start].columns for one in query.references if one.start in at
+    }
+    shape = read_shape(query, visible, known_functions(session))
+    plan = Plan(definition, query, shape, at, {})
+    try:
+        schema = session.sql(plan.whole()).schema
+        columns = column_types(schema)
+        if len({name.lower() for name in schema.names}) < len(schema.names):
+            raise UsageError(
+                f"Two columns of {definition.name} have one name: {', '.join(schema.names)}.",
+                hint="give each a name of its own: AS.",
+            )
+        arguments = [one.argument for one in shape.aggregates]
+        kinds = []
+        if arguments:
+            select = ", ".join(f"{text} AS a{n}" for n, text in enumerate(arguments))
+            kinds = [
+                k for _, k in session.sql(f"SELECT {select} {plan.inner(plan.newest())}").dtypes
+            ]
+    except UsageError:
+        raise
+    except Exception as error:
+        raise QueryError(
+            f"Spark refuses the query of {definition.name}: {spark_message(error)}"
+        ) from error
+    shape = settle_types(shape, kinds, list(columns.values()))
+    return Plan(
+        definition, query, shape, at, columns, tuple(kinds), _key_columns(shape, list(columns))
+    )
+
+
+def _key_columns(shape: Shape, names: list[str]) -> tuple[str, ...]:
+    """A key's own column where the view shows it as it is, else a hidden one."""
+    shown: dict[str, str] = {}
+    if shape.method is Method.SUMS:
+        shown = dict(zip(shape.items, names, strict=True))
+        return tuple(shown.get(f"{KEY}{n}", f"{KEY}{n}") for n in range(len(shape.keys)))
+    if shape.select is None or len(shape.select.items) != len(names):
+        return tuple(f"{KEY}{n}" for n in range(len(shape.keys)))
+    shown = {item.text: name for item, name in zip(shape.select.items, names, strict=True)}
+    return tuple(shown.get(key, f"{KEY}{n}") for n, key in enumerate(shape.keys))
+
+
+def named(expressions: Sequence[str], names: Sequence[str]) -> str:
+    """A list of expressions with names, for a SELECT."""
+    pairs = zip(expressions, names, strict=True)
+    return ", ".join(f"{expression} AS {quote(name)}" for expression, name in pairs)
+
+
+def listed(names: Sequence[str], prefix: str = "") -> str:
+    """A list of columns."""
+    return ", ".join(f"{prefix}{quote(name)}" for name in names)
+
+
+def same(names: Sequence[str], left: str, right: str) -> str:
+    """A condition: columns are equal on both sides, NULL to NULL."""
+    return " AND ".join(f"{left}.{quote(n)} <=> {right}.{quote(n)}" for n in names) or "true"
+
+
+_functions: dict[str, frozenset[str]] = {}
+
+
+def known_functions(session: SparkSession) -> frozenset[str]:
+    """Spark's own functions, asked for once for each version of Spark."""
+    if session.version not in _functions:
+        rows = session.sql("SHOW SYSTEM FUNCTIONS").collect()
+        _functions[session.version] = frozenset(row[0].lower() for row in rows)
+    return _functions[session.version]

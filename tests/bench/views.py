@@ -1,0 +1,138 @@
+"""Views: a refresh by what changed against a full one, over 5,000,000 rows.
+
+The lines of orders with their change feed, as many deliveries (one a line), and 1,000 carriers;
+0.1, 1 and 10 % of the lines are updated, wherever they lie. After each change every view is
+refreshed both ways, side by side. The gate's figure is how the way that it chose before compares
+with the better one: 1 is the better one, and 0.8 is 1.25 times as long.
+
+- aggregate: sums, counts and averages by product (rule `sums`).
+- extremes: the dearest line of each order (rule `groups`).
+- join: every line with its delivery and carrier (rule `rows`).
+- joined aggregate: sums by region and day over the same join (rule `sums`).
+
+`python tests/bench/views.py --rows 1000000` takes fewer rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import asdict
+
+from mirrorlake import Lake
+from mirrorlake.runs.bench import BenchResult
+from mirrorlake.spark.session import get_spark
+
+ROWS = 5_000_000
+CARRIERS, PRODUCTS, FILES = 1_000, 1_000, 20
+SHARES = {"0.1 %": 1000, "1 %": 100, "10 %": 10}
+JOIN = "FROM lines l JOIN deliveries d ON l.id = d.line JOIN carriers c ON d.carrier = c.carrier"
+VIEWS = {
+    "aggregate": "SELECT product, count(*) AS lines, sum(amount) AS amount,"
+    " avg(quantity) AS quantity FROM lines GROUP BY product",
+    "extremes": "SELECT order_id, max(amount) AS most, count(*) AS lines FROM lines"
+    " GROUP BY order_id",
+    "join": f"SELECT l.id, l.product, l.amount, d.day, c.name, c.region {JOIN}",
+    "joined aggregate": "SELECT region, day, sum(amount) AS amount, count(*) AS lines"
+    f" {JOIN} GROUP BY region, day",
+}
+
+
+def run(pairs: int) -> BenchResult:
+    return run_with(pairs, ROWS)
+
+
+def run_with(pairs: int, rows: int) -> BenchResult:
+    get_spark("batch")
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake(folder)
+        fill(lake, rows)
+        for name, query in VIEWS.items():
+            lake.views.create(name, query)
+        change(lake, 5000)  # both ways once, before it counts
+        for name in VIEWS:
+            lake.views.refresh(name, how="incremental")
+        seconds: dict[str, list[float]] = defaultdict(list)
+        ratios: dict[str, list[float]] = defaultdict(list)
+        for _ in range(pairs):
+            for share, nth in SHARES.items():
+                change(lake, nth)
+                for name in VIEWS:
+                    measure(lake, name, f"{name}, {share}", seconds, ratios)
+        assert all(lake.views.check(name).differences == 0 for name in VIEWS)
+    return BenchResult(
+        "views",
+        {what: round(statistics.median(found), 3) for what, found in seconds.items()},
+        {what: round(statistics.median(found), 2) for what, found in ratios.items()},
+    )
+
+
+def measure(
+    lake: Lake,
+    name: str,
+    what: str,
+    seconds: dict[str, list[float]],
+    ratios: dict[str, list[float]],
+) -> None:
+    """One pair, and what the gate would have chosen."""
+    choice = lake.views.explain(name).mode
+    taken = {}
+    for how in ("incremental", "full"):
+        began = time.perf_counter()
+        done = lake.views.refresh(name, how=how)
+        taken[how] = time.perf_counter() - began
+        assert done.mode == how, done
+    seconds[what].append(taken["incremental"])
+    seconds[f"{what}, full"].append(taken["full"])
+    ratios[what].append(taken["full"] / taken["incremental"])
+    ratios[f"{what}, gate"].append(min(taken.values()) / taken[choice])
+
+
+def fill(lake: Lake, rows: int) -> None:
+    """The tables; the lines' own updates leave their files as they are."""
+    spark = lake.spark
+    lines = spark.range(0, rows, 1, FILES).selectExpr(
+        "id",
+        "id DIV 4 AS order_id",
+        f"CAST(pmod(xxhash64(id, 2), {PRODUCTS}) AS INT) AS product",
+        "CAST(pmod(xxhash64(id, 3), 100) AS INT) AS quantity",
+        "CAST(pmod(xxhash64(id, 4), 100000) / 100 AS DECIMAL(12, 2)) AS amount",
+    )
+    lake.write("lines", lines, properties={"delta.enableDeletionVectors": "true"})
+    # In an order of their own: no file of the one table matches a file of the other.
+    deliveries = spark.range(0, rows, 1, FILES).selectExpr(
+        f"(id * 7919) % {rows} AS line",
+        f"CAST(pmod(xxhash64(id, 1), {CARRIERS}) AS INT) AS carrier",
+        "date_add(DATE'2024-01-01', CAST(pmod(xxhash64(id, 2), 365) AS INT)) AS day",
+    )
+    lake.write("deliveries", deliveries)
+    carriers = spark.range(CARRIERS).selectExpr(
+        "CAST(id AS INT) AS carrier",
+        "concat('carrier ', id) AS name",
+        "concat('region ', id % 20) AS region",
+    )
+    lake.write("carriers", carriers)
+
+
+def change(lake: Lake, nth: int) -> None:
+    """Updates every nth line, wherever it lies."""
+    lake.spark.sql(
+        f"UPDATE {lake.table('lines').sql_name} SET amount = amount + 1, quantity = quantity + 1"
+        f" WHERE pmod(xxhash64(id, {nth}), {nth}) = 0"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--pairs", type=int, default=1)
+    given = parser.parse_args()
+    print(json.dumps(asdict(run_with(given.pairs, given.rows)), indent=2))
+
+
+if __name__ == "__main__":
+    main()

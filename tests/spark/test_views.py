@@ -1,0 +1,239 @@
+"""Views as a lake's tables: what happens to them, to their sources, and when they are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorlake import Lake
+from mirrorlake.errors import QueryError, UsageError
+from mirrorlake.rows.views.refresh import Refresh
+from mirrorlake.rows.views.steps import ViewStep
+
+SUMS = "SELECT g, count(*) AS n, sum(x) AS total FROM t GROUP BY g"
+KILLER = """
+import os, signal, sys
+from mirrorlake import Lake
+from mirrorlake.rows.views.steps import ViewStep
+def kill(step):
+    if step is ViewStep[sys.argv[2]]:
+        os.kill(os.getpid(), signal.SIGKILL)
+views = Lake(sys.argv[1]).views
+if sys.argv[3] == "create":
+    views.create("v", sys.argv[4], on_step=kill)
+else:
+    views.refresh("v", how="incremental", on_step=kill)
+"""
+
+
+class Killed(BaseException):
+    """Not an Exception, so that nothing on the way takes it for a failure."""
+
+
+def source(lake: Lake, name: str = "t", **more: Any) -> str:
+    table = lake.create_table(name, {"id": "INT", "g": "STRING", "x": "INT"}, keys=["id"], **more)
+    lake.spark.sql(f"INSERT INTO {table.sql_name} VALUES (1, 'a', 1), (2, 'a', 2), (3, 'b', 3)")
+    return table.sql_name
+
+
+def rows(lake: Lake, query: str = "SELECT * FROM v") -> set[tuple[Any, ...]]:
+    found = [tuple(row) for row in lake.sql(query).collect()]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def follow(lake: Lake, view: str = "v") -> tuple[str, str]:
+    """Refreshes by what changed where that can be, checks, and says how it was."""
+    done: Refresh = lake.views.refresh(view, how="incremental", check=True)
+    assert done.differences == 0, done
+    return done.mode, done.reason.code if done.reason else ""
+
+
+def test_a_view_is_a_table_that_hides_what_its_rule_needs(lake: Lake) -> None:
+    t = source(lake)
+    made = lake.views.create("dbo.v", SUMS)
+    assert repr(made) == "dbo.v: full, FIRST; rows: 2 inserted"
+    assert lake.views.create("dbo.v", SUMS).mode == "nothing"  # the same again
+    assert [str(name) for name in lake.tables()] == ["t", "dbo.v"]
+    assert repr(lake.views.list()) == f"[dbo.v: {SUMS}]"
+    lake.spark.sql(f"INSERT INTO {t} VALUES (4, 'b', 4), (5, NULL, NULL)")
+    explained = lake.views.explain("dbo.v")  # the gate may find so small a table quicker in full
+    assert (explained.method, explained.sources[0].by) == ("sums", "feed")
+    done = lake.views.refresh("dbo.v", how="incremental", check=True)
+    assert done.sources == {"t": (1, 2)}
+    assert (done.changed, done.differences) == (2, 0)
+    assert done.rows == {"inserted": 1, "updated": 1, "deleted": 0}
+    assert lake.views.refresh("dbo.v").mode == "nothing"
+    now = {("a", 2, 3), ("b", 2, 7), (None, 1, None)}
+    assert rows(lake, "SELECT * FROM dbo.v") == now
+    joined = "SELECT w.g, now.n, w.n FROM dbo.v now JOIN DBO.V@v1 AS w ON now.g = w.g"
+    assert rows(lake, joined) == {("a", 2, 2), ("b", 2, 1)}
+    assert rows(lake, "SELECT v.total FROM dbo.v WHERE v.g IS NULL") == {(None,)}
+    # A view of a view follows its change feed.
+    lake.views.create("top", "SELECT g FROM dbo.v WHERE total > 3")
+    assert rows(lake, "SELECT * FROM top") == {("b",)}
+    lake.spark.sql(f"UPDATE {t} SET x = 9 WHERE id = 1")
+    assert follow(lake, "dbo.v") == ("incremental", "")
+    assert follow(lake, "top") == ("incremental", "")
+    assert rows(lake, "SELECT * FROM top") == {("a",), ("b",)}
+    for wrong, hint in (
+        (lambda: lake.views.create("t", SUMS), "There is a table t"),
+        (lambda: lake.views.create("dbo.v", "SELECT 1 AS a FROM t"), "another query"),
+        (lambda: lake.views.create("w", "SELECT 1 AS one"), "reads no table"),
+        (lambda: lake.views.create("w", "SELECT * FROM nowhere"), "no table nowhere"),
+        (lambda: lake.views.create("w", "SELECT a.id, b.id FROM t a JOIN t b USING (g)"), "name"),
+        (lambda: lake.views.refresh("t"), "is a table, no view"),
+        (lambda: lake.views.refresh("top", how="magic"), "no refresh 'magic'"),
+        (lambda: lake.write("top", [{"g": "x"}]), "is a view"),
+        (lambda: lake.views.drop("dbo.v"), "The view top reads dbo.v"),
+    ):
+        with pytest.raises(UsageError, match=hint):
+            wrong()
+    with pytest.raises(QueryError, match="Spark refuses"):
+        lake.views.create("w", "SELECT nothing FROM t")
+    lake.views.drop("top")
+    assert [str(view.name) for view in lake.views.list()] == ["dbo.v"]
+
+
+def test_what_happens_to_a_source(lake: Lake) -> None:
+    """A correct refresh each time: by what changed, or in full with the reason."""
+    t = source(lake)
+    lake.views.create("v", SUMS)
+    run = lake.spark.sql
+    run(f"DELETE FROM {t} WHERE id = 1")
+    run(f"RESTORE TABLE {t} TO VERSION AS OF 1")
+    run(f"INSERT OVERWRITE {t} SELECT id + 1, g, x FROM {t}")
+    run(f"OPTIMIZE {t}")
+    run(f"ALTER TABLE {t} ADD COLUMN more INT")  # nothing to a view that was made without it
+    run(f"INSERT INTO {t} VALUES (7, 'c', 7, 7)")
+    assert follow(lake) == ("incremental", "")
+    run(f"ALTER TABLE {t} SET TBLPROPERTIES (delta.columnMapping.mode = 'name')")
+    run(f"ALTER TABLE {t} DROP COLUMN id")
+    run(f"UPDATE {t} SET x = 0 WHERE g = 'c'")
+    assert follow(lake) == ("full", "SCHEMA_CHANGED")
+    run(f"UPDATE {t} SET x = x + 1 WHERE g = 'a'")
+    for change in Path(lake.table("t").path, "_change_data").rglob("*.parquet"):
+        change.unlink()
+    assert follow(lake) == ("full", "FEED_VACUUMED")
+    run(f"CREATE OR REPLACE TABLE {t} (g STRING, x INT) USING delta")
+    assert follow(lake) == ("full", "SOURCE_RECREATED")
+    assert rows(lake) == set()
+    run(f"INSERT INTO {t} VALUES ('late', 1)")  # the new table has no feed, and no row ids
+    found = lake.views.explain("v")
+    assert found.reason is not None
+    assert (found.mode, found.reason.code) == ("full", "FEED_OFF")
+    assert "enable_feed" in found.reason.fix
+    lake.table("t").enable_feed()
+    assert follow(lake) == ("full", "FEED_OFF")  # it was off in a version that is not shown yet
+    run(f"INSERT INTO {t} VALUES ('late', 2)")
+    assert follow(lake) == ("incremental", "")
+    assert rows(lake) == {("late", 2, 3)}
+
+
+@pytest.mark.promise("RT-10")
+def test_row_tracking_lets_a_view_follow_a_source_without_a_feed(lake: Lake) -> None:
+    lake.write("t", [{"id": n, "g": "ab"[n % 2], "x": n} for n in range(4)])
+    table = lake.table("t")
+    t = table.sql_name
+    lake.spark.sql(f"ALTER TABLE {t} SET TBLPROPERTIES (delta.enableChangeDataFeed = false)")
+    lake.views.create("v", SUMS)
+    lake.spark.sql(f"UPDATE {t} SET x = 10 WHERE id = 1")
+    lake.spark.sql(f"DELETE FROM {t} WHERE id = 2")
+    lake.spark.sql(f"INSERT INTO {t} VALUES (9, 'c', 9), (9, 'c', 9)")
+    (state,) = lake.views.explain("v").sources
+    assert (state.by, state.shown, state.newest) == ("row ids", 2, 5)
+    done = lake.views.refresh("v", how="incremental", check=True)
+    # An update is a row that went and one that came; the row that stayed does not count.
+    assert (done.mode, done.changed, done.differences) == ("incremental", 5, 0)
+    assert rows(lake) == {("a", 1, 0), ("b", 2, 13), ("c", 2, 18)}
+    lake.spark.sql(f"ALTER TABLE {t} SET TBLPROPERTIES (delta.enableRowTracking = false)")
+    lake.spark.sql(f"DELETE FROM {t} WHERE id = 9")
+    assert follow(lake) == ("full", "FEED_OFF")
+
+
+def test_what_happens_to_a_views_table(lake: Lake) -> None:
+    t = source(lake)
+    lake.views.create("v", SUMS)
+    v = lake.table("v").sql_name
+    lake.spark.sql(f"INSERT INTO {t} VALUES (4, 'b', 4)")
+    assert follow(lake) == ("incremental", "")
+    lake.spark.sql(f"OPTIMIZE {v}")
+    lake.spark.sql(f"RESTORE TABLE {v} TO VERSION AS OF 1")
+    assert lake.views.explain("v").sources[0].shown == 1
+    assert follow(lake) == ("incremental", "")  # what it shows is what it showed then
+    lake.spark.sql(f"DELETE FROM {v} WHERE g = 'a'")
+    lake.spark.sql(f"DELETE FROM {t} WHERE id = 4")
+    assert follow(lake) == ("full", "VIEW_CHANGED")
+    assert rows(lake) == {("a", 2, 3), ("b", 1, 3)}
+
+
+def test_an_exception_after_any_step(lake: Lake) -> None:
+    """Before the commit nothing is there, behind it everything; the next refresh makes it good."""
+    t = source(lake)
+
+    def kill_at(step: ViewStep) -> Any:
+        def kill(done: ViewStep) -> None:
+            if done is step:
+                raise Killed
+
+        return kill
+
+    with pytest.raises(Killed):
+        lake.views.create("v", SUMS, on_step=kill_at(ViewStep.CREATED))
+    assert rows(lake) == set()
+    with pytest.raises(Killed):
+        lake.views.create("v", SUMS, on_step=kill_at(ViewStep.COMMITTED))
+    assert lake.views.create("v", SUMS).mode == "nothing"
+    assert rows(lake) == {("a", 2, 3), ("b", 1, 3)}
+    lake.spark.sql(f"UPDATE {t} SET x = x + 1")
+    for step in (ViewStep.PINNED, ViewStep.DECIDED, ViewStep.READ):
+        with pytest.raises(Killed):
+            lake.views.refresh("v", how="incremental", on_step=kill_at(step))
+    assert lake.views.explain("v").sources[0].shown == 1
+    with pytest.raises(Killed):
+        lake.views.refresh("v", how="incremental", on_step=kill_at(ViewStep.COMMITTED))
+    assert lake.views.refresh("v", how="incremental", check=True).mode == "nothing"
+    assert rows(lake) == {("a", 2, 5), ("b", 1, 4)}
+
+
+def test_of_two_refreshes_from_one_state_only_one_counts(lake: Lake) -> None:
+    t = source(lake)
+    lake.views.create("v", SUMS)
+    lake.spark.sql(f"INSERT INTO {t} VALUES (4, 'b', 4)")
+    others = []
+
+    def meanwhile(step: ViewStep) -> None:
+        if step is ViewStep.READ and not others:
+            others.append(True)
+            others.append(lake.views.refresh("v", how="incremental"))
+
+    done = lake.views.refresh("v", how="incremental", check=True, on_step=meanwhile)
+    assert done.differences == 0
+    assert done.version == others[1].version
+    assert rows(lake) == {("a", 2, 3), ("b", 2, 7)}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verb", ["create", "refresh"])
+@pytest.mark.parametrize("step", [step.name for step in ViewStep])
+def test_sigkill(lake: Lake, step: str, verb: str) -> None:
+    if (verb, step) in (("create", "READ"), ("refresh", "CREATED")):
+        pytest.skip("there is no such step")
+    t = source(lake)
+    if verb == "refresh":
+        lake.views.create("v", SUMS)
+        lake.spark.sql(f"UPDATE {t} SET g = 'c' WHERE id = 1")
+    command = [sys.executable, "-c", KILLER, lake.storage.root, step, verb, SUMS]
+    killed = subprocess.run(command, capture_output=True, check=False, env=dict(os.environ))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    lake.spark.sql(f"INSERT INTO {t} VALUES (4, 'b', 4)")
+    lake.views.create("v", SUMS)
+    done = lake.views.refresh("v", how="incremental", check=True)
+    assert done.differences == 0
+    assert {row[0]: row[1] for row in rows(lake)}["b"] == 2

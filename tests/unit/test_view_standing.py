@@ -1,0 +1,115 @@
+"""What a view's log tells of the versions that it shows; the logs are written by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorlake.mirror.properties import VIEW_PROPERTY
+from mirrorlake.names import TableName
+from mirrorlake.rows.views.definition import (
+    Definition,
+    hiding_columns,
+    list_definitions,
+    read_definition,
+)
+from mirrorlake.rows.views.standing import Standing, find_standing, note_of
+from mirrorlake.storage import Storage
+
+T = TableName(None, "t")
+VIEW = Definition(TableName("s", "v"), "abc", "SELECT g FROM t", {T: ("g", "x")})
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path)
+
+
+def commit(storage: Storage, version: int, operation: str, *actions: Any, **info: Any) -> None:
+    lines = [{"commitInfo": {"operation": operation, **info}}, *actions]
+    text = "\n".join(json.dumps(line, separators=(",", ":")) for line in lines)
+    path = f"{VIEW.name.table_path}/_delta_log/{version:020d}.json"
+    storage.write(path, f"{text}\n".encode())
+
+
+def create(storage: Storage) -> None:
+    fields = [{"name": n, "type": "string"} for n in ("g", "__mirrorlake_rows")]
+    metadata = {
+        "id": "view",
+        "schemaString": json.dumps({"fields": fields}),
+        "configuration": {VIEW_PROPERTY: VIEW.as_property()},
+    }
+    commit(storage, 0, "CREATE TABLE", {"metaData": metadata})
+
+
+def refresh(storage: Storage, version: int, number: int, at: int, base: int | None = None) -> None:
+    sources = {"t": {"id": "one", "version": at}}
+    base = version - 1 if base is None else base
+    note = note_of(VIEW, number, base, {"mode": "full", "reason": None}, sources)
+    txn = {"txn": {"appId": VIEW.app_id, "version": number}}
+    commit(storage, version, "WRITE", txn, added(True), userMetadata=note)
+
+
+def added(changes: bool) -> dict[str, Any]:
+    return {"add": {"path": "part", "size": 1, "dataChange": changes}}
+
+
+def standing(storage: Storage) -> tuple[int, int | None, str]:
+    found: Standing = find_standing(storage, VIEW)
+    shown = found.sources.get("t", (None, None))[1]
+    return found.number, shown, found.reason.code if found.reason else ""
+
+
+def test_a_definition_is_kept_in_its_table(storage: Storage) -> None:
+    create(storage)
+    assert read_definition(storage, VIEW.name) == VIEW
+    assert list_definitions(storage) == [VIEW]
+    assert hiding_columns(storage, VIEW.name) == ["g"]
+    assert hiding_columns(storage, None) is None
+
+
+def test_a_view_stands_where_its_last_refresh_left_it(storage: Storage) -> None:
+    create(storage)
+    assert standing(storage) == (0, None, "FIRST")
+    refresh(storage, 1, 1, at=4)
+    assert standing(storage) == (1, 4, "")
+    refresh(storage, 2, 2, at=7)
+    commit(storage, 3, "OPTIMIZE", added(False))
+    commit(storage, 4, "SET TBLPROPERTIES")
+    assert standing(storage) == (2, 7, "")
+
+
+def test_a_restored_view_shows_what_it_showed_then(storage: Storage) -> None:
+    create(storage)
+    refresh(storage, 1, 1, at=4)
+    refresh(storage, 2, 2, at=7)
+    commit(storage, 3, "RESTORE", added(True), operationParameters={"version": "1"})
+    assert standing(storage) == (2, 4, "")  # and the next refresh is the third
+    commit(storage, 4, "RESTORE", added(True), operationParameters={"timestamp": "2013-01-01"})
+    assert standing(storage) == (2, None, "VIEW_CHANGED")
+
+
+def test_what_others_write_is_noticed(storage: Storage) -> None:
+    create(storage)
+    refresh(storage, 1, 1, at=4)
+    commit(storage, 2, "DELETE", added(True), userMetadata="[not a note")
+    assert standing(storage) == (1, 4, "VIEW_CHANGED")
+    refresh(storage, 3, 2, at=7, base=1)  # it did not know of version 2
+    assert standing(storage) == (2, 7, "VIEW_CHANGED")
+    refresh(storage, 4, 3, at=8)
+    assert standing(storage) == (3, 8, "")
+
+
+def test_a_log_that_was_cut_off_tells_nothing(storage: Storage) -> None:
+    create(storage)
+    refresh(storage, 1, 1, at=4)
+    commit(storage, 2, "OPTIMIZE", added(False))
+    path = f"{VIEW.name.table_path}/_delta_log/{1:020d}.json"
+    kept = storage.read(path)
+    storage.write(path, b'{"add":{"path":"part","size":1,"dataChange":false}}\n')
+    assert standing(storage)[1:] == (None, "STATE_LOST")
+    storage.write(path, kept)
+    assert standing(storage) == (1, 4, "")
