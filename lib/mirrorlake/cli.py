@@ -17,13 +17,26 @@ from mirrorlake.commands import (
     operate,
     project,
     query,
+    rows,
     zone,
 )
 from mirrorlake.commands.base import app, err
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
 
 # Importing a module registers its commands; --help shows them in this order.
-COMMANDS = (project, zone, lint, operate, query, history, frames, maintenance, feed, layout)
+COMMANDS = (
+    project,
+    zone,
+    lint,
+    operate,
+    query,
+    history,
+    frames,
+    maintenance,
+    feed,
+    layout,
+    rows,
+)
 
 
 def main() -> None:
