@@ -85,7 +85,7 @@ def _write_log(table: Table, snapshot: Snapshot, files: Sequence[DataFile]) -> s
     base = encode(hadoop_path(table.storage, table.name.table_path))
     mapped = snapshot.properties.get(_MODE, "none") != "none"
     actions = [
-        {"protocol": _protocol(snapshot, files)},
+        {"protocol": _protocol(snapshot)},
         {"metaData": _metadata(snapshot, mapped=mapped)},
         *({"add": _add(file, number, base)} for number, file in enumerate(files)),
     ]
@@ -100,13 +100,12 @@ def _write_log(table: Table, snapshot: Snapshot, files: Sequence[DataFile]) -> s
     return table.storage.path(folder)
 
 
-def _protocol(snapshot: Snapshot, files: Sequence[DataFile]) -> Action:
+def _protocol(snapshot: Snapshot) -> Action:
     """What reading the files asks for: older ones may need more than the newest version does."""
     features = set(snapshot.protocol.get("readerFeatures") or ())
     if snapshot.properties.get(_MODE, "none") != "none":
         features.add("columnMapping")
-    if any("deletionVector" in file.action for file in files):
-        features.add("deletionVectors")
+    features.add("deletionVectors")  # Delta gives a row's place in its file only together with it
     listed = sorted(features)
     return {
         "minReaderVersion": 3,
