@@ -128,7 +128,8 @@ def _metadata(snapshot: Snapshot, *, mapped: bool) -> Action:
         }
         field = {"name": name, "type": kind, "nullable": True}
         schema["fields"].append(field | {"metadata": physical if mapped else {}})
-    mode = {_MODE: snapshot.properties[_MODE], _NUMBERED: str(highest)} if mapped else {}
+    # Files name columns alike in both modes, and hidden columns have no field id.
+    mode = {_MODE: "name", _NUMBERED: str(highest)} if mapped else {}
     return {
         "id": snapshot.metadata["id"],
         "format": {"provider": "parquet", "options": {}},

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta_log import ROW_TRACKING, Snapshot
 from mirrorlake.errors import QueryError, UsageError
+from mirrorlake.history.diff import is_tracked
 from mirrorlake.rows.file_actions import live_files
 from mirrorlake.rows.trust import Trust, read_trust
 from mirrorlake.spark.messages import spark_message
@@ -125,7 +126,7 @@ class Enabling:
 
 def is_enabled(snapshot: Snapshot) -> bool:
     """Whether rows of a version have ids that can be read."""
-    return snapshot.properties.get(ROW_TRACKING, "false").lower() == "true"
+    return is_tracked(snapshot.properties)
 
 
 def is_supported(snapshot: Snapshot) -> bool:

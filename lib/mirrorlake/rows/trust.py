@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.delta_log import ROW_TRACKING
 from mirrorlake.feed.findings import Finding, span_text
 from mirrorlake.feed.log import State, read_states, read_timeline
 from mirrorlake.feed.schema import find_breaks
+from mirrorlake.history.diff import is_tracked
 
 if TYPE_CHECKING:
     from mirrorlake.table import Table
@@ -62,11 +62,6 @@ def read_trust(table: Table) -> Trust:
     return Trust(numbered, trusted, readable, timeline.first, tuple(findings))
 
 
-def is_tracked(state: State) -> bool:
-    """Whether a version's rows have ids that can be read."""
-    return state.properties.get(ROW_TRACKING, "false").lower() == "true"
-
-
 def _numbered_from(states: list[State]) -> int | None:
     """Where the hidden columns got the names they have now: names and numbers begin together."""
     name, first = states[-1].properties.get(ID_COLUMN), None
@@ -99,10 +94,13 @@ def _switched(name: str, states: list[State]) -> list[Finding]:
     """Where tracking came, went, and came again."""
     findings = []
     for before, after in pairwise(states):
-        was, is_now = is_tracked(before), is_tracked(after)
+        was, is_now = is_tracked(before.properties), is_tracked(after.properties)
         version = after.version
         if was and not is_now:
-            end = next((s.version for s in states if s.version > version and is_tracked(s)), None)
+            end = next(
+                (s.version for s in states if s.version > version and is_tracked(s.properties)),
+                None,
+            )
             last = states[-1].version if end is None else end
             until = "since" if end is None else "up to"
             findings.append(

@@ -38,10 +38,10 @@ def plot_row_ids(table: Table, *, name: str, first: int = 1) -> Chart:
     texts: dict[str, list[str]] = {}
     for row in ordered.collect():
         line = texts.setdefault(row["row"], [""] * len(parts))
-        line[row["at"] - first] = f"id {row[ID_NAMES[0]]}, version {row[ID_NAMES[1]]}"
+        line[row["at"] - first] = f"{row[ID_NAMES[0]]} · v{row[ID_NAMES[1]]}"
     labels = [
-        f"{commit.version}\n{commit.operation}"
+        f"{commit.version}\n{commit.operation.lower()}"
         for commit in reversed(log.read(newest, len(parts)).commits)
     ]
-    title = f"The ids of {table.name}, and the versions that changed its rows"
+    title = f"Rows of {table.name}: id · version that changed it last"
     return plot_matrix(labels, texts, title=title, x_label="version")
