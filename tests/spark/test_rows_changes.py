@@ -19,8 +19,8 @@ from mirrorlake.spark.sql import quote
 
 # A life is what happened to one row: (version, change, key, value), in order.
 Life = tuple[tuple[int, str, int, str], ...]
+KEYS = st.lists(st.integers(0, 7), min_size=6, max_size=6)
 KINDS = ["update", "merge", "rekey", "restore", "optimize", "delete"]
-STEPS = st.tuples(st.permutations(KINDS), st.lists(st.integers(0, 7), min_size=6, max_size=6))
 
 
 class Rows:
@@ -109,19 +109,29 @@ def lives(changes: Any) -> dict[int, Life]:
     return {row_id: tuple(events) for row_id, events in by_time.items()}
 
 
-@pytest.mark.promise("RT-08")
 @settings(
-    max_examples=2,
+    max_examples=3,
     deadline=None,
     derandomize=True,
     database=None,
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(steps=STEPS, vectors=st.booleans())
-def test_changes_with_ids_are_the_model(
-    lake: Lake, steps: tuple[list[str], list[int]], vectors: bool
+@given(steps=st.permutations(KINDS), keys=KEYS, vectors=st.booleans())
+@pytest.mark.long
+def test_any_changes_with_ids_are_the_model(
+    lake: Lake, steps: list[str], keys: list[int], vectors: bool
 ) -> None:
+    check_model(lake, list(zip(steps, keys, strict=True)), vectors=vectors)
+
+
+@pytest.mark.promise("RT-08")
+def test_changes_with_ids_are_the_model(lake: Lake) -> None:
+    steps = list(zip(KINDS, (0, 3, 3, 1, 0, 4), strict=True))
+    check_model(lake, steps, vectors=True)
+
+
+def check_model(lake: Lake, steps: list[tuple[str, int]], *, vectors: bool) -> None:
     name = f"t{len(lake.tables())}"
     properties = {"delta.enableDeletionVectors": str(vectors).lower()}
     data = lake.spark.sql(
@@ -131,7 +141,7 @@ def test_changes_with_ids_are_the_model(
     rows = Rows()
     first = {rows.new_row(): (key, "a") for key in range(6)}
     rows.commit(first, set(first))
-    for step, key in zip(*steps, strict=True):
+    for step, key in steps:
         play(table, rows, step, key)
     assert table.snapshot().version == len(rows.versions) - 1
     changes = table.row_changes(0)
@@ -139,7 +149,7 @@ def test_changes_with_ids_are_the_model(
     assert Counter(found.values()) == Counter(map(tuple, rows.lives))
     # The same as the feed, which has no ids; only a RESTORE moves more than it changes.
     told = ["id", "v", "the part", "_change_type", "_commit_version"]
-    back = 2 + steps[0].index("restore")
+    back = 2 + [step for step, _ in steps].index("restore")
     feed, ours = (read.select(*map(quote, told)).where(f"_commit_version <> {back}")
                   for read in (table.changes(0), changes))  # fmt: skip
     assert feed.exceptAll(ours).isEmpty()
@@ -194,14 +204,3 @@ def test_a_biography_from_where_files_are_left(lake: Lake, capsys: Any, monkeypa
         table.row_changes(1)
     with pytest.raises(UsageError, match="either a key or a row id"):
         table.biography()
-    # Versions without ids are read from the feed, and have none.
-    table.drop_row_tracking()
-    table.enable_row_tracking()
-    publisher.update([{"id": 1, "v": "e"}])
-    assert not lake.mirror().failed
-    changes = table.row_changes(4).collect()
-    without = {(row._commit_version, row.v) for row in changes if row._row_id is None}
-    assert without == {(4, "c"), (4, "d")}
-    newest = table.snapshot().version
-    tracked = {(row._commit_version, row.v) for row in changes if row._row_id is not None}
-    assert tracked == {(newest, "d"), (newest, "e")}

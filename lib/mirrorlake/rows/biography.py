@@ -107,32 +107,38 @@ def read_biography(
             hint=f"from {oldest} on rows have the present ids; the newest is {snapshot.version}.",
         )
     wanted = None if key is None else _key(table, snapshot, key)
-    first, uses, seen = _uses(table, snapshot, oldest if start is None else start, wanted, row_id)
-    while gone := [v for v in missing_versions(table, uses) if v >= first]:
-        if start is not None or gone[-1] in (first, snapshot.version + 1):
-            raise FeedError(
-                f"A file of version {gone[-1]} of {table.name} is gone: a VACUUM has deleted it.",
-                hint=f"start at version {gone[-1]}.",
-            )
-        first, uses, seen = _uses(table, snapshot, gone[-1], wanted, row_id)
-    if wanted is not None:
-        ids = _ids_of(table, snapshot, uses, wanted)
-        _, uses, seen = _uses(table, snapshot, first, None, *ids)
-    else:
-        ids = [row_id] if row_id is not None else []
+    first = oldest if start is None else start
+    seen = _uses(table, first, snapshot.version)
+    ids = None if row_id is None else [row_id]
+    while True:
+        if ids is not None:
+            uses = [u for u in seen if u.file.carries or any(map(u.file.holds, ids))]
+        else:
+            uses = [u for u in seen if may_hold(u.file, snapshot, wanted or {})]
+        if gone := missing_versions(table, uses):
+            if start is not None or gone[-1] == first:
+                raise FeedError(
+                    f"A file of version {gone[-1]} of {table.name} is gone: a VACUUM has deleted"
+                    " it.",
+                    hint=f"start at version {gone[-1]}.",
+                )
+            first = gone[-1]  # what was taken then is not needed from then on
+            seen = _uses(table, first, snapshot.version)
+        elif ids is None:
+            ids = _ids_of(table, snapshot, uses, wanted or {})
+        else:
+            break
     timeline = read_timeline(table.storage, table.name.table_path)
     events = _in_order(as_changes(table, snapshot, timeline, uses, ids=ids or [-1]), first)
     told = tuple(f for f in trust.findings if f.versions[1] >= first)
-    files = len({use.file.key for use in uses})
+    files, total = (len({use.file.key for use in some}) for some in (uses, seen))
     return Biography(
-        str(table.name), tuple(ids), first, snapshot.version, files, seen, events, told
+        str(table.name), tuple(ids), first, snapshot.version, files, total, events, told
     )
 
 
-def _uses(
-    table: Table, snapshot: Snapshot, first: int, key: Key | None, *ids: int | None
-) -> tuple[int, list[Use], int]:
-    """The files that may hold the row, those of the first version included; of how many."""
+def _uses(table: Table, first: int, newest: int) -> list[Use]:
+    """The files that versions brought and took, those that the first one has included."""
     storage, path = table.storage, table.name.table_path
     history = FileHistory()
     uses: list[Use] = []
@@ -140,16 +146,7 @@ def _uses(
         for action in live_files(storage, path, first):
             if (found := history.data_file(action)) is not None:
                 uses.append(Use(first, 1, found))
-    uses += read_uses(storage, path, first + (first > 0), snapshot.version, history)
-    if key is not None:
-        kept = [use for use in uses if may_hold(use.file, snapshot, key)]
-    else:
-        kept = [
-            use
-            for use in uses
-            if use.file.carries or any(use.file.holds(i) for i in ids if i is not None)
-        ]
-    return first, kept, len({use.file.key for use in uses})
+    return [*uses, *read_uses(storage, path, first + (first > 0), newest, history)]
 
 
 def _key(table: Table, snapshot: Snapshot, key: Any) -> Key:

@@ -77,7 +77,7 @@ def read_row_changes(
                 hint=f"start after version {max(gone)}.",
             )
         parts.append(as_changes(table, snapshot, timeline, uses))
-    return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+    return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1], allowMissingColumns=True)
 
 
 def _known(table: Table) -> tuple[int | None, int]:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pyarrow.parquet as pq
 
-from mirrorlake.delta_log import checkpoint_files
+from mirrorlake.delta_log import checkpoint_files, read_commit_info
 from mirrorlake.history.commits import CommitLog
 from mirrorlake.history.tombstones import file_actions, vector_path
 from mirrorlake.storage import Storage
@@ -122,8 +122,8 @@ def read_uses(
     """
     log = CommitLog(storage, table_path)
     for version in range(start, end + 1):
-        (commit,) = log.read(version, 1).commits
-        fresh = commit.operation in _NEW_ROWS
+        info = read_commit_info(storage, table_path, version)
+        fresh = info.get("operation") in _NEW_ROWS
         actions = list(file_actions(storage, log.name(version)))
         for kind, action in sorted(actions, key=lambda found: found[0] == "add"):
             found = history.data_file(action, carries=not fresh or kind == "remove")
