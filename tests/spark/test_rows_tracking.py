@@ -48,10 +48,10 @@ def operations(table: LakeTable, after: int) -> list[str]:
 
 
 def hidden_columns(table: LakeTable) -> list[int]:
-    """How many columns each of the table's files has that no reader sees."""
+    """How many columns for ids and commit versions each of the table's files has."""
     files = [file.removeprefix("file:") for file in table.read().inputFiles()]
-    shown = set(table.read().columns)
-    return [len(set(pq.read_schema(file).names) - shown) for file in sorted(files)]
+    names = [pq.read_schema(file).names for file in sorted(files)]
+    return [sum(name.startswith("_row-") for name in found) for found in names]
 
 
 def rules(table: LakeTable) -> list[tuple[str, tuple[int, int]]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.feed.findings import Finding, span_text
+from mirrorlake.feed.findings import Finding
 from mirrorlake.feed.log import State, read_states, read_timeline
 from mirrorlake.feed.schema import find_breaks
 from mirrorlake.history.diff import is_tracked
@@ -102,17 +102,15 @@ def _switched(name: str, states: list[State]) -> list[Finding]:
                 None,
             )
             last = states[-1].version if end is None else end
-            until = "since" if end is None else "up to"
+            again = "." if end is None else f", and on again in version {end}."
             findings.append(
                 _finding(
                     "disabled",
                     name,
                     (version, last),
-                    f"Row tracking was switched off in version {version}"
-                    + (f", and on again in version {end}." if end is not None else ".")
-                    + " Rows that were rewritten meanwhile lost their ids.",
-                    f"Don't compare ids across {span_text((version, last), 'version')}: match by"
-                    f" key there ({until} version {last}).",
+                    f"Row tracking was switched off in version {version}{again} Rows that were"
+                    " rewritten meanwhile lost their ids.",
+                    "Don't compare ids of before with those of after: match by key.",
                 )
             )
         elif is_now and not was and not before.properties.get(ID_COLUMN):
@@ -122,7 +120,7 @@ def _switched(name: str, states: list[State]) -> list[Finding]:
                     name,
                     (version, version),
                     f"Row tracking was switched on in version {version}: older versions have no"
-                    " ids, and all rows of then have one commit version.",
+                    " ids, and the rows of then have the backfill's commit version.",
                     "Compare older versions by key.",
                 )
             )
