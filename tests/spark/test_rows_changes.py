@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,25 @@ def check_model(lake: Lake, steps: list[tuple[str, int]], *, vectors: bool) -> N
     assert lives(story.events) == wanted
 
 
-def test_a_biography_from_where_files_are_left(lake: Lake, capsys: Any, monkeypatch: Any) -> None:
+@pytest.fixture
+def command(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Any]:
+    """Runs `rows … --json` on the lake; its document, if there is one."""
+
+    def call(*arguments: str, status: int = 0) -> Any:
+        line = ["mirrorlake", "rows", str(lake.storage.root), *arguments, "--json"]
+        monkeypatch.setattr(sys, "argv", line)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        assert (ended.value.code or 0) == status, (shown.out, shown.err)
+        return json.loads(shown.out) if shown.out else None
+
+    return call
+
+
+def test_a_biography_from_where_files_are_left(lake: Lake, command: Callable[..., Any]) -> None:
     publisher = lake.publisher("stock", keys=["id"])
     publisher.write([{"id": n, "v": "a"} for n in range(4)])
     lake.mirror()  # 1
@@ -178,17 +197,19 @@ def test_a_biography_from_where_files_are_left(lake: Lake, capsys: Any, monkeypa
     assert [v for v, kind in kinds if kind == "update_postimage"] == ["b", "c", "d"]
     assert repr(whole) == "stock: row id 1, versions 0 to 4"
     # The command tells the same.
-    monkeypatch.setattr(
-        sys,
-        "argv",
-        ["mirrorlake", "rows", lake.storage.root, "stock", "biography", "--key", "1", "--json"],
-    )
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    document = json.loads(capsys.readouterr().out)
-    assert ended.value.code == 0
+    document = command("stock", "biography", "--key", "1")
     assert [(row["v"], row["_change_type"]) for row in document["rows"]] == kinds
     assert (document["ids"], document["findings"]) == ([1], [])
+    assert command("stock", "biography", "--row-id", "99", status=1)["rows"] == []
+    command("stock", "biography", status=2)
+    command("nothing", "show", status=1)
+    shown = command("stock", "show", "--limit", "2")
+    assert (shown["enabled"], shown["trusted_from"], shown["findings"]) == (True, 0, [])
+    assert shown["columns"] == ["id", "v", "_row_id", "_row_commit_version"]
+    assert [(row["id"], row["_row_commit_version"]) for row in shown["rows"]] == [(0, 1), (1, 4)]
+    planned = command("stock", "disable", "--dry-run")
+    assert (planned["commits"], planned["applied"]) == (["SET TBLPROPERTIES"], False)
+    assert command("stock", "enable")["commits"] == []
     # A vacuumed file cuts the story short, and its first state is then what there was.
     log = (Path(table.path) / "_delta_log" / f"{3:020d}.json").read_text().splitlines()
     removed = [json.loads(line)["remove"]["path"] for line in log if '{"remove"' in line]
