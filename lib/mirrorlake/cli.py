@@ -17,6 +17,7 @@ from mirrorlake.commands import (
     operate,
     project,
     query,
+    rows,
     views,
     zone,
 )
@@ -24,7 +25,20 @@ from mirrorlake.commands.base import app, err
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
 
 # Importing a module registers its commands; --help shows them in this order.
-COMMANDS = (project, zone, lint, operate, query, history, frames, maintenance, feed, layout, views)
+COMMANDS = (
+    project,
+    zone,
+    lint,
+    operate,
+    query,
+    history,
+    frames,
+    maintenance,
+    feed,
+    layout,
+    rows,
+    views,
+)
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from mirrorlake.names import TABLES, TableName
 from mirrorlake.storage import Storage
 
+ROW_TRACKING = "delta.enableRowTracking"
 _WANTED = ("metaData", "protocol", "txn")
 # version.checkpoint.parquet, version.checkpoint.part.parts.parquet, version.checkpoint.uuid.parquet
 # or .json; Spark leaves `.….parquet.crc` files beside them on local disks.

@@ -267,13 +267,14 @@ class Lake:
         *,
         keys: Sequence[str] = (),
         feed: bool | None = True,
+        row_tracking: bool | None = None,
     ) -> LakeTable:
         """Makes an empty table that no publisher feeds; see `feed/enable.py`."""
         from mirrorlake.feed.enable import create_table
 
         table = as_table(name)
         path = delta_name(self.storage.path(table.table_path))
-        create_table(self.spark, path, columns, keys=keys, feed=feed)
+        create_table(self.spark, path, columns, keys=keys, feed=feed, row_tracking=row_tracking)
         return self.table(table)
 
     def enable_feed_for_new_tables(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import UsageError
 from mirrorlake.spark.sql import literal
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mirrorlake.history.versions import Reach
     from mirrorlake.layout.analysis import Analysis
     from mirrorlake.layout.vorder import VOrderReport
+    from mirrorlake.rows.biography import Biography
+    from mirrorlake.rows.tracking import Enabling, Tracking
 
 
 class LakeTable(Table):
@@ -253,3 +255,55 @@ class LakeTable(Table):
             again=again,
             where=where,
         )
+
+    @property
+    def row_tracking(self) -> Tracking:
+        """Whether rows have ids, since when, and how far they can be trusted."""
+        from mirrorlake.rows.tracking import read_tracking
+
+        return read_tracking(self)
+
+    def enable_row_tracking(self, *, dry_run: bool = False) -> Enabling:
+        """Gives all rows ids; a dry run says what that commits. See `rows/tracking.py`."""
+        from mirrorlake.rows.tracking import enable_tracking
+
+        return enable_tracking(self, dry_run=dry_run)
+
+    def disable_row_tracking(self, *, dry_run: bool = False) -> Enabling:
+        """Hides the ids; the feature stays. See `rows/tracking.py`."""
+        from mirrorlake.rows.tracking import disable_tracking
+
+        return disable_tracking(self, dry_run=dry_run)
+
+    def drop_row_tracking(self, *, dry_run: bool = False) -> Enabling:
+        """Takes the feature out of the protocol. See `rows/tracking.py`."""
+        from mirrorlake.rows.tracking import drop_tracking
+
+        return drop_tracking(self, dry_run=dry_run)
+
+    def with_row_ids(
+        self,
+        *,
+        version: int | None = None,
+        names: tuple[str, str] = ("_row_id", "_row_commit_version"),
+    ) -> DataFrame:
+        """The rows, each with its id and the version that last changed it; see `rows/ids.py`."""
+        from mirrorlake.rows.ids import read_with_ids
+
+        return read_with_ids(self, version=version, names=names)
+
+    def row_changes(
+        self, start: End, end: End | None = None, *, beyond_latest: Outside | None = None
+    ) -> DataFrame:
+        """The changes of a range with the ids of their rows; see `rows/changes.py`."""
+        from mirrorlake.rows.changes import read_row_changes
+
+        return read_row_changes(self, start, end, beyond_latest=beyond_latest)
+
+    def biography(
+        self, *, key: Any = None, row_id: int | None = None, start: int | None = None
+    ) -> Biography:
+        """Everything that happened to one row, by its key or its id; see `rows/biography.py`."""
+        from mirrorlake.rows.biography import read_biography
+
+        return read_biography(self, key=key, row_id=row_id, start=start)

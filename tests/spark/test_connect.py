@@ -28,7 +28,11 @@ publisher.delete([{"id": 1}])
 failed += [t.error for t in lake.mirror().failed]
 now = [tuple(r) for r in lake.sql("SELECT * FROM t").collect()]
 was = [tuple(r) for r in lake.sql("SELECT * FROM t@v1 ORDER BY id").collect()]
-print(json.dumps({"kind": type(spark).__module__, "failed": failed, "now": now, "was": was}))
+story = lake.table("t").biography(key=2).events.collect()
+rows = [row["_row_id"] for row in lake.table("t").with_row_ids().collect()]
+told = [(row["v"], row["_change_type"], row["_row_id"]) for row in story]
+answer = {"kind": type(spark).__module__, "failed": failed, "now": now, "was": was}
+print(json.dumps(answer | {"told": told, "rows": rows}))
 """
 
 
@@ -45,3 +49,9 @@ def test_connect(tmp_path: Path) -> None:
     assert answer["failed"] == []
     assert answer["now"] == [[2, "c", 1.5]]
     assert answer["was"] == [[1, "a"], [2, "b"]]
+    (row_id,) = answer["rows"]
+    assert answer["told"] == [
+        ["b", "insert", row_id],
+        ["b", "update_preimage", row_id],
+        ["c", "update_postimage", row_id],
+    ]

@@ -5,6 +5,9 @@ One table after the other goes through every trouble; then all ranges of version
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +139,45 @@ def state_after(found: list[Any]) -> dict[tuple[int, int], int]:
         sign = 1 if row._change_type in ("insert", "update_postimage") else -1
         rows[row.id, row.n] = rows.get((row.id, row.n), 0) + sign
     return {row: count for row, count in rows.items() if count}
+
+
+def test_a_table_made_again_and_versions_older_than_the_retention(lake: Lake) -> None:
+    publisher = lake.publisher("t", keys=["id"])
+    publisher.write([{"id": 1, "v": "a"}])
+    lake.mirror()  # 1
+    shutil.rmtree(Path(lake.landing_zone) / "t")
+    lake.publisher("t", keys=["id"]).write([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+    assert not lake.mirror().failed  # 2, another table of the same name
+    table = lake.table("t")
+    newest = table.snapshot().version
+    whole = check_every_range(table)
+    (made,) = (f for f in whole.findings if f.rule == "recreated")
+    assert not made.blocks
+    assert "another one of the same name" in made.message
+    assert made.versions[0] in range(2, newest + 1)
+    before = table.changes(0, made.versions[0] - 1).collect()
+    assert {(row.id, row._change_type) for row in before} == {(1, "insert")}
+    # A commit's age is its file's: in a copy, which no cache knows, the first two are old.
+    shutil.copytree(lake.storage.root, f"{lake.storage.root} copy")
+    lake = Lake(f"{lake.storage.root} copy")
+    table = lake.table("t")
+    week_ago = time.time() - 8 * 24 * 3600
+    for version in (0, 1):
+        log = Path(table.path) / "_delta_log" / f"{version:020d}.json"
+        os.utime(log, (week_ago + version, week_ago + version))
+    whole = check_every_range(table)
+    (old,) = (f for f in whole.findings if f.rule == "retention")
+    assert (old.versions, old.blocks) == ((0, 1), True)
+    assert "older than delta.deletedFileRetentionDuration" in old.message
+    with pytest.raises(FeedError, match=r"Delta refuses to read them.*Hint: SET spark"):
+        table.changes(0)
+    setting = old.fix.split()[1]  # the fix that it names
+    lake.spark.conf.set(setting, "false")
+    try:
+        assert not table.diagnose().blocking
+        assert is_read(table, 0, newest)
+    finally:
+        lake.spark.conf.unset(setting)
 
 
 @pytest.mark.promise("CF-07")

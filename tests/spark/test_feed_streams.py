@@ -81,6 +81,7 @@ def test_streams_from_the_snapshot_from_a_version_and_after_a_loss(
         table.stream_changes(7)
 
 
+@pytest.mark.promise("CF-08")
 def test_limits_and_excluded_files(table: LakeTable, tmp_path: Path) -> None:
     by_files = drain(table.stream_changes(1, max_files=2), tmp_path / "a")
     assert flat(by_files) == INSERTS + CHANGES
@@ -88,13 +89,17 @@ def test_limits_and_excluded_files(table: LakeTable, tmp_path: Path) -> None:
     by_bytes = drain(table.stream_changes(1, max_bytes="1b"), tmp_path / "b")
     assert flat(by_bytes) == INSERTS + CHANGES
     assert len(by_bytes) > len(by_files)
+    # A stream never splits a version that has change files, however low the limit.
+    for batches in (by_bytes, drain(table.stream_changes(3, max_files=1), tmp_path / "e")):
+        for version in (3, 4):
+            assert sum(version in {c[0] for c in batch} for batch in batches) == 1
     kept = drain(table.stream_changes(1, exclude_regex="part-00001"), tmp_path / "c")
     assert len(flat(kept)) < len(INSERTS + CHANGES)
     assert {c for c in flat(kept) if c[0] > 2} == set(CHANGES)
     # Without the guard this one leaves out every file of the table, change files included.
     none = drain(table.stream_changes(1, exclude_regex="parquet$"), tmp_path / "d")
     assert flat(none) == CHANGES[:2] + [c for c in flat(none) if c[0] == 4]
-    # A cursor's batches never split a version, whatever the limits.
+    # A cursor's batches never split any version, insert-only ones neither, whatever the limits.
     for number, (limits, expected) in enumerate(
         [
             ({"max_files": 1}, [{1}, {2}, {3}, {4}]),

@@ -5,6 +5,7 @@ Many examples share one table, each under its own key prefix: a MERGE costs a se
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections import Counter
 from typing import Any
@@ -161,6 +162,76 @@ def test_snapshots(spark: SparkSession, lake: Lake) -> None:
         (3, "d", 2, None),
         (None, "n", 1, 2),
     }
+    nulls = Dimension(("id",), "1", 2, ignore_null_updates=True)
+    whole = spark.createDataFrame([(1, "a")], schema)
+    with pytest.raises(UsageError, match=r"NULL in it is the value.*ignore_null_updates"):
+        apply_snapshot(whole, path, nulls, 3)
+    # Only a tracked column begins a new period; the others show the period's last value.
+    path = lake.storage.path("Tables/tracked")
+    tracked = Dimension(("id",), "1", 2, track_history=("v",))
+    for at, row in ((1, (1, "a", 10)), (2, (1, "a", 20)), (3, (1, "b", 20)), (4, (1, "b", 30))):
+        frame = spark.createDataFrame([row], "id INT, v STRING, n INT")
+        apply_snapshot(frame, path, tracked, at)
+    periods = lake.table("tracked").read().select("id", "v", "n", "__START_AT", "__END_AT")
+    assert {tuple(row) for row in periods.collect()} == {(1, "a", 20, 1, 3), (1, "b", 30, 3, None)}
+
+
+class Killed(BaseException):
+    """Not an Exception, so that nothing on the way takes it for a failure."""
+
+
+POINTS = [
+    (1, "ready_table", 1),
+    (1, "ready_table", 2),
+    (1, "_merge", 1),
+    (1, "_emptied", 1),
+    (1, "_merge", 2),
+    (2, "ready_table", 1),
+    (2, "_merge", 1),
+]
+QUICK = {(1, "_merge", 1), (1, "_emptied", 1), (2, "_merge", 1)}
+
+
+@pytest.mark.parametrize(
+    ("stored_as", "step", "times"),
+    [pytest.param(*p, marks=[] if p in QUICK else [pytest.mark.long]) for p in POINTS],
+)
+def test_stopped_after_any_step_and_run_again(
+    spark: SparkSession,
+    lake: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+    stored_as: Any,
+    step: str,
+    times: int,
+) -> None:
+    """Every step is a commit; the one that stops is the real one, and has been done."""
+    path = lake.storage.path("Tables/dim")
+    empties = {"apply_as_truncates": "op = 'T'"} if stored_as == 1 else {}
+    dimension = how(stored_as, **empties)
+    texts = ("a1=1p b2=1p", "!3 c4=1p a5=2p c6-" if stored_as == 1 else "c4=1p a5=2p c6- b3-")
+    model = type_1_model if stored_as == 1 else type_2_model
+    found = type_1 if stored_as == 1 else type_2
+    apply_changes(as_rows(spark, events_of(texts[0])), path, dimension)
+    module = "mirrorlake.feed.scd1" if stored_as == 1 else "mirrorlake.feed.scd2"
+    real = getattr(importlib.import_module(module), step)
+    done = []
+
+    def stop(*arguments: Any) -> Any:
+        result = real(*arguments)
+        done.append(step)
+        if len(done) == times:
+            raise Killed
+        return result
+
+    seen = events_of(texts[0]) + events_of(texts[1])
+    batch = as_rows(spark, events_of(texts[1]))
+    with monkeypatch.context() as patched:
+        patched.setattr(f"{module}.{step}", stop)
+        with pytest.raises(Killed):
+            apply_changes(batch, path, dimension)
+    for _ in range(2):
+        apply_changes(batch, path, dimension)
+        assert found(spark, path) == model(seen)
 
 
 @pytest.mark.promise("CF-19")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from mirrorlake.delta_log import ROW_TRACKING
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.schema import KEYS_PROPERTY, RESERVED
 from mirrorlake.spark.sql import literal, quote
@@ -64,6 +65,7 @@ def create_table(
     *,
     keys: Sequence[str] = (),
     feed: bool | None = True,
+    row_tracking: bool | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> None:
     """Makes an empty table; nothing happens if there is one.
@@ -74,6 +76,7 @@ def create_table(
         columns: Spark's type by name.
         keys: the columns that tell rows apart.
         feed: whether changes are recorded from version 0 on; None leaves it to the session.
+        row_tracking: whether rows have ids from version 0 on; None leaves it to the session.
         properties: further table properties.
 
     Raises:
@@ -88,6 +91,8 @@ def create_table(
     wanted = dict(properties or {})
     if feed is not None:
         wanted[FEED_PROPERTY] = str(feed).lower()
+    if row_tracking is not None:
+        wanted[ROW_TRACKING] = str(row_tracking).lower()
     if keys:
         wanted[KEYS_PROPERTY] = json.dumps(list(keys), ensure_ascii=False)
     if any(char in " ,;{}()\n\t=" for name in columns for char in name):

@@ -1,8 +1,8 @@
 """Reads a range across what the feed can't give, by comparing versions there.
 
 Every row names its origin: `feed`; `row ids` where two versions were compared by their rows'
-stable ids; `snapshots` where they were compared as bags of rows. A compared gap is one step: its
-rows carry the gap's last version, and what happened and was undone within it does not show.
+stable ids; `snapshots` where they were compared by keys, or as bags of rows. A compared gap is one
+step: its rows carry the gap's last version, and what was done and undone within it does not show.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from mirrorlake.delta_log import ROW_TRACKING
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.doctor import file_exists
 from mirrorlake.feed.findings import Diagnosis, span_text
 from mirrorlake.feed.log import State, Timeline, read_states
-from mirrorlake.feed.net import net_changes
-from mirrorlake.feed.schema import RESERVED, declared_keys, physical_name
+from mirrorlake.feed.schema import RESERVED, physical_name
+from mirrorlake.history.diff import CHANGE_TYPE, Match, choose_match, diff_rows, is_tracked
 from mirrorlake.spark.sql import quote
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from mirrorlake.table import Table
 
 ORIGIN = "_change_origin"
 FEED, ROW_IDS, SNAPSHOTS = "feed", "row ids", "snapshots"
-_ROW_ID = "__mirrorlake_row_id"
-_ROW_VERSION = "__mirrorlake_row_version"
 
 
 @dataclass(frozen=True)
@@ -126,8 +125,8 @@ def _is_whole(table: Table, version: int) -> bool:
     return all(file_exists(table, file) for file in files)
 
 
-def _version(table: Table, version: int, more: str = "") -> DataFrame:
-    return table.spark.sql(f"SELECT *{more} FROM {table.sql_name} VERSION AS OF {int(version)}")
+def _version(table: Table, version: int) -> DataFrame:
+    return table.spark.sql(f"SELECT * FROM {table.sql_name} VERSION AS OF {int(version)}")
 
 
 def _from_feed(table: Table, segment: Segment, state: State, last: State) -> DataFrame:
@@ -145,54 +144,36 @@ def _compared(
     from pyspark.sql import functions as F
 
     after = states[segment.end]
-    before = states.get(segment.start - 1)
-    if before is None and segment.start > 0:
+    new = _aligned(_version(table, after.version), after, last)
+    match = Match.ROW
+    if segment.start == 0:
+        rows = new.withColumn(CHANGE_TYPE, F.lit("insert"))
+    else:
         (before,) = read_states(
             table.storage, table.name.table_path, segment.start - 1, segment.start - 1
         )
-    inside = [s for v, s in states.items() if segment.start <= v <= segment.end]
-    tracked = before is not None and all(_is_tracked(s) for s in [before, *inside])
-    if tracked and before is not None:
-        rows = _by_row_ids(table, before, after, last)
-    else:
-        new = _aligned(_version(table, after.version), after, last).withColumn(
-            RESERVED[0], F.lit("insert")
-        )
-        rows = new
-        if before is not None:
-            old = _aligned(_version(table, before.version), before, last)
-            rows = new.unionByName(old.withColumn(RESERVED[0], F.lit("delete")))
+        inside = [s for v, s in states.items() if segment.start <= v <= segment.end]
+        match, keys = _match([before, *inside], _names(last))
+        old = _aligned(_version(table, before.version), before, last)
+        rows = diff_rows(old, new, match, keys)
     moment = F.timestamp_millis(F.lit(timeline.time(segment.end)))
-    marked = rows.withColumns({RESERVED[1]: F.lit(segment.end).cast("bigint"), RESERVED[2]: moment})
-    if not tracked:
-        keys = [key for key in declared_keys(after.properties) if key in _names(last)]
-        marked = net_changes(marked, keys or _names(last))
-    return marked.withColumn(ORIGIN, F.lit(ROW_IDS if tracked else SNAPSHOTS))
-
-
-def _by_row_ids(table: Table, before: State, after: State, last: State) -> DataFrame:
-    """Rows are the same by their id; whether one changed is told by the version that wrote it."""
-    from pyspark.sql import functions as F
-
-    ids = f", _metadata.row_id AS {_ROW_ID}, _metadata.row_commit_version AS {_ROW_VERSION}"
-    more = (_ROW_ID, _ROW_VERSION)
-    old = _aligned(_version(table, before.version, ids), before, last, more).alias("old")
-    new = _aligned(_version(table, after.version, ids), after, last, more).alias("new")
-    both = old.join(new, F.col(f"old.{_ROW_ID}") == F.col(f"new.{_ROW_ID}"), "full").where(
-        ~F.col(f"old.{_ROW_VERSION}").eqNullSafe(F.col(f"new.{_ROW_VERSION}"))
+    return rows.withColumns(
+        {
+            RESERVED[1]: F.lit(segment.end).cast("bigint"),
+            RESERVED[2]: moment,
+            ORIGIN: F.lit(ROW_IDS if match is Match.ROW_ID else SNAPSHOTS),
+        }
     )
 
-    def image(side: str, kind: Column) -> Column:
-        values = [F.col(f"{side}.{quote(name)}").alias(name) for name in _names(last)]
-        return F.struct(*values, kind.alias(RESERVED[0]))
 
-    was, is_now = F.col(f"old.{_ROW_ID}").isNotNull(), F.col(f"new.{_ROW_ID}").isNotNull()
-    gone = F.when(is_now, "update_preimage").otherwise("delete")
-    came = F.when(was, "update_postimage").otherwise("insert")
-    images = F.array_compact(
-        F.array(F.when(was, image("old", gone)), F.when(is_now, image("new", came)))
-    )
-    return both.select(F.explode(images).alias("image")).select("image.*")
+def _match(states: Sequence[State], columns: Sequence[str]) -> tuple[Match, tuple[str, ...]]:
+    """How the first and the last of some versions are compared best."""
+    first, last = states[0].properties, states[-1].properties
+    kept = all(is_tracked(state.properties) for state in states)  # else ids were given anew
+    match, keys = choose_match(first if kept else first | {ROW_TRACKING: "false"}, last)
+    if match is Match.KEY and not set(keys) <= set(columns):
+        return Match.ROW, ()
+    return match, keys
 
 
 def _aligned(rows: DataFrame, state: State, last: State, more: Sequence[str] = ()) -> DataFrame:
@@ -208,10 +189,6 @@ def _aligned(rows: DataFrame, state: State, last: State, more: Sequence[str] = (
         value = F.lit(None) if name is None else F.col(quote(name))
         columns.append(value.cast(types[field["name"]]).alias(field["name"]))
     return rows.select(*columns, *more)
-
-
-def _is_tracked(state: State) -> bool:
-    return state.properties.get("delta.enableRowTracking", "false").lower() == "true"
 
 
 def _schema(state: State) -> dict[str, Any]:

@@ -12,7 +12,7 @@ the one that is in the table already.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from mirrorlake.errors import UsageError
@@ -125,9 +125,17 @@ def apply_snapshot(snapshot: DataFrame, path: str, dimension: Dimension, sequenc
         path: the table's folder or URI; it is made if there is none.
         dimension: how; its sequence and conditions are not used.
         sequence: the snapshot's place among others; greater than any before it.
+
+    Raises:
+        UsageError: NULLs are to be ignored, which in a snapshot are values like any other.
     """
     from pyspark.sql import functions as F
 
+    if dimension.ignore_null_updates:
+        raise UsageError(
+            "A snapshot holds whole rows, so a NULL in it is the value: it can't be ignored.",
+            hint="leave ignore_null_updates out, or apply changes instead of snapshots.",
+        )
     columns = dimension.data_columns(snapshot)
     spark = snapshot.sparkSession
     rows = snapshot.select(*map(quote, columns)).withColumn(RESERVED[0], F.lit("insert"))
@@ -140,7 +148,7 @@ def apply_snapshot(snapshot: DataFrame, path: str, dimension: Dimension, sequenc
     marks = {RESERVED[1]: F.lit(sequence).cast("bigint"), RESERVED[2]: F.lit(None)}
     changes = net_changes(rows.withColumns(marks), dimension.keys)
     how = feed_dimension(dimension.keys, dimension.stored_as)
-    apply_changes(changes, path, how)
+    apply_changes(changes, path, replace(how, track_history=dimension.track_history))
 
 
 def _events(changes: DataFrame, columns: list[str], dimension: Dimension) -> DataFrame:

@@ -38,7 +38,8 @@ def stream_changes(
         end: the last version or moment: later changes are left out. For `availableNow` triggers;
             go on from the version after it with a new checkpoint, not with the same one.
         max_files: most files a micro-batch. Changed rows of a version stay in one micro-batch;
-            a version that only inserts may be split between files.
+            a version that only inserts may be split between files. `Cursor.for_each` has the same
+            limits and splits no version at all.
         max_bytes: about how many bytes a micro-batch, `1g` for example.
         exclude_regex: data files to leave out, by their path within the table. Change files are
             never left out.

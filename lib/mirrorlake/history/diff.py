@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta_log import ROW_TRACKING, read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, KEYS_PROPERTY
@@ -44,15 +44,19 @@ def choose_match(before: dict[str, str], after: dict[str, str]) -> tuple[Match, 
         before: the older version's table properties.
         after: the newer one's.
     """
-    tracked = [p.get("delta.enableRowTracking", "false").lower() == "true" for p in (before, after)]
     # A table that was made anew gave all its rows new ids.
     same_life = before.get(INCARNATION_PROPERTY) == after.get(INCARNATION_PROPERTY)
-    if all(tracked) and same_life:
+    if is_tracked(before) and is_tracked(after) and same_life:
         return Match.ROW_ID, ()
     keys = after.get(KEYS_PROPERTY, "[]")
     if keys != "[]" and before.get(KEYS_PROPERTY, "[]") in ("[]", keys):  # they may come late
         return Match.KEY, tuple(json.loads(keys))
     return Match.ROW, ()
+
+
+def is_tracked(properties: dict[str, str]) -> bool:
+    """Whether rows of a version have ids that can be read, by its properties."""
+    return properties.get(ROW_TRACKING, "false").lower() == "true"
 
 
 def diff_versions(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta_log import ROW_TRACKING, read_snapshot
 from mirrorlake.errors import InvalidNameError, QueryError, UsageError
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, VIEW_PROPERTY
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 MODES = ("append", "overwrite")
-PROPERTIES = {"delta.enableChangeDataFeed": "true", "delta.enableRowTracking": "true"}
+PROPERTIES = {"delta.enableChangeDataFeed": "true", ROW_TRACKING: "true"}
 _ODD = " ,;{}()\n\t="
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from mirrorlake.delta_log import ROW_TRACKING
 from mirrorlake.landing.metadata import TableMetadata
 
 KEYS_PROPERTY = "mirrorlake.keys"
@@ -20,7 +21,7 @@ def creation_properties(
     """What version 0 is created with, so that feed and row ids cover everything."""
     return {
         _FEED: "true",
-        "delta.enableRowTracking": "true",
+        ROW_TRACKING: "true",
         INCARNATION_PROPERTY: incarnation,
         **keys_property(metadata),
         **mapping_property(columns),

@@ -1,0 +1,290 @@
+"""Switches row tracking on and off, and says before what that commits and costs.
+
+With it every row has a stable id and the version that last changed it. Enabling it later gives ids
+to all rows by their files' places in the log: no data file is rewritten, but every file is listed
+once more. Source: the Delta transaction log protocol, "Row Tracking".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.delta_log import ROW_TRACKING, Snapshot
+from mirrorlake.errors import QueryError, UsageError
+from mirrorlake.history.diff import is_tracked
+from mirrorlake.rows.file_actions import live_files
+from mirrorlake.rows.trust import Trust, read_trust
+from mirrorlake.spark.messages import spark_message
+from mirrorlake.tabular import Shown, html_table
+
+if TYPE_CHECKING:
+    from mirrorlake.feed.findings import Finding
+    from mirrorlake.table import Table
+
+FEATURE = "rowTracking"
+_FILES_CONF = "spark.databricks.delta.backfill.maxNumFiles"
+_FILES_A_COMMIT = "100000"  # Delta's default, which keeps an entry of the log below 100 MB
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """How a table's rows are tracked.
+
+    Attributes:
+        version: the table's newest version.
+        enabled: whether rows have ids that can be read.
+        supported: whether the protocol asks writers for the feature, enabled or not.
+        numbered_from: the first version of the present numbering; before it a row had no id, or
+            the same number named another row. None if the table was never tracked.
+        trusted_from: the version since which rows have kept their ids. None likewise.
+        findings: what to know about the ids, by version.
+    """
+
+    table: str
+    version: int
+    enabled: bool
+    supported: bool
+    numbered_from: int | None
+    trusted_from: int | None
+    findings: tuple[Finding, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `rows … show --json` begins with."""
+        names = ("table", "version", "enabled", "supported", "numbered_from", "trusted_from")
+        facts = {name: getattr(self, name) for name in names}
+        return facts | {"findings": [finding.as_dict() for finding in self.findings]}
+
+    def shown(self) -> Shown:
+        """The same facts, one a row."""
+        rows = [
+            ("row tracking", "on" if self.enabled else "off"),
+            ("asked of writers", "yes" if self.supported else "no"),
+        ]
+        if self.numbered_from is not None:
+            rows.append(("numbered since", f"version {self.numbered_from}"))
+            rows.append(("ids kept since", f"version {self.trusted_from}"))
+        rows += [(finding.rule, f"{finding.message} {finding.fix}") for finding in self.findings]
+        return Shown(("what", "value"), tuple(rows))
+
+    def __repr__(self) -> str:
+        since = f", ids kept since version {self.trusted_from}" if self.enabled else ""
+        noun = "warning" if len(self.findings) == 1 else "warnings"
+        state = "tracked" if self.enabled else "not tracked"
+        return f"{self.table}: rows {state}{since}, {len(self.findings)} {noun}"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.shown())
+
+
+@dataclass(frozen=True)
+class Enabling:
+    """What enabling, disabling or dropping commits, or has committed.
+
+    Attributes:
+        verb: `enable`, `disable` or `drop`.
+        before: the newest version before.
+        commits: what is committed, in order, in Delta's words.
+        files: data files that are listed again, with ids or without.
+        rows: rows in those files, as far as the log knows.
+        size: bytes of those files; none of them is read or written.
+        warnings: what to know before.
+        applied: whether it is done.
+    """
+
+    table: str
+    verb: str
+    before: int
+    commits: tuple[str, ...]
+    files: int
+    rows: int
+    size: int
+    warnings: tuple[str, ...]
+    applied: bool
+
+    def shown(self) -> Shown:
+        """The same facts, one a row."""
+        listed = [f"version {self.before + n}: {what}" for n, what in enumerate(self.commits, 1)]
+        rows = [
+            ("files listed again", f"{self.files:,}, none of them rewritten"),
+            ("rows in them", f"{self.rows:,}"),
+            *(("commit", text) for text in listed),
+            *(("warning", warning) for warning in self.warnings),
+            ("done", "yes" if self.applied else "no: a dry run"),
+        ]
+        return Shown(("what", "value"), tuple(rows))
+
+    def __repr__(self) -> str:
+        done = "" if self.applied else "would "
+        noun = "commit" if len(self.commits) == 1 else "commits"
+        return f"{done}{self.verb} row tracking of {self.table}: {len(self.commits)} {noun}"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.shown())
+
+
+def is_enabled(snapshot: Snapshot) -> bool:
+    """Whether rows of a version have ids that can be read."""
+    return is_tracked(snapshot.properties)
+
+
+def is_supported(snapshot: Snapshot) -> bool:
+    """Whether a version's protocol asks its writers for row tracking."""
+    return FEATURE in (snapshot.protocol.get("writerFeatures") or ())
+
+
+def check_tracked(table: Table, snapshot: Snapshot) -> None:
+    """Refuses a table whose rows have no ids at a version.
+
+    Raises:
+        UsageError: with the way to get some.
+    """
+    if is_enabled(snapshot):
+        return
+    gone = " any more" if is_supported(snapshot) else ""
+    raise UsageError(
+        f"The rows of {table.name} are not tracked{gone} in version {snapshot.version}.",
+        hint=f"`rows ROOT {table.name} enable`; `rows ROOT {table.name} show` tells which versions"
+        " have ids.",
+    )
+
+
+def read_tracking(table: Table) -> Tracking:
+    """How a table's rows are tracked, and how far their ids can be trusted; needs no Spark job."""
+    snapshot = table.snapshot()
+    trust: Trust = read_trust(table)
+    return Tracking(
+        str(table.name),
+        snapshot.version,
+        is_enabled(snapshot),
+        is_supported(snapshot),
+        trust.numbered_from,
+        trust.trusted_from,
+        trust.findings,
+    )
+
+
+def enable_tracking(table: Table, *, dry_run: bool = False) -> Enabling:
+    """Gives every row of an existing table an id and a commit version.
+
+    Args:
+        table: the table.
+        dry_run: only say what it would commit.
+
+    Raises:
+        QueryError: Delta refused it.
+    """
+    snapshot = table.snapshot()
+    if is_enabled(snapshot):
+        return Enabling(str(table.name), "enable", snapshot.version, (), 0, 0, 0, (), not dry_run)
+    supported = is_supported(snapshot)
+    files = live_files(table.storage, table.name.table_path, snapshot.version)
+    without = [add for add in files if add.get("baseRowId") is None]
+    most = int(table.spark.conf.get(_FILES_CONF, _FILES_A_COMMIT) or _FILES_A_COMMIT)
+    commits = [] if supported else ["UPGRADE PROTOCOL"]
+    commits += ["ROW TRACKING BACKFILL"] * math.ceil(len(without) / most)
+    commits.append("SET TBLPROPERTIES")
+    warnings = []
+    if not supported:
+        warnings.append(
+            "Writers that don't know row tracking are refused from then on; dropping the feature"
+            " lets them in again. Readers are not concerned."
+        )
+    elif read_trust(table).numbered_from is not None:
+        warnings.append(
+            "Rows were tracked before: those that were rewritten in between get other ids than"
+            " they had, and nothing tells which."
+        )
+    done = _plan(table, "enable", snapshot, commits, without, warnings)
+    return done if dry_run else _apply(table, done, f"SET TBLPROPERTIES ({_switch('true')})")
+
+
+def disable_tracking(table: Table, *, dry_run: bool = False) -> Enabling:
+    """Hides the ids; the feature and the protocol stay, and the ids can't be trusted afterwards.
+
+    Args:
+        table: the table.
+        dry_run: only say what it would commit.
+
+    Raises:
+        QueryError: Delta refused it.
+    """
+    snapshot = table.snapshot()
+    if not is_enabled(snapshot):
+        return Enabling(str(table.name), "disable", snapshot.version, (), 0, 0, 0, (), not dry_run)
+    warnings = [
+        "Ids are no longer kept when rows are rewritten: enabled again, they can't be compared with"
+        " those of today.",
+        "The protocol still asks writers for row tracking; only dropping the feature ends that.",
+    ]
+    done = _plan(table, "disable", snapshot, ["SET TBLPROPERTIES"], [], warnings)
+    return done if dry_run else _apply(table, done, f"SET TBLPROPERTIES ({_switch('false')})")
+
+
+def drop_tracking(table: Table, *, dry_run: bool = False) -> Enabling:
+    """Takes the feature out of the protocol, so that any writer may write again.
+
+    The feature `domainMetadata`, which came with it, goes too, unless clustering needs it.
+
+    Args:
+        table: the table.
+        dry_run: only say what it would commit.
+
+    Raises:
+        QueryError: Delta refused it.
+    """
+    snapshot = table.snapshot()
+    if not is_supported(snapshot):
+        return Enabling(str(table.name), "drop", snapshot.version, (), 0, 0, 0, (), not dry_run)
+    files = live_files(table.storage, table.name.table_path, snapshot.version)
+    numbered = [add for add in files if add.get("baseRowId") is not None]
+    most = int(table.spark.conf.get(_FILES_CONF, _FILES_A_COMMIT) or _FILES_A_COMMIT)
+    commits = ["SET TBLPROPERTIES"]
+    commits += ["ROW TRACKING UNBACKFILL"] * math.ceil(len(numbered) / most)
+    commits.append("DROP FEATURE")
+    features = snapshot.protocol["writerFeatures"]
+    alone = "clustering" not in features and "domainMetadata" in features
+    commits += ["DROP FEATURE"] * alone
+    warnings = [
+        "All ids are lost. Enabled again, numbers start at 0: the same number then names another"
+        " row."
+    ]
+    done = _plan(table, "drop", snapshot, commits, numbered, warnings)
+    if dry_run:
+        return done
+    dropped = _apply(table, done, f"DROP FEATURE {FEATURE}")
+    return _apply(table, dropped, "DROP FEATURE domainMetadata") if alone else dropped
+
+
+def _switch(value: str) -> str:
+    return f"'{ROW_TRACKING}' = '{value}'"
+
+
+def _plan(
+    table: Table,
+    verb: str,
+    snapshot: Snapshot,
+    commits: list[str],
+    files: list[dict[str, Any]],
+    warnings: list[str],
+) -> Enabling:
+    return Enabling(
+        str(table.name),
+        verb,
+        snapshot.version,
+        tuple(commits),
+        len(files),
+        sum(add["records"] for add in files),
+        sum(add["size"] for add in files),
+        tuple(warnings),
+        applied=False,
+    )
+
+
+def _apply(table: Table, planned: Enabling, clause: str) -> Enabling:
+    try:
+        table.spark.sql(f"ALTER TABLE {table.sql_name} {clause}")
+    except Exception as error:
+        raise QueryError(spark_message(error)) from error
+    return Enabling(**{**vars(planned), "applied": True})

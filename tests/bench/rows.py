@@ -1,0 +1,73 @@
+"""A row's biography: what it costs on a table ten times as large, and against the table's feed.
+
+Two tables are made alike, of 20 and of 200 files of as many rows; 20 updates of single rows follow,
+of which 3 concern the row. In one run, in turns: the biography on the small table against the same
+on the large one (1 would be no growth), and on the large one against the plain way, the feed of all
+versions filtered by the key.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+
+from mirrorlake import Lake
+from mirrorlake.lake_table import LakeTable
+from mirrorlake.runs.bench import BenchResult, compare, join_results
+from mirrorlake.spark.session import get_spark
+
+FILES, ROWS_A_FILE = 20, 50_000
+UPDATES, OWN = 20, 3
+KEY = 123
+
+
+def run(pairs: int) -> BenchResult:
+    get_spark("batch")
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake(folder)
+        small, large = make(lake, "small", FILES), make(lake, "large", 10 * FILES)
+        parts = [
+            compare(
+                "rows",
+                "biography, a table a tenth the size as peer",
+                lambda: biography(large),
+                lambda: biography(small),
+                pairs,
+            ),
+            compare(
+                "rows",
+                "biography, the filtered feed as peer",
+                lambda: biography(large),
+                lambda: filtered_feed(large),
+                pairs,
+            ),
+        ]
+        return join_results("rows", parts)
+
+
+def make(lake: Lake, name: str, files: int) -> LakeTable:
+    """A table in the order of its keys, and commits that each change one row of a file."""
+    rows = lake.spark.range(0, files * ROWS_A_FILE, 1, files).selectExpr(
+        "id", "concat('customer ', id % 977) AS name", "id * 0.37D AS amount"
+    )
+    properties = {"delta.enableDeletionVectors": "true"}
+    table = lake.write(name, rows, properties=properties)
+    step = files * ROWS_A_FILE // UPDATES
+    for number in range(UPDATES):
+        key = KEY if number % (UPDATES // OWN) == 0 else number * step + 7
+        lake.spark.sql(f"UPDATE {table.sql_name} SET amount = {number} WHERE id = {key}")
+    return table
+
+
+def biography(table: LakeTable) -> float:
+    began = time.perf_counter()
+    story = table.biography(key={"id": KEY})
+    assert story.events.count() == 1 + 2 * (1 + (UPDATES - 1) // (UPDATES // OWN))
+    return time.perf_counter() - began
+
+
+def filtered_feed(table: LakeTable) -> float:
+    began = time.perf_counter()
+    changes = table.changes(0).where(f"id = {KEY}")
+    assert changes.count() == 1 + 2 * (1 + (UPDATES - 1) // (UPDATES // OWN))
+    return time.perf_counter() - began

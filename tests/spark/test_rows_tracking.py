@@ -1,0 +1,282 @@
+"""Row tracking: on and off, what is stable through which operation, and what warns of the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from mirrorlake import Lake
+from mirrorlake.delta_log import read_commit_info
+from mirrorlake.errors import UsageError
+from mirrorlake.lake_table import LakeTable
+from mirrorlake.rows.tracking import is_supported
+from mirrorlake.spark.sql import delta_name
+
+Ids = dict[int, tuple[int, int]]
+
+
+def make(lake: Lake, name: str, *statements: str) -> LakeTable:
+    """A table by statements in which `{T}` is its name."""
+    sql_name = delta_name(lake.storage.path(f"Tables/{name}"))
+    for statement in statements:
+        lake.spark.sql(statement.replace("{T}", sql_name))
+    return lake.table(name)
+
+
+def run(table: LakeTable, statement: str) -> None:
+    table.spark.sql(statement.replace("{T}", table.sql_name))
+
+
+def ids(table: LakeTable, version: int | None = None) -> Ids:
+    """By the column `id`: row id and commit version."""
+    rows = table.with_row_ids(version=version).select("id", "_row_id", "_row_commit_version")
+    found = [tuple(row) for row in rows.collect()]
+    by_key = {row[0]: (row[1], row[2]) for row in found}
+    assert len({row_id for row_id, _ in by_key.values()}) == len(found)
+    return by_key
+
+
+def operations(table: LakeTable, after: int) -> list[str]:
+    newest = table.snapshot().version
+    path = table.name.table_path
+    versions = range(after + 1, newest + 1)
+    return [read_commit_info(table.storage, path, version)["operation"] for version in versions]
+
+
+def hidden_columns(table: LakeTable) -> list[int]:
+    """How many columns for ids and commit versions each of the table's files has."""
+    files = [file.removeprefix("file:") for file in table.read().inputFiles()]
+    names = [pq.read_schema(file).names for file in sorted(files)]
+    return [sum(name.startswith("_row-") for name in found) for found in names]
+
+
+def rules(table: LakeTable) -> list[tuple[str, tuple[int, int]]]:
+    return [(finding.rule, finding.versions) for finding in table.row_tracking.findings]
+
+
+@pytest.mark.promise("RT-01", "RT-03", "RT-09")
+def test_at_creation(lake: Lake) -> None:
+    created = make(
+        lake,
+        "created",
+        "CREATE TABLE {T} (id INT, v STRING) USING delta"
+        " TBLPROPERTIES (delta.enableRowTracking = true)",
+    )
+    ctas = make(
+        lake,
+        "ctas",
+        "CREATE TABLE {T} USING delta TBLPROPERTIES (delta.enableRowTracking = true)"
+        " AS SELECT CAST(id AS INT) AS id, 'a' AS v FROM range(3)",
+    )
+    columns = {"id": "INT", "v": "STRING"}
+    empty = lake.create_table("empty", columns, row_tracking=True)
+    written = lake.write("written", [{"id": 7, "_ROW_ID": 1}])
+    for table in (created, ctas, empty, written):
+        tracking = table.row_tracking
+        assert (tracking.enabled, tracking.supported) == (True, True)
+        assert (tracking.numbered_from, tracking.trusted_from, tracking.findings) == (0, 0, ())
+    assert ids(ctas) == {0: (0, 0), 1: (1, 0), 2: (2, 0)}
+    # Hidden: only who names them sees them.
+    assert ctas.read().columns == ["id", "v"]
+    seen = lake.sql("SELECT id, _metadata.row_id, _metadata.row_commit_version FROM ctas")
+    assert {tuple(row) for row in seen.collect()} == {(n, n, 0) for n in range(3)}
+    assert [kind for _, kind in seen.dtypes[1:]] == ["bigint", "bigint"]
+    with pytest.raises(UsageError, match="has a column _row_id itself"):
+        written.with_row_ids()
+    (row,) = written.with_row_ids(names=("number", "since")).collect()
+    assert (row.number, row.since) == (0, 1)
+    # A writer that lacks the feature: the protocol keeps it out, and nothing is written.
+    more = pa.table({"id": pa.array([9], pa.int32()), "v": ["z"]})
+    with pytest.raises(Exception, match=r"[Uu]nsupported.*RowTracking"):
+        write_deltalake(ctas.path, more, mode="append")
+    assert ctas.snapshot().version == 0
+    plain = lake.create_table("plain", columns, feed=False)
+    write_deltalake(plain.path, more, mode="append")
+    assert not plain.row_tracking.enabled
+    assert plain.read().count() == 1
+    with pytest.raises(UsageError, match=r"not tracked in version 1.*enable"):
+        plain.with_row_ids()
+
+
+@pytest.mark.promise("RT-02", "RT-07")
+def test_later_off_again_and_dropped(lake: Lake) -> None:
+    table = make(
+        lake,
+        "t",
+        "CREATE TABLE {T} (id INT, v STRING) USING delta"
+        " TBLPROPERTIES (delta.enableChangeDataFeed = true)",
+        "INSERT INTO {T} SELECT /*+ REPARTITION(2) */ CAST(id AS INT), 'a' FROM range(6)",  # 1
+    )
+    lake.spark.conf.set("spark.databricks.delta.backfill.maxNumFiles", "1")
+    files = sorted(table.read().inputFiles())
+    planned = table.enable_row_tracking(dry_run=True)
+    backfill = ("UPGRADE PROTOCOL", *["ROW TRACKING BACKFILL"] * 2, "SET TBLPROPERTIES")
+    assert planned.commits == backfill
+    assert (planned.files, planned.rows, planned.applied) == (2, 6, False)
+    assert "refused" in planned.warnings[0]
+    assert table.snapshot().version == 1
+    done = table.enable_row_tracking()
+    assert tuple(operations(table, 1)) == done.commits == backfill  # 2 to 5
+    assert repr(done) == "enable row tracking of t: 4 commits"
+    assert sorted(table.read().inputFiles()) == files  # no file is rewritten
+    found = ids(table)
+    assert {number for number, _ in found.values()} == set(range(6))
+    assert {version for _, version in found.values()} <= {3, 4}
+    assert table.enable_row_tracking().commits == ()
+    assert rules(table) == [("enabled", (5, 5))]
+
+    run(table, "UPDATE {T} SET v = 'b' WHERE id = 2")  # 6
+    before, features = ids(table), table.snapshot().protocol
+    assert table.disable_row_tracking(dry_run=True).commits == ("SET TBLPROPERTIES",)
+    done = table.disable_row_tracking()  # 7
+    assert "can't be compared" in done.warnings[0]
+    # The feature, the protocol and what the files hold of ids stay; nobody sees them any more.
+    assert table.snapshot().protocol == features
+    assert is_supported(table.snapshot())
+    assert sum(hidden_columns(table)) == 2
+    with pytest.raises(UsageError, match="not tracked any more in version 7"):
+        table.with_row_ids()
+    assert ids(table, version=6) == before
+    with pytest.raises(Exception, match=r"[Uu]nsupported.*RowTracking"):
+        write_deltalake(table.path, pa.table({"id": pa.array([9], pa.int32())}), mode="append")
+    assert rules(table)[1:] == [("disabled", (7, 7))]
+    run(table, "UPDATE {T} SET v = 'c' WHERE id = 2")  # 8
+    again = table.enable_row_tracking(dry_run=True)
+    assert again.commits == ("SET TBLPROPERTIES",)
+    assert "other ids" in again.warnings[0]
+    assert table.enable_row_tracking().applied  # 9
+    after = ids(table)
+    lost = {key for key in after if after[key][0] != before[key][0]}
+    assert 2 in lost  # so the warning is due
+    assert max(number for number, _ in before.values()) < after[2][0]
+    tracking = table.row_tracking
+    assert (tracking.numbered_from, tracking.trusted_from) == (5, 9)
+    assert rules(table)[1:] == [("disabled", (7, 9))]
+    assert "lost their ids" in tracking.findings[1].message
+
+    dropped = table.drop_row_tracking(dry_run=True)
+    newest = table.snapshot().version
+    assert "All ids are lost" in dropped.warnings[0]
+    assert table.drop_row_tracking().commits == dropped.commits
+    assert tuple(operations(table, newest)) == dropped.commits
+    assert not is_supported(table.snapshot())
+    assert table.row_tracking.numbered_from is None
+    write_deltalake(
+        table.path, pa.table({"id": pa.array([9], pa.int32()), "v": ["z"]}), mode="append"
+    )
+    table.enable_row_tracking()
+    assert {number for number, _ in ids(table).values()} == set(range(7))  # they start anew
+    last = table.snapshot().version
+    tracking = table.row_tracking
+    assert (tracking.numbered_from, tracking.trusted_from) == (last, last)
+    assert "dropped" in {rule for rule, _ in rules(table)}
+    # Versions of another numbering are read from the feed, and have no ids.
+    run(table, "DELETE FROM {T} WHERE id = 9")
+    changes = table.row_changes(8).collect()
+    assert {(row.v, row._change_type) for row in changes if row._row_id is None} == {
+        ("b", "update_preimage"),
+        ("c", "update_postimage"),
+        ("z", "insert"),
+    }
+    assert [row.id for row in changes if row._row_id is not None] == [9]
+    lake.spark.conf.unset("spark.databricks.delta.backfill.maxNumFiles")
+
+
+@pytest.mark.promise("RT-04", "RT-05", "RT-06")
+def test_what_keeps_ids(lake: Lake) -> None:
+    table = make(
+        lake,
+        "t",
+        "CREATE TABLE {T} (id INT, v STRING) USING delta CLUSTER BY (id)"
+        " TBLPROPERTIES (delta.enableRowTracking = true, delta.enableDeletionVectors = true)",
+        "INSERT INTO {T} SELECT CAST(id AS INT), 'a' FROM range(0, 5)",  # 1
+        "INSERT INTO {T} SELECT CAST(id AS INT), 'a' FROM range(5, 10)",  # 2
+    )
+    first = ids(table)
+    assert all(first[key][1] == 1 + (key > 4) for key in first)
+    assert sum(hidden_columns(table)) == 0  # the log has what is needed
+
+    known = [first]
+
+    def changed_by(statement: str, *expected: int) -> Ids:
+        """Only these rows get the new commit version, and every row keeps its id."""
+        before = known[-1]
+        run(table, statement)
+        after, newest = ids(table), table.snapshot().version
+        for key in before.keys() & after.keys():
+            assert after[key] == (before[key][0], newest if key in expected else before[key][1])
+        known.append(after)
+        return after
+
+    changed_by("UPDATE {T} SET v = 'b' WHERE id IN (2, 7)", 2, 7)  # 3
+    after = changed_by(
+        "MERGE INTO {T} t USING (SELECT 3 AS id, 'c' AS v UNION ALL SELECT 20, 'n') s"
+        " ON t.id = s.id WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT *",
+        3,
+    )  # 4
+    assert after[20][1] == 4
+    assert 4 not in changed_by("DELETE FROM {T} WHERE id = 4")
+    moved = known[-1]
+    for statement in ("REORG TABLE {T} APPLY (PURGE)", "OPTIMIZE {T} FULL"):
+        files = set(table.read().inputFiles())
+        assert changed_by(statement) == moved
+        assert files - set(table.read().inputFiles())
+    # What the log could not say of moved rows is in the files now.
+    assert set(hidden_columns(table)) == {2}
+    assert table.vorder(apply=True, again=True).outcomes
+    assert ids(table) == moved
+    changed_by("UPDATE {T} SET v = 'z' WHERE id = 1", 1)
+    version = table.snapshot().version
+    run(table, "RESTORE TABLE {T} TO VERSION AS OF 3")
+    back = ids(table)
+    assert back == known[1]
+    assert {1, 4} <= back.keys()
+    # Commit versions went backward: who looks for later ones misses the restored rows.
+    later = table.with_row_ids().where(f"_row_commit_version > {version}")
+    assert later.count() == 0
+    run(table, "INSERT INTO {T} VALUES (30, 'n')")
+    kept = ids(table)
+    used = {number for state in known for number, _ in state.values()}
+    assert kept[30][0] > max(used)  # no number is used twice
+    assert rules(table) == [("restore", (version + 1, version + 1))]
+    assert table.row_tracking.trusted_from == 0
+
+    clone = make(lake, "clone", f"CREATE TABLE {{T}} SHALLOW CLONE {table.sql_name}")
+    own = ids(clone)
+    assert own.keys() == kept.keys()
+    assert {key for key in own if own[key][0] != kept[key][0]}
+    assert {version for _, version in own.values()} == {0}
+    assert rules(clone) == [("clone", (0, 0))]
+    assert "other than its source" in clone.row_tracking.findings[0].message
+
+    replace = table.read().where("id >= 5").write.format("delta").mode("overwrite")
+    replace.option("replaceWhere", "id >= 5").save(table.path)
+    now = ids(table)
+    assert all((now[key] == kept[key]) == (key < 5) for key in now)
+    run(table, "INSERT OVERWRITE {T} SELECT * FROM {T}")
+    anew = ids(table)
+    assert not {number for number, _ in anew.values()} & {number for number, _ in now.values()}
+    last = table.snapshot().version
+    assert [rule for rule, _ in rules(table)] == ["restore", "overwrite", "overwrite"]
+    assert "id >= 5" in table.row_tracking.findings[1].message
+    assert table.row_tracking.trusted_from == last
+
+
+def test_mirrored_tables_are_tracked(lake: Lake) -> None:
+    publisher = lake.publisher("`odd ``n@me`", keys=["the id"])
+    publisher.write([{"the id": n, "v": "a"} for n in range(3)])
+    lake.mirror()
+    publisher.update([{"the id": 1, "v": "b"}])
+    publisher.delete([{"the id": 2}])
+    assert not lake.mirror().failed
+    table = lake.table("`odd ``n@me`")
+    found: dict[Any, Any] = {
+        row["the id"]: (row._row_id, row._row_commit_version)
+        for row in table.with_row_ids().collect()
+    }
+    assert found == {0: (0, 1), 1: (1, 2)}
+    assert table.row_tracking.trusted_from == 0
