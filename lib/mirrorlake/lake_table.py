@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mirrorlake.history.vacuum import Vacuum
     from mirrorlake.history.versions import Reach
     from mirrorlake.layout.analysis import Analysis
+    from mirrorlake.layout.partitioning.table_policy import TablePolicy
     from mirrorlake.layout.vorder import VOrderReport
 
 
@@ -233,3 +234,10 @@ class LakeTable(Table):
         return vorder_table(
             self.spark, self.storage, self.name, apply=apply, sort_by=sort_by, again=again
         )
+
+    @property
+    def partitioning(self) -> TablePolicy:
+        """The table's partitioning policy and its verbs; see `layout.partitioning`."""
+        from mirrorlake.layout.partitioning.table_policy import TablePolicy
+
+        return TablePolicy(self)
