@@ -15,6 +15,7 @@ from mirrorlake.commands import (
     lint,
     maintenance,
     operate,
+    partition,
     project,
     query,
     zone,
@@ -23,7 +24,19 @@ from mirrorlake.commands.base import app, err
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
 
 # Importing a module registers its commands; --help shows them in this order.
-COMMANDS = (project, zone, lint, operate, query, history, frames, maintenance, feed, layout)
+COMMANDS = (
+    project,
+    zone,
+    lint,
+    operate,
+    query,
+    history,
+    frames,
+    maintenance,
+    feed,
+    layout,
+    partition,
+)
 
 
 def main() -> None:

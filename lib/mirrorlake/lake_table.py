@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mirrorlake.history.vacuum import Vacuum
     from mirrorlake.history.versions import Reach
     from mirrorlake.layout.analysis import Analysis
+    from mirrorlake.layout.partitioning.scan import Scan
     from mirrorlake.layout.partitioning.table_policy import TablePolicy
     from mirrorlake.layout.vorder import VOrderReport
 
@@ -241,3 +242,13 @@ class LakeTable(Table):
         from mirrorlake.layout.partitioning.table_policy import TablePolicy
 
         return TablePolicy(self)
+
+    def read(self, where: str | None = None) -> DataFrame:
+        """The table's rows, or those of a predicate, read from no more files than it needs."""
+        return super().read() if where is None else self.scan(where).rows
+
+    def scan(self, where: str | None = None) -> Scan:
+        """The same, with the files that are read; see `layout.partitioning.scan`."""
+        from mirrorlake.layout.partitioning.scan import scan_table
+
+        return scan_table(self, where)

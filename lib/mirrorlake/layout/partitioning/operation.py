@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from mirrorlake.delta_log import read_snapshot
-from mirrorlake.errors import TableNotFoundError
+from mirrorlake.errors import BusyError, TableNotFoundError
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.groups import (
     Groups,
@@ -56,7 +56,7 @@ _TASK = "__mirrorlake_task"
 
 
 @contextmanager
-def table_lock(storage: Storage, name: TableName, patience: float = 0) -> Iterator[None]:
+def table_lock(storage: Storage, name: TableName, patience: float = 1) -> Iterator[None]:
     """Lets one process at a time work on a table, on this machine.
 
     Raises:
@@ -65,6 +65,15 @@ def table_lock(storage: Storage, name: TableName, patience: float = 0) -> Iterat
     path = f"{name.partitioning_path}/lock"
     with only_one(storage, path, patience, f"partitioning of {name}"):
         yield
+
+
+def is_at_work(storage: Storage, name: TableName) -> bool:
+    """Whether a process of this machine is partitioning the table now."""
+    try:
+        with table_lock(storage, name, 0):
+            return False
+    except BusyError:
+        return True
 
 
 def run_operation(

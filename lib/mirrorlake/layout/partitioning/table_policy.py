@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.layout.partitioning import store
@@ -10,6 +11,9 @@ from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt, r
 from mirrorlake.layout.partitioning.steps import StepListener, ignore
 
 if TYPE_CHECKING:
+    from mirrorlake.layout.partitioning.advice import Advice
+    from mirrorlake.layout.partitioning.retention import Dropped
+    from mirrorlake.layout.partitioning.statistics import TableStatistics
     from mirrorlake.table import Table
     from mirrorlake.tabular import Shown
 
@@ -95,3 +99,30 @@ class TablePolicy:
             while (receipt := self.operate(merge=merge, on_step=on_step)) is not None:
                 found.append(receipt)
         return tuple(found)
+
+    def statistics(self) -> TableStatistics:
+        """How many rows are partitioned, and how many are not yet."""
+        from mirrorlake.layout.partitioning.statistics import count_files, log_files
+
+        table = self.table
+        files = log_files(table.spark, table.storage, table.name)
+        return count_files(files, table.name, store.read_setting(table.storage, table.name))
+
+    def advise(self, columns: Sequence[str] = (), *, least_bytes: int | None = None) -> Advice:
+        """Whether the table should have a policy, and which; see `advice`.
+
+        Args:
+            columns: the columns in question; by default all of text or moments.
+            least_bytes: what a partition must hold at least; 1 GiB by default.
+        """
+        from mirrorlake.layout.partitioning.advice import LEAST_BYTES, MEDIUM, advise
+        from mirrorlake.layout.partitioning.survey import survey_table
+
+        survey = survey_table(self.table, columns, many=MEDIUM)
+        return advise(survey, least_bytes=least_bytes or LEAST_BYTES)
+
+    def drop_older_than(self, keep: str, *, dry_run: bool = True) -> Dropped:
+        """Drops files by their creation time; a dry run by default, see `retention`."""
+        from mirrorlake.layout.partitioning.retention import drop_old_files
+
+        return drop_old_files(self.table, keep, dry_run=dry_run)
