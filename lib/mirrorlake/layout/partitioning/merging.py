@@ -30,8 +30,7 @@ def small_files(files: DataFrame, setting: Setting) -> DataFrame:
     from pyspark.sql import functions as F
 
     done = files.where(tags.is_partitioned(setting.fingerprint) & (F.col("size") < LARGE))
-    if setting.hot is not None:
-        done = done.where(tags.created("max") >= F.lit(now_micros() - setting.hot))
+    done = done.where(tags.is_hot(setting, now_micros()))
     named = (tags.BUCKET, tags.BIN, tags.OUTLIER, tags.VALUE)
     columns = dict(zip(_PARTITION, map(tags.tag, named), strict=False))
     columns["parts"] = F.to_json("partitionValues")

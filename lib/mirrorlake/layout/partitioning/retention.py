@@ -58,7 +58,7 @@ def drop_old_files(table: Table, keep: str, *, dry_run: bool = True) -> Dropped:
 
     oldest = now_micros() - parse_timespan(keep)
     with transaction(table.spark, table.path, note=_NOTE) as txn:
-        old = txn.files().where(tags.created("max") < F.lit(oldest))
+        old = txn.files().where(tags.created() < F.lit(oldest))
         found = old.select("path", "size", tags.row_count().alias("rows")).collect()
         version = None
         if found and not dry_run:

@@ -45,19 +45,18 @@ def tagged(
         if group.value:
             value = groups.values[group.value - 1]
             found |= {tags.OUTLIER: tags.DOMINANT, tags.VALUE: json.dumps(value)}
-    times = [created_of(one) for one in _same_partition(sources, found)]
+    times = [_arrival(one) for one in _same_partition(sources, found)]
     least, most = min(one for one, _ in times), max(one for _, one in times)
-    # A file is as old as what it was made of: what goes by age must not take it for new.
-    modified = most // 1000
+    found[tags.ARRIVED] = f"{least}/{most}"
     if policy.range is not None and policy.range.override_creation_time:
-        least, most = proof.least, proof.most
-    found[tags.CREATED] = f"{least}/{most}"
-    return add | {"tags": found, "modificationTime": modified}
+        found[tags.CREATED] = f"{proof.least}/{proof.most}"
+    # A file is as old as what it was made of: what goes by age must not take it for new.
+    return add | {"tags": found, "modificationTime": most // 1000}
 
 
-def created_of(add: Add) -> tuple[int, int]:
-    """The least and the greatest creation time of a file, microseconds since 1970."""
-    text = (add.get("tags") or {}).get(tags.CREATED)
+def _arrival(add: Add) -> tuple[int, int]:
+    """When the first and the last row of a file were first written, microseconds since 1970."""
+    text = (add.get("tags") or {}).get(tags.ARRIVED)
     if text is None:
         written = add["modificationTime"] * 1000
         return written, written

@@ -20,7 +20,8 @@ BIN = "mirrorlake.partition.bin"
 OUTLIER = "mirrorlake.partition.outlier"
 VALUE = "mirrorlake.partition.value"
 SORTED = "mirrorlake.partition.sorted"
-CREATED = "mirrorlake.partition.created"
+ARRIVED = "mirrorlake.partition.arrived"
+CREATED = "mirrorlake.partition.created"  # only where the policy overrides it
 PROVIDER = "mirrorlake"
 FAR, DOMINANT = "far", "value"
 
@@ -40,13 +41,24 @@ def is_partitioned(fingerprint: str) -> Column:
     return F.coalesce(tag(POLICY) == fingerprint, F.lit(False))
 
 
-def created(end: str) -> Column:
-    """The least (`min`) or greatest (`max`) creation time of a file, microseconds since 1970."""
+def arrived() -> Column:
+    """When the last row of a file was first written, microseconds since 1970."""
     from pyspark.sql import functions as F
 
-    part = F.split_part(tag(CREATED), F.lit("/"), F.lit(1 if end == "min" else 2))
-    written = F.col("modificationTime") * 1000
-    return F.coalesce(part.try_cast("bigint"), written)
+    return F.coalesce(_greatest(ARRIVED), F.col("modificationTime") * 1000)
+
+
+def created() -> Column:
+    """The greatest creation time of a file: its rows' own moments where the policy says so."""
+    from pyspark.sql import functions as F
+
+    return F.coalesce(_greatest(CREATED), arrived())
+
+
+def _greatest(name: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.split_part(tag(name), F.lit("/"), F.lit(2)).try_cast("bigint")
 
 
 def row_count() -> Column:
@@ -68,12 +80,17 @@ def is_pending(setting: Setting, now: int) -> Column:
     from pyspark.sql import functions as F
 
     assert setting.policy is not None
-    oldest = setting.policy.effective or 0
-    if setting.hot is not None:
-        oldest = max(oldest, now - setting.hot)
-    return ~is_partitioned(setting.fingerprint) & (created("max") >= F.lit(oldest))
+    wanted = ~is_partitioned(setting.fingerprint) & is_hot(setting, now)
+    return wanted & (arrived() >= F.lit(setting.policy.effective or 0))
+
+
+def is_hot(setting: Setting, now: int) -> Column:
+    """Whether a file is not yet cold."""
+    from pyspark.sql import functions as F
+
+    return F.lit(True) if setting.hot is None else created() >= F.lit(now - setting.hot)
 
 
 def pending_files(files: DataFrame, setting: Setting, now: int) -> DataFrame:
-    """The files to partition, those that were created first before the others."""
-    return files.where(is_pending(setting, now)).orderBy(created("max"), "path")
+    """The files to partition, those that came first before the others."""
+    return files.where(is_pending(setting, now)).orderBy(arrived(), "path")
