@@ -63,6 +63,9 @@ def partition(
     guard: Annotated[
         bool, typer.Option("--guard", help="set: CLUSTER BY the keys, against OPTIMIZE by others.")
     ] = False,
+    bucket_column: Annotated[
+        str | None, typer.Option(help="set: store the bucket in this column, for other engines.")
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch/--once", help="run: go on until SIGTERM or Ctrl-C.")
     ] = False,
@@ -80,7 +83,8 @@ def partition(
         if found.is_behind:
             raise typer.Exit(1)
     else:
-        _one(lake, table, verb, _read(policy, verb), hot, guard, as_json)
+        options = {"hot": hot, "guard": guard, "bucket_column": bucket_column}
+        _one(lake, table, verb, _read(policy, verb), options, as_json)
 
 
 def _one(
@@ -88,8 +92,7 @@ def _one(
     table: str,
     verb: PartitionVerb,
     document: str,
-    hot: str | None,
-    guard: bool,
+    options: dict[str, Any],
     as_json: bool,
 ) -> None:
     """The verbs on one table."""
@@ -110,9 +113,9 @@ def _one(
             _print(show_statistics([partitioning.statistics()]), as_json)
         return
     if verb is PartitionVerb.SET:
-        partitioning.set(document, hot=hot, guard=guard)
+        partitioning.set(document, **options)
     elif verb is PartitionVerb.ALTER_MERGE:
-        partitioning.alter(document, hot=hot)
+        partitioning.alter(document, hot=options["hot"])
     elif verb is PartitionVerb.DELETE:
         partitioning.delete()
     _print(partitioning.show(), as_json)

@@ -228,16 +228,20 @@ def uncommitted(adds: Sequence[Add]) -> list[Add]:
     return [{"baseRowId": 0, "defaultRowCommitVersion": 0} | add for add in adds]
 
 
-def row_hash(rows: DataFrame, *, row_ids: bool) -> tuple[Column, Column]:
+def row_hash(
+    rows: DataFrame, *, row_ids: bool, without: str | None = None
+) -> tuple[Column, Column]:
     """Both halves of a row's hash, `low` and `high`: sums of them tell a bag of rows.
 
     Args:
         rows: as a transaction reads them.
         row_ids: whether ids and commit versions count too.
+        without: a column that does not count.
     """
     from pyspark.sql import functions as F
 
-    parts = [_hashable(F.col(quote(f.name)), f.dataType) for f in rows.schema.fields]
+    fields = [field for field in rows.schema.fields if field.name != without]
+    parts = [_hashable(F.col(quote(f.name)), f.dataType) for f in fields]
     ids = [F.col("_metadata.row_id"), F.col("_metadata.row_commit_version")] if row_ids else []
     hashed = F.xxhash64(F.lit(len(parts)), *parts, *ids)
     low, high = hashed.bitwiseAND(_HASH_PART), F.shiftrightunsigned(hashed, 32)

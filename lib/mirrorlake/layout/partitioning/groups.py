@@ -120,18 +120,21 @@ class KeyColumns:
         return found
 
 
-def look_at(rows: DataFrame, keys: KeyColumns, *, row_ids: bool) -> Groups:
+def look_at(
+    rows: DataFrame, keys: KeyColumns, *, row_ids: bool, derived: str | None = None
+) -> Groups:
     """Which groups some rows make, and the sums that prove them later.
 
     Args:
         rows: as a transaction reads them, without hidden columns.
         keys: the policy's.
         row_ids: whether rows have ids that the proof has to cover.
+        derived: the column that operations fill, which the proof leaves out.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    hashed = row_hash(rows, row_ids=row_ids)
+    hashed = row_hash(rows, row_ids=row_ids, without=derived)
     keyed = rows.select(keys.bucket().alias("bucket"), keys.bin().alias("bin"), *hashed)
     grouped = keyed.groupBy("bucket", "bin").agg(
         F.count("*").alias("rows"), F.sum("low").alias("low"), F.sum("high").alias("high")

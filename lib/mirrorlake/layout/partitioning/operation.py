@@ -172,12 +172,14 @@ class _Job:
     def write(self, txn: DeltaTransaction, chosen: Sequence[Add]) -> Written:
         """Writes homogeneous files, proves them, and puts the receipt down."""
         self._on_step(self._name, Step.CHOSEN)
-        before = look_at(txn.rows(chosen), self._keys, row_ids=txn.tracks_rows)
+        derived = self._setting.bucket_column
+        rows_before = txn.rows(chosen)
+        before = look_at(rows_before, self._keys, row_ids=txn.tracks_rows, derived=derived)
         groups = before if self._kind == PARTITION else groups_of_tags(chosen, before)
         self._on_step(self._name, Step.COUNTED)
         written = txn.write(self._arrange(txn.rows(chosen, keep_ids=True), groups), checked=True)
         self._on_step(self._name, Step.WRITTEN)
-        proofs = prove_files(txn, written, self._keys, groups)
+        proofs = prove_files(txn, written, self._keys, groups, derived=derived)
         rows, checksum = total(proofs.values())
         compare_sides((before.rows, before.checksum), (rows, checksum))
         adds = [
@@ -219,6 +221,8 @@ class _Job:
         """One task a group, and its rows in the order of the keys."""
         from pyspark.sql import functions as F
 
+        if self._setting.bucket_column is not None:
+            rows = rows.withColumn(self._setting.bucket_column, self._keys.bucket())
         placed = numbered(rows, self._keys, groups, _TASK).repartitionById(groups.count, _TASK)
         order = [F.col(quote(column)) for column in self._policy.columns]
         return placed.sortWithinPartitions(*order).drop(_TASK)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mirrorlake.errors import UsageError
@@ -49,6 +49,10 @@ class HashKey:
     max_partition_count: int = RECOMMENDED_PARTITIONS
     seed: int = 1
     mode: str = UNIFORM
+
+    def buckets_like(self, other: HashKey | None) -> bool:
+        """Whether another key puts every row into the same bucket."""
+        return other is not None and self == replace(other, mode=self.mode)
 
     def document(self) -> dict[str, Any]:
         """The key as the original's JSON."""

@@ -39,9 +39,21 @@ class FileProof:
 
 
 def prove_files(
-    txn: DeltaTransaction, adds: Sequence[Add], keys: KeyColumns, groups: Groups
+    txn: DeltaTransaction,
+    adds: Sequence[Add],
+    keys: KeyColumns,
+    groups: Groups,
+    *,
+    derived: str | None = None,
 ) -> dict[str, FileProof]:
     """Reads new files back, in one job.
+
+    Args:
+        txn: the transaction that wrote them.
+        adds: the files.
+        keys: the policy's.
+        groups: of the operation.
+        derived: the column that operations fill, which the proof leaves out.
 
     Returns:
         By the file's name, what it holds.
@@ -54,7 +66,7 @@ def prove_files(
     if not adds:
         return {}
     rows = txn.rows(uncommitted(adds))
-    low, high = row_hash(rows, row_ids=txn.tracks_rows)
+    low, high = row_hash(rows, row_ids=txn.tracks_rows, without=derived)
     columns = [F.col(quote(column)) for column in keys.policy.columns]
     file, left, right = (f"{_TASK}_{part}" for part in ("file", "low", "high"))
     narrow = rows.select(

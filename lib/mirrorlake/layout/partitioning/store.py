@@ -42,6 +42,7 @@ class Setting:
         at: since when it is so, microseconds since 1970.
         reason: who or what wanted it so.
         fingerprint: what the files' tags name.
+        bucket_column: the column in which operations store the bucket; None for none.
     """
 
     policy: Policy | None
@@ -49,6 +50,7 @@ class Setting:
     at: int
     reason: str
     fingerprint: str = ""
+    bucket_column: str | None = None
 
 
 def now_micros() -> int:
@@ -62,6 +64,7 @@ def set_policy(
     document: Any,
     *,
     hot: str | None = None,
+    bucket_column: str | None = None,
     reason: str = "set",
     now: int | None = None,
 ) -> Setting:
@@ -73,6 +76,7 @@ def set_policy(
         document: the original's JSON, as a mapping or as text. Without `EffectiveDateTime` only
             files created from now on are partitioned.
         hot: a timespan; older files are left as they are. By default all files are hot.
+        bucket_column: the column in which operations store the bucket.
         reason: kept in the history.
         now: the moment that counts as now, microseconds since 1970.
 
@@ -80,8 +84,8 @@ def set_policy(
         UsageError: the document is no policy, or the table's columns don't fit.
         TableNotFoundError: there is no such table.
     """
-    policy = parse_policy(_document(document))
-    return _write(storage, name, policy, _hot(hot), reason, now)
+    policy = parse_policy(read_document(document))
+    return _write(storage, name, policy, _hot(hot), bucket_column, reason, now)
 
 
 def alter_policy(
@@ -109,8 +113,12 @@ def alter_policy(
     setting = read_setting(storage, name)
     if setting is None or setting.policy is None:
         raise UsageError(f"{name} has no partitioning policy.", hint="set one first.")
-    policy = merge_policy(setting.policy, _document(changes))
-    return _write(storage, name, policy, setting.hot if hot is None else _hot(hot), reason, now)
+    policy = merge_policy(setting.policy, read_document(changes))
+    kept = setting.hot if hot is None else _hot(hot)
+    # With other buckets the column would be wrong, and is no longer filled.
+    same = policy.hash is not None and policy.hash.buckets_like(setting.policy.hash)
+    column = setting.bucket_column if same else None
+    return _write(storage, name, policy, kept, column, reason, now)
 
 
 def delete_policy(storage: Storage, name: TableName) -> None:
@@ -177,6 +185,7 @@ def _write(
     name: TableName,
     policy: Policy,
     hot: int | None,
+    bucket_column: str | None,
     reason: str,
     now: int | None,
 ) -> Setting:
@@ -184,7 +193,7 @@ def _write(
     at = now_micros() if now is None else now
     if policy.effective is None:
         policy = replace(policy, effective=at)
-    setting = _fitted(Setting(policy, hot, at, reason), snapshot)
+    setting = _fitted(Setting(policy, hot, at, reason, "", bucket_column), snapshot)
     _append(storage, name, snapshot, setting)
     return setting
 
@@ -196,6 +205,7 @@ def _append(storage: Storage, name: TableName, snapshot: Snapshot, setting: Sett
         "reason": setting.reason,
         "policy": None if setting.policy is None else setting.policy.document(),
         "hot": _span(setting.hot),
+        "bucket_column": setting.bucket_column,
     }
     append_policy(storage, name, document)
 
@@ -204,7 +214,8 @@ def _setting(document: dict[str, Any]) -> Setting:
     kept = document["policy"]
     policy = None if kept is None else parse_policy(kept)
     at = parse_moment(document["at"])
-    return Setting(policy, _hot(document["hot"]), at, document["reason"])
+    column = document.get("bucket_column")
+    return Setting(policy, _hot(document["hot"]), at, document["reason"], "", column)
 
 
 def _snapshot(storage: Storage, name: TableName) -> Snapshot:
@@ -214,7 +225,8 @@ def _snapshot(storage: Storage, name: TableName) -> Snapshot:
     return snapshot
 
 
-def _document(given: Any) -> Any:
+def read_document(given: Any) -> Any:
+    """A policy's JSON document, parsed where it is text."""
     if not isinstance(given, str):
         return given
     try:

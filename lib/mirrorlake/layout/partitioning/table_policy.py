@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning import store
 from mirrorlake.layout.partitioning.policy import Policy
 from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt, read_receipts
@@ -13,6 +14,7 @@ from mirrorlake.layout.partitioning.steps import StepListener, ignore
 if TYPE_CHECKING:
     from mirrorlake.layout.partitioning.advice import Advice
     from mirrorlake.layout.partitioning.retention import Dropped
+    from mirrorlake.layout.partitioning.spread import Spread
     from mirrorlake.layout.partitioning.statistics import TableStatistics
     from mirrorlake.table import Table
     from mirrorlake.tabular import Shown
@@ -39,7 +41,14 @@ class TablePolicy:
         setting = store.read_setting(self.table.storage, self.table.name)
         return None if setting is None else setting.policy
 
-    def set(self, document: Any, *, hot: str | None = None, guard: bool = False) -> Policy:
+    def set(
+        self,
+        document: Any,
+        *,
+        hot: str | None = None,
+        guard: bool = False,
+        bucket_column: str | None = None,
+    ) -> Policy:
         """Gives the table a policy; see `store.set_policy`.
 
         Args:
@@ -47,12 +56,26 @@ class TablePolicy:
             hot: a timespan; older files are left as they are.
             guard: make the table `CLUSTER BY` the keys, so that a plain OPTIMIZE by others leaves
                 partitioned files alone. It raises the table's writer protocol.
+            bucket_column: a column to be added, in which operations store the bucket for engines
+                that know no tags; see `bucket_column`.
         """
-        setting = store.set_policy(self.table.storage, self.table.name, document, hot=hot)
-        assert setting.policy is not None
-        if guard:
-            from mirrorlake.layout.partitioning.guard import guard_table
+        from mirrorlake.layout.partitioning.bucket_column import (
+            add_bucket_column,
+            check_bucket_column,
+        )
+        from mirrorlake.layout.partitioning.guard import guard_table
+        from mirrorlake.layout.partitioning.policy import parse_policy
 
+        if bucket_column is not None:
+            policy = parse_policy(store.read_document(document))
+            key = check_bucket_column(self.table, policy, bucket_column)
+        setting = store.set_policy(
+            self.table.storage, self.table.name, document, hot=hot, bucket_column=bucket_column
+        )
+        assert setting.policy is not None
+        if bucket_column is not None:
+            add_bucket_column(self.table, key, bucket_column)
+        if guard:
             guard_table(self.table, setting.policy)
         return setting.policy
 
@@ -120,6 +143,17 @@ class TablePolicy:
 
         survey = survey_table(self.table, columns, many=MEDIUM)
         return advise(survey, least_bytes=least_bytes or LEAST_BYTES)
+
+    def spread(self) -> Spread:
+        """How the files and the buckets of the policy meet; see `spread`."""
+        from mirrorlake.layout.partitioning.spread import spread_of
+
+        policy = self.policy
+        if policy is None:
+            raise UsageError(
+                f"{self.table.name} has no partitioning policy.", hint="set one first."
+            )
+        return spread_of(self.table, policy)
 
     def drop_older_than(self, keep: str, *, dry_run: bool = True) -> Dropped:
         """Drops files by their creation time; a dry run by default, see `retention`."""
