@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import functions as F
 from test_partitioning import PAST, SCHEMA, START, everything, hand_made, hashed, ranged, some_rows
 from typer.testing import CliRunner
 
@@ -186,6 +189,32 @@ def test_reads_touch_only_their_partitions(lake: Lake) -> None:
         on_each_node([table], lambda rows: rows, nodes=2)
 
 
+def test_a_stored_bucket_prunes_for_every_engine(lake: Lake) -> None:
+    folder = hand_made(lake, [some_rows(0, 200)])
+    before, table = everything(lake), lake.table("t")
+    policy = table.partitioning.set({"PartitionKeys": [hashed(8)], **PAST}, bucket_column="bucket")
+    assert table.partitioning.operate()
+    assert everything(lake) == before
+    rows = table.read().select("k", "bucket").distinct().collect()
+    assert all(row.bucket == bucket(row.k, policy) for row in rows)
+    tail = lake.spark.createDataFrame(some_rows(200, 10)).withColumn(
+        "bucket", F.lit(None).cast("int")
+    )
+    tail.coalesce(1).write.format("delta").mode("append").save(str(folder))
+    number = bucket("k1é", policy)
+    wanted = (pc.field("bucket") == number) | pc.field("bucket").is_null()
+    data = DeltaTable(str(folder)).to_pyarrow_dataset()  # delta-rs knows no tags
+    assert (len(list(data.get_fragments())), len(list(data.get_fragments(wanted)))) == (9, 2)
+    # A changed key with the old bucket is refused; a plain change of policy ends the column.
+    with pytest.raises(Exception, match=r"(?i)check constraint"):
+        lake.spark.sql(f"UPDATE {table.sql_name} SET k = 'other' WHERE k = 'k1é'")
+    lake.spark.sql(f"UPDATE {table.sql_name} SET k = 'other', bucket = NULL WHERE k = 'k1é'")
+    assert table.partitioning.operate()
+    assert table.read("bucket IS NULL").count() == 0
+    with pytest.raises(UsageError, match="choose another name"):
+        table.partitioning.set({"PartitionKeys": [hashed(9)], **PAST}, bucket_column="bucket")
+
+
 def plan_of(frame: Any) -> str:
     lines: list[str] = []
     old, sys.stdout = (
@@ -233,15 +262,29 @@ def test_advice_and_outliers(lake: Lake) -> None:
 def test_leftovers_go(lake: Lake) -> None:
     """What a killed operation wrote goes with the next one; what it replaced, after retention."""
     folder = hand_made(lake, [some_rows(0, 60), some_rows(60, 60)])
-    before, table = everything(lake), lake.table("t")
+    table = lake.table("t")
     table.partitioning.set({"PartitionKeys": [hashed(2)], **PAST})
     with pytest.raises(Killed):
         table.partitioning.operate(on_step=killer(Step.RECORDED))
     (dead,) = table.partitioning.receipts()
     assert dead.version is None
     assert all((folder / path).exists() for path in dead.files_out)
-    (receipt,) = table.partitioning.run()
+    disturb = iter([f"DELETE FROM {table.sql_name} WHERE id = 5"])
+
+    def meddle(_table: TableName, step: Step) -> None:
+        if step is Step.RECORDED and (statement := next(disturb, None)):
+            lake.spark.sql(statement)
+
+    # A delete is quicker once, so the operation starts again from what is left.
+    receipt = table.partitioning.operate(on_step=meddle)
+    assert receipt is not None
+    assert receipt.rows == 119
+    before = everything(lake)
+    assert sum(before.values()) == 119
     assert not any((folder / path).exists() for path in dead.files_out)
+    there = {path.name for path in folder.glob("*.parquet")}
+    assert set(receipt.files_out) <= there
+    assert len(there - {"f0.parquet", "f1.parquet"} - set(receipt.files_out)) == 1  # the delete's
     assert [r.version for r in table.partitioning.receipts()] == [-1, receipt.version]
     # A commit that nobody noted down is found again by its note.
     write_receipt(lake.storage, table.name, replace(receipt, version=None))

@@ -241,11 +241,16 @@ def row_hash(
     from pyspark.sql import functions as F
 
     fields = [field for field in rows.schema.fields if field.name != without]
-    parts = [_hashable(F.col(quote(f.name)), f.dataType) for f in fields]
+    parts = [part for f in fields for part in _parts(F.col(quote(f.name)), f.dataType)]
     ids = [F.col("_metadata.row_id"), F.col("_metadata.row_commit_version")] if row_ids else []
     hashed = F.xxhash64(F.lit(len(parts)), *parts, *ids)
     low, high = hashed.bitwiseAND(_HASH_PART), F.shiftrightunsigned(hashed, 32)
     return low.alias("low"), high.alias("high")
+
+
+def _parts(column: Column, kind: DataType) -> list[Column]:
+    """A column and whether it is NULL: side by side, for a struct would cost an object a value."""
+    return [_hashable(column, kind)] if _is_odd(kind) else [column.isNull(), column]
 
 
 def _hashable(column: Column, kind: DataType) -> Column:

@@ -13,7 +13,7 @@ from mirrorlake.storage import Storage
 LEAST, MOST = 1, 32
 SUCCESS_RATE = 0.9
 FORMAT = 1
-_PATH = f"{STATE}/partitioning/capacity.json"
+_PATH = f"{STATE}/partitioning_capacity.json"
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from mirrorlake.layout.partitioning.receipts import (
     MERGE,
     PARTITION,
     Receipt,
+    delete_files,
     new_id,
     note_of,
     settle,
@@ -172,6 +173,9 @@ class _Job:
     def write(self, txn: DeltaTransaction, chosen: Sequence[Add]) -> Written:
         """Writes homogeneous files, proves them, and puts the receipt down."""
         self._on_step(self._name, Step.CHOSEN)
+        if self.receipt is not None:
+            # Another writer was quicker: what the attempt before this one wrote is nobody's.
+            delete_files(self._storage, self._name, self.receipt)
         derived = self._setting.bucket_column
         rows_before = txn.rows(chosen)
         before = look_at(rows_before, self._keys, row_ids=txn.tracks_rows, derived=derived)

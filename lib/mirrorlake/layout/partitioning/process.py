@@ -43,6 +43,7 @@ from mirrorlake.layout.partitioning.timespan import format_moment
 from mirrorlake.names import TableName
 from mirrorlake.policy_log import has_policy
 from mirrorlake.spark.gateway import transaction
+from mirrorlake.spark.messages import spark_message
 from mirrorlake.storage import Storage
 from mirrorlake.tabular import Shown, html_table
 
@@ -250,11 +251,11 @@ class Process:
         return done
 
     def _operate(self, name: TableName) -> Receipt | str | None:
-        spark = self._spark()
-        setting = read_setting(self._storage, name)
-        # What is committed from here on is looked at again.
-        state = (find_newest(self._storage, name.table_path), 0 if setting is None else setting.at)
         try:
+            spark, setting = self._spark(), read_setting(self._storage, name)
+            # What is committed from here on is looked at again.
+            newest = find_newest(self._storage, name.table_path)
+            state = (newest, 0 if setting is None else setting.at)
             kinds = (PARTITION, MERGE) if self._last[name].pending_rows else (MERGE,)
             for kind in kinds:
                 receipt = run_operation(
@@ -269,6 +270,8 @@ class Process:
             self._idle[name] = state  # another process has it in its hands
         except MirrorlakeError as error:
             return str(error)
+        except Exception as error:  # Spark's own: the other tables go on
+            return spark_message(error)
         return None
 
     def _put_off(self, needs: list[TableName]) -> set[str]:

@@ -126,6 +126,12 @@ def settle(storage: Storage, table: TableName, *, locked: bool) -> tuple[Receipt
     return tuple(receipt for receipt in settled if receipt is not None)
 
 
+def delete_files(storage: Storage, table: TableName, receipt: Receipt) -> None:
+    """Deletes what an operation wrote that was never committed."""
+    for path in receipt.files_out:
+        storage.delete(f"{table.table_path}/{unquote(path)}")
+
+
 def _settle(storage: Storage, table: TableName, receipt: Receipt, is_over: bool) -> Receipt | None:
     known = versions(storage, table.table_path)
     after = [version for version in known if version > receipt.read_version]
@@ -137,8 +143,7 @@ def _settle(storage: Storage, table: TableName, receipt: Receipt, is_over: bool)
         )
         if not is_over or not whole:
             return None
-        for path in receipt.files_out:
-            storage.delete(f"{table.table_path}/{unquote(path)}")
+        delete_files(storage, table, receipt)
     done = replace(receipt, version=ABANDONED if found is None else found)
     write_receipt(storage, table, done)
     return done
