@@ -11,7 +11,13 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-_TYPES = {"int64": "long", "string": "string", "double": "double", "int32": "integer"}
+_TYPES = {
+    "int64": "long",
+    "string": "string",
+    "double": "double",
+    "int32": "integer",
+    "timestamp[us, tz=UTC]": "timestamp",
+}
 
 
 @dataclass
@@ -45,6 +51,7 @@ class HandMade:
         *,
         footer: dict[str, str] | None = None,
         tags: dict[str, str] | None = None,
+        created: int = 1_700_000_000_000,
         **settings: Any,
     ) -> str:
         """Writes a file; `commit` makes it the table's."""
@@ -55,7 +62,7 @@ class HandMade:
             "path": quote(name),
             "partitionValues": {},
             "size": path.stat().st_size,
-            "modificationTime": 1_700_000_000_000,
+            "modificationTime": created,
             "dataChange": True,
             "stats": json.dumps({"numRecords": rows.num_rows}),
             **({"tags": tags} if tags else {}),

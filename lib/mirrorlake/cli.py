@@ -15,6 +15,7 @@ from mirrorlake.commands import (
     lint,
     maintenance,
     operate,
+    partition,
     project,
     query,
     rows,
@@ -36,6 +37,7 @@ COMMANDS = (
     maintenance,
     feed,
     layout,
+    partition,
     rows,
     views,
 )

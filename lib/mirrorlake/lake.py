@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from mirrorlake.feed.cursor import Batch
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, Policy
+    from mirrorlake.layout.partitioning.process import PartitionReport, Process, ProcessOptions
+    from mirrorlake.layout.partitioning.statistics import Diagnostics
+    from mirrorlake.layout.partitioning.steps import StepListener as PartitionListener
     from mirrorlake.layout.write import WriteReport
     from mirrorlake.lint.findings import LintReport
     from mirrorlake.lint.table import FileListener
@@ -352,6 +355,33 @@ class Lake:
         from mirrorlake.history.maintenance import maintain
 
         return maintain(lambda: self.spark, self.storage, self.tables(), policy, on_table=on_table)
+
+    def partitioner(
+        self,
+        table: str | TableName | None = None,
+        *,
+        options: ProcessOptions | None = None,
+        on_step: PartitionListener | None = None,
+    ) -> Process:
+        """The background process of partitioning; see `layout.partitioning.process`."""
+        from mirrorlake.layout.partitioning.process import Process
+        from mirrorlake.layout.partitioning.steps import ignore as quiet
+
+        chosen = None if table is None else [as_table(table)]
+        tables = self.tables if chosen is None else lambda: chosen
+        return Process(self.storage, lambda: self.spark, tables, options, on_step or quiet)
+
+    def partition(
+        self, table: str | TableName | None = None, *, options: ProcessOptions | None = None
+    ) -> PartitionReport:
+        """Partitions what is new in all tables with a policy, or in one of them."""
+        return self.partitioner(table, options=options).run()
+
+    def partition_diagnostics(self) -> Diagnostics:
+        """The state of the partitioning of all tables, in the original's words."""
+        from mirrorlake.layout.partitioning.process import diagnose_lake
+
+        return diagnose_lake(self.spark, self.storage, self.tables())
 
     def sql(self, query: str, *, frame: str | None = None) -> DataFrame:
         """Runs a query over the lake's tables.

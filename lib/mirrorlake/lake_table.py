@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from mirrorlake.history.vacuum import Vacuum
     from mirrorlake.history.versions import Reach
     from mirrorlake.layout.analysis import Analysis
+    from mirrorlake.layout.partitioning.scan import Scan
+    from mirrorlake.layout.partitioning.table_policy import TablePolicy
     from mirrorlake.layout.vorder import VOrderReport
     from mirrorlake.rows.biography import Biography
     from mirrorlake.rows.tracking import Enabling, Tracking
@@ -255,6 +257,23 @@ class LakeTable(Table):
             again=again,
             where=where,
         )
+
+    @property
+    def partitioning(self) -> TablePolicy:
+        """The table's partitioning policy and its verbs; see `layout.partitioning`."""
+        from mirrorlake.layout.partitioning.table_policy import TablePolicy
+
+        return TablePolicy(self)
+
+    def read(self, where: str | None = None) -> DataFrame:
+        """The table's rows, or those of a predicate, read from no more files than it needs."""
+        return super().read() if where is None else self.scan(where).rows
+
+    def scan(self, where: str | None = None) -> Scan:
+        """The same, with the files that are read; see `layout.partitioning.scan`."""
+        from mirrorlake.layout.partitioning.scan import scan_table
+
+        return scan_table(self, where)
 
     @property
     def row_tracking(self) -> Tracking:

@@ -76,6 +76,11 @@ class TableName:
         """Where the engine keeps this table's plans, relative to the lake's root."""
         return f"{STATE}/plans/{self.place}"
 
+    @property
+    def partitioning_path(self) -> str:
+        """Where this table's partitioning policies and receipts lie, relative to the root."""
+        return f"{STATE}/partitioning/{self.place}"
+
     @classmethod
     def parse(cls, text: str) -> TableName:
         """Reads `table`, `schema.table`, or either with parts in backticks."""

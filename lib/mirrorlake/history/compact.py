@@ -17,6 +17,7 @@ from mirrorlake.delta_log import Snapshot, read_snapshot
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
 from mirrorlake.history.files import files_of
 from mirrorlake.names import TableName
+from mirrorlake.policy_log import has_policy
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, quote
@@ -101,10 +102,16 @@ def optimize_table(
         dry_run: only say what it would do; clustering has no forecast of its own.
 
     Raises:
-        UsageError: the predicate uses other columns, or can't be read.
+        UsageError: the predicate uses other columns, or can't be read; or the files are partitioned
+            by a policy, and would be mixed.
         QueryError: Delta refused it.
     """
     snapshot = _snapshot(storage, table)
+    if has_policy(storage, table):
+        raise UsageError(
+            f"{table} has a partitioning policy, and OPTIMIZE would mix its partitions.",
+            hint="`partition run` merges small files of one partition.",
+        )
     if target_bytes <= 0:
         raise UsageError(f"Files can't be of {target_bytes} bytes.")
     parts = list(snapshot.metadata.get("partitionColumns") or [])

@@ -18,6 +18,7 @@ from mirrorlake.history.compact import MIB, Compaction, optimize_table, reorg_ta
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
 from mirrorlake.names import TableName
+from mirrorlake.policy_log import has_policy
 from mirrorlake.storage import Storage
 from mirrorlake.tabular import Shown, html_table
 
@@ -193,7 +194,7 @@ def _upkeep(spark: SparkSession, storage: Storage, table: TableName, policy: Pol
         found = reorg_table(spark, storage, table)
         if found.files:
             reorg = reorg_table(spark, storage, table, dry_run=False) if policy.apply else found
-    if policy.optimize:
+    if policy.optimize and not has_policy(storage, table):  # those files are merged elsewhere
         target = policy.target_mib * MIB
         found = optimize_table(spark, storage, table, target_bytes=target)
         if found.files >= policy.min_files:

@@ -20,6 +20,7 @@ from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.layout.footers import Storages
 from mirrorlake.layout.log_files import parallelism
 from mirrorlake.layout.measures import MICROSOFT_TAG, OPEN_TAG
+from mirrorlake.layout.partitioning.tags import SORTED
 from mirrorlake.layout.schema_paths import physical_names
 from mirrorlake.layout.vorder_file import Outcome, Task, order_file
 from mirrorlake.names import TableName
@@ -208,7 +209,12 @@ class _Job:
         metadata = txn.metadata()
         hidden = hidden_columns(metadata) if txn.tracks_rows else ("", "")
         prefix = sort_prefix(metadata, self._sort_by)
-        tasks = [Task(add, *hidden, prefix, write) for add in chosen]
+        # A partitioned file stays sorted by its key.
+        key = [(add.get("tags") or {}).get(SORTED) for add in chosen]
+        firsts = [prefix if name is None else (name, *prefix) for name in key]
+        tasks = [
+            Task(add, *hidden, first, write) for add, first in zip(chosen, firsts, strict=True)
+        ]
         return order_files(self._spark, self._storage, self._name, tasks)
 
 

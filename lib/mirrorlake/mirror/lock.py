@@ -1,4 +1,4 @@
-"""One mirror at a time on this machine's disk: polite, not needed. Plans and commits keep it right.
+"""One at a time on this machine's disk: polite, not needed. Plans and commits keep it right.
 
 Object stores have no such lock; two mirrors there only do some work twice.
 """
@@ -33,10 +33,27 @@ def only_mirror(storage: Storage, patience: float | None) -> Iterator[None]:
     Raises:
         BusyError: another mirror went on for too long; says which one.
     """
+    with only_one(storage, f"{STATE}/mirror.lock", patience, "mirror of this lake"):
+        yield
+
+
+@contextlib.contextmanager
+def only_one(storage: Storage, lock_path: str, patience: float | None, what: str) -> Iterator[None]:
+    """Keeps a lock on this machine's disk while something is done that others wait for.
+
+    Args:
+        storage: the lake's files.
+        lock_path: the lock's file.
+        patience: how many seconds to wait; None does without the lock.
+        what: who holds such a lock, in messages.
+
+    Raises:
+        BusyError: another one went on for too long; says which one.
+    """
     if storage.local is None or patience is None:
         yield
         return
-    path = storage.local / STATE / "mirror.lock"
+    path = storage.local / lock_path
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as lock:
         deadline, told = time.monotonic() + patience, False
@@ -48,11 +65,11 @@ def only_mirror(storage: Storage, patience: float | None) -> Iterator[None]:
                 holder = _holder(path.read_text())
                 if time.monotonic() >= deadline:
                     raise BusyError(
-                        f"Another mirror works on this lake: {holder}.",
+                        f"Another {what} is at work: {holder}.",
                         hint="wait for it, or stop it; nothing is lost either way.",
                     ) from None
                 if not told:
-                    say(f"waiting for another mirror of this lake: {holder} …")
+                    say(f"waiting for another {what}: {holder} …")
                     told = True
                 time.sleep(_PAUSE)
         lock.truncate(0)

@@ -50,6 +50,7 @@ from mirrorlake.mirror.schema import Target, plan_schema
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed, tail_of
 from mirrorlake.mirror.steps import Step, StepListener
 from mirrorlake.names import IDENTITY, METADATA
+from mirrorlake.policy_log import has_policy
 from mirrorlake.storage import Entry, Listing, Storage
 
 if TYPE_CHECKING:
@@ -368,7 +369,9 @@ class TableCycle:
     def _compact(self, work: Work) -> None:
         """Now and then, puts together the small files that many small commits leave."""
         every, version = self._options.compact_after, self._state.version or 0
-        if every and version - self._state.compacted >= every and compact(self._spark(), work.path):
+        due = every and version - self._state.compacted >= every
+        # Partitioned files are merged by their own process, and only with their like.
+        if due and not has_policy(self._storage, self._table) and compact(self._spark(), work.path):
             self._state = replace(self._state, compacted=version)
             self._done(Step.COMPACTED)
 

@@ -1,4 +1,4 @@
-"""Pictures of a table's layout: guardrails as a gauge, and the runs of equal values in a file."""
+"""Pictures of a table's layout: guardrails, runs of equal values in a file, files and buckets."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from matplotlib.ticker import PercentFormatter
 
 from mirrorlake.layout.guardrails import GuardrailReport
 from mirrorlake.layout.ordering import column_codes
+from mirrorlake.layout.partitioning.spread import Spread
 from mirrorlake.show.plots import COLOURS, Chart, styled
 
 _BANDS = 24
@@ -59,6 +60,29 @@ def plot_runs(
             axes.imshow(strips, aspect="auto", cmap="twilight", interpolation="nearest")
             axes.set_title(name)
             axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right")
+            axes.set_yticks([])
+            axes.grid(visible=False)
+    return chart
+
+
+def plot_spread(spreads: Mapping[str, Spread], *, title: str) -> Chart:
+    """Files against buckets: the darker a cell, the more of the file's rows are in that bucket.
+
+    Args:
+        spreads: by the name of what they are, such as before and after.
+        title: what the figure says.
+    """
+    with styled():
+        chart = Chart(figsize=(7.5, 3.6))
+        chart.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        places = chart.subplots(1, len(spreads), squeeze=False)[0]
+        for axes, (name, spread) in zip(places, spreads.items(), strict=True):
+            counts = np.array(spread.counts, dtype=float)
+            shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+            axes.imshow(shares, aspect="auto", cmap="Blues", vmin=0, vmax=1)
+            axes.set_title(f"{name}: {len(counts)} files")
+            axes.set_xlabel("bucket")
+            axes.set_ylabel("file")
             axes.set_yticks([])
             axes.grid(visible=False)
     return chart

@@ -42,7 +42,7 @@ def transaction(
     Raises:
         UsageError: the session has no JVM to talk to.
     """
-    if not hasattr(spark, "_jsparkSession"):
+    if not has_gateway(spark):
         raise UsageError(
             "Spark Connect has no way to Delta's own transactions, so files can't be rewritten.",
             hint="run this in a classic session: without SPARK_REMOTE.",
@@ -59,6 +59,11 @@ def transaction(
             sessions.setActiveSession(before.get())
         else:
             sessions.clearActiveSession()
+
+
+def has_gateway(spark: SparkSession) -> bool:
+    """Whether a session has a JVM to talk to; Spark Connect's have not."""
+    return hasattr(spark, "_jsparkSession")
 
 
 class DeltaTransaction:

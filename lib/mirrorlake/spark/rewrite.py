@@ -49,11 +49,13 @@ class Written:
         replaced: files that the new ones stand for.
         adds: the new files.
         kept: files that stay, with tags changed.
+        proof: rows and checksum, from a writer that has compared both sides itself.
     """
 
     replaced: Sequence[Add]
     adds: Sequence[Add]
     kept: Sequence[Add] = ()
+    proof: tuple[int, str] | None = None
 
 
 Write = Callable[[DeltaTransaction, Sequence[Add]], Written]
@@ -132,7 +134,7 @@ def rewrite_files(
             written = write(txn, txn.take(paths))
             if not written.adds and not written.kept:
                 return None
-            rows, checksum = check_rows(txn, written.replaced, written.adds)
+            rows, checksum = written.proof or check_rows(txn, written.replaced, written.adds)
             try:
                 version = txn.commit_layout([*written.adds, *written.kept], written.replaced)
             except ConflictError:
@@ -186,36 +188,69 @@ def check_rows(
 
     if not before and not after:
         return 0, ""
-    # A file that is not committed has no first row id yet; its rows carry theirs.
-    numbered = [{"baseRowId": 0, "defaultRowCommitVersion": 0} | add for add in after]
     sides = [
-        _hashed(txn.rows(adds), row_ids=txn.tracks_rows).select(
-            F.lit(side).alias("side"),
-            F.col("hash").bitwiseAND(_HASH_PART).alias("low"),
-            F.shiftrightunsigned("hash", 32).alias("high"),
+        rows.select(F.lit(side).alias("side"), *row_hash(rows, row_ids=txn.tracks_rows))
+        for side, rows in (
+            ("before", txn.rows(before) if before else None),
+            ("after", txn.rows(uncommitted(after)) if after else None),
         )
-        for side, adds in (("before", before), ("after", numbered))
-        if adds
+        if rows is not None
     ]
     both = sides[0] if len(sides) == 1 else sides[0].unionAll(sides[1])
     sums = both.groupBy("side").agg(F.count("*").alias("rows"), F.sum("low"), F.sum("high"))
-    found = {row[0]: (row[1], f"{row[2] or 0:x}-{row[3] or 0:x}") for row in sums.collect()}
+    found = {row[0]: (row[1], checksum(row[2], row[3])) for row in sums.collect()}
     old, new = (found.get(side, (0, "")) for side in ("before", "after"))
+    compare_sides(old, new)
+    return old
+
+
+def compare_sides(old: tuple[int, str], new: tuple[int, str]) -> None:
+    """Refuses new files whose row count or checksum is not the old ones'.
+
+    Raises:
+        RewriteError: they differ.
+    """
     if old != new:
         raise RewriteError(
             f"The new files have {new[0]:,} rows with checksum {new[1]}, the old ones {old[0]:,}"
             f" with {old[1]}.",
             hint="nothing was committed; please report the table's schema.",
         )
-    return old
 
 
-def _hashed(rows: DataFrame, *, row_ids: bool) -> DataFrame:
+def checksum(low: int | None, high: int | None) -> str:
+    """The sums of both halves of the rows' hashes as one text."""
+    return f"{low or 0:x}-{high or 0:x}"
+
+
+def uncommitted(adds: Sequence[Add]) -> list[Add]:
+    """Files that are not committed have no first row id yet; their rows carry theirs."""
+    return [{"baseRowId": 0, "defaultRowCommitVersion": 0} | add for add in adds]
+
+
+def row_hash(
+    rows: DataFrame, *, row_ids: bool, without: str | None = None
+) -> tuple[Column, Column]:
+    """Both halves of a row's hash, `low` and `high`: sums of them tell a bag of rows.
+
+    Args:
+        rows: as a transaction reads them.
+        row_ids: whether ids and commit versions count too.
+        without: a column that does not count.
+    """
     from pyspark.sql import functions as F
 
-    parts = [_hashable(F.col(quote(f.name)), f.dataType) for f in rows.schema.fields]
+    fields = [field for field in rows.schema.fields if field.name != without]
+    parts = [part for f in fields for part in _parts(F.col(quote(f.name)), f.dataType)]
     ids = [F.col("_metadata.row_id"), F.col("_metadata.row_commit_version")] if row_ids else []
-    return rows.select(F.xxhash64(F.lit(len(parts)), *parts, *ids).alias("hash"))
+    hashed = F.xxhash64(F.lit(len(parts)), *parts, *ids)
+    low, high = hashed.bitwiseAND(_HASH_PART), F.shiftrightunsigned(hashed, 32)
+    return low.alias("low"), high.alias("high")
+
+
+def _parts(column: Column, kind: DataType) -> list[Column]:
+    """A column and whether it is NULL: side by side, for a struct would cost an object a value."""
+    return [_hashable(column, kind)] if _is_odd(kind) else [column.isNull(), column]
 
 
 def _hashable(column: Column, kind: DataType) -> Column:

@@ -1,0 +1,283 @@
+"""A data partitioning policy: the original's JSON, its defaults and ranges, parsed and checked.
+
+Property names and their meaning are Kusto's. Whatever is wrong is said with the property and what
+is allowed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mirrorlake.errors import UsageError
+from mirrorlake.layout.partitioning.timespan import (
+    format_moment,
+    format_timespan,
+    parse_moment,
+    parse_timespan,
+)
+
+HASH, RANGE = "Hash", "UniformRange"
+FUNCTION = "XxHash64"
+BY_PARTITION, UNIFORM = "ByPartition", "Uniform"
+MOST_PARTITIONS = 2048
+RECOMMENDED_PARTITIONS = 128
+DAY = 86_400 * 10**6
+DEFAULT_ROWS = 5_000_000
+DEFAULT_SIZE = 5 * 2**30
+_KEY = ("ColumnName", "Kind", "Properties")
+_HASH = ("Function", "MaxPartitionCount", "Seed", "PartitionAssignmentMode")
+_RANGE = ("Reference", "RangeSize", "OverrideCreationTime")
+_BOUNDS = ("MinRowCountPerOperation", "MaxRowCountPerOperation", "MaxOriginalSizePerOperation")
+_POLICY = ("PartitionKeys", "EffectiveDateTime", *_BOUNDS)
+
+
+@dataclass(frozen=True)
+class HashKey:
+    """Rows by the hash of a text column.
+
+    Attributes:
+        column: its name.
+        max_partition_count: how many buckets; within each bin where there is a range key too.
+        seed: of the hash.
+        mode: `ByPartition` for joins and aggregations on the key, `Uniform` for filters.
+    """
+
+    column: str
+    max_partition_count: int = RECOMMENDED_PARTITIONS
+    seed: int = 1
+    mode: str = UNIFORM
+
+    def buckets_like(self, other: HashKey | None) -> bool:
+        """Whether another key puts every row into the same bucket."""
+        return other is not None and self == replace(other, mode=self.mode)
+
+    def document(self) -> dict[str, Any]:
+        """The key as the original's JSON."""
+        properties = {
+            "Function": FUNCTION,
+            "MaxPartitionCount": self.max_partition_count,
+            "Seed": self.seed,
+            "PartitionAssignmentMode": self.mode,
+        }
+        return {"ColumnName": self.column, "Kind": HASH, "Properties": properties}
+
+
+@dataclass(frozen=True)
+class RangeKey:
+    """Rows by spans of time of one size.
+
+    Attributes:
+        column: its name.
+        reference: a moment at which a span begins, microseconds since 1970.
+        range_size: a span's length, microseconds.
+        override_creation_time: whether files count as created when their rows' moments were.
+    """
+
+    column: str
+    reference: int = 0
+    range_size: int = DAY
+    override_creation_time: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """The key as the original's JSON."""
+        properties = {
+            "Reference": format_moment(self.reference),
+            "RangeSize": format_timespan(self.range_size),
+            "OverrideCreationTime": self.override_creation_time,
+        }
+        return {"ColumnName": self.column, "Kind": RANGE, "Properties": properties}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a table's files are to be partitioned.
+
+    Attributes:
+        hash, range: the keys; at least one of them.
+        effective: files created from this moment on are partitioned, microseconds since 1970; None
+            until the policy is set.
+        min_rows, max_rows, max_size: rows and bytes of one operation; 0 for the defaults.
+    """
+
+    hash: HashKey | None = None
+    range: RangeKey | None = None
+    effective: int | None = None
+    min_rows: int = 0
+    max_rows: int = 0
+    max_size: int = 0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the keys, the hash key's first: files are sorted by them."""
+        return tuple(key.column for key in (self.hash, self.range) if key is not None)
+
+    @property
+    def row_limit(self) -> int:
+        """The most rows of one operation."""
+        return self.max_rows or DEFAULT_ROWS
+
+    @property
+    def size_limit(self) -> int:
+        """The most bytes of one operation."""
+        return self.max_size or DEFAULT_SIZE
+
+    def document(self) -> dict[str, Any]:
+        """The policy as the original's JSON."""
+        keys = [key.document() for key in (self.hash, self.range) if key is not None]
+        found: dict[str, Any] = {"PartitionKeys": keys}
+        if self.effective is not None:
+            found["EffectiveDateTime"] = format_moment(self.effective)
+        bounds = (self.min_rows, self.max_rows, self.max_size)
+        return found | dict(zip(_BOUNDS, bounds, strict=True))
+
+    def fingerprint(self, physical: dict[str, str]) -> str:
+        """What the buckets and bins of a file depend on: files of another one are done anew.
+
+        Args:
+            physical: the columns' names in the files, which outlive a renaming.
+        """
+        parts: list[Any] = []
+        if self.hash:
+            key = self.hash
+            parts += [HASH, physical[key.column], key.max_partition_count, key.seed]
+        if self.range:
+            span = self.range
+            parts += [RANGE, physical[span.column], span.reference, span.range_size]
+            parts += [span.override_creation_time]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def parse_policy(document: Any) -> Policy:
+    """A policy from its JSON document, with defaults filled in.
+
+    Raises:
+        UsageError: a property is unknown, missing, or out of its range.
+    """
+    body = _object(document, "The policy", _POLICY)
+    keys = body.get("PartitionKeys")
+    if not isinstance(keys, list) or not keys:
+        raise UsageError("PartitionKeys must be a list of one or two keys.")
+    if len(keys) > 2:
+        raise UsageError(f"PartitionKeys has {len(keys)} keys.", hint="at most 2 are allowed.")
+    found = [_key(key, f"PartitionKeys[{n}]") for n, key in enumerate(keys)]
+    hashes = [key for key in found if isinstance(key, HashKey)]
+    ranges = [key for key in found if isinstance(key, RangeKey)]
+    for name, some in ((HASH, hashes), (RANGE, ranges)):
+        if len(some) > 1:
+            raise UsageError(
+                f"PartitionKeys has two keys of kind {name}.",
+                hint="at most one of each is allowed.",
+            )
+    effective = body.get("EffectiveDateTime")
+    if effective is not None and not isinstance(effective, str):
+        raise _wrong("EffectiveDateTime", effective, "a moment as text, or left out")
+    return Policy(
+        hashes[0] if hashes else None,
+        ranges[0] if ranges else None,
+        None if effective is None else parse_moment(effective),
+        *[_number(body, name, 0, low=0) for name in _BOUNDS],
+    )
+
+
+def merge_policy(policy: Policy, changes: Any) -> Policy:
+    """A policy with some of its properties changed, as `.alter-merge` does.
+
+    Raises:
+        UsageError: what comes out is no policy.
+    """
+    return parse_policy(policy.document() | _object(changes, "The change", _POLICY))
+
+
+def check_columns(policy: Policy, schema: dict[str, Any]) -> None:
+    """Refuses a policy whose columns a table lacks, or has with other types.
+
+    Args:
+        policy: the policy.
+        schema: the table's columns with their types, as the log has them.
+
+    Raises:
+        UsageError: says which column, and what is allowed.
+    """
+    wanted: list[tuple[HashKey | RangeKey, tuple[str, ...]]] = []
+    if policy.hash:
+        wanted.append((policy.hash, ("string",)))
+    if policy.range:
+        wanted.append((policy.range, ("timestamp", "timestamp_ntz")))
+    for key, kinds in wanted:
+        if key.column not in schema:
+            raise UsageError(
+                f"The table has no column {key.column!r}.", hint=f"it has {', '.join(schema)}."
+            )
+        if schema[key.column] not in kinds:
+            what = "text or a guid as text" if kinds == ("string",) else "a datetime"
+            raise UsageError(
+                f"Column {key.column!r} is {schema[key.column]}, and must be {what}.",
+                hint=f"allowed types: {', '.join(kinds)}.",
+            )
+
+
+def _key(document: Any, where: str) -> HashKey | RangeKey:
+    body = _object(document, where, _KEY)
+    column = body.get("ColumnName")
+    if not isinstance(column, str) or not column:
+        raise _wrong(f"{where}.ColumnName", column, "a column's name")
+    kind = body.get("Kind")
+    if kind == HASH:
+        return _hash_key(column, _object(body.get("Properties", {}), f"{where}.Properties", _HASH))
+    if kind == RANGE:
+        return _range_key(
+            column, _object(body.get("Properties", {}), f"{where}.Properties", _RANGE)
+        )
+    raise _wrong(f"{where}.Kind", kind, f"{HASH} or {RANGE}")
+
+
+def _hash_key(column: str, body: dict[str, Any]) -> HashKey:
+    if body.get("Function", FUNCTION) != FUNCTION:
+        raise _wrong("Function", body["Function"], FUNCTION)
+    mode = body.get("PartitionAssignmentMode", UNIFORM)
+    if mode not in (BY_PARTITION, UNIFORM):
+        raise _wrong("PartitionAssignmentMode", mode, f"{BY_PARTITION} or {UNIFORM}")
+    count = _number(body, "MaxPartitionCount", RECOMMENDED_PARTITIONS, low=2, high=MOST_PARTITIONS)
+    return HashKey(column, count, _number(body, "Seed", 1, low=1, high=2**63 - 1), mode)
+
+
+def _range_key(column: str, body: dict[str, Any]) -> RangeKey:
+    reference, size = body.get("Reference", "1970-01-01"), body.get("RangeSize", "1.00:00:00")
+    override = body.get("OverrideCreationTime", False)
+    if not isinstance(reference, str):
+        raise _wrong("Reference", reference, "a moment as text, such as 1970-01-01T00:00:00")
+    if not isinstance(size, str) or (micros := parse_timespan(size)) <= 0:
+        raise _wrong("RangeSize", size, "a timespan over zero as text, such as 1.00:00:00")
+    if not isinstance(override, bool):
+        raise _wrong("OverrideCreationTime", override, "true or false")
+    return RangeKey(column, parse_moment(reference), micros, override)
+
+
+def _object(document: Any, what: str, known: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise UsageError(f"{what} is no JSON object.", hint=f"its properties: {', '.join(known)}.")
+    if unknown := [str(name) for name in document if name not in known]:
+        raise UsageError(
+            f"{what} has an unknown property {unknown[0]!r}.",
+            hint=f"its properties: {', '.join(known)}.",
+        )
+    return document
+
+
+def _number(
+    body: dict[str, Any], name: str, default: int, *, low: int, high: int | None = None
+) -> int:
+    value = body.get(name, default)
+    fits = isinstance(value, int) and not isinstance(value, bool)
+    if not fits or value < low or (high is not None and value > high):
+        upper = "" if high is None else f" to {high}"
+        raise _wrong(name, value, f"a whole number from {low}{upper}")
+    number: int = value
+    return number
+
+
+def _wrong(name: str, value: Any, allowed: str) -> UsageError:
+    return UsageError(f"{name} is {json.dumps(value)}.", hint=f"it must be {allowed}.")

@@ -1,0 +1,301 @@
+"""The background process over a lake: round after round, an operation for each table in need.
+
+The table with most rows to be partitioned comes first, as many tables at once as the capacity and
+the machine's cores allow. A table on which nothing was left to do costs a look at its newest
+version until it changes. Over a lake of very many files the process slows to one operation at a
+time and puts the policies' effective moment off, so that somebody can think again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from threading import Event
+from typing import TYPE_CHECKING
+
+from mirrorlake.delta_log import find_newest
+from mirrorlake.errors import BusyError, MirrorlakeError
+from mirrorlake.layout.partitioning.capacity import (
+    LEAST,
+    Capacity,
+    read_capacity,
+    write_capacity,
+)
+from mirrorlake.layout.partitioning.cleanup import clean_up
+from mirrorlake.layout.partitioning.operation import is_at_work, run_operation
+from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt
+from mirrorlake.layout.partitioning.statistics import (
+    Diagnostics,
+    TableStatistics,
+    count_files,
+    diagnose,
+    log_files,
+)
+from mirrorlake.layout.partitioning.steps import StepListener, ignore
+from mirrorlake.layout.partitioning.store import (
+    Setting,
+    alter_policy,
+    now_micros,
+    read_setting,
+)
+from mirrorlake.layout.partitioning.timespan import format_moment
+from mirrorlake.names import TableName
+from mirrorlake.policy_log import has_policy
+from mirrorlake.spark.gateway import transaction
+from mirrorlake.spark.messages import spark_message
+from mirrorlake.storage import Storage
+from mirrorlake.tabular import Shown, html_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_HOUR = 3600 * 10**6
+_SLOWER = 1.5
+
+
+@dataclass(frozen=True)
+class ProcessOptions:
+    """Bounds of the process.
+
+    Attributes:
+        file_limit: over so many files in all tables with a policy it is slowed.
+        put_off_hours: how far the effective moment is put off then.
+        clean_up: vacuum files that operations replaced, once they are out of the table's retention.
+    """
+
+    file_limit: int = 5_000_000
+    put_off_hours: float = 6.0
+    clean_up: bool = True
+
+
+@dataclass(frozen=True)
+class TableRun:
+    """What was done for one table.
+
+    Attributes:
+        table: its name.
+        receipts: the operations, in their order.
+        error: what stopped it; None if nothing did.
+    """
+
+    table: str
+    receipts: tuple[Receipt, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """One run of the process.
+
+    Attributes:
+        tables: the tables with a policy that had something to do, or failed.
+        capacity: operations at a time, afterwards.
+        put_off: tables whose effective moment was put off, for there are too many files.
+    """
+
+    tables: tuple[TableRun, ...]
+    capacity: int
+    put_off: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> tuple[TableRun, ...]:
+        """The tables with an error."""
+        return tuple(line for line in self.tables if line.error)
+
+    @property
+    def operations(self) -> int:
+        """How many operations were committed."""
+        return sum(len(line.receipts) for line in self.tables)
+
+    def shown(self) -> Shown:
+        """One row an operation, and one a failure."""
+        columns = ("table", "version", "kind", "rows", "files", "files after", "bytes",
+                   "bytes after", "partitions", "outlier rows", "problem")  # fmt: skip
+        rows: list[tuple[object, ...]] = []
+        for line in self.tables:
+            for one in line.receipts:
+                rows.append(
+                    (line.table, one.version, one.kind, one.rows, len(one.files_in),
+                     len(one.files_out), one.bytes_in, one.bytes_out, one.partitions,
+                     one.outlier_rows, "")
+                )  # fmt: skip
+            if line.error:
+                rows.append((line.table, *[None] * 9, line.error))
+        return Shown(columns, tuple(rows))
+
+    def __repr__(self) -> str:
+        late = f", put off for too many files: {', '.join(self.put_off)}" if self.put_off else ""
+        return f"{self.operations} operations, {len(self.failed)} tables failed{late}"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.shown())
+
+
+class Process:
+    """The process over one lake.
+
+    Args:
+        storage: the lake's files.
+        spark: called when a session is needed; a classic one.
+        tables: the lake's tables, asked anew in each round.
+        options: bounds.
+        on_step: hears of every step of every operation, from several threads.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        spark: Callable[[], SparkSession],
+        tables: Callable[[], list[TableName]],
+        options: ProcessOptions | None = None,
+        on_step: StepListener = ignore,
+    ) -> None:
+        self._storage, self._spark, self._tables = storage, spark, tables
+        self._options = options or ProcessOptions()
+        self._on_step = on_step
+        self._idle: dict[TableName, tuple[int | None, int]] = {}
+        self._last: dict[TableName, TableStatistics] = {}
+        self._problem: dict[TableName, str] = {}
+
+    def run(self, *, stop: Event | None = None) -> PartitionReport:
+        """Round after round until no table has anything left to do.
+
+        Args:
+            stop: once it is set, the running operations end and no other is begun.
+        """
+        receipts: dict[str, list[Receipt]] = {}
+        errors: dict[str, str] = {}
+        put_off: set[str] = set()
+        while stop is None or not stop.is_set():
+            needs = self._needs(errors)
+            capacity = read_capacity(self._storage)
+            if sum(line.files for line in self._last.values()) > self._options.file_limit:
+                put_off |= self._put_off(needs)
+                capacity = replace(capacity, current=LEAST)
+                needs = self._needs(errors)
+            needs = [name for name in needs if str(name) not in errors]
+            if not needs:
+                break
+            done = self._round(needs, capacity)
+            for name, receipt in done.items():
+                if isinstance(receipt, str):
+                    errors[str(name)] = receipt
+                elif receipt is not None:
+                    receipts.setdefault(str(name), []).append(receipt)
+        names = sorted({*receipts, *errors})
+        lines = [TableRun(n, tuple(receipts.get(n, ())), errors.get(n)) for n in names]
+        current = read_capacity(self._storage).current
+        return PartitionReport(tuple(lines), current, tuple(sorted(put_off)))
+
+    def watch(
+        self,
+        stop: Event,
+        *,
+        interval: float = 5,
+        longest: float = 60,
+        on_report: Callable[[PartitionReport], None] = lambda _report: None,
+    ) -> PartitionReport:
+        """Runs again and again until `stop` is set; the less there is to do, the longer the pauses.
+
+        Args:
+            stop: set by a signal's handler or another thread; running operations end first.
+            interval: seconds from one run to the next while there is something to do.
+            longest: seconds that a pause may grow to.
+            on_report: hears of every run.
+        """
+        pause = interval
+        while True:
+            report = self.run(stop=stop)
+            on_report(report)
+            busy = report.operations > 0 and not report.put_off
+            pause = interval if busy else min(pause * _SLOWER, max(interval, longest))
+            if stop.wait(pause):
+                return report
+
+    def _needs(self, errors: dict[str, str]) -> list[TableName]:
+        """The tables that are not known to be idle, those with most pending rows first."""
+        found: list[tuple[int, TableName]] = []
+        there = [name for name in self._tables() if has_policy(self._storage, name)]
+        self._last = {name: known for name, known in self._last.items() if name in there}
+        for name in there:
+            try:
+                setting = read_setting(self._storage, name)
+                if setting is None or setting.policy is None:
+                    continue
+                state = (find_newest(self._storage, name.table_path), setting.at)
+                if self._idle.get(name) == state:
+                    continue
+                self._last[name] = self._count(name, setting)
+                found.append((-self._last[name].pending_rows, name))
+            except MirrorlakeError as error:
+                errors[str(name)] = str(error)
+        return [name for _, name in sorted(found)]
+
+    def _count(self, name: TableName, setting: Setting) -> TableStatistics:
+        with transaction(self._spark(), self._storage.path(name.table_path)) as txn:
+            return count_files(txn.files(), name, setting)
+
+    def _round(
+        self, needs: list[TableName], capacity: Capacity
+    ) -> dict[TableName, Receipt | str | None]:
+        """One operation each for the first tables: its receipt, an error, or None if it is idle."""
+        chosen = needs[: capacity.current]
+        write_capacity(self._storage, replace(capacity, in_progress=len(chosen)))
+        self._spark()  # once, before the threads
+        with ThreadPoolExecutor(capacity.workers) as pool:
+            done = dict(zip(chosen, pool.map(self._operate, chosen), strict=True))
+        failed = sum(isinstance(one, str) for one in done.values())
+        succeeded = sum(isinstance(one, Receipt) for one in done.values())
+        write_capacity(self._storage, capacity.after(succeeded, failed))
+        return done
+
+    def _operate(self, name: TableName) -> Receipt | str | None:
+        try:
+            spark, setting = self._spark(), read_setting(self._storage, name)
+            # What is committed from here on is looked at again.
+            newest = find_newest(self._storage, name.table_path)
+            state = (newest, 0 if setting is None else setting.at)
+            kinds = (PARTITION, MERGE) if self._last[name].pending_rows else (MERGE,)
+            for kind in kinds:
+                receipt = run_operation(
+                    spark, self._storage, name, kind=kind, on_step=self._on_step
+                )
+                if receipt is not None:
+                    return receipt
+            if self._options.clean_up:
+                clean_up(spark, self._storage, name)
+            self._idle[name] = state
+        except BusyError:
+            self._idle[name] = state  # another process has it in its hands
+        except MirrorlakeError as error:
+            return str(error)
+        except Exception as error:  # Spark's own: the other tables go on
+            return spark_message(error)
+        return None
+
+    def _put_off(self, needs: list[TableName]) -> set[str]:
+        """Lets only files of some hours hence be partitioned, and says so in the history."""
+        now = now_micros()
+        later = now + int(self._options.put_off_hours * _HOUR)
+        found = set()
+        for name in needs:
+            setting = read_setting(self._storage, name)
+            if setting is None or setting.policy is None or (setting.policy.effective or 0) > now:
+                continue
+            change = {"EffectiveDateTime": format_moment(later)}
+            reason = f"put off: more than {self._options.file_limit:,} files"
+            alter_policy(self._storage, name, change, reason=reason)
+            found.add(str(name))
+        return found
+
+
+def diagnose_lake(spark: SparkSession, storage: Storage, tables: list[TableName]) -> Diagnostics:
+    """The process's state, and how far behind the tables with a policy are."""
+    lines, at_work = [], 0
+    for name in tables:
+        setting = read_setting(storage, name) if has_policy(storage, name) else None
+        if setting is not None and setting.policy is not None:
+            lines.append(count_files(log_files(spark, storage, name), name, setting))
+            at_work += is_at_work(storage, name)
+    return diagnose(lines, read_capacity(storage), at_work)

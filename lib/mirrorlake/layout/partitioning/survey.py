@@ -1,0 +1,188 @@
+"""What an adviser has to know of a table: its size, its texts' values, its moments' order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mirrorlake.errors import UsageError
+from mirrorlake.layout.partitioning.keys import micros
+from mirrorlake.layout.partitioning.policy import DAY
+from mirrorlake.layout.partitioning.statistics import count_files, log_files
+from mirrorlake.spark.sql import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from mirrorlake.table import Table
+
+GENERIC = ("n/a", "na", "null", "none", "unknown", "undefined", "-", "?", "0")
+_SAMPLE = 20
+_EDGES = (0.01, 0.99)
+_FENCE = 3
+
+
+@dataclass(frozen=True)
+class TextFacts:
+    """One text column.
+
+    Attributes:
+        column: its name.
+        distinct: how many values, about.
+        nulls, empty, generic: rows with NULL, '', or a word such as 'N/A'.
+        top_value, top_rows: the most frequent value; only looked for where there are many values.
+        read_now: the part of the files that an equality reads as the table is.
+    """
+
+    column: str
+    distinct: int
+    nulls: int = 0
+    empty: int = 0
+    generic: int = 0
+    top_value: str | None = None
+    top_rows: int = 0
+    read_now: float = 1.0
+
+
+@dataclass(frozen=True)
+class TimeFacts:
+    """One column of moments; all in microseconds.
+
+    Attributes:
+        column: its name.
+        span: from the first to the last of the middle 98 % of rows.
+        nulls: rows without a moment.
+        far: rows more than three spans from the middle 98 %.
+        read_now: the part of the files that a day of this column touches as the table is.
+    """
+
+    column: str
+    span: int
+    nulls: int = 0
+    far: int = 0
+    read_now: float = 1.0
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A table as the adviser sees it.
+
+    Attributes:
+        table: its name.
+        rows, files, size: all there are; bytes as stored.
+        texts, times: the columns that could be keys.
+    """
+
+    table: str
+    rows: int
+    files: int
+    size: int
+    texts: tuple[TextFacts, ...] = ()
+    times: tuple[TimeFacts, ...] = ()
+
+
+def survey_table(table: Table, columns: Sequence[str] = (), *, many: int) -> Survey:
+    """Looks at a table: two aggregates over the columns in question, and one more for good keys.
+
+    Args:
+        table: which table.
+        columns: only these; by default all text columns and moments.
+        many: from how many values on a text column is looked at closely.
+
+    Raises:
+        UsageError: a column is not there, or is neither text nor a moment.
+    """
+    counted = count_files(log_files(table.spark, table.storage, table.name), table.name, None)
+    schema = table.snapshot().schema
+    kinds = {name: kind for name, kind in schema.items() if isinstance(kind, str)}
+    wanted = [*columns] or [n for n, k in kinds.items() if k in ("string", *_MOMENTS)]
+    for name in wanted:
+        if kinds.get(name) not in ("string", *_MOMENTS):
+            raise UsageError(f"{name!r} is no column of text or moments of {table.name}.")
+    texts = [name for name in wanted if kinds[name] == "string"]
+    times = {name: kinds[name] == "timestamp" for name in wanted if kinds[name] in _MOMENTS}
+    rows = table.spark.sql(f"SELECT * FROM {table.sql_name}")
+    found = Survey(str(table.name), counted.rows, counted.files, counted.size)
+    if not wanted or not counted.rows:
+        return found
+    return Survey(
+        found.table,
+        found.rows,
+        found.files,
+        found.size,
+        tuple(_texts(rows, texts, found.files, many)),
+        tuple(_times(rows, times, found.files)),
+    )
+
+
+_MOMENTS = ("timestamp", "timestamp_ntz")
+
+
+def _texts(rows: DataFrame, names: list[str], files: int, many: int) -> list[TextFacts]:
+    from pyspark.sql import functions as F
+
+    if not names:
+        return []
+    sums: list[Column] = []
+    for at, name in enumerate(names):
+        column = F.col(quote(name))
+        sums += [
+            F.approx_count_distinct(column, 0.02).alias(f"d{at}"),
+            F.count_if(column.isNull()).alias(f"n{at}"),
+            F.count_if(column == "").alias(f"e{at}"),
+            F.count_if(F.lower(F.trim(column)).isin(*GENERIC)).alias(f"g{at}"),
+        ]
+    (line,) = rows.agg(*sums).collect()
+    found = []
+    for at, name in enumerate(names):
+        distinct, nulls, empty, generic = (int(line[f"{kind}{at}"]) for kind in "dneg")
+        top: tuple[str | None, int] = (None, 0)
+        read = 1.0
+        if distinct >= many:
+            best = rows.groupBy(F.col(quote(name)).alias("v")).count().orderBy(F.desc("count"), "v")
+            first = best.first()
+            top = (None, 0) if first is None else (first["v"], first["count"])
+            read = _read_by_value(rows, name, files)
+        found.append(TextFacts(name, distinct, nulls, empty, generic, *top, read))
+    return found
+
+
+def _read_by_value(rows: DataFrame, name: str, files: int) -> float:
+    """The part of the files whose least and greatest text enclose a value, for some values."""
+    from pyspark.sql import functions as F
+
+    column = F.col(quote(name))
+    sample = rows.select(column.alias("v")).where("v IS NOT NULL")
+    picked = sample.orderBy(F.xxhash64("v")).limit(_SAMPLE)
+    ends = rows.groupBy("_metadata.file_path").agg(
+        F.min(column).alias("a"), F.max(column).alias("b")
+    )
+    hits = ends.crossJoin(F.broadcast(picked)).where("v BETWEEN a AND b").count()
+    return min(1.0, hits / _SAMPLE / max(1, files))
+
+
+def _times(rows: DataFrame, names: dict[str, bool], files: int) -> list[TimeFacts]:
+    from pyspark.sql import functions as F
+
+    found = []
+    for name, with_zone in names.items():
+        moment = micros(name, with_zone=with_zone)
+        edges = F.percentile_approx(moment, list(_EDGES)).alias("edges")
+        (line,) = rows.agg(edges, F.count_if(moment.isNull()).alias("nulls")).collect()
+        if line["edges"] is None:
+            found.append(TimeFacts(name, 0, line["nulls"]))
+            continue
+        low, high = line["edges"]
+        reach = _FENCE * max(high - low, DAY)
+        far = F.count_if((moment < low - reach) | (moment > high + reach)).alias("far")
+        inner = F.greatest(F.least(moment, F.lit(high)), F.lit(low))
+        ends = rows.groupBy("_metadata.file_path").agg(
+            F.min(inner).alias("a"), F.max(inner).alias("b"), far
+        )
+        # A day that falls anywhere in the span meets a file of length b - a with this chance.
+        chance = F.least(F.lit(1.0), (F.col("b") - F.col("a") + DAY) / (high - low + DAY))
+        (sums,) = ends.agg(F.sum(chance).alias("hit"), F.sum("far").alias("far")).collect()
+        read = min(1.0, (sums["hit"] or 0) / max(1, files))
+        found.append(TimeFacts(name, high - low, line["nulls"], sums["far"] or 0, read))
+    return found

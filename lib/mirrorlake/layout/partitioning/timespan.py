@@ -1,0 +1,147 @@
+"""Timespans and moments as Kusto writes them, in whole microseconds."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+
+from mirrorlake.errors import UsageError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICRO = timedelta(microseconds=1)
+_DAY = 86_400 * 10**6
+# In tenths of a microsecond, Kusto's tick.
+_UNITS = {
+    "d": 10 * _DAY,
+    "day": 10 * _DAY,
+    "days": 10 * _DAY,
+    "h": 36_000_000_000,
+    "hour": 36_000_000_000,
+    "hours": 36_000_000_000,
+    "m": 600_000_000,
+    "minute": 600_000_000,
+    "minutes": 600_000_000,
+    "s": 10_000_000,
+    "second": 10_000_000,
+    "seconds": 10_000_000,
+    "ms": 10_000,
+    "millisecond": 10_000,
+    "milliseconds": 10_000,
+    "microsecond": 10,
+    "microseconds": 10,
+    "tick": 1,
+    "ticks": 1,
+}
+_CLOCK = re.compile(
+    r"(?:(?P<days>\d+)\.)?(?P<hours>\d{1,2}):(?P<minutes>\d{1,2})"
+    r"(?::(?P<seconds>\d{1,2})(?:\.(?P<fraction>\d{1,7}))?)?",
+    re.ASCII,
+)
+_COUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]+)", re.ASCII | re.IGNORECASE)
+_CALL = re.compile(r"(?:time|timespan|datetime)\(\s*(.*?)\s*\)", re.IGNORECASE | re.DOTALL)
+
+
+def parse_timespan(text: str) -> int:
+    """Microseconds of `1.00:00:00`, `7d`, `12h`, `time(30m)` or a bare number of days.
+
+    Raises:
+        UsageError: it is no timespan, or is finer than a microsecond.
+
+    Example:
+        >>> parse_timespan("1.00:00:00") == parse_timespan("24h") == 86_400_000_000
+        True
+    """
+    ticks = _ticks(_bare(text))
+    if ticks is None:
+        raise UsageError(
+            f"{text!r} is no timespan.", hint="write 1.00:00:00 or 7d: days, hours, minutes."
+        )
+    if ticks % 10:
+        raise UsageError(f"{text!r} is finer than a microsecond.", hint="Delta's moments are not.")
+    return ticks // 10
+
+
+def _ticks(bare: str) -> int | None:
+    if bare.isascii() and bare.isdecimal():
+        return int(bare) * _UNITS["d"]
+    if match := _COUNT.fullmatch(bare):
+        unit = _UNITS.get(match["unit"].lower())
+        if unit is None:
+            return None
+        whole, _, part = match["number"].partition(".")
+        scaled = int(whole + part) * unit
+        return scaled // 10 ** len(part) if scaled % 10 ** len(part) == 0 else None
+    match = _CLOCK.fullmatch(bare)
+    if match is None or int(match["minutes"]) > 59 or int(match["seconds"] or 0) > 59:
+        return None
+    if int(match["hours"]) > 23:
+        return None
+    seconds = (int(match["hours"]) * 60 + int(match["minutes"])) * 60 + int(match["seconds"] or 0)
+    ticks = seconds * _UNITS["s"] + int((match["fraction"] or "0").ljust(7, "0"))
+    return ticks + int(match["days"] or 0) * _UNITS["d"]
+
+
+def format_timespan(micros: int) -> str:
+    """A timespan as the original writes it.
+
+    Example:
+        >>> format_timespan(7 * 86_400_000_000)
+        '7.00:00:00'
+    """
+    days, rest = divmod(micros, _DAY)
+    seconds, fraction = divmod(rest, 10**6)
+    text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return (f"{days}." if days else "") + text + (f".{fraction:06}0" if fraction else "")
+
+
+def parse_moment(text: str) -> int:
+    """Microseconds since 1970 of an ISO 8601 moment, in UTC where it names no zone.
+
+    Raises:
+        UsageError: it is no moment.
+
+    Example:
+        >>> parse_moment("1970-01-02T00:00:00") == parse_moment("datetime(1970-01-02)")
+        True
+    """
+    bare = re.sub(r"(\.\d{6})\d+", r"\1", _bare(text))  # Kusto has seven digits
+    bare = re.sub(r"[zZ]$", "+00:00", bare)
+    try:
+        moment = datetime.fromisoformat(_six_digits(bare))
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is no moment.", hint="write 2021-01-01 or 2021-01-01T00:00:00."
+        ) from None
+    return to_micros(moment)
+
+
+def _six_digits(bare: str) -> str:
+    """Python 3.10 reads fractions of three or six digits only."""
+    return re.sub(r"\.(\d{1,5})(?!\d)", lambda m: "." + m[1].ljust(6, "0"), bare)
+
+
+def _bare(text: str) -> str:
+    stripped = text.strip()
+    call = _CALL.fullmatch(stripped)
+    return call[1] if call else stripped
+
+
+def to_micros(moment: datetime) -> int:
+    """Microseconds since 1970; a moment without a zone is UTC's."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    return (aware - _EPOCH) // _MICRO
+
+
+def from_micros(micros: int) -> datetime:
+    """The moment so many microseconds since 1970."""
+    return _EPOCH + micros * _MICRO
+
+
+def format_moment(micros: int) -> str:
+    """A moment as the original writes it: ISO 8601 in UTC, without a zone.
+
+    Example:
+        >>> format_moment(0)
+        '1970-01-01T00:00:00'
+    """
+    return from_micros(micros).replace(tzinfo=None).isoformat()

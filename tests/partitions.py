@@ -1,0 +1,107 @@
+"""Partitioned tables in tests: their live files from the log by hand, checked by plain Python."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mirrorlake.layout.partitioning import tags
+from mirrorlake.layout.partitioning.policy import Policy
+from mirrorlake.layout.partitioning.xxh64 import xxh64
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+MICRO = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class LiveFile:
+    """One file of the newest version, deleted rows included."""
+
+    path: str
+    size: int
+    tags: dict[str, str]
+    rows: pa.Table
+    modified: int
+
+    @property
+    def is_done(self) -> bool:
+        return tags.POLICY in self.tags
+
+
+def live_files(folder: str | Path) -> list[LiveFile]:
+    """Replays all commits, one after the other."""
+    there: dict[str, dict[str, Any]] = {}
+    for commit in sorted(Path(folder, "_delta_log").glob("*.json")):
+        removed, added = [], {}
+        for line in commit.read_text().splitlines():
+            action = json.loads(line)
+            if "remove" in action:
+                removed.append(action["remove"]["path"])
+            if "add" in action:
+                added[action["add"]["path"]] = action["add"]
+        there = {path: add for path, add in there.items() if path not in removed} | added
+    return [
+        LiveFile(
+            path,
+            add["size"],
+            add.get("tags") or {},
+            _in_micros(pq.read_table(Path(folder, unquote(path)), partitioning=None)),
+            add["modificationTime"],
+        )
+        for path, add in there.items()
+    ]
+
+
+def _in_micros(rows: pa.Table) -> pa.Table:
+    """Spark's moments are of nanoseconds without a zone; Python's are neither."""
+    fields = [
+        pa.field(f.name, pa.timestamp("us", "UTC")) if pa.types.is_timestamp(f.type) else f
+        for f in rows.schema
+    ]
+    return rows.cast(pa.schema(fields))
+
+
+def bucket(value: str | None, policy: Policy) -> int:
+    """By the definition: XXH64 of the UTF-8 bytes, modulo the count; NULL is empty text."""
+    assert policy.hash is not None
+    return xxh64((value or "").encode(), policy.hash.seed) % policy.hash.max_partition_count
+
+
+def bin_start(moment: datetime | None, policy: Policy) -> int:
+    """By the definition: the last `reference + n * size` that is not later, in microseconds."""
+    key = policy.range
+    assert key is not None
+    if moment is None:
+        return key.reference
+    micros = (moment - EPOCH) // MICRO
+    return key.reference + (micros - key.reference) // key.range_size * key.range_size
+
+
+def check_homogeneous(files: list[LiveFile], policy: Policy) -> int:
+    """Every tagged file holds one partition, the one that its tags name; how many there are."""
+    done = [file for file in files if file.is_done]
+    for file in done:
+        rows = file.rows.to_pylist()
+        assert rows
+        if policy.hash is not None:
+            keys = [row[policy.hash.column] for row in rows]
+            ordered = sorted(keys, key=lambda k: (k is not None, (k or "").encode()))
+            assert keys == ordered, "sorted by the hash key"
+        if file.tags.get(tags.OUTLIER) == tags.FAR:
+            assert tags.BUCKET not in file.tags
+            continue
+        if policy.hash is not None:
+            assert {bucket(key, policy) for key in keys} == {int(file.tags[tags.BUCKET])}
+        if policy.range is not None:
+            bins = {bin_start(row[policy.range.column], policy) for row in rows}
+            assert bins == {int(file.tags[tags.BIN])}
+        if file.tags.get(tags.OUTLIER) == tags.DOMINANT:
+            assert {json.dumps(key) for key in keys} == {file.tags[tags.VALUE]}
+    return len(done)

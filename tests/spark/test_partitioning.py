@@ -1,0 +1,335 @@
+"""Operations on whole tables: homogeneous files, bounds, dates, outliers, age; no row changes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from delta_by_hand import HandMade
+from mirrorlake import Lake
+from mirrorlake.errors import UsageError
+from mirrorlake.layout.partitioning import tags
+from mirrorlake.layout.partitioning.policy import parse_policy
+from mirrorlake.layout.partitioning.store import now_micros
+from mirrorlake.layout.partitioning.timespan import format_moment
+from partitions import LiveFile, bin_start, bucket, check_homogeneous, live_files
+from tables import bag
+
+SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
+START = datetime(2024, 3, 1, tzinfo=timezone.utc)
+LONG_AGO = "2000-01-01"
+PAST = {"EffectiveDateTime": LONG_AGO}
+HOUR_MS = 3_600_000
+
+
+def hashed(count: int = 4, **properties: Any) -> dict[str, Any]:
+    return {
+        "ColumnName": "k",
+        "Kind": "Hash",
+        "Properties": {"MaxPartitionCount": count} | properties,
+    }
+
+
+def ranged(size: str = "1d", **properties: Any) -> dict[str, Any]:
+    return {
+        "ColumnName": "at",
+        "Kind": "UniformRange",
+        "Properties": {"RangeSize": size} | properties,
+    }
+
+
+def some_rows(start: int, count: int, *, days: int = 2, keys: int = 40) -> pa.Table:
+    """Rows in no order of key or moment, with a NULL key and a NULL moment among them."""
+    ids = range(start, start + count)
+    texts = [None if n % 41 == 0 else "" if n % 43 == 0 else f"k{n * 7919 % keys}é" for n in ids]
+    moments = [
+        None if n % 37 == 0 else START + timedelta(minutes=n * 7919 % (days * 1440)) for n in ids
+    ]
+    return pa.Table.from_arrays([pa.array(ids), pa.array(texts), pa.array(moments)], schema=SCHEMA)
+
+
+def hand_made(lake: Lake, files: list[pa.Table], *, ages_hours: list[float] | None = None) -> Path:
+    """A table `t` of some files, each created so many hours ago."""
+    folder = Path(lake.storage.path("Tables/t"))
+    table = HandMade(folder)
+    table.create(SCHEMA)
+    now = now_micros() // 1000
+    names = [
+        table.file(
+            f"f{n}.parquet",
+            rows,
+            created=now - int((ages_hours[n] if ages_hours else 0) * HOUR_MS),
+        )
+        for n, rows in enumerate(files)
+    ]
+    table.commit("WRITE", add=names)
+    return folder
+
+
+def everything(lake: Lake) -> Counter[tuple[Any, ...]]:
+    return bag(lake, "t", ["id", "k", "at"])
+
+
+def done(folder: Path) -> list[LiveFile]:
+    return [file for file in live_files(folder) if file.is_done]
+
+
+def rows_of(files: list[LiveFile]) -> int:
+    return sum(file.rows.num_rows for file in files)
+
+
+@pytest.mark.promise("PP-01", "PP-02", "PP-05", "PP-09")
+def test_mixed_files_become_homogeneous_ones(lake: Lake) -> None:
+    """Row ids, odd names, deleted rows, the feed: all stay; without a policy nothing happens."""
+    path = lake.storage.path("Tables/t")
+    lake.spark.sql(
+        f"CREATE TABLE delta.`{path}` (id BIGINT, `k. ,``y` STRING, at TIMESTAMP) USING delta"
+        " TBLPROPERTIES ('delta.enableRowTracking' = 'true', 'delta.columnMapping.mode' = 'name',"
+        " 'delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true')"
+    )
+    rows = lake.spark.createDataFrame(some_rows(0, 900)).withColumnRenamed("k", "k. ,`y")
+    for part in (rows.where("id < 600"), rows.where("id >= 600")):
+        part.coalesce(1).write.format("delta").mode("append").save(path)
+    lake.spark.sql(f"DELETE FROM delta.`{path}` WHERE id % 100 = 7")
+    hidden = ", _metadata.row_id, _metadata.row_commit_version"
+    query = f"SELECT *{hidden} FROM delta.`{path}`"
+    before = Counter(map(repr, lake.spark.sql(query).collect()))
+    table, version = lake.table("t"), lake.table("t").snapshot().version
+    assert lake.partition().operations == 0
+    assert table.partitioning.operate() is None
+    assert table.snapshot().version == version
+    assert table.partitioning.show().rows[0][2] is None
+    key = hashed(3) | {"ColumnName": "k. ,`y"}
+    table.partitioning.set({"PartitionKeys": [key, ranged()], **PAST})
+    report = lake.partition()
+    ((receipt,),) = [line.receipts for line in report.tables]
+    assert table.snapshot().version == version + 1 == receipt.version
+    assert Counter(map(repr, lake.spark.sql(query).collect())) == before
+    physical = json.loads(table.snapshot().metadata["schemaString"])["fields"]
+    names = {f["metadata"]["delta.columnMapping.physicalName"]: f["name"] for f in physical}
+    plain = parse_policy({"PartitionKeys": [hashed(3), ranged()]})
+    files = [
+        LiveFile(
+            f.path,
+            f.size,
+            f.tags,
+            f.rows.rename_columns(
+                [names.get(c, c).replace("k. ,`y", "k") for c in f.rows.column_names]
+            ),
+            f.modified,
+        )
+        for f in live_files(path)
+    ]
+    assert all(file.is_done for file in files)
+    assert check_homogeneous(files, plain) == len(receipt.files_out)
+    # MaxPartitionCount is per time range: every bin has its own buckets, all of them here.
+    per_bin = Counter(file.tags[tags.BIN] for file in files)
+    assert len(per_bin) == 3
+    assert max(per_bin.values()) == 3
+    assert receipt.rows == sum(before.values()) == rows_of(files)
+    start = table.snapshot().version
+    feed = lake.spark.read.format("delta").option("readChangeFeed", "true")
+    assert feed.option("startingVersion", start).load(path).count() == 0
+    # Ordered within by V-Order a file stays sorted by its key, and tagged.
+    ordered = table.vorder(apply=True, again=True)
+    assert all(
+        one.columns[:1] == (files[0].tags[tags.SORTED],)
+        for one in ordered.outcomes
+        if not one.reason
+    )
+    assert all(file.is_done for file in live_files(path))
+    with pytest.raises(UsageError, match="would mix its partitions"):
+        table.optimize()
+    # Dropped and re-added, the column is another one: the policy no longer fits.
+    table.partitioning.delete()
+    assert table.partitioning.policy is None
+    assert [row[1] for row in table.partitioning.history().rows] == ["set", "deleted"]
+
+
+@pytest.mark.promise("PP-10", "PP-12", "PP-13")
+def test_dates_decide_what_is_touched(lake: Lake) -> None:
+    """Files of 50, 30, 10, 1 hours ago: only new ones, then history step by step, only hot."""
+    ages = [50.0, 30.0, 10.0, 1.0]
+    folder = hand_made(lake, [some_rows(100 * n, 100) for n in range(4)], ages_hours=ages)
+    before, partitioning = everything(lake), lake.table("t").partitioning
+    policy = partitioning.set({"PartitionKeys": [hashed()]})
+    assert abs((policy.effective or 0) - now_micros()) < 60_000_000  # now, where it is left out
+    assert partitioning.operate() is None
+    statistics = partitioning.statistics()
+    assert (statistics.rows, statistics.partitioned_rows, statistics.tail_rows) == (400, 0, 400)
+    assert statistics.pending_rows == 0
+
+    def since(hours: float) -> dict[str, str]:
+        return {"EffectiveDateTime": format_moment(now_micros() - int(hours * HOUR_MS * 1000))}
+
+    partitioning.alter(since(20))
+    assert partitioning.operate()
+    assert rows_of(done(folder)) == 200
+    assert lake.table("t").read("k = 'k1é'").count() == sum(row[1] == "k1é" for row in before)
+    # Cold files stay as they are, whatever the effective moment says.
+    partitioning.alter(PAST, hot="45h")
+    assert partitioning.operate()
+    assert partitioning.operate() is None
+    assert rows_of(done(folder)) == 300
+    partitioning.alter({}, hot="60h")
+    assert partitioning.operate()
+    assert rows_of(done(folder)) == 400
+    check_homogeneous(done(folder), parse_policy({"PartitionKeys": [hashed()]}))
+    # What arrives is a tail again: readable at once, and counted.
+    lake.spark.createDataFrame(some_rows(400, 41)).write.format("delta").mode("append").save(
+        str(folder)
+    )
+    scan = lake.table("t").scan("k = 'k1é'")
+    assert scan.tail >= 1
+    assert {row.id for row in scan.rows.collect() if row.id >= 400} == {
+        row["id"] for row in some_rows(400, 41).to_pylist() if row["k"] == "k1é"
+    }
+    statistics = partitioning.statistics()
+    assert (statistics.tail_rows, statistics.pending_rows) == (41, 41)
+    assert statistics.percentage == pytest.approx(100 * 400 / 441)
+    assert sum(everything(lake).values()) == 441
+    assert not before - everything(lake)
+
+
+@pytest.mark.promise("PP-11")
+def test_an_operation_is_bounded(lake: Lake) -> None:
+    folder = hand_made(
+        lake, [some_rows(100 * n, 100) for n in range(5)], ages_hours=[5, 4, 3, 2, 1]
+    )
+    sizes = {file.path: file.size for file in live_files(folder)}
+    partitioning = lake.table("t").partitioning
+    policy = partitioning.set({"PartitionKeys": [hashed()], **PAST})
+    assert (policy.min_rows, policy.row_limit, policy.size_limit) == (0, 5_000_000, 5 * 2**30)
+    partitioning.alter({"MaxRowCountPerOperation": 250})
+    first = partitioning.operate()
+    assert first is not None
+    assert set(first.files_in) == {"f0.parquet", "f1.parquet"}  # those created first
+    partitioning.alter(
+        {"MaxRowCountPerOperation": 0, "MaxOriginalSizePerOperation": sizes["f2.parquet"] + 1}
+    )
+    second = partitioning.operate()
+    assert second is not None
+    assert second.files_in == ("f2.parquet",)
+    partitioning.alter({"MinRowCountPerOperation": 201, "MaxOriginalSizePerOperation": 0})
+    assert partitioning.operate() is None
+    partitioning.alter({"MinRowCountPerOperation": 200})
+    third = partitioning.operate()
+    assert third is not None
+    assert (third.rows, len(third.files_in)) == (200, 2)
+    assert partitioning.operate() is None
+    # Four files of a partition and of one size are merged, those of different ones never.
+    partitioning.alter({"MinRowCountPerOperation": 0})
+    lake.spark.createDataFrame(some_rows(500, 100)).coalesce(1).write.format("delta").mode(
+        "append"
+    ).save(str(folder))
+    (last, merged) = partitioning.run()
+    assert (last.kind, merged.kind) == ("partition", "merge")
+    assert len(merged.files_in) == 4 * len(merged.files_out)
+    files = live_files(folder)
+    assert check_homogeneous(files, parse_policy({"PartitionKeys": [hashed()]})) == len(files) == 4
+    assert rows_of(files) == 600
+    assert [r.version for r in partitioning.receipts()] == [2, 3, 4, 6, 7]
+
+
+@pytest.mark.promise("PP-08")
+def test_creation_time_follows_the_key_and_retention_follows_it(lake: Lake) -> None:
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    rows = [
+        {"id": n, "k": f"k{n}", "at": now - timedelta(days=days, minutes=n)}
+        for n, days in enumerate([400, 400, 30, 30, 1, 1])
+    ]
+    folder = hand_made(lake, [pa.Table.from_pylist(rows, SCHEMA)])
+    partitioning = lake.table("t").partitioning
+    partitioning.set({"PartitionKeys": [ranged("7d", OverrideCreationTime=True)], **PAST})
+    assert partitioning.operate()
+    for file in done(folder):
+        moments = file.rows["at"].to_pylist()
+        ends = [f"{int(m.timestamp()) * 1_000_000}" for m in (min(moments), max(moments))]
+        assert file.tags[tags.CREATED] == "/".join(ends)
+    assert repr(partitioning.drop_older_than("365d")).startswith(
+        "t: would drop 1 files with 2 rows"
+    )
+    assert lake.table("t").read().count() == 6
+    dropped = partitioning.drop_older_than("365d", dry_run=False)
+    assert (dropped.rows, dropped.version) == (2, 3)
+    assert {row.id for row in lake.table("t").read().collect()} == {2, 3, 4, 5}
+    assert partitioning.drop_older_than("29d", dry_run=False).rows == 2
+    # Without the override a file is as old as the files that it was made of.
+    partitioning.alter({"PartitionKeys": [ranged("7d")]})
+    assert partitioning.operate()
+    assert partitioning.drop_older_than("12h").files == 0
+    assert partitioning.drop_older_than("0.00:00:00").rows == 2
+
+
+def test_outliers_get_files_of_their_own(lake: Lake) -> None:
+    """NULL and 'N/A' would make two buckets huge; dates of 1950 on would make a file each."""
+    rows = []
+    for n in range(2000):
+        key = None if n % 4 == 0 else "N/A" if n % 4 == 1 else f"k{n}"
+        at = (
+            START + timedelta(hours=n % 48)
+            if n >= 12
+            else datetime(1950 + n, 1, 1, tzinfo=timezone.utc)
+        )
+        rows.append({"id": n, "k": key, "at": at})
+    folder = hand_made(lake, [pa.Table.from_pylist(rows, SCHEMA)])
+    before, partitioning = everything(lake), lake.table("t").partitioning
+    policy = partitioning.set({"PartitionKeys": [hashed(16), ranged()], **PAST})
+    receipt = partitioning.operate()
+    assert receipt is not None
+    files = done(folder)
+    assert check_homogeneous(files, policy) == len(files)
+    far = [file for file in files if file.tags.get(tags.OUTLIER) == tags.FAR]
+    assert [file.rows.num_rows for file in far] == [12]
+    own = [file for file in files if file.tags.get(tags.OUTLIER) == tags.DOMINANT]
+    assert Counter(file.tags[tags.VALUE] for file in own) == {"null": 2, '"N/A"': 2}
+    assert receipt.outlier_rows == rows_of(own) + 12 == partitioning.statistics().outlier_rows
+    assert len(files) == 2 * 16 + 4 + 1
+    assert everything(lake) == before
+    # An equality passes by the outliers' files of its own bucket, too.
+    key = next(
+        r["k"]
+        for r in rows
+        if r["k"] and r["k"] != "N/A" and bucket(r["k"], policy) == bucket(None, policy)
+    )
+    scan = lake.table("t").scan(f"k = '{key}'")
+    assert len(scan.read) <= 3  # its bucket in two bins, and the far file
+    assert scan.rows.count() == 1
+    assert lake.table("t").scan("k IS NULL").rows.count() == sum(row[1] is None for row in before)
+    start = bin_start(datetime(1955, 1, 1, tzinfo=timezone.utc), policy)
+    assert lake.table("t").read(f"at = timestamp_micros({start})").count() == 1
+
+
+def test_what_others_mix_is_mended(lake: Lake) -> None:
+    """OPTIMIZE by others takes the tags away: such files are done again; a guard prevents it."""
+    folder = hand_made(lake, [some_rows(0, 200), some_rows(200, 200)])
+    before, table = everything(lake), lake.table("t")
+    policy = table.partitioning.set({"PartitionKeys": [hashed()], **PAST})
+    table.partitioning.operate()
+    optimize = f"OPTIMIZE {table.sql_name}"
+    lake.spark.sql(optimize).collect()
+    assert not done(folder)
+    assert table.partitioning.statistics().pending_rows == 400
+    table.partitioning.operate()
+    assert check_homogeneous(live_files(folder), policy) == 4
+    table.partitioning.set({"PartitionKeys": [hashed(5)], **PAST}, guard=True)
+    policy = table.partitioning.policy
+    assert policy is not None
+    table.partitioning.operate()
+    paths = {file.path for file in live_files(folder)}
+    lake.spark.sql(optimize).collect()
+    assert {file.path for file in live_files(folder)} == paths
+    assert check_homogeneous(live_files(folder), policy) == 5
+    assert everything(lake) == before
+    # A deletion vector takes rows, and leaves the bucket what it is.
+    props = "SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    lake.spark.sql(f"ALTER TABLE {table.sql_name} {props}")
+    lake.spark.sql(f"DELETE FROM {table.sql_name} WHERE id % 3 = 0")
+    assert check_homogeneous(live_files(folder), policy) == 5
+    assert table.partitioning.statistics().partitioned_rows == table.read().count() == 266

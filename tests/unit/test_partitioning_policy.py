@@ -1,0 +1,180 @@
+"""The policy's JSON: what is allowed, what is the default, and what is said about the rest."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from mirrorlake.errors import UsageError
+from mirrorlake.layout.partitioning.policy import (
+    HashKey,
+    Policy,
+    RangeKey,
+    check_columns,
+    merge_policy,
+    parse_policy,
+)
+
+ORIGINAL: dict[str, Any] = {
+    "PartitionKeys": [
+        {
+            "ColumnName": "tenant_id",
+            "Kind": "Hash",
+            "Properties": {
+                "Function": "XxHash64",
+                "MaxPartitionCount": 128,
+                "Seed": 1,
+                "PartitionAssignmentMode": "Uniform",
+            },
+        },
+        {
+            "ColumnName": "timestamp",
+            "Kind": "UniformRange",
+            "Properties": {
+                "Reference": "2021-01-01T00:00:00",
+                "RangeSize": "7.00:00:00",
+                "OverrideCreationTime": False,
+            },
+        },
+    ]
+}
+SCHEMA = {"tenant_id": "string", "timestamp": "timestamp", "n": "long", "local": "timestamp_ntz"}
+HASH, RANGE = (copy.deepcopy(key) for key in ORIGINAL["PartitionKeys"])
+
+
+def with_property(key: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    return {"PartitionKeys": [{**key, "Properties": {**key["Properties"], name: value}}]}
+
+
+def test_the_originals_example_reads_and_writes() -> None:
+    policy = parse_policy(ORIGINAL)
+    assert policy.hash == HashKey("tenant_id", 128, 1, "Uniform")
+    assert policy.range == RangeKey("timestamp", 1_609_459_200_000_000, 7 * 86_400_000_000)
+    assert policy.columns == ("tenant_id", "timestamp")
+    document = policy.document()
+    assert document["PartitionKeys"] == ORIGINAL["PartitionKeys"]
+    assert "EffectiveDateTime" not in document
+    assert parse_policy(document) == policy
+    check_columns(policy, SCHEMA)
+
+
+def test_defaults_of_bounds_and_keys() -> None:
+    plain = parse_policy(
+        {
+            "PartitionKeys": [
+                {"ColumnName": "timestamp", "Kind": "UniformRange"},
+                {"ColumnName": "tenant_id", "Kind": "Hash", "Properties": {}},
+            ]
+        }
+    )
+    assert plain == Policy(HashKey("tenant_id", 128, 1, "Uniform"), RangeKey("timestamp"))
+    assert plain.range is not None
+    assert (plain.range.reference, plain.range.range_size) == (0, 86_400_000_000)
+    assert not plain.range.override_creation_time
+    assert (plain.min_rows, plain.row_limit, plain.size_limit) == (0, 5_000_000, 5_368_709_120)
+    small = merge_policy(plain, {"MaxRowCountPerOperation": 1000, "MinRowCountPerOperation": 5})
+    assert (small.min_rows, small.row_limit, small.size_limit) == (5, 1000, 5_368_709_120)
+    assert small.hash == plain.hash
+    assert merge_policy(small, {"MaxOriginalSizePerOperation": 7}).size_limit == 7
+
+
+@pytest.mark.promise("PP-03")
+def test_two_keys_one_of_each_kind_and_their_types() -> None:
+    for keys, said in (
+        ([HASH, HASH], "two keys of kind Hash"),
+        ([RANGE, RANGE], "two keys of kind UniformRange"),
+        ([HASH, RANGE, HASH], "has 3 keys.*at most 2"),
+        ([], "one or two keys"),
+        (HASH, "one or two keys"),
+        ([{**HASH, "Kind": "Range"}], r"PartitionKeys\[0\]\.Kind .*Hash or UniformRange"),
+        ([{**HASH, "ColumnName": ""}], "ColumnName"),
+        ([{**HASH, "Column": "x"}], "unknown property 'Column'.*ColumnName"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            parse_policy({"PartitionKeys": keys})
+    for key in (HASH, RANGE):
+        check_columns(parse_policy({"PartitionKeys": [key]}), SCHEMA)
+    check_columns(Policy(range=RangeKey("local")), SCHEMA)
+    for policy, said in (
+        (Policy(HashKey("n")), "'n' is long.*allowed types: string"),
+        (Policy(HashKey("timestamp")), "'timestamp' is timestamp"),
+        (Policy(range=RangeKey("tenant_id")), "'tenant_id' is string.*timestamp_ntz"),
+        (Policy(range=RangeKey("none")), "no column 'none'"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            check_columns(policy, SCHEMA)
+
+
+@pytest.mark.promise("PP-04")
+def test_hash_properties_their_ranges_and_defaults() -> None:
+    bare = {"PartitionKeys": [{"ColumnName": "c", "Kind": "Hash"}]}
+    assert parse_policy(bare).document()["PartitionKeys"][0]["Properties"] == {
+        "Function": "XxHash64",
+        "MaxPartitionCount": 128,
+        "Seed": 1,
+        "PartitionAssignmentMode": "Uniform",
+    }
+    for name, good in (
+        ("MaxPartitionCount", (2, 128, 2048)),
+        ("Seed", (1, 2**63 - 1)),
+        ("PartitionAssignmentMode", ("ByPartition", "Uniform")),
+        ("Function", ("XxHash64",)),
+    ):
+        for value in good:
+            document = parse_policy(with_property(HASH, name, value)).document()
+            assert document["PartitionKeys"][0]["Properties"][name] == value
+    for name, bad, allowed in (
+        ("MaxPartitionCount", (0, 1, 2049, "128", 1.5, True, None), "from 2 to 2048"),
+        ("Seed", (0, -1, "1", None), "whole number from 1"),
+        ("PartitionAssignmentMode", ("byPartition", None, 1), "ByPartition or Uniform"),
+        ("Function", ("xxhash64", "Md5", None), "XxHash64"),
+    ):
+        for value in bad:
+            with pytest.raises(UsageError, match=f"{name} is .*{allowed}"):
+                parse_policy(with_property(HASH, name, value))
+    with pytest.raises(UsageError, match=r"unknown property 'Sead'.*MaxPartitionCount"):
+        parse_policy(with_property(HASH, "Sead", 1))
+
+
+def test_range_properties_and_the_policys_own() -> None:
+    for name, value, allowed in (
+        ("RangeSize", "0.00:00:00", "over zero"),
+        ("RangeSize", 7, "timespan"),
+        ("RangeSize", "7x", "no timespan"),
+        ("Reference", "yesterday", "no moment"),
+        ("Reference", 0, "moment as text"),
+        ("OverrideCreationTime", "true", "true or false"),
+    ):
+        with pytest.raises(UsageError, match=allowed):
+            parse_policy(with_property(RANGE, name, value))
+    for change, said in (
+        ({"EffectiveDateTime": 5}, "EffectiveDateTime is 5"),
+        ({"MinRowCountPerOperation": -1}, "MinRowCountPerOperation is -1.*from 0"),
+        ({"MaxRowCount": 1}, "unknown property 'MaxRowCount'"),
+        ([], "no JSON object"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            merge_policy(parse_policy(ORIGINAL), change)
+    dated = merge_policy(parse_policy(ORIGINAL), {"EffectiveDateTime": "2020-01-01"})
+    assert dated.document()["EffectiveDateTime"] == "2020-01-01T00:00:00"
+
+
+def test_the_fingerprint_follows_what_decides_bucket_and_bin() -> None:
+    names = {"tenant_id": "col-1", "timestamp": "col-2"}
+    policy = parse_policy(ORIGINAL)
+    same = merge_policy(policy, {"EffectiveDateTime": "2020-01-01", "MaxRowCountPerOperation": 9})
+    assert same.fingerprint(names) == policy.fingerprint(names)
+    spread = parse_policy(with_property(HASH, "PartitionAssignmentMode", "ByPartition"))
+    assert spread.fingerprint(names) == parse_policy({"PartitionKeys": [HASH]}).fingerprint(names)
+    others = [
+        parse_policy(with_property(HASH, "Seed", 2)),
+        parse_policy(with_property(HASH, "MaxPartitionCount", 64)),
+        parse_policy(with_property(RANGE, "RangeSize", "1d")),
+        parse_policy(with_property(RANGE, "Reference", "2021-01-02")),
+        parse_policy({"PartitionKeys": [HASH]}),
+        policy,
+    ]
+    assert len({one.fingerprint(names) for one in others}) == len(others)
+    assert policy.fingerprint({**names, "tenant_id": "col-3"}) != policy.fingerprint(names)
