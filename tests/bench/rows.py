@@ -1,6 +1,6 @@
 """A row's biography: what it costs on a table ten times as large, and against the table's feed.
 
-Two tables are made alike, of 20 and of 200 files of as many rows; 20 updates of single rows follow,
+Two tables are made alike, of 20 and of 200 files of as many rows; 12 updates of single rows follow,
 of which 3 concern the row. In one run, in turns: the biography on the small table against the same
 on the large one (1 would be no growth), and on the large one against the plain way, the feed of all
 versions filtered by the key.
@@ -16,8 +16,8 @@ from mirrorlake.lake_table import LakeTable
 from mirrorlake.runs.bench import BenchResult, compare, join_results
 from mirrorlake.spark.session import get_spark
 
-FILES, ROWS_A_FILE = 20, 50_000
-UPDATES, OWN = 20, 3
+FILES, ROWS_A_FILE = 20, 25_000
+UPDATES, OWN = 12, 3
 KEY = 123
 
 

@@ -6,6 +6,7 @@ reads what the doctor says can be read, and fails to read what it says cannot.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -254,7 +255,8 @@ def _notes(name: str, states: list[State]) -> list[Finding]:
             Finding(rule, name, message, fix, span, _log_file(version), None, None, False)
         )
 
-    for before, state in zip([None, *states], states, strict=False):
+    life: tuple[str, str | None] | None = None
+    for state in states:
         version, commit = state.version, state.commit
         mode = str(commit.parameters.get("mode", "")).lower()
         if commit.operation == "RESTORE":
@@ -281,7 +283,9 @@ def _notes(name: str, states: list[State]) -> list[Finding]:
                 " and inserted.",
                 "read it with --net: what is the same before and after is gone.",
             )
-        if before is not None and _life(before) != _life(state):
+        table_id, folder = life or (state.metadata["id"], None)
+        life = (state.metadata["id"], _folder_life(state) or folder)
+        if life[0] != table_id or (folder is not None and life[1] != folder):
             note(
                 "recreated",
                 version,
@@ -291,8 +295,13 @@ def _notes(name: str, states: list[State]) -> list[Finding]:
     return findings
 
 
-def _life(state: State) -> tuple[str, str | None]:
-    return state.metadata["id"], state.properties.get("mirrorlake.incarnation")
+def _folder_life(state: State) -> str | None:
+    """Which life of its folder a mirrored table was filled from, if the mirror made this commit."""
+    try:
+        note = json.loads(state.commit.note or "{}")
+    except ValueError:
+        return None
+    return note.get("incarnation") if isinstance(note, dict) else None
 
 
 def _readable(states: list[State], bad: set[int], *, mapped: bool) -> list[tuple[int, int]]:

@@ -68,6 +68,7 @@ class Commit:
         files: paths of what its changes are read from, relative to the table; only if asked for.
         size: bytes of those files, as far as the log knows.
         changed: whether some of them are change files.
+        note: what the writer added as `userMetadata`.
     """
 
     version: int
@@ -77,6 +78,7 @@ class Commit:
     files: tuple[str, ...] = ()
     size: int = 0
     changed: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ def read_commit(storage: Storage, table_path: str, version: int, *, files: bool 
         tuple(action["path"] for action in used),
         sum(action.get("size") or 0 for action in used),
         bool(found["cdc"]),
+        info.get("userMetadata") or "",
     )
 
 

@@ -53,7 +53,8 @@ def read_row_changes(
     """
     timeline = read_timeline(table.storage, table.name.table_path)
     span = resolve_span(table.spark, timeline, start, end, beyond_latest)
-    numbered, readable = _known(table)
+    trust = read_trust(table)
+    numbered, readable = trust.numbered_from, trust.readable_from
     first = max(span.start, span.end + 1 if numbered is None else numbered + (numbered > 0))
     parts = []
     if span.start < first or span.is_empty:
@@ -61,11 +62,11 @@ def read_row_changes(
         plain = read_changes(table, span.start, last, beyond_latest="clip")
         parts.append(plain.selectExpr("*", *(f"CAST(NULL AS BIGINT) AS {n}" for n in ID_NAMES)))
     if first <= span.end:
-        if first < readable:
+        if first <= readable and readable > trust.first:
             raise FeedError(
-                f"A column of {table.name} changed its type in version {readable}: older files"
-                " don't fit it.",
-                hint=f"start at version {readable}.",
+                f"A column of {table.name} changed its type in version {readable}: the files that"
+                " it took away don't fit it.",
+                hint=f"start after version {readable}.",
             )
         snapshot = table.snapshot()
         path = table.name.table_path
@@ -78,11 +79,6 @@ def read_row_changes(
             )
         parts.append(as_changes(table, snapshot, timeline, uses))
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1], allowMissingColumns=True)
-
-
-def _known(table: Table) -> tuple[int | None, int]:
-    trust = read_trust(table)
-    return trust.numbered_from, trust.readable_from
 
 
 def missing_versions(table: Table, uses: Iterable[Use]) -> list[int]:

@@ -30,7 +30,7 @@ class Trust:
     Attributes:
         numbered_from: the first version of the present numbering, or None if there is none.
         trusted_from: the version since which rows kept their ids.
-        readable_from: the first version whose files fit today's columns.
+        readable_from: the first version whose rows fit today's columns.
         first: the oldest version that the log holds.
         findings: what to know, by version.
     """
