@@ -16,8 +16,10 @@ from mirrorlake import Lake
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.policy import parse_policy
-from mirrorlake.layout.partitioning.store import now_micros
+from mirrorlake.layout.partitioning.statistics import count_files, logged_files
+from mirrorlake.layout.partitioning.store import now_micros, read_setting
 from mirrorlake.layout.partitioning.timespan import format_moment
+from mirrorlake.names import TableName
 from partitions import LiveFile, bin_start, bucket, check_homogeneous, live_files
 from tables import bag
 
@@ -193,6 +195,10 @@ def test_dates_decide_what_is_touched(lake: Lake) -> None:
     statistics = partitioning.statistics()
     assert (statistics.tail_rows, statistics.pending_rows) == (41, 41)
     assert statistics.percentage == pytest.approx(100 * 400 / 441)
+    # Under Spark Connect the log itself says the same.
+    setting = read_setting(lake.storage, TableName.parse("t"))
+    logged = logged_files(lake.spark, lake.storage, TableName.parse("t"))
+    assert count_files(logged, TableName.parse("t"), setting) == statistics
     assert sum(everything(lake).values()) == 441
     assert not before - everything(lake)
 

@@ -30,7 +30,7 @@ from mirrorlake.layout.partitioning.statistics import (
     TableStatistics,
     count_files,
     diagnose,
-    log_files,
+    newest_files,
 )
 from mirrorlake.layout.partitioning.steps import StepListener, ignore
 from mirrorlake.layout.partitioning.store import (
@@ -42,7 +42,6 @@ from mirrorlake.layout.partitioning.store import (
 from mirrorlake.layout.partitioning.timespan import format_moment
 from mirrorlake.names import TableName
 from mirrorlake.policy_log import has_policy
-from mirrorlake.spark.gateway import transaction
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.storage import Storage
 from mirrorlake.tabular import Shown, html_table
@@ -233,8 +232,7 @@ class Process:
         return [name for _, name in sorted(found)]
 
     def _count(self, name: TableName, setting: Setting) -> TableStatistics:
-        with transaction(self._spark(), self._storage.path(name.table_path)) as txn:
-            return count_files(txn.files(), name, setting)
+        return count_files(newest_files(self._spark(), self._storage, name), name, setting)
 
     def _round(
         self, needs: list[TableName], capacity: Capacity
@@ -296,6 +294,6 @@ def diagnose_lake(spark: SparkSession, storage: Storage, tables: list[TableName]
     for name in tables:
         setting = read_setting(storage, name) if has_policy(storage, name) else None
         if setting is not None and setting.policy is not None:
-            lines.append(count_files(log_files(spark, storage, name), name, setting))
+            lines.append(count_files(newest_files(spark, storage, name), name, setting))
             at_work += is_at_work(storage, name)
     return diagnose(lines, read_capacity(storage), at_work)

@@ -15,6 +15,7 @@ from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.capacity import Capacity
 from mirrorlake.layout.partitioning.store import Setting, now_micros
 from mirrorlake.names import TableName
+from mirrorlake.spark.gateway import has_gateway, transaction
 from mirrorlake.storage import Storage
 from mirrorlake.tabular import Shown, html_table
 
@@ -126,7 +127,15 @@ def diagnose(lines: Sequence[TableStatistics], capacity: Capacity, in_progress: 
     )
 
 
-def log_files(spark: SparkSession, storage: Storage, name: TableName) -> DataFrame:
+def newest_files(spark: SparkSession, storage: Storage, name: TableName) -> DataFrame:
+    """The newest version's files: Delta's own listing, or the log itself under Spark Connect."""
+    if has_gateway(spark):
+        with transaction(spark, storage.path(name.table_path)) as txn:
+            return txn.files()
+    return logged_files(spark, storage, name)
+
+
+def logged_files(spark: SparkSession, storage: Storage, name: TableName) -> DataFrame:
     """The newest version's files from the log itself, in the shape of a transaction's."""
     from pyspark.sql import functions as F
 
@@ -146,7 +155,7 @@ def count_files(files: DataFrame, name: TableName, setting: Setting | None) -> T
     """Adds up a version's files.
 
     Args:
-        files: as a transaction or `log_files` gives them.
+        files: as `newest_files` gives them.
         name: the table.
         setting: its policy; None without one.
     """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.keys import micros
 from mirrorlake.layout.partitioning.policy import DAY
-from mirrorlake.layout.partitioning.statistics import count_files, log_files
+from mirrorlake.layout.partitioning.statistics import count_files, newest_files
 from mirrorlake.spark.sql import quote
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def survey_table(table: Table, columns: Sequence[str] = (), *, many: int) -> Sur
     Raises:
         UsageError: a column is not there, or is neither text nor a moment.
     """
-    counted = count_files(log_files(table.spark, table.storage, table.name), table.name, None)
+    counted = count_files(newest_files(table.spark, table.storage, table.name), table.name, None)
     schema = table.snapshot().schema
     kinds = {name: kind for name, kind in schema.items() if isinstance(kind, str)}
     wanted = [*columns] or [n for n, k in kinds.items() if k in ("string", *_MOMENTS)]

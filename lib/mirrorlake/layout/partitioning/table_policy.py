@@ -125,10 +125,10 @@ class TablePolicy:
 
     def statistics(self) -> TableStatistics:
         """How many rows are partitioned, and how many are not yet."""
-        from mirrorlake.layout.partitioning.statistics import count_files, log_files
+        from mirrorlake.layout.partitioning.statistics import count_files, newest_files
 
         table = self.table
-        files = log_files(table.spark, table.storage, table.name)
+        files = newest_files(table.spark, table.storage, table.name)
         return count_files(files, table.name, store.read_setting(table.storage, table.name))
 
     def advise(self, columns: Sequence[str] = (), *, least_bytes: int | None = None) -> Advice:
