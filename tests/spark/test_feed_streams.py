@@ -116,6 +116,17 @@ def test_limits_and_excluded_files(table: LakeTable, tmp_path: Path) -> None:
         assert seen == expected
 
 
+def test_an_exclusion_loses_no_change_under_column_mapping(lake: Lake, tmp_path: Path) -> None:
+    rows = lake.spark.range(4)
+    properties = {"delta.enableChangeDataFeed": "true", "delta.columnMapping.mode": "name"}
+    mapped = lake.write("mapped", rows, properties=properties)
+    lake.spark.sql(f"UPDATE {mapped.sql_name} SET id = 9 WHERE id = 3")
+    assert not list(Path(mapped.path).glob("_change_data"))  # Delta scatters them
+    version = mapped.snapshot().version
+    kept = drain(mapped.stream_changes(version, exclude_regex="parquet$"), tmp_path / "c")
+    assert sum(len(batch) for batch in kept) == 2
+
+
 def versions(rows: DataFrame) -> list[Any]:
     return rows.select("_commit_version").distinct().collect()
 

@@ -93,10 +93,13 @@ def stream_changes(
 def keep_change_files(regex: str) -> str:
     """A regular expression that finds what another finds, but never in a change file's path.
 
+    Change files have a folder of their own, but under column mapping only a name.
+
     Example:
         >>> import re
         >>> guarded = keep_change_files("parquet")
-        >>> [bool(re.search(guarded, p)) for p in ("a.parquet", "_change_data/cdc-0.parquet")]
-        [True, False]
+        >>> paths = ("a.parquet", "_change_data/cdc-0.parquet", "xY/cdc-0.parquet")
+        >>> [bool(re.search(guarded, path)) for path in paths]
+        [True, False, False]
     """
-    return rf"^(?!(?:.*/)?_change_data/)(?=.*(?:{regex}))"
+    return rf"^(?!(?:.*/)?(?:_change_data/|cdc-[^/]*$))(?=.*(?:{regex}))"
