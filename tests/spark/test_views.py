@@ -125,19 +125,6 @@ def test_what_happens_to_a_source(lake: Lake) -> None:
     for change in last.files:
         Path(table.path, change).unlink()
     assert follow(lake) == ("full", "FEED_VACUUMED")
-    run(f"CREATE OR REPLACE TABLE {t} (g STRING, x INT) USING delta")
-    assert follow(lake) == ("full", "SOURCE_RECREATED")
-    assert rows(lake) == set()
-    run(f"INSERT INTO {t} VALUES ('late', 1)")  # the new table has no feed, and no row ids
-    found = lake.views.explain("v")
-    assert found.reason is not None
-    assert (found.mode, found.reason.code) == ("full", "FEED_OFF")
-    assert "enable_feed" in found.reason.fix
-    lake.table("t").enable_feed()
-    assert follow(lake) == ("full", "FEED_OFF")  # it was off in a version that is not shown yet
-    run(f"INSERT INTO {t} VALUES ('late', 2)")
-    assert follow(lake) == ("incremental", "")
-    assert rows(lake) == {("late", 2, 3)}
 
 
 @pytest.mark.promise("RT-10")
