@@ -25,7 +25,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_view(lake: Lake, run: Any) -> None:
-    table = lake.create_table("odd `table`", {"it's": "STRING", "n o": "DECIMAL(5, 2)"})
+    table = lake.create_table("`odd ``table```", {"it's": "STRING", "n o": "DECIMAL(5, 2)"})
     lake.spark.sql(f"INSERT INTO {table.sql_name} VALUES ('a', 1.5), ('b', 2.5), ('a', NULL)")
     root = lake.storage.root
     sql = "SELECT `it's` AS `k \"`, sum(`n o`) AS `s,` FROM `odd ``table```  GROUP BY `it's`"
