@@ -42,14 +42,21 @@ NAMES = [
 
 
 def log_rows(first: int, count: int) -> pa.Table:
-    """A part of the log: a tenant has its own hosts, paths and agents, and writes at random."""
+    """A part of the log: a tenant writes at random, with hosts, paths and sessions of its own.
+
+    A tenant's session lasts for 400,000 lines of the log; its id is text, as in logs.
+    """
     rng = np.random.default_rng(first)
     tenant = rng.zipf(1.1, count) % TENANTS
     pick = rng.integers(0, 8, count)
     path = (tenant * 31 + pick) % 60_000
-    moments = (
-        1_700_000_000_000_000 + (first + np.arange(count)) * 40_000 + rng.integers(0, 30_000, count)
-    )
+    lines = first + np.arange(count)
+    moments = 1_700_000_000_000_000 + lines * 40_000 + rng.integers(0, 30_000, count)
+    sessions, session = np.unique(lines // 400_000 * TENANTS + tenant, return_inverse=True)
+    ids = [
+        str(uuid.UUID(int=(int(n) + 7) * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128))
+        for n in sessions
+    ]
     hosts = [f"web-{n:04d}.cluster-{n % 9}.example.org" for n in range(3000)]
     paths = [f"/api/v{n % 4}/tenants/{n // 8}/items/{n * 7919 % 60_000:05d}" for n in range(60_000)]
     return pa.table(
@@ -58,6 +65,7 @@ def log_rows(first: int, count: int) -> pa.Table:
             "tenant": pa.array(NAMES).take(pa.array(tenant)),
             "host": pa.array(hosts).take(pa.array((tenant * 7 + pick % 3) % 3000)),
             "path": pa.array(paths).take(pa.array(path)),
+            "session": pa.array(ids).take(pa.array(session)),
             "status": rng.choice([200, 200, 200, 200, 304, 404, 500], count).astype("int32"),
             "took_ms": np.minimum(rng.geometric(0.05, count), 9999).astype("int32"),
         }

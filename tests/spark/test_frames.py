@@ -17,6 +17,7 @@ from delta_files import data_files, files_on_disk, needed_files, newest_version
 from mirrorlake import Lake
 from mirrorlake.errors import FrameError, TableNotFoundError, UsageError
 from mirrorlake.history import frames as frames_module
+from mirrorlake.history import moments
 from mirrorlake.history import vacuum as vacuum_module
 from mirrorlake.history.frame_records import (
     find_pins,
@@ -27,6 +28,7 @@ from mirrorlake.history.frame_records import (
     utc_now,
 )
 from mirrorlake.names import TableName
+from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -140,29 +142,30 @@ def test_wrong_frames(lake: Lake, spark: SparkSession) -> None:
     assert (line.files_removed, line.preserved) == (1, 0.0)
 
 
-def test_versions_that_do_not_stand_still(lake: Lake, spark: SparkSession) -> None:
+def test_versions_that_do_not_stand_still(
+    lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = [TableName(None, "a"), TableName(None, "b")]
     for name in names:
         lake.write(name, some(spark, 0, 1))
     seen: list[int] = []
 
-    class Restless(frames_module.Frames):
-        def _versions(self, tables: list[TableName]) -> list[int]:
-            seen.append(1)
-            return [len(seen) if len(seen) < 4 else 1 for _ in tables]
+    def restless(_storage: Storage, tables: list[TableName]) -> list[int]:
+        seen.append(1)
+        return [len(seen) if len(seen) < 4 else 1 for _ in tables]
 
-    restless = Restless(lake.storage, lambda: spark)
-    frame = restless.create("m", names)
+    monkeypatch.setattr(moments, "newest_versions", restless)
+    frame = lake.frames.create("m", names)
     assert [t.version for t in frame.tables] == [1, 1]
-    assert len(seen) == 5  # one look before, then until two are alike
+    assert len(seen) == 5  # until two are alike
 
-    class NeverStill(frames_module.Frames):
-        def _versions(self, tables: list[TableName]) -> list[int]:
-            seen.append(1)
-            return [len(seen)] * len(tables)
+    def never_still(_storage: Storage, tables: list[TableName]) -> list[int]:
+        seen.append(1)
+        return [len(seen)] * len(tables)
 
+    monkeypatch.setattr(moments, "newest_versions", never_still)
     with pytest.raises(FrameError, match="changed 20 times"):
-        NeverStill(lake.storage, lambda: spark).create("m", names)
+        lake.frames.create("m", names)
 
 
 @pytest.mark.promise("DL-09")
