@@ -18,10 +18,13 @@ from mirrorlake.names import TABLES, TableName
 from mirrorlake.storage import Storage
 
 ROW_TRACKING = "delta.enableRowTracking"
+ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
+ROW_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _WANTED = ("metaData", "protocol", "txn")
 # version.checkpoint.parquet, version.checkpoint.part.parts.parquet, version.checkpoint.uuid.parquet
 # or .json; Spark leaves `.….parquet.crc` files beside them on local disks.
-_CHECKPOINT = re.compile(
+CHECKPOINT = re.compile(
     r"(?P<version>\d{20})\.checkpoint"
     r"(\.(?P<part>\d{10})\.(?P<parts>\d{10})|\.(?P<uuid>[0-9A-Fa-f-]{36}))?\.(parquet|json)",
     re.ASCII,
@@ -92,6 +95,17 @@ def read_snapshot(storage: Storage, table_path: str, version: int | None = None)
                 snapshot.apply(json.loads(line))
         snapshot.version += 1
     return snapshot
+
+
+def physical_name(field: dict[str, Any]) -> str:
+    """What the files call a column that Spark's JSON describes."""
+    return str((field.get("metadata") or {}).get(PHYSICAL_NAME) or field["name"])
+
+
+def physical_names(metadata: dict[str, Any]) -> dict[str, str]:
+    """Top-level columns of the log's `metaData`: the table's name to the files' name."""
+    fields = json.loads(metadata["schemaString"])["fields"]
+    return {field["name"]: physical_name(field) for field in fields}
 
 
 def find_newest(storage: Storage, table_path: str) -> int | None:
@@ -168,7 +182,7 @@ def _find_checkpoint(
     storage: Storage, log: str, newest: int | None = None
 ) -> dict[str, Any] | None:
     """The newest whole checkpoint by its name, up to a version where one is given."""
-    found = [_CHECKPOINT.fullmatch(entry.name) for entry in storage.list(log).files]
+    found = [CHECKPOINT.fullmatch(entry.name) for entry in storage.list(log).files]
     known = (m for m in found if m and (newest is None or int(m["version"]) <= newest))
     matches = sorted(known, key=lambda m: m["version"], reverse=True)
     for match in matches:

@@ -361,15 +361,14 @@ class Lake:
         table: str | TableName | None = None,
         *,
         options: ProcessOptions | None = None,
-        on_step: PartitionListener | None = None,
+        on_step: PartitionListener = ignore,
     ) -> Process:
         """The background process of partitioning; see `layout.partitioning.process`."""
         from mirrorlake.layout.partitioning.process import Process
-        from mirrorlake.layout.partitioning.steps import ignore as quiet
 
         chosen = None if table is None else [as_table(table)]
         tables = self.tables if chosen is None else lambda: chosen
-        return Process(self.storage, lambda: self.spark, tables, options, on_step or quiet)
+        return Process(self.storage, lambda: self.spark, tables, options, on_step)
 
     def partition(
         self, table: str | TableName | None = None, *, options: ProcessOptions | None = None

@@ -26,6 +26,11 @@ class Shown:
     rows: tuple[tuple[Any, ...], ...]
     more: bool = False
 
+    def document(self) -> dict[str, Any]:
+        """Columns and rows, as `--json` prints them."""
+        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        return {"columns": list(self.columns), "rows": rows}
+
     def __repr__(self) -> str:
         return text_table(self)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mirrorlake import cli
 from mirrorlake.spark.session import get_spark
 
 if TYPE_CHECKING:
@@ -18,3 +21,18 @@ def spark() -> Iterator[SparkSession]:
     session = get_spark("notebook")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command in this process, for the session's sake; its JSON, or what it printed."""
+
+    def call(*arguments: str, status: int = 0) -> Any:
+        monkeypatch.setattr(sys, "argv", ["mirrorlake", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        assert (ended.value.code or 0) == status, (shown.out, shown.err)
+        return json.loads(shown.out) if "--json" in arguments and shown.out else shown
+
+    return call

@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
-import pytest
-
-from mirrorlake import Lake, cli
+from mirrorlake import Lake
 from mirrorlake.feed.schema import RESERVED
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: str, status: int = 0) -> Any:
-        monkeypatch.setattr(sys, "argv", ["mirrorlake", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        shown = capsys.readouterr()
-        assert (ended.value.code or 0) == status, (shown.out, shown.err)
-        return json.loads(shown.out) if "--json" in arguments and shown.out else shown
-
-    return call
 
 
 def test_changes_and_doctor(lake: Lake, run: Any) -> None:

@@ -9,17 +9,14 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from test_partitioning import PAST, hashed
 
+from follower import Follower
 from mirrorlake import Lake
 from mirrorlake.mirror.options import MirrorOptions
 from partitions import check_homogeneous, live_files
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 pytestmark = pytest.mark.long
 SECONDS = float(os.environ.get("MIRRORLAKE_SOAK_SECONDS", "600"))
@@ -48,17 +45,6 @@ def test_all_at_once(lake: Lake, tmp_path: Path) -> None:
     lake.publisher("t", keys=["id"]).upsert([{"id": -1, "k": "first"}])
     lake.mirror()
     policy = lake.table("t").partitioning.set({"PartitionKeys": [hashed(8)], **PAST})
-    seen: dict[int, str] = {}
-
-    def follow(batch: DataFrame, _number: int) -> None:
-        rows = batch.collect()
-        # A key may leave and come back within one version: leaving comes first.
-        rows.sort(key=lambda row: (row["_commit_version"], row["_change_type"] != "delete"))
-        for row in rows:
-            if row["_change_type"] == "delete":
-                seen.pop(row["id"], None)
-            elif row["_change_type"] in ("insert", "update_postimage"):
-                seen[row["id"]] = row["k"]
 
     def mirror() -> None:
         options = MirrorOptions(compact_after=5, keep_processed_days=0)
@@ -76,14 +62,7 @@ def test_all_at_once(lake: Lake, tmp_path: Path) -> None:
             )
             stop.wait(1)
 
-    stream = lake.spark.readStream.option("readChangeFeed", "true").option("startingVersion", 0)
-    query = (
-        stream.format("delta")
-        .load(lake.table("t").path)
-        .writeStream.foreachBatch(follow)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .start()
-    )
+    follower = Follower(lake, "t", "k", tmp_path / "checkpoint")
     writer = threading.Thread(target=publish, args=(lake, expected, quiet))
     workers = [threading.Thread(target=mirror), threading.Thread(target=partition)]
     for thread in [writer, *workers]:
@@ -97,15 +76,14 @@ def test_all_at_once(lake: Lake, tmp_path: Path) -> None:
     stop.set()
     for thread in workers:
         thread.join()
-    query.processAllAvailable()
-    query.stop()
+    follower.finish()
     assert failures == []
     assert sum(operations) > 0
     assert not lake.partition("t").failed
     rows = [tuple(row) for row in lake.table("t").read().select("id", "k").collect()]
     assert len(rows) == len(set(rows))
     assert dict(rows) == expected
-    assert seen == expected
+    assert follower.seen == expected
     check_homogeneous(live_files(lake.storage.path("Tables/t")), policy)
     assert lake.table("t").partitioning.statistics().tail_rows == 0
     for key in ("k1", "k2", "first"):

@@ -9,17 +9,14 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from follower import Follower
 from mirrorlake import Lake
 from mirrorlake.mirror.failures import CONFLICT
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.spark.messages import spark_message
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 pytestmark = pytest.mark.long
 SECONDS = float(os.environ.get("MIRRORLAKE_SOAK_SECONDS", "600"))
@@ -50,19 +47,6 @@ def test_all_at_once(lake: Lake, tmp_path: Path) -> None:
     lake.publisher("t", keys=["id"]).upsert([{"id": -1, "v": 0}])
     lake.mirror()
     name = lake.table("t").sql_name
-    seen: dict[int, int] = {}
-    changes = {"rows": 0}
-
-    def follow(batch: DataFrame, _number: int) -> None:
-        rows: list[Any] = batch.collect()
-        changes["rows"] += len(rows)
-        # A key may leave and come back within one version: leaving comes first.
-        rows.sort(key=lambda row: (row["_commit_version"], row["_change_type"] != "delete"))
-        for row in rows:
-            if row["_change_type"] == "delete":
-                seen.pop(row["id"], None)
-            elif row["_change_type"] in ("insert", "update_postimage"):
-                seen[row["id"]] = row["v"]
 
     def mirror() -> None:
         options = MirrorOptions(compact_after=5, keep_processed_days=0)
@@ -78,14 +62,7 @@ def test_all_at_once(lake: Lake, tmp_path: Path) -> None:
                     failures.append(spark_message(error))
             stop.wait(3)
 
-    stream = lake.spark.readStream.option("readChangeFeed", "true").option("startingVersion", 0)
-    query = (
-        stream.format("delta")
-        .load(lake.table("t").path)
-        .writeStream.foreachBatch(follow)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .start()
-    )
+    follower = Follower(lake, "t", "v", tmp_path / "checkpoint")
     writers = [
         threading.Thread(target=publish, args=(lake, n, expected[n], quiet)) for n in range(WRITERS)
     ]
@@ -102,12 +79,11 @@ def test_all_at_once(lake: Lake, tmp_path: Path) -> None:
     stop.set()
     for thread in workers:
         thread.join()
-    query.processAllAvailable()
-    query.stop()
+    follower.finish()
     assert failures == []
     wanted = {-1: 0} | expected[0] | expected[1]
     rows = [tuple(row) for row in lake.table("t").read().select("id", "v").collect()]
     assert len(rows) == len(set(rows))
     assert dict(rows) == wanted
-    assert seen == wanted
-    assert changes["rows"] > len(wanted)
+    assert follower.seen == wanted
+    assert follower.rows > len(wanted)

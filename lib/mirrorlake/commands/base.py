@@ -6,10 +6,12 @@ Exit status: 0 done; 1 a problem found; 2 wrong use. Logs and progress go to std
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,6 +36,7 @@ out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
 
 RootArgument = Annotated[str, typer.Argument(metavar="ROOT", help="The lake: a path or a URI.")]
+TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="table or schema.table")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
@@ -44,6 +47,19 @@ def open_lake(root: str) -> Lake:
     if "://" not in root and not Path(root).is_dir():
         raise UsageError(f"There is no lake at {root}.", hint="publish something there first.")
     return Lake(root)
+
+
+def split_names(text: str) -> list[str]:
+    """Names that were given with commas between them."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def stop_on_signals() -> Event:
+    """An event that SIGTERM and Ctrl-C set, for what ends after the work at hand."""
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    return stop
 
 
 @contextmanager

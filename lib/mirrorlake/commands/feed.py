@@ -11,6 +11,7 @@ from rich.table import Table as RichTable
 from mirrorlake.commands.base import (
     JsonOption,
     RootArgument,
+    TableArgument,
     app,
     literal,
     open_lake,
@@ -18,9 +19,9 @@ from mirrorlake.commands.base import (
     print_json,
     print_rows,
     progress,
+    split_names,
 )
 
-TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="table or schema.table")]
 EndHelp = "a version, or yyyy-MM-dd[ HH:mm:ss[.SSS]]"
 
 
@@ -53,7 +54,7 @@ def changes(
     from mirrorlake.feed.changes import in_order
 
     found = open_lake(root).table(table)
-    chosen = [key.strip() for key in keys.split(",") if key.strip()] or None
+    chosen = split_names(keys) or None
     rows = found.changes(
         start,
         end,

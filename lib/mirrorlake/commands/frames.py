@@ -19,6 +19,7 @@ from mirrorlake.commands.base import (
     print_json,
     print_shown,
     progress,
+    split_names,
 )
 from mirrorlake.commands.history import find_table
 from mirrorlake.errors import UsageError
@@ -70,7 +71,7 @@ def frame(
             print_shown(line.shown())
         return
     if verb is FrameVerb.CREATE:
-        names = [find_table(lake, part.strip()) for part in tables.split(",") if part.strip()]
+        names = [find_table(lake, name) for name in split_names(tables)]
         with progress("framing …"):
             done = lake.frames.create(model, names, owner=owner, expires_in=expires_in or None)
     else:

@@ -10,6 +10,7 @@ import typer
 from mirrorlake.commands.base import (
     JsonOption,
     RootArgument,
+    TableArgument,
     app,
     literal,
     open_lake,
@@ -18,14 +19,13 @@ from mirrorlake.commands.base import (
     print_rows,
     print_shown,
     progress,
+    split_names,
 )
 from mirrorlake.errors import TableNotFoundError
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
     from mirrorlake.names import TableName
-
-TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="table or schema.table")]
 
 
 @app.command()
@@ -69,7 +69,7 @@ def diff(
 ) -> None:
     """Show what changed between two versions, a row a change."""
     lake = open_lake(root)
-    chosen = [key.strip() for key in keys.split(",") if key.strip()]
+    chosen = split_names(keys)
     changes = lake.table(find_table(lake, table)).diff(before, after, match=match, keys=chosen)
     print_rows(changes, as_json=as_json, limit=limit)
 

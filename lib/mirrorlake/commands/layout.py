@@ -10,18 +10,19 @@ from rich.table import Table as RichTable
 from mirrorlake.commands.base import (
     JsonOption,
     RootArgument,
+    TableArgument,
     app,
     literal,
     open_lake,
     out,
     print_json,
     progress,
+    split_names,
 )
 
 if TYPE_CHECKING:
-    from mirrorlake.tabular import Shown
+    pass
 
-TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="table or schema.table")]
 _SHOWN = ("Summary", "Columns", "File Sizes", "Row Group Sizes", "Change History")
 _ROWS = 20
 
@@ -57,8 +58,8 @@ def analyze(
             if name in wanted
         }
         advice = analysis.advice()
-    documents["Guardrails"] = _document(guardrails.shown())
-    documents["Advice"] = _document(advice.shown())
+    documents["Guardrails"] = guardrails.shown().document()
+    documents["Advice"] = advice.shown().document()
     if as_json:
         print_json(documents)
     else:
@@ -79,20 +80,15 @@ def vorder(
     as_json: JsonOption = False,
 ) -> None:
     """Order the rows within a table's files, so that they get smaller and quicker to read."""
-    columns = [column.strip() for column in sort_by.split(",") if column.strip()]
+    columns = split_names(sort_by)
     with progress("ordering files …"):
         report = open_lake(root).table(table).vorder(apply=apply, sort_by=columns, again=again)
     if as_json:
-        print_json(_document(report.shown()))
+        print_json(report.shown().document())
         return
     out.print(repr(report), markup=False, highlight=False)
     if report.outcomes and not apply:
         out.print("A dry run: --apply commits it.")
-
-
-def _document(shown: Shown) -> dict[str, Any]:
-    rows = [dict(zip(shown.columns, row, strict=True)) for row in shown.rows]
-    return {"columns": list(shown.columns), "rows": rows}
 
 
 def _print(name: str, document: dict[str, Any]) -> None:

@@ -11,14 +11,16 @@ import typer
 from mirrorlake.commands.base import (
     JsonOption,
     RootArgument,
+    TableArgument,
     app,
     open_lake,
     out,
     print_json,
     print_shown,
     progress,
+    split_names,
 )
-from mirrorlake.commands.history import TableArgument, find_table
+from mirrorlake.commands.history import find_table
 
 if TYPE_CHECKING:
     from mirrorlake.history.compact import Compaction
@@ -47,7 +49,7 @@ def optimize(
 ) -> None:
     """Put small files together."""
     lake = open_lake(root)
-    columns = [column.strip() for column in zorder_by.split(",") if column.strip()]
+    columns = split_names(zorder_by)
     with progress("optimizing …"):
         done = lake.table(find_table(lake, table)).optimize(
             where=where,

@@ -10,6 +10,7 @@ import typer
 from mirrorlake.commands.base import (
     JsonOption,
     RootArgument,
+    TableArgument,
     app,
     open_lake,
     out,
@@ -19,8 +20,6 @@ from mirrorlake.commands.base import (
     progress,
 )
 from mirrorlake.names import TableName
-
-TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="table or schema.table")]
 
 
 @app.command()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 from enum import Enum
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +19,7 @@ from mirrorlake.commands.base import (
     print_json,
     print_shown,
     progress,
+    stop_on_signals,
 )
 from mirrorlake.commands.history import find_table
 from mirrorlake.errors import UsageError
@@ -130,10 +129,7 @@ def _run(lake: Lake, table: str, interval: float | None, as_json: bool) -> None:
         if interval is None:
             report = process.run()
         else:
-            stop = Event()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda _number, _frame: stop.set())
-            report = process.watch(stop, interval=interval, on_report=_say)
+            report = process.watch(stop_on_signals(), interval=interval, on_report=_say)
     _finish(report, as_json)
 
 
@@ -179,9 +175,9 @@ def _print(shown: Shown, as_json: bool) -> None:
     if not as_json:
         print_shown(shown)
         return
-    rows: list[dict[str, Any]] = [dict(zip(shown.columns, row, strict=True)) for row in shown.rows]
-    for row in rows:
+    document = shown.document()
+    for row in document["rows"]:
         for name in ("Policy", "PartitioningPolicy"):
             if row.get(name) is not None:
                 row[name] = json.loads(row[name])
-    print_json({"columns": list(shown.columns), "rows": rows})
+    print_json(document)

@@ -11,6 +11,7 @@ import typer
 from mirrorlake.commands.base import (
     JsonOption,
     RootArgument,
+    TableArgument,
     app,
     literal,
     open_lake,
@@ -23,8 +24,6 @@ from mirrorlake.commands.base import (
 from mirrorlake.commands.history import find_table
 from mirrorlake.errors import UsageError
 from mirrorlake.lake_table import LakeTable
-
-TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="table or schema.table")]
 
 
 class RowsVerb(str, Enum):

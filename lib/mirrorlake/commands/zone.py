@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 from enum import Enum
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,7 +20,10 @@ from mirrorlake.commands.base import (
     out,
     print_json,
     progress,
+    split_names,
+    stop_on_signals,
 )
+from mirrorlake.errors import UsageError
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
@@ -63,7 +64,7 @@ def publish(
 
     from mirrorlake.lake import Lake
 
-    publisher = Lake(root).publisher(table, keys=[k.strip() for k in keys.split(",") if k.strip()])
+    publisher = Lake(root).publisher(table, keys=split_names(keys))
     verb = publisher.write if marker is None else getattr(publisher, marker.value)
     published = []
     for file in files:
@@ -91,8 +92,6 @@ def mirror(
     lake = open_lake(root)
     options = MirrorOptions(widen=widen, on_error=on_error.value)
     if watch and vorder:
-        from mirrorlake.errors import UsageError
-
         raise UsageError(
             "A watch can't order rows.", hint="run `vorder ROOT TABLE --apply` beside it."
         )
@@ -113,9 +112,7 @@ def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOption
     """Mirrors until a signal asks to stop; on a terminal with a live table."""
     from mirrorlake.mirror.state import Report
 
-    stop = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
+    stop = stop_on_signals()
     if not err.is_terminal:
         return lake.watch(stop, table=table, interval=interval, options=options)
     steps: dict[str, str] = {}

@@ -10,8 +10,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from mirrorlake.delta_log import PHYSICAL_NAME
+
 Field = dict[str, Any]
-_PHYSICAL = "delta.columnMapping.physicalName"
 KEYS_PROPERTY = "mirrorlake.keys"
 RESERVED = ("_change_type", "_commit_version", "_commit_timestamp")
 
@@ -78,5 +79,5 @@ def type_text(kind: Any) -> str:
 
 def physical_name(field: Field) -> str:
     """What tells a column from others in the files, whatever it is called."""
-    known = (field.get("metadata") or {}).get(_PHYSICAL)
+    known = (field.get("metadata") or {}).get(PHYSICAL_NAME)
     return str(known) if known else str(field["name"]).lower()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mirrorlake.delta_log import checkpoint_files, read_snapshot
 from mirrorlake.history.commits import CommitLog
 from mirrorlake.history.tombstones import Z85
+from mirrorlake.spark.sql import escape_glob
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ _ADD = (
 _REMOVE = f"struct<path:string,size:bigint,deletionTimestamp:bigint,deletionVector:{_VECTOR}>"
 _CDC = "struct<path:string,size:bigint>"
 ACTIONS = f"add {_ADD}, remove {_REMOVE}, cdc {_CDC}"
-_SHORT = "{}[]*?"  # what Spark's readers would take for a pattern
 
 
 def hadoop_path(storage: Storage, relative: str) -> str:
@@ -170,8 +170,3 @@ def _word(encoded: Column, at: int) -> Column:
         digit = F.instr(F.lit(Z85), F.substring(encoded, at + place, 1)) - 1
         value = value * 85 + digit
     return F.lpad(F.lower(F.hex(value)), 8, "0")
-
-
-def escape_glob(path: str) -> str:
-    """A path that Spark's readers take as it stands."""
-    return "".join(f"\\{char}" if char in f"\\{_SHORT}" else char for char in path)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import FrameError, MirrorlakeError, TableNotFoundError, UsageError
 from mirrorlake.history.commits import CommitLog
-from mirrorlake.history.files import escape_glob, files_of
+from mirrorlake.history.files import files_of
 from mirrorlake.history.frame_records import (
     ABANDONED,
     COMPLETE,
@@ -42,7 +42,7 @@ from mirrorlake.history.versions import ENFORCED
 from mirrorlake.names import TableName, as_table, check_part
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name
+from mirrorlake.spark.sql import delta_name, escape_glob
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import QueryError
-from mirrorlake.history.files import escape_glob, files_of, full_path, hadoop_path
+from mirrorlake.history.files import files_of, full_path, hadoop_path
 from mirrorlake.history.frame_records import Frame, FramedTable
 from mirrorlake.history.listing import measure_files
 from mirrorlake.spark.messages import spark_message
-from mirrorlake.spark.sql import delta_name
+from mirrorlake.spark.sql import delta_name, escape_glob
 from mirrorlake.storage import Storage
 from mirrorlake.tabular import Shown, html_table
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.delta_log import Snapshot, read_snapshot
 from mirrorlake.errors import MirrorlakeError, QueryError, RetentionError, TableNotFoundError
 from mirrorlake.history.commits import CommitLog
-from mirrorlake.history.files import escape_glob, feed_files, files_of, latest_actions
+from mirrorlake.history.files import feed_files, files_of, latest_actions
 from mirrorlake.history.frame_records import (
     PINNED,
     Frame,
@@ -30,7 +30,7 @@ from mirrorlake.history.versions import FILE_RETENTION, retention
 from mirrorlake.names import TableName
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import delta_name, escape_glob, quote
 from mirrorlake.storage import Storage
 from mirrorlake.tabular import Shown, html_table
 

@@ -15,7 +15,7 @@ from mirrorlake.layout.analysis import Analysis
 from mirrorlake.layout.column_facts import ColumnFacts, look_at_columns
 from mirrorlake.layout.fewer_rows import old_rows, summary_of
 from mirrorlake.layout.measures import PROPERTIES
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import quote
 from mirrorlake.tabular import Shown, html_table
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
             None,
             f"{small:,} of {s['Parquet Files']:,} files are under {_SMALL_FILE // _MIB} MiB",
             f"about {after.after_optimize:,.0f} files in place of {s['Parquet Files']:,}",
-            f"OPTIMIZE {_sql_name(analysis)}",
+            f"OPTIMIZE {analysis.sql_name}",
         )
     average = s["Avg Rows Per Row Group"] or 0
     if s["Row Groups"] > s["Parquet Files"] and average < _FEW_ROWS:
@@ -148,7 +148,7 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
             f"{s['Deleted Rows']:,} of {written:,} rows lie deleted in {s['Deletion Vectors']:,}"
             " files",
             f"{100 * s['Deleted Rows'] / written:.0f} % fewer rows to read",
-            f"REORG TABLE {_sql_name(analysis)} APPLY (PURGE)",
+            f"REORG TABLE {analysis.sql_name} APPLY (PURGE)",
         )
     if s["Files Without Statistics"]:
         yield Finding(
@@ -156,12 +156,12 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
             None,
             f"{s['Files Without Statistics']:,} files have none in the log",
             "queries skip files that can't match",
-            f"ANALYZE TABLE {_sql_name(analysis)} COMPUTE DELTA STATISTICS",
+            f"ANALYZE TABLE {analysis.sql_name} COMPUTE DELTA STATISTICS",
         )
 
 
 def _on_rows(analysis: Analysis) -> Iterator[Finding]:
-    rows, table = analysis.summary["Row Count"], _sql_name(analysis)
+    rows, table = analysis.summary["Row Count"], analysis.sql_name
     limits = {one.guardrail: one.limit for one in analysis.guardrails().limits}
     allowed = limits["Rows"]
     share = f"{rows:,} rows" + (
@@ -218,7 +218,7 @@ def _on_protocol(analysis: Analysis) -> Iterator[Finding]:
             None,
             f"the protocol asks of readers: {', '.join(demanding)}",
             "readers that lack one refuse the table; docs/readers.md says which",
-            f"ALTER TABLE {_sql_name(analysis)} DROP FEATURE {demanding[0]}",
+            f"ALTER TABLE {analysis.sql_name} DROP FEATURE {demanding[0]}",
         )
 
 
@@ -236,7 +236,7 @@ def _on_one_column(
     analysis: Analysis, row: Row, rows: int, used: list[str] | None
 ) -> Iterator[Finding]:
     name, percent = row["Column Name"], row["Size Percent Of Table"] or 0
-    table, column = _sql_name(analysis), quote(name)
+    table, column = analysis.sql_name, quote(name)
     evidence = f"{row['Compressed Size']:,} bytes, {percent:.0f} % of the table"
     distinct = row["Cardinality"]
     if used is not None and name.split(".")[0] not in used:
@@ -273,7 +273,7 @@ def _on_one_column(
 def _on_values(
     analysis: Analysis, facts: ColumnFacts, known: Mapping[str, Any]
 ) -> Iterator[Finding]:
-    table = _sql_name(analysis)
+    table = analysis.sql_name
     for name, (digits, before, after) in facts.roundable.items():
         share = known[name]["Size Percent Of Table"] or 0
         yield Finding(
@@ -299,10 +299,6 @@ def _on_values(
         )  # fmt: skip
 
 
-def _sql_name(analysis: Analysis) -> str:
-    return delta_name(analysis.storage.path(analysis.name.table_path))
-
-
 def _unpartition(analysis: Analysis) -> str:
-    table = _sql_name(analysis)
+    table = analysis.sql_name
     return f"CREATE TABLE … USING delta AS SELECT * FROM {table}, and time both by compare_layouts"

@@ -13,6 +13,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
+from mirrorlake.delta_log import physical_names
 from mirrorlake.layout import log_files, measures
 from mirrorlake.layout.change_history import change_history
 from mirrorlake.layout.column_scan import scan_columns
@@ -23,7 +24,7 @@ from mirrorlake.layout.guardrails import (
     check_guardrails,
     measure,
 )
-from mirrorlake.layout.schema_paths import leaves, physical_names
+from mirrorlake.layout.schema_paths import leaves
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
@@ -126,6 +127,16 @@ class Analysis:
         from mirrorlake.layout.advice import MANY_ROWS, advise
 
         return advise(self, used=used, many_rows=MANY_ROWS if many_rows is None else many_rows)
+
+    @property
+    def sql_name(self) -> str:
+        """The table's name in SQL."""
+        return delta_name(self.storage.path(self.name.table_path))
+
+    def rows(self) -> DataFrame:
+        """The rows of the version that was analysed."""
+        statement = f"SELECT * FROM {self.sql_name} VERSION AS OF {self.version}"
+        return self.facts.sparkSession.sql(statement)
 
     def release(self) -> None:
         """Frees what Spark keeps of the footers; the tables are read anew if asked for again."""

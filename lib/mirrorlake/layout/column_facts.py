@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.layout.analysis import Analysis
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import quote
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -63,12 +63,10 @@ class ColumnFacts:
 
 
 def look_at_columns(analysis: Analysis) -> ColumnFacts:
-    """Looks at a sample of the rows, in two aggregates."""
+    """Looks at a sample of the rows: an aggregate, and one for each pair worth a new column."""
     from pyspark.sql import functions as F
 
-    spark = analysis.facts.sparkSession
-    table = delta_name(analysis.storage.path(analysis.name.table_path))
-    rows = spark.sql(f"SELECT * FROM {table} VERSION AS OF {analysis.version} LIMIT {_ROWS}")
+    rows = analysis.rows().limit(_ROWS)
     kinds = dict(rows.dtypes)
     floats = [name for name, kind in kinds.items() if kind in _FLOATS]
     simple = [name for name, kind in kinds.items() if "<" not in kind and kind != "variant"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.layout.analysis import Analysis
 from mirrorlake.layout.column_facts import QUANTITY
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -60,8 +60,8 @@ def summary_of(analysis: Analysis) -> Summary | None:
     """The summary by every column of few values; None if it would not halve the rows."""
     from pyspark.sql import functions as F
 
-    total = analysis.summary["Row Count"]
-    kinds = _kinds(analysis)
+    total, rows = analysis.summary["Row Count"], analysis.rows()
+    kinds = _kinds(rows)
     distinct = {
         row["Column Name"]: row["Cardinality"]
         for row in analysis.tables["Columns"].collect()  # a row a column
@@ -74,20 +74,20 @@ def summary_of(analysis: Analysis) -> Summary | None:
     if not groups or not measures:
         return None
     key = F.struct(*map(quote, groups))
-    found = _rows(analysis).agg(F.approx_count_distinct(key, 0.01)).first()
-    rows = int(found[0]) if found else total
-    return Summary(groups, measures, rows) if rows <= total / 2 else None
+    found = rows.agg(F.approx_count_distinct(key, 0.01)).first()
+    left = int(found[0]) if found else total
+    return Summary(groups, measures, left) if left <= total / 2 else None
 
 
 def old_rows(analysis: Analysis) -> OldRows | None:
     """Rows that are years older than the newest, by the first column of days or moments."""
     from pyspark.sql import functions as F
 
-    kinds = _kinds(analysis)
+    frame = analysis.rows()
+    kinds = _kinds(frame)
     column = next((c for c, kind in kinds.items() if kind.startswith(("date", "timestamp"))), None)
     if column is None:
         return None
-    frame = _rows(analysis)
     day = F.col(quote(column)).cast("date")
     row = frame.agg(F.max(day).alias("newest")).first()
     if row is None or not isinstance(row["newest"], (date, datetime)):
@@ -104,18 +104,7 @@ def _is_measure(name: str, kind: str) -> bool:
     return kind.startswith(_FRACTIONS) or counts
 
 
-def _kinds(analysis: Analysis) -> dict[str, str]:
+def _kinds(rows: DataFrame) -> dict[str, str]:
     """The columns that can be grouped by, with their types."""
     nested = ("<", "binary", "variant")
-    return {
-        name: kind
-        for name, kind in _rows(analysis).dtypes
-        if not any(word in kind for word in nested)
-    }
-
-
-def _rows(analysis: Analysis) -> DataFrame:
-    table = delta_name(analysis.storage.path(analysis.name.table_path))
-    return analysis.facts.sparkSession.sql(
-        f"SELECT * FROM {table} VERSION AS OF {analysis.version}"
-    )
+    return {name: kind for name, kind in rows.dtypes if not any(word in kind for word in nested)}

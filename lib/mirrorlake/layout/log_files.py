@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mirrorlake.delta_log import CHECKPOINT
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.storage import Storage
 
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
-_CHECKPOINT = re.compile(
-    r"(?P<version>\d{20})\.checkpoint"
-    r"(\.\d{10}\.(?P<parts>\d{10})|\.[0-9A-Fa-f-]{36})?\.(parquet|json)",
-    re.ASCII,
-)
 _KINDS = ("add", "remove", "metaData", "protocol", "commitInfo")
 ACTIONS = pa.schema(
     [
@@ -153,7 +149,7 @@ def read_metadata(actions: DataFrame) -> tuple[dict[str, Any], dict[str, Any]]:
 def _complete_checkpoints(names: list[str]) -> dict[int, tuple[str, ...]]:
     found: dict[int, list[str]] = {}
     parts: dict[tuple[int, int], list[str]] = {}
-    for match in filter(None, map(_CHECKPOINT.fullmatch, names)):
+    for match in filter(None, map(CHECKPOINT.fullmatch, names)):
         version = int(match["version"])
         if match["parts"]:
             parts.setdefault((version, int(match["parts"])), []).append(match[0])

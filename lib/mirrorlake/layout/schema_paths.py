@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-_PHYSICAL = "delta.columnMapping.physicalName"
+from mirrorlake.delta_log import physical_name
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,13 @@ def leaves(metadata: dict[str, Any]) -> list[Leaf]:
     return list(_walk(schema, [], [], nested=False))
 
 
-def physical_names(metadata: dict[str, Any]) -> dict[str, str]:
-    """Top-level columns: the table's name to the files' name."""
-    fields = json.loads(metadata["schemaString"])["fields"]
-    return {field["name"]: field["metadata"].get(_PHYSICAL, field["name"]) for field in fields}
-
-
 def _walk(kind: Any, physical: list[str], names: list[str], *, nested: bool) -> Iterator[Leaf]:
     if isinstance(kind, str):
         parts = () if nested else tuple(names)
         yield Leaf(".".join(physical), ".".join(names), kind, parts)
     elif kind["type"] == "struct":
         for field in kind["fields"]:
-            inside = field["metadata"].get(_PHYSICAL, field["name"])
+            inside = physical_name(field)
             yield from _walk(
                 field["type"], [*physical, inside], [*names, field["name"]], nested=nested
             )

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta_log import ROW_ID_COLUMN, ROW_VERSION_COLUMN, physical_names, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.layout.footers import Storages
 from mirrorlake.layout.log_files import parallelism
 from mirrorlake.layout.measures import MICROSOFT_TAG, OPEN_TAG
 from mirrorlake.layout.partitioning.tags import SORTED
-from mirrorlake.layout.schema_paths import physical_names
 from mirrorlake.layout.vorder_file import Outcome, Task, order_file
 from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
@@ -33,10 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TRIED_TAG = f"{OPEN_TAG}.tried"
-_HIDDEN = (
-    "delta.rowTracking.materializedRowIdColumnName",
-    "delta.rowTracking.materializedRowCommitVersionColumnName",
-)
 _NOTE = json.dumps({"mirrorlake": "vorder"})
 
 
@@ -242,7 +237,7 @@ def order_files(
 def hidden_columns(metadata: dict[str, Any]) -> tuple[str, str]:
     """The columns of row ids and of commit versions, as a tracking table's files name them."""
     properties = metadata["configuration"]
-    return properties[_HIDDEN[0]], properties[_HIDDEN[1]]
+    return properties[ROW_ID_COLUMN], properties[ROW_VERSION_COLUMN]
 
 
 def in_partitions(files: DataFrame, metadata: dict[str, Any], where: str) -> DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -11,19 +10,13 @@ from mirrorlake.landing.markers import Marker
 from mirrorlake.mirror.collapse import MARKER, POSITION
 from mirrorlake.mirror.schema import Target
 from mirrorlake.names import file_number
-from mirrorlake.spark.sql import quote
+from mirrorlake.spark.sql import escape_glob, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _ROWS = 2**40  # more rows than one file can hold; positions of later files start beyond
 _NAME, _NUMBER = "__mirrorlake_name", "__mirrorlake_number"
-_GLOB = re.compile(r"([\\{}\[\]*?])")
-
-
-def escape_glob(path: str) -> str:
-    """A path for Spark's readers, which take some characters in it for a pattern."""
-    return _GLOB.sub(r"\\\1", path)
 
 
 def read_batch(

@@ -15,18 +15,17 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta_log import physical_names, read_snapshot
 from mirrorlake.errors import MirrorlakeError, SchemaError, TableNotFoundError, UsageError
 from mirrorlake.landing.check import inspect_file, is_text
 from mirrorlake.landing.compression import open_decompressed
 from mirrorlake.landing.metadata import TableMetadata, read_metadata
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
-from mirrorlake.mirror.batch import escape_glob
 from mirrorlake.mirror.drops import dropped_tables
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.names import TableName
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import literal, quote
+from mirrorlake.spark.sql import escape_glob, literal, quote
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
@@ -148,13 +147,8 @@ class Tracer:
     def in_delta(self, path: str, files: Iterable[str]) -> dict[str, int]:
         """How many rows each of a Delta table's data or feed files has; only files with some."""
         snapshot = read_snapshot(self._storage, path)
-        fields = json.loads(snapshot.metadata["schemaString"])["fields"] if snapshot else []
-        physical = {
-            field["name"].lower(): field["metadata"].get(
-                "delta.columnMapping.physicalName", field["name"]
-            )
-            for field in fields
-        }
+        known = physical_names(snapshot.metadata) if snapshot else {}
+        physical = {name.lower(): inside for name, inside in known.items()}
         names = [physical.get(part.column.lower(), part.column) for part in self.key]
         return self._count((file, file, self._typed(file, names)) for file in files)
 

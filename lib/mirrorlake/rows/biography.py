@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.delta_log import Snapshot
+from mirrorlake.delta_log import Snapshot, physical_name
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.changes import key_columns
 from mirrorlake.feed.findings import Finding
@@ -167,7 +167,7 @@ def may_hold(file: DataFile, snapshot: Snapshot, key: Key) -> bool:
     low, high = (file.stats.get(name) or {} for name in ("minValues", "maxValues"))
     for column, value in key.items():
         field = fields[column]
-        name = (field.get("metadata") or {}).get("delta.columnMapping.physicalName") or column
+        name = physical_name(field)
         typed = _comparable(field["type"], value)
         if typed is None or name not in low or name not in high:
             continue

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta_log import Snapshot
+from mirrorlake.delta_log import ROW_ID_COLUMN, Snapshot
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.changes import End, Outside, read_changes, resolve_span
 from mirrorlake.feed.doctor import file_exists
@@ -20,7 +20,7 @@ from mirrorlake.feed.schema import RESERVED
 from mirrorlake.rows.file_actions import DataFile, FileHistory, Use, read_uses
 from mirrorlake.rows.file_rows import FILE, ROW, ROW_ID, ROW_VERSION, read_file_rows
 from mirrorlake.rows.ids import ID_NAMES
-from mirrorlake.rows.trust import ID_COLUMN, read_trust
+from mirrorlake.rows.trust import read_trust
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -110,7 +110,7 @@ def as_changes(
     """
     from pyspark.sql import functions as F
 
-    if ID_COLUMN not in snapshot.properties:
+    if ROW_ID_COLUMN not in snapshot.properties:
         raise UsageError(f"The rows of {table.name} never had ids.", hint="enable row tracking.")
     files: dict[tuple[str, str], DataFile] = {use.file.key: use.file for use in uses}
     numbers = {key: number for number, key in enumerate(files)}

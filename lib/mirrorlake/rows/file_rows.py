@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.delta_log import Snapshot
+from mirrorlake.delta_log import PHYSICAL_NAME, ROW_ID_COLUMN, ROW_VERSION_COLUMN, Snapshot
 from mirrorlake.history.files import hadoop_path
 from mirrorlake.history.tombstones import vector_path
 from mirrorlake.names import STATE
 from mirrorlake.rows.file_actions import Action, DataFile, encode
-from mirrorlake.rows.trust import ID_COLUMN, VERSION_COLUMN
 from mirrorlake.spark.sql import quote
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def read_file_rows(
 
 def _hidden_names(snapshot: Snapshot) -> tuple[str, str]:
     properties = snapshot.properties
-    return properties[ID_COLUMN], properties[VERSION_COLUMN]
+    return properties[ROW_ID_COLUMN], properties[ROW_VERSION_COLUMN]
 
 
 def _write_log(table: Table, snapshot: Snapshot, files: Sequence[DataFile]) -> str:
@@ -124,7 +123,7 @@ def _metadata(snapshot: Snapshot, *, mapped: bool) -> Action:
         highest += 1
         physical = {
             "delta.columnMapping.id": highest,
-            "delta.columnMapping.physicalName": name,
+            PHYSICAL_NAME: name,
         }
         field = {"name": name, "type": kind, "nullable": True}
         schema["fields"].append(field | {"metadata": physical if mapped else {}})

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from mirrorlake.delta_log import ROW_ID_COLUMN
 from mirrorlake.feed.findings import Finding
 from mirrorlake.feed.log import State, read_states, read_timeline
 from mirrorlake.feed.schema import find_breaks
@@ -18,9 +19,6 @@ from mirrorlake.history.diff import is_tracked
 
 if TYPE_CHECKING:
     from mirrorlake.table import Table
-
-ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
-VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def read_trust(table: Table) -> Trust:
     name = str(table.name)
     findings = [*_switched(name, states)]
     for state in states:
-        if state.properties.get(ID_COLUMN) and (found := _told(name, state)):
+        if state.properties.get(ROW_ID_COLUMN) and (found := _told(name, state)):
             findings.append(found)
     numbered = _numbered_from(states)
     readable = _readable_from(states, wide="typeWidening" in _features(table))
@@ -64,9 +62,9 @@ def read_trust(table: Table) -> Trust:
 
 def _numbered_from(states: list[State]) -> int | None:
     """Where the hidden columns got the names they have now: names and numbers begin together."""
-    name, first = states[-1].properties.get(ID_COLUMN), None
+    name, first = states[-1].properties.get(ROW_ID_COLUMN), None
     for state in reversed(states):
-        if not name or state.properties.get(ID_COLUMN) != name:
+        if not name or state.properties.get(ROW_ID_COLUMN) != name:
             break
         first = state.version
     return first
@@ -113,7 +111,7 @@ def _switched(name: str, states: list[State]) -> list[Finding]:
                     "Don't compare ids of before with those of after: match by key.",
                 )
             )
-        elif is_now and not was and not before.properties.get(ID_COLUMN):
+        elif is_now and not was and not before.properties.get(ROW_ID_COLUMN):
             findings.append(
                 _finding(
                     "enabled",
@@ -124,7 +122,7 @@ def _switched(name: str, states: list[State]) -> list[Finding]:
                     "Compare older versions by key.",
                 )
             )
-        if before.properties.get(ID_COLUMN) and not after.properties.get(ID_COLUMN):
+        if before.properties.get(ROW_ID_COLUMN) and not after.properties.get(ROW_ID_COLUMN):
             findings.append(
                 _finding(
                     "dropped",

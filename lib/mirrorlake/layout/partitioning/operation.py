@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta_log import physical_names, read_snapshot
 from mirrorlake.errors import BusyError, TableNotFoundError
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.groups import (
@@ -38,11 +38,11 @@ from mirrorlake.layout.partitioning.receipts import (
     settle,
     write_receipt,
 )
-from mirrorlake.layout.partitioning.steps import Step, StepListener, ignore
+from mirrorlake.layout.partitioning.steps import Step, StepListener
 from mirrorlake.layout.partitioning.store import Setting, now_micros, read_setting
 from mirrorlake.layout.partitioning.tagging import tagged
-from mirrorlake.layout.schema_paths import physical_names
 from mirrorlake.mirror.lock import only_one
+from mirrorlake.mirror.steps import ignore
 from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import Add, DeltaTransaction
 from mirrorlake.spark.rewrite import Bounds, Written, compare_sides, rewrite_files

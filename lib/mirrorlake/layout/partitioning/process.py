@@ -32,7 +32,7 @@ from mirrorlake.layout.partitioning.statistics import (
     diagnose,
     newest_files,
 )
-from mirrorlake.layout.partitioning.steps import StepListener, ignore
+from mirrorlake.layout.partitioning.steps import StepListener
 from mirrorlake.layout.partitioning.store import (
     Setting,
     alter_policy,
@@ -40,6 +40,7 @@ from mirrorlake.layout.partitioning.store import (
     read_setting,
 )
 from mirrorlake.layout.partitioning.timespan import format_moment
+from mirrorlake.mirror.steps import ignore
 from mirrorlake.names import TableName
 from mirrorlake.policy_log import has_policy
 from mirrorlake.spark.messages import spark_message

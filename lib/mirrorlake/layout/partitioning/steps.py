@@ -25,7 +25,3 @@ class Step(Enum):
 
 
 StepListener = Callable[[TableName, Step], None]
-
-
-def ignore(_table: TableName, _step: Step) -> None:
-    """A listener that does not care."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from mirrorlake.delta_log import Snapshot, read_snapshot
+from mirrorlake.delta_log import Snapshot, physical_names, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.layout.partitioning.policy import (
     Policy,
@@ -22,7 +22,6 @@ from mirrorlake.layout.partitioning.timespan import (
     parse_timespan,
     to_micros,
 )
-from mirrorlake.layout.schema_paths import physical_names
 from mirrorlake.names import TableName
 from mirrorlake.policy_log import all_policies, append_policy, newest_policy
 from mirrorlake.storage import Storage

@@ -9,7 +9,8 @@ from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning import store
 from mirrorlake.layout.partitioning.policy import Policy
 from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt, read_receipts
-from mirrorlake.layout.partitioning.steps import StepListener, ignore
+from mirrorlake.layout.partitioning.steps import StepListener
+from mirrorlake.mirror.steps import ignore
 
 if TYPE_CHECKING:
     from mirrorlake.layout.partitioning.advice import Advice

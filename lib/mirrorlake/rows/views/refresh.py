@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.delta_log import read_commit_info, read_snapshot
 from mirrorlake.errors import ConflictError, UsageError
 from mirrorlake.history.versions import ENFORCED
+from mirrorlake.mirror.steps import ignore
 from mirrorlake.rows.views.apply import apply_delta
 from mirrorlake.rows.views.commit import Scratch, Target, overwrite, scratch
 from mirrorlake.rows.views.contents import whole_contents
@@ -26,7 +27,7 @@ from mirrorlake.rows.views.sources import (
     read_changes,
 )
 from mirrorlake.rows.views.standing import Standing, find_standing, note_of, read_note
-from mirrorlake.rows.views.steps import ViewListener, ViewStep, ignore
+from mirrorlake.rows.views.steps import ViewListener, ViewStep
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.tabular import Shown, html_table

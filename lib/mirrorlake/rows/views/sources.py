@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta_log import ROW_TRACKING, read_snapshot
 from mirrorlake.errors import BusyError, TableNotFoundError, VersionError
 from mirrorlake.feed.changes import read_feed
 from mirrorlake.feed.doctor import examine
@@ -39,7 +39,6 @@ _CODES = {
     "log-lost": "LOG_LOST",
     "schema": "SCHEMA_CHANGED",
 }
-_ROW_TRACKING = "delta.enableRowTracking"
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ def _tracks_rows(table: Table, source: Source) -> bool:
     """Whether ids were kept from the one version to the other without a break."""
     assert source.old is not None, source
     states = read_states(table.storage, table.name.table_path, source.old, source.new)
-    return all(state.properties.get(_ROW_TRACKING, "").lower() == "true" for state in states)
+    return all(state.properties.get(ROW_TRACKING, "").lower() == "true" for state in states)
 
 
 def read_changes(

@@ -18,7 +18,3 @@ class ViewStep(Enum):
 
 
 ViewListener = Callable[[ViewStep], None]
-
-
-def ignore(_step: ViewStep) -> None:
-    """A listener that does not care."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import UsageError
+from mirrorlake.mirror.steps import ignore
 from mirrorlake.names import STATE, TableName, as_table
 from mirrorlake.rows.views.check import Check, check_view
 from mirrorlake.rows.views.create import create_view
@@ -24,7 +25,7 @@ from mirrorlake.rows.views.plan import listed, make_plan
 from mirrorlake.rows.views.refresh import Refresh, look, refresh_session, refresh_view
 from mirrorlake.rows.views.sources import pin_sources
 from mirrorlake.rows.views.standing import find_standing
-from mirrorlake.rows.views.steps import ViewListener, ViewStep, ignore
+from mirrorlake.rows.views.steps import ViewListener, ViewStep
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
 

@@ -1,0 +1,51 @@
+"""A stream of a table's changes, and the table as who follows it would know it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from mirrorlake import Lake
+
+
+class Follower:
+    """Follows a table with the key `id` from version 0 on.
+
+    Args:
+        lake: the lake.
+        table: which table.
+        column: the value that is followed.
+        checkpoint: the stream's folder.
+    """
+
+    def __init__(self, lake: Lake, table: str, column: str, checkpoint: Path) -> None:
+        self.seen: dict[int, Any] = {}
+        self.rows = 0
+        self._column = column
+        stream = lake.spark.readStream.option("readChangeFeed", "true").option("startingVersion", 0)
+        self._query = (
+            stream.format("delta")
+            .load(lake.table(table).path)
+            .writeStream.foreachBatch(self._take)
+            .option("checkpointLocation", str(checkpoint))
+            .start()
+        )
+
+    def _take(self, batch: DataFrame, _number: int) -> None:
+        rows: list[Any] = batch.collect()
+        self.rows += len(rows)
+        # A key may leave and come back within one version: leaving comes first.
+        rows.sort(key=lambda row: (row["_commit_version"], row["_change_type"] != "delete"))
+        for row in rows:
+            if row["_change_type"] == "delete":
+                self.seen.pop(row["id"], None)
+            elif row["_change_type"] in ("insert", "update_postimage"):
+                self.seen[row["id"]] = row[self._column]
+
+    def finish(self) -> None:
+        """Takes what is there, then stops."""
+        self._query.processAllAvailable()
+        self._query.stop()
