@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 from mirrorlake.delta_log import delta_tables
-from mirrorlake.errors import UsageError
 from mirrorlake.lake_table import LakeTable
 from mirrorlake.landing.published import Partner
 from mirrorlake.landing.publisher import Publisher
@@ -396,32 +394,6 @@ class Lake:
             FrameError: the frame does not hold, or lacks a table.
             FeedError: `table_changes` asks for what the feed doesn't hold.
         """
-        from mirrorlake.feed.sql import resolve_feeds
-        from mirrorlake.history.sql import run_query
-        from mirrorlake.history.versions import check_when, is_enforced
-        from mirrorlake.rows.views.definition import hiding_columns
+        from mirrorlake.lake_sql import query_lake
 
-        def opened(name: TableName) -> LakeTable | None:
-            found = self.find(name)
-            return None if found is None else self.table(found)
-
-        query = resolve_feeds(query, opened)
-
-        def path(name: TableName) -> str | None:
-            found = self.find(name)
-            return None if found is None else self.storage.path(found.table_path)
-
-        def framed(name: TableName) -> str | None:
-            return self.frames.table_path(frame or "", name)
-
-        def check(name: TableName, when: int | datetime) -> None:
-            if frame is not None:
-                raise UsageError(f"A frame has {name} at one version only: {when} can't be asked.")
-            found = self.find(name) or name
-            check_when(self.storage, found, when, enforced=is_enforced(self.spark))
-
-        def columns(name: TableName) -> list[str] | None:
-            return hiding_columns(self.storage, self.find(name))
-
-        find = path if frame is None else framed
-        return run_query(self.spark, query, find, check, columns)
+        return query_lake(self, query, frame=frame)
