@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,11 +17,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+CONF = Path(__file__).parent / "conf"
+
+
+def _configure(patch: pytest.MonkeyPatch, config: pytest.Config) -> None:
+    if not config.getoption("--long"):
+        patch.setenv("SPARK_CONF_DIR", str(CONF))
+
+
 @pytest.fixture(scope="session", autouse=True)
-def spark() -> Iterator[SparkSession]:
-    session = get_spark("notebook")
+def spark(pytestconfig: pytest.Config) -> Iterator[SparkSession]:
+    with pytest.MonkeyPatch.context() as patch:
+        _configure(patch, pytestconfig)
+        session = get_spark("notebook")
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _started_alike(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
+    """Processes that a test starts take the same settings; notebooks' tests don't."""
+    _configure(monkeypatch, pytestconfig)
 
 
 @pytest.fixture
