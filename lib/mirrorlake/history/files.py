@@ -74,13 +74,25 @@ def latest_actions(
             rows = reader.parquet(*some) if suffix == ".parquet" else reader.json(some)
             parts.append(rows.select(F.lit(found).cast("bigint").alias("version"), "add", "remove"))
     actions = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
-    actions = actions.where("add IS NOT NULL OR remove IS NOT NULL")
+    return _last_words(storage, table_path, actions)
+
+
+def changed_files(
+    spark: SparkSession, storage: Storage, table_path: str, first: int, last: int
+) -> DataFrame:
+    """The last word of a range of commits on each file that they name; see `latest_actions`."""
+    return _last_words(storage, table_path, read_log(spark, storage, table_path, first, last))
+
+
+def _last_words(storage: Storage, table_path: str, actions: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
     snapshot = read_snapshot(storage, table_path)
     features = (snapshot.protocol if snapshot else {}).get("readerFeatures") or []
     base = hadoop_path(storage, table_path)
     # Decoding their names is much code for Spark to compile: most tables have none.
     columns = _columns(base, vectors="deletionVectors" in features)
-    flat = actions.select("version", *columns)
+    flat = actions.where("add IS NOT NULL OR remove IS NOT NULL").select("version", *columns)
     kept = ["size", "rows", "masked", "parts", "live", "removed"]
     last = flat.groupBy("path", "vector").agg(F.max_by(F.struct(*kept), "version").alias("last"))
     return last.select("path", "vector", "last.*")
