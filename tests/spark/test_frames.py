@@ -9,15 +9,23 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 import pytest
 
-from delta_files import data_files, files_on_disk, needed_files, newest_version
+from delta_files import (
+    data_files,
+    files_on_disk,
+    log_file,
+    masked_files,
+    needed_files,
+    newest_version,
+)
 from mirrorlake import Lake
 from mirrorlake.errors import FrameError, TableNotFoundError, UsageError
 from mirrorlake.history import frames as frames_module
-from mirrorlake.history import moments
+from mirrorlake.history import moments, reload
 from mirrorlake.history import vacuum as vacuum_module
 from mirrorlake.history.frame_records import (
     find_pins,
@@ -27,10 +35,13 @@ from mirrorlake.history.frame_records import (
     save_frame,
     utc_now,
 )
+from mirrorlake.history.reload import Reload
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import DataFrame, SparkSession
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
@@ -227,12 +238,97 @@ def test_vacuum_and_framing_race(
     assert bag_of(lake.frames.read("pinned", name)) == bag_of(some(spark, 100, 5))
 
 
+def check_reload(lake: Lake, line: Reload) -> None:
+    """A line of `show` against plain Python: both versions by a walk over all commits."""
+    path = folder(lake, line.table)
+    before, now = masked_files(path, line.framed), masked_files(path)
+    footers = {name: pq.read_metadata(path / name) for name in {*before, *now}}
+    added, removed = sorted(now.keys() - before.keys()), sorted(before.keys() - now.keys())
+    moved = [n for n in before.keys() & now.keys() if before[n][0] != now[n][0]]
+
+    def groups(names: Iterable[str]) -> int:
+        return sum(footers[name].num_row_groups for name in names)
+
+    def size(names: Iterable[str]) -> int:
+        return sum((path / name).stat().st_size for name in names)
+
+    assert (line.files_added, line.files_removed) == (len(added), len(removed))
+    assert (line.files_preserved, line.vectors_changed) == (len(before) - len(removed), len(moved))
+    assert (line.row_groups_added, line.row_groups_removed) == (groups(added), groups(removed))
+    assert line.row_groups_preserved == groups(before) - groups(removed)
+    assert (line.bytes_added, line.bytes_removed) == (size(added), size(removed))
+    assert line.rows_added == sum(footers[n].num_rows - now[n][1] for n in added)
+    gone = sum(footers[n].num_rows - before[n][1] for n in removed)
+    assert line.rows_removed == gone + sum(now[n][1] - before[n][1] for n in moved)
+
+
+def test_what_a_frame_would_reload_equals_a_slow_reference(
+    lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.write("t", some(spark, 0, 20, 4), partition_by=["day"], properties=VECTORS)
+    name = lake.table("t").sql_name
+    spark.sql(f"DELETE FROM {name} WHERE id = 3")
+    framed = lake.frames.create("m", ["t"]).tables[0].version
+    for change in (
+        f"DELETE FROM {name} WHERE id IN (4, 11, 12)",  # other vectors
+        f"DELETE FROM {name} WHERE day = 2",  # whole files
+        f"INSERT INTO {name} SELECT id, 6L, 'b' FROM range(40, 45)",
+        f"OPTIMIZE {name} WHERE day < 2",
+        f"RESTORE TABLE {name} TO VERSION AS OF {framed + 1}",  # they come back
+        f"UPDATE {name} SET v = 'c' WHERE id = 0",
+    ):
+        spark.sql(change)
+        (short,) = lake.frames.show("m")
+        check_reload(lake, short)
+    assert short.vectors_changed
+    assert short.files_added
+    monkeypatch.setattr(reload, "_MANY", 0)  # by the whole log
+    assert lake.frames.show("m") == (short,)
+    monkeypatch.undo()
+    log_file(folder(lake, "t"), framed + 1).unlink()  # cut off, and a checkpoint is there
+    assert lake.frames.show("m") == (short,)
+
+
+def test_a_frame_follows_its_lake(lake: Lake, spark: SparkSession, tmp_path: Path) -> None:
+    rows = some(spark, 0, 10, 2)
+    table = lake.write("s.it's", rows, partition_by=["v"], properties=VECTORS)
+    spark.sql(f"DELETE FROM {table.sql_name} WHERE id < 2")
+    lake.frames.create("a model", ["s.it's"])
+    before = bag_of(table.read())
+    lake.write("s.it's", some(spark, 50, 5), mode="overwrite")
+    place = tmp_path / "new ü 50%"
+    Path(lake.storage.root).rename(place)
+    moved = Lake(place, spark=spark)
+    done = moved.table("s.it's").vacuum(retention_hours=0, allow_short=True, dry_run=False)
+    assert done.delete_files == 0  # the frame's files are known where they are now
+    (line,) = moved.frames.show("a model")
+    assert (line.files_removed, line.rows_removed, line.rows_added) == (2, 8, 5)
+    assert bag_of(moved.frames.read("a model", "s.it's")) == before
+
+    # A copy reads its own files, not those of the original; a link to it is the same lake.
+    copy = Lake(shutil.copytree(place, tmp_path / "copy"), spark=spark)
+    read = copy.frames.read("a model", "s.it's")
+    assert bag_of(read) == before
+    assert all(str(tmp_path / "copy") in name for name in read.inputFiles())
+    (tmp_path / "link").symlink_to(tmp_path / "copy")
+    linked = Lake(tmp_path / "link", spark=spark)
+    assert bag_of(linked.frames.read("a model", "s.it's")) == before
+    assert linked.frames.get("a model").place == copy.frames.get("a model").place
+    for file in read.inputFiles():
+        Path(unquote(file).removeprefix("file:").replace("///", "/")).unlink()
+    with pytest.raises(FrameError, match="is broken"):
+        copy.frames.read("a model", "s.it's")
+    assert bag_of(moved.frames.read("a model", "s.it's")) == before
+
+
 def check_lake(lake: Lake, made: dict[str, tuple[Counter, set[str]]]) -> None:
     """Live frames read what they read when made; nothing else than what is needed is left."""
     for model, (rows, _) in made.items():
         assert bag_of(lake.frames.read(model, "t")) == rows, model
     needed = needed_files(folder(lake, "t")).union(*(files for _, files in made.values()))
     assert files_on_disk(folder(lake, "t")) == needed
+    for model in made:
+        check_reload(lake, lake.frames.show(model)[0])
 
 
 def random_life(lake: Lake, spark: SparkSession, seed: int, steps: int) -> Counter[str]:
@@ -244,8 +340,8 @@ def random_life(lake: Lake, spark: SparkSession, seed: int, steps: int) -> Count
     for step in range(steps):
         low = dice.randrange(20)
         verb = dice.choices(
-            ["append", "delete", "update", "overwrite", "frame", "release", "vacuum"],
-            [3, 3, 3, 1, 4, 1, 0],
+            ["append", "delete", "update", "overwrite", "frame", "release", "recreate"],
+            [3, 3, 3, 1, 4, 1, 1],
         )[0]
         told[verb] += 1
         if verb == "append":
@@ -256,6 +352,12 @@ def random_life(lake: Lake, spark: SparkSession, seed: int, steps: int) -> Count
             spark.sql(f"UPDATE {name} SET v = 's{step}' WHERE id % 5 = {low % 5}")
         elif verb == "overwrite":
             lake.write("t", some(spark, 50, 10), mode="overwrite")
+        elif verb == "recreate":
+            spark.sql(
+                f"CREATE OR REPLACE TABLE {name} USING delta"
+                " TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+                f" AS SELECT id, id % 7 AS day, 'n' AS v FROM range({low}, {low + 9})"
+            )
         elif verb == "frame":
             model = dice.choice("xyz")
             lake.frames.create(model, ["t"])

@@ -160,9 +160,9 @@ def _vector_file(vector: Column, base: str) -> Column:
     where = vector["pathOrInlineDv"]
     encoded = F.right(where, F.lit(20))
     folder = F.left(where, F.length(where) - 20)
-    digits = F.concat(*[_word(encoded, 1 + 5 * n) for n in range(4)])
-    cuts = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
-    number = F.concat_ws("-", *[F.substring(digits, at, length) for at, length in cuts])
+    starts = F.array(*[F.lit(5 * word) for word in range(4)])
+    digits = F.array_join(F.transform(starts, lambda start: _word(encoded, start)), "")
+    number = F.regexp_replace(digits, "^(.{8})(.{4})(.{4})(.{4})", "$1-$2-$3-$4-")
     slash = F.when(F.length(folder) > 0, F.concat(folder, F.lit("/"))).otherwise("")
     own = F.concat(F.lit(f"{base}/"), slash, F.lit("deletion_vector_"), number, F.lit(".bin"))
     kind = vector["storageType"]
@@ -173,12 +173,15 @@ def _vector_file(vector: Column, base: str) -> Column:
     )
 
 
-def _word(encoded: Column, at: int) -> Column:
-    """Five characters of Z85 as eight hexadecimal digits."""
+def _word(encoded: Column, start: Column) -> Column:
+    """Five characters of Z85, after the first so many, as eight hexadecimal digits."""
     from pyspark.sql import functions as F
 
-    value = F.lit(0).cast("bigint")
-    for place in range(5):
-        digit = F.instr(F.lit(Z85), F.substring(encoded, at + place, 1)) - 1
-        value = value * 85 + digit
+    def take(value: Column, place: Column) -> Column:
+        digit = F.instr(F.lit(Z85), F.substring(encoded, start + place, F.lit(1))) - 1
+        return value * 85 + digit
+
+    # Lambdas are not compiled: written out, this would be most of what Spark compiles for a query.
+    places = F.array(*[F.lit(place) for place in range(1, 6)])
+    value = F.aggregate(places, F.lit(0).cast("bigint"), take)
     return F.lpad(F.lower(F.hex(value)), 8, "0")

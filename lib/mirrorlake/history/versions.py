@@ -123,8 +123,22 @@ def find_reach(
     Raises:
         TableNotFoundError: there is none of that name.
     """
-    snapshot = _snapshot(storage, table)
     log = CommitLog(storage, table.table_path)
+    first, newest, limits = _bounds(log, _snapshot(storage, table), enforced=enforced, now=now)
+    if vacuumed := _vacuumed(log, first, newest):
+        limits.append(vacuumed)
+        first = max(first, vacuumed.version)
+    limits.sort(key=lambda limit: -limit.version)
+    since, until = log.timestamp(first), log.timestamp(newest)
+    if since is None or until is None:
+        raise VersionError(f"The log of {table} is being cut off.", hint="ask again.")
+    return Reach(table, first, newest, since, until, tuple(limits))
+
+
+def _bounds(
+    log: CommitLog, snapshot: Snapshot, *, enforced: bool, now: datetime | None = None
+) -> tuple[int, int, list[Limit]]:
+    """The range that the log and the retention check leave, whether or not its files are there."""
     newest = snapshot.version
     limits = []
     interval = int(snapshot.properties.get("delta.checkpointInterval", "10"))
@@ -145,14 +159,7 @@ def find_reach(
                     "retention check", first, f"Delta refuses older ones ({FILE_RETENTION}: {kept})"
                 )
             )
-    if vacuumed := _vacuumed(log, first, newest):
-        limits.append(vacuumed)
-        first = max(first, vacuumed.version)
-    limits.sort(key=lambda limit: -limit.version)
-    since, until = log.timestamp(first), log.timestamp(newest)
-    if since is None or until is None:
-        raise VersionError(f"The log of {table} is being cut off.", hint="ask again.")
-    return Reach(table, first, newest, since, until, tuple(limits))
+    return first, newest, limits
 
 
 def _snapshot(storage: Storage, table: TableName) -> Snapshot:
@@ -164,7 +171,9 @@ def _snapshot(storage: Storage, table: TableName) -> Snapshot:
 
 def _vacuumed(log: CommitLog, first: int, newest: int) -> Limit | None:
     """The limit that deleted files set, among the versions that the other limits leave."""
-    oldest = log.raw_timestamp(first)
+    if first == newest:
+        return None
+    oldest = log.raw_timestamp(first) if first > 0 else None
     removals = recent_removals(log.storage, log.table_path, newest)
     if oldest is not None:  # what was removed before the first version concerns none of these
         slack = timedelta(hours=1)  # a removal is dated when its commit begins
@@ -177,7 +186,8 @@ def _vacuumed(log: CommitLog, first: int, newest: int) -> Limit | None:
     moment = datetime.fromtimestamp(latest.at / 1000, timezone.utc)
     # Only versions before a file's removal need it; look from there for the commit that did it.
     start = max(first + 1, log.first_since(moment, first, newest))
-    for version in range(start, newest + 1):
+    earlier = range(start - 1, first, -1)  # where a removal is dated by a clock that was ahead
+    for version in (*range(start, newest + 1), *earlier):
         before = removed_since(log.storage, log.table_path, version - 1, version)
         if any(gone & set(r.files) for r in before):
             file = next(f for f in latest.files if f in gone)
@@ -235,6 +245,10 @@ def check_version(
     Raises:
         VersionError: it is out of range, or a file of it is gone; the file is named.
     """
+    log = CommitLog(storage, table.table_path)
+    first, newest, _ = _bounds(log, _snapshot(storage, table), enforced=enforced)
+    if first <= version <= newest and not _vacuumed(log, version, newest):
+        return  # only what was removed since was looked at
     reach = find_reach(storage, table, enforced=enforced)
     if reach.earliest <= version <= reach.newest:
         return
