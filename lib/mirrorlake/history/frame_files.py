@@ -17,14 +17,12 @@ from urllib.parse import quote, unquote
 from mirrorlake.history.files import full_path, hadoop_path
 from mirrorlake.history.frame_records import FRAMES, Frame, FramedTable, save_frame
 from mirrorlake.history.listing import measure_files
-from mirrorlake.names import TableName
+from mirrorlake.names import TABLES, TableName
 from mirrorlake.spark.sql import escape_glob
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-_FULL = "^[a-zA-Z][a-zA-Z0-9+.-]*:"
 
 
 def write_list(
@@ -71,7 +69,8 @@ def _read(spark: SparkSession, storage: Storage, lists: list[str]) -> DataFrame:
 
     def full(name: str) -> Column:
         column = F.col(name)
-        return F.when(column.rlike(_FULL), column).otherwise(F.concat(F.lit(base), column))
+        own = column.startswith(f"{TABLES}/")  # what lies elsewhere has its full path
+        return F.when(own, F.concat(F.lit(base), column)).otherwise(column)
 
     rows = spark.read.parquet(*[escape_glob(storage.path(path)) for path in lists])
     place = full_path(F.col("_metadata.file_path"), "")
