@@ -27,6 +27,7 @@ from mirrorlake.history import frames as frames_module
 from mirrorlake.history import moments, reload
 from mirrorlake.history import vacuum as vacuum_module
 from mirrorlake.history.frame_records import (
+    Frame,
     find_pins,
     publish_horizon,
     read_frames,
@@ -59,7 +60,9 @@ def some(spark: SparkSession, first: int, count: int, parts: int = 1) -> DataFra
 
 
 @pytest.mark.promise("DL-07", "DL-08", "DL-10")
-def test_a_frame_from_its_making_to_its_release(lake: Lake, spark: SparkSession) -> None:
+def test_a_frame_from_its_making_to_its_release(
+    lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake.write("stock", some(spark, 0, 10), properties=VECTORS)
     other = lake.write("shop.`it'``s`", some(spark, 0, 3))
     with pytest.raises(FrameError, match=r"no frame of a model 'sales'.*none at all"):
@@ -100,7 +103,16 @@ def test_a_frame_from_its_making_to_its_release(lake: Lake, spark: SparkSession)
     assert (moved.row_groups_added, moved.preserved) == (1, 1.0)
 
     # The next frame sees them; when it is complete the one before holds nothing any more.
+    take = frames_module.Frames._take
+
+    def watched(self: frames_module.Frames, taken: Frame, *rest: Any) -> Any:
+        assert lake.frames.get("sales") == frame  # readers see it until then
+        assert find_pins(lake.storage, utc_now())[0] == [frame, taken]  # and vacuum spares both
+        return take(self, taken, *rest)
+
+    monkeypatch.setattr(frames_module.Frames, "_take", watched)
     second = lake.frames.create("sales", ["stock"], expires_in=None)
+    monkeypatch.undo()
     assert (second.number, second.tables[0].version, second.expires) == (2, 3, None)
     assert lake.frames.list() == [second]
     assert find_pins(lake.storage, utc_now())[0] == [second]
@@ -268,12 +280,16 @@ def test_what_a_frame_would_reload_equals_a_slow_reference(
     name = lake.table("t").sql_name
     spark.sql(f"DELETE FROM {name} WHERE id = 3")
     framed = lake.frames.create("m", ["t"]).tables[0].version
-    # Another vector, a first one, a whole file, and new files.
-    spark.sql(f"DELETE FROM {name} WHERE id IN (4, 10) OR day = 2")
+    # Another vector, a first one, a whole file: said before, and done.
+    predicate = "id IN (4, 10) OR day = 2"
+    (said,) = lake.frames.show("m", delete=("t", predicate))
+    assert (said.files_removed, said.vectors_changed, said.rows_removed) == (1, 2, 5)
+    spark.sql(f"DELETE FROM {name} WHERE {predicate}")
     spark.sql(f"INSERT INTO {name} SELECT id, 6L, 'b' FROM range(40, 45)")
     (short,) = lake.frames.show("m")
     check_reload(lake, short)
     assert (short.files_added, short.files_removed, short.vectors_changed) == (1, 1, 2)
+    assert short.rows_removed == said.rows_removed
     # What went comes back, as it was then, and some of it changes again.
     spark.sql(f"OPTIMIZE {name}")
     spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {framed + 1}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from delta_files import data_files, files_on_disk, needed_files
+from delta_files import data_files, files_on_disk, log_file, needed_files
 from mirrorlake import Lake
 from mirrorlake.errors import QueryError, RetentionError, UsageError, VersionError
 from mirrorlake.history.maintenance import Policy, load_policy, make_policy
@@ -69,6 +69,20 @@ def test_optimize_by_partition(lake: Lake, spark: SparkSession) -> None:
             table.optimize(where=wrong)
     with pytest.raises(QueryError):
         table.optimize(zorder_by=["nothing"], dry_run=False)
+
+
+def test_optimize_by_size_and_by_clustering(lake: Lake, spark: SparkSession) -> None:
+    place = f"delta.`{lake.storage.path('Tables/c')}`"
+    spark.sql(f"CREATE TABLE {place} (id BIGINT, `a day` BIGINT) USING delta CLUSTER BY (id)")
+    for first, count in ((0, 3), (0, 3), (0, 5000)):
+        table = lake.write("c", some(spark, first, count))
+    assert [table.optimize(target_bytes=size).files for size in (1, 5_000, 10**6)] == [0, 2, 3]
+    with pytest.raises(UsageError, match="of -1 bytes"):
+        table.optimize(target_bytes=-1)
+    done = table.optimize(dry_run=False)
+    assert (done.files, done.files_added) == (3, 1)
+    newest = log_file(folder(lake, "c"), table.snapshot().version).read_text()
+    assert '"clusteringProvider":"liquid"' in newest
 
 
 @pytest.mark.promise("DL-24", "DL-23")
