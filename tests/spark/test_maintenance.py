@@ -110,9 +110,11 @@ def test_reorg_then_vacuum_leaves_nothing_of_what_was_deleted(
         table.vacuum(retention_hours=1)
     with pytest.raises(RetentionError, match="nan hours"):
         table.vacuum(retention_hours=float("nan"))
-    (path / "forgotten.parquet").touch()
+    for name, age in (("forgotten.parquet", 6 * 86_400), ("older.parquet", 8 * 86_400)):
+        (path / name).touch()
+        os.utime(path / name, (time.time() - age, time.time() - age))
     kept = table.vacuum()
-    assert (kept.delete_files, kept.unreadable) == (0, None)
+    assert (kept.delete_files, kept.unreadable) == (1, None)  # seven days are the default
     assert {share.why: share.files for share in kept.kept} == {
         "newest version": 1,
         "removed within the retention": 2,  # the old file and its deletion vector
@@ -120,9 +122,9 @@ def test_reorg_then_vacuum_leaves_nothing_of_what_was_deleted(
     }
     planned = table.vacuum(retention_hours=0, allow_short=True)
     assert files_on_disk(path) > needed_files(path)
-    assert (planned.delete_files, planned.unreadable) == (3, (0, 3))
+    assert (planned.delete_files, planned.unreadable) == (4, (0, 3))
     done_too = table.vacuum(retention_hours=0, allow_short=True, dry_run=False)
-    assert (done_too.delete_files, done_too.applied) == (3, True)
+    assert (done_too.delete_files, done_too.applied) == (4, True)
     assert files_on_disk(path) == needed_files(path) == {new}
     assert rows(table.read()) == [(n, n % 2) for n in range(3, 10)]
     with pytest.raises(VersionError, match="was vacuumed"):

@@ -123,13 +123,28 @@ def test_a_removal_dated_by_a_clock_that_was_ahead(storage: Storage) -> None:
     check_version(storage, TABLE, 2)
 
 
+def test_the_reach_of_a_table_that_was_copied(storage: Storage) -> None:
+    day = 86_400_000
+    now = int(utc_now().timestamp() * 1000)
+    for version in range(5):  # its commits' files are of today, whatever they say themselves
+        made = now - (5 - version) * day
+        gone = [remove(f"f{version}", made)] if version in (1, 3) else []
+        commit(storage, version, *([META] if version == 0 else gone), timestamp=made)
+    reach = find_reach(storage, TABLE)
+    assert [(limit.what, limit.version) for limit in reach.limits] == [("vacuumed files", 3)]
+    for version in (1, 2):
+        with pytest.raises(VersionError, match="was vacuumed: f3"):
+            check_version(storage, TABLE, version)
+    check_version(storage, TABLE, 3)
+
+
 def test_the_reach_looks_only_at_what_was_removed_since(storage: Storage) -> None:
     now = int(utc_now().timestamp() * 1000)
     day = 86_400_000
     for version in range(6):  # a day apart, the newest now; each takes the file of the one before
         made = now - (5 - version) * day
         actions = [remove(f"f{version - 1}", made)] if version else [META]
-        commit(storage, version, *actions, add(f"f{version}"), inCommitTimestamp=made)
+        commit(storage, version, *actions, add(f"f{version}"), timestamp=made)
         storage.write(f"Tables/t/f{version}", b"x")
     looked: list[str] = []
     inner = storage.exists
