@@ -285,7 +285,7 @@ def test_what_a_frame_would_reload_equals_a_slow_reference(
     (said,) = lake.frames.show("m", delete=("t", predicate))
     assert (said.files_removed, said.vectors_changed, said.rows_removed) == (1, 2, 5)
     spark.sql(f"DELETE FROM {name} WHERE {predicate}")
-    spark.sql(f"INSERT INTO {name} SELECT id, 6L, 'b' FROM range(40, 45)")
+    spark.sql(f"INSERT INTO {name} SELECT id, 6L, 'b' FROM range(40, 45, 1, 1)")
     (short,) = lake.frames.show("m")
     check_reload(lake, short)
     assert (short.files_added, short.files_removed, short.vectors_changed) == (1, 1, 2)
