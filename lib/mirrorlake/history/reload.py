@@ -139,15 +139,11 @@ def compare_table(
     if delete is not None:
         vectors = snapshot.properties.get("delta.enableDeletionVectors", "false") == "true"
         now = _after_delete(session, storage, framed, now, delete, vectors=vectors)
-    before, now = before.persist(), now.persist()  # each is looked at twice
     try:
         added = _added(session, storage, before, now, written=delete is None)
         figures = added.crossJoin(_removed(before, now)).collect()[0].asDict()
     except Exception as error:
         raise QueryError(spark_message(error)) from error
-    finally:
-        before.unpersist()
-        now.unpersist()
     return Reload(
         framed.table,
         framed.version,
