@@ -25,19 +25,25 @@ def newest_version(folder: Path) -> int:
 
 def needed_files(folder: Path, version: int | None = None) -> set[str]:
     """Data files and deletion vectors of a version, relative to the table; no commit is missing."""
-    live: dict[tuple[str, str | None], set[str]] = {}
+    found = {(path, vector) for path, (vector, _) in masked_files(folder, version).items()}
+    return {name for pair in found for name in pair if name is not None}
+
+
+def masked_files(folder: Path, version: int | None = None) -> dict[str, tuple[str | None, int]]:
+    """The data files of a version: each with its deletion vector and how many rows that hides."""
+    live: dict[tuple[str, str | None], int] = {}
     last = newest_version(folder) if version is None else version
     for number in range(last + 1):
         lines = log_file(folder, number).read_text(encoding="utf-8").splitlines()
         actions = [json.loads(line) for line in lines]
         for kind in ("remove", "add"):
             for action in (a[kind] for a in actions if kind in a):
-                path = unquote(action["path"])
-                vector = vector_path(action.get("deletionVector"))
-                live.pop((path, vector), None)
+                vector = action.get("deletionVector") or {}
+                key = unquote(action["path"]), vector_path(vector)
+                live.pop(key, None)
                 if kind == "add":
-                    live[path, vector] = {path} | ({vector} if vector else set())
-    return set().union(*live.values())
+                    live[key] = vector.get("cardinality", 0)
+    return {path: (vector, masked) for (path, vector), masked in live.items()}
 
 
 def data_files(folder: Path, version: int | None = None) -> set[str]:

@@ -112,6 +112,8 @@ class Storage:
 
     def exists(self, path: str) -> bool:
         """Whether there is a file at that path."""
+        if self.local is not None:
+            return os.path.isfile(self.path(path))
         return self.stat(path) is not None
 
     def stat(self, path: str) -> Entry | None:

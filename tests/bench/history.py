@@ -2,8 +2,8 @@
 
 The peers are `DESCRIBE HISTORY … LIMIT` of as many versions, and plain `VACUUM … DRY RUN`. The
 commits are written as JSON directly, for Spark would take hours; the files are links to one small
-Parquet file; a last commit by Spark itself leaves the checkpoint that either side reads. "flat"
-compares with a hundredth of the versions or files: 1 is as quick as there.
+Parquet file; a last commit by Spark itself leaves the checkpoint that either side reads. What is
+"by versions" or "by files" is compared with a hundredth of them: 1 is as quick as there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import statistics
 import tempfile
 import time
 import uuid
@@ -22,7 +21,7 @@ from typing import Any
 from mirrorlake import Lake
 from mirrorlake.history.commits import CommitLog
 from mirrorlake.history.versions import find_reach
-from mirrorlake.runs.bench import BenchResult, compare
+from mirrorlake.runs.bench import BenchResult, compare, join_results
 
 VERSIONS = 10_000
 FILES = 100_000
@@ -31,29 +30,14 @@ SHOWN = 20
 LINKS = 10_000
 
 
-def run(pairs: int) -> BenchResult:
-    with tempfile.TemporaryDirectory() as folder:
-        lake = Lake(folder)
-        seconds: dict[str, float] = {}
-        ratios: dict[str, float] = {}
-        for result in (_history(lake, pairs), _vacuum(lake, pairs), _show(lake, pairs)):
-            seconds |= result.seconds
-            ratios |= result.ratios
-        return BenchResult("history", seconds, ratios)
-
-
-def _history(lake: Lake, pairs: int) -> BenchResult:
+def history(lake: Lake, pairs: int) -> BenchResult:
     logs = {}
-    for name, count in (("few", VERSIONS // SMALLER), ("many", VERSIONS)):
-        _make(lake, name, versions=count, files=1)
+    for name in _many_versions(lake):
         logs[name] = CommitLog(lake.storage, f"Tables/{name}")
 
     def newest(name: str) -> None:
         log = logs[name]
         assert len(log.read(log.newest(), SHOWN).commits) == SHOWN
-
-    def reach(name: str) -> None:
-        assert find_reach(lake.storage, lake.table(name).name).earliest == 0
 
     def described() -> None:
         table = lake.table("many")
@@ -61,43 +45,82 @@ def _history(lake: Lake, pairs: int) -> BenchResult:
 
     what = f"history of {VERSIONS:,} versions, {SHOWN} shown"
     found = compare("history", what, _timed(newest, "many"), _timed(described), pairs)
-    flat = {
-        "history, flat": _flat(newest, pairs),
-        "range, flat": _flat(reach, pairs),
-    }
-    seconds = {"range": round(_timed(reach, "many")(), 3)}
-    return BenchResult("history", found.seconds | seconds, found.ratios | flat)
+    return _join(found, _flat("history by versions", newest, pairs))
 
 
-def _vacuum(lake: Lake, pairs: int) -> BenchResult:
-    table = _make(lake, "files", versions=2, files=FILES // 2)
+def reach(lake: Lake, pairs: int) -> BenchResult:
+    _many_versions(lake)
+    for name, count in (("few files", FILES // SMALLER), ("many files", FILES)):
+        _make(lake, name, versions=1, files=count)
 
-    def ours() -> None:
-        plan = lake.table("files").vacuum()
-        assert sum(share.files for share in plan.kept) >= FILES
+    def found(name: str) -> None:
+        assert find_reach(lake.storage, lake.table(name).name).earliest == 0
+
+    def found_by_files(name: str) -> None:
+        found(f"{name} files")
+
+    parts = [("range by versions", found), ("range by files", found_by_files)]
+    return _join(*(_flat(what, work, pairs) for what, work in parts))
+
+
+def vacuum(lake: Lake, pairs: int) -> BenchResult:
+    name = {"few": FILES // SMALLER, "many": FILES}
+    tables = {n: _make(lake, n, versions=2, files=count // 2) for n, count in name.items()}
+
+    def ours(name: str) -> None:
+        plan = lake.table(name).vacuum()
+        assert sum(share.files for share in plan.kept) >= (FILES if name == "many" else 1)
 
     def peer() -> None:
-        lake.spark.sql(f"VACUUM {table} DRY RUN").collect()
+        lake.spark.sql(f"VACUUM {tables['many']} DRY RUN").collect()
 
     what = f"vacuum's plan for {FILES:,} files"
-    return compare("history", what, _timed(ours), _timed(peer), pairs)
+    found = compare("history", what, _timed(ours, "many"), _timed(peer), pairs)
+    return _join(found, _flat("vacuum's plan by files", ours, pairs))
 
 
-def _show(lake: Lake, pairs: int) -> BenchResult:
+def show(lake: Lake, pairs: int) -> BenchResult:
     for name, count in (("few", FILES // SMALLER), ("many", FILES)):
         _make(lake, f"{name} files", versions=1, files=count)
         lake.frames.create(name, [f"{name} files"])
         lake.write(f"{name} files", lake.spark.range(0, 5, 1, 1))
 
-    def show(name: str) -> None:
+    def shown(name: str) -> None:
         (line,) = lake.frames.show(name)
         assert line.files_added == 1
 
-    return BenchResult(
-        "history",
-        {f"a frame of {FILES:,} files, shown": round(_timed(show, "many")(), 3)},
-        {"frame's show, flat": _flat(show, pairs)},
-    )
+    return _flat("frame's show by files", shown, pairs)
+
+
+def _part(work: Callable[[Lake, int], BenchResult]) -> Callable[[int], BenchResult]:
+    def measure(pairs: int) -> BenchResult:
+        with tempfile.TemporaryDirectory() as folder:
+            return work(Lake(folder), pairs)
+
+    return measure
+
+
+PARTS = {
+    "history": _part(history),
+    "range": _part(reach),
+    "vacuum": _part(vacuum),
+    "show": _part(show),
+}
+
+
+def run(pairs: int) -> BenchResult:
+    return _join(*(part(pairs) for part in PARTS.values()))
+
+
+def _join(*results: BenchResult) -> BenchResult:
+    return join_results("history", results)
+
+
+def _many_versions(lake: Lake) -> list[str]:
+    sizes = {"few": VERSIONS // SMALLER, "many": VERSIONS}
+    for name, count in sizes.items():
+        _make(lake, name, versions=count, files=1)
+    return list(sizes)
 
 
 def _make(lake: Lake, name: str, *, versions: int, files: int) -> str:
@@ -137,8 +160,8 @@ def _timed(work: Callable[..., None], *arguments: str) -> Callable[[], float]:
     return measure
 
 
-def _flat(work: Callable[[str], None], pairs: int) -> float:
+def _flat(what: str, work: Callable[[str], None], pairs: int) -> BenchResult:
     """How many times quicker the large one is than the small one: 1 is the same."""
-    small, large = _timed(work, "few"), _timed(work, "many")
-    small(), large()
-    return round(statistics.median(small() / large() for _ in range(pairs)), 2)
+    found = compare("history", what, _timed(work, "many"), _timed(work, "few"), pairs)
+    many, few = found.seconds.values()
+    return BenchResult("history", {what: many, f"{what}, a hundredth": few}, found.ratios)

@@ -31,8 +31,25 @@ was = [tuple(r) for r in lake.sql("SELECT * FROM t@v1 ORDER BY id").collect()]
 story = lake.table("t").biography(key=2).events.collect()
 rows = [row["_row_id"] for row in lake.table("t").with_row_ids().collect()]
 told = [(row["v"], row["_change_type"], row["_row_id"]) for row in story]
+table = lake.table("t")
+newest = table.reach().until
+past = {
+    "as_of": [row["v"] for row in table.as_of(version=1).sort("id").collect()],
+    "moment": lake.sql(f"SELECT count(*) FROM t TIMESTAMP AS OF '{newest}'").first()[0],
+    "framed": lake.frames.create("m", ["t"]).tables[0].rows,
+}
+publisher.upsert([{"id": 3, "v": "d", "w": 0.5}])
+failed += [t.error for t in lake.mirror().failed]
+(line,) = lake.frames.show("m")
+(forecast,) = lake.frames.show("m", delete=("t", "id = 2"))
+past["shown"] = [line.files_added, line.rows_added, line.files_preserved, forecast.rows_removed]
+past["read"] = [row["id"] for row in lake.frames.read("m", "t").collect()]
+past["asked"] = lake.sql("SELECT count(*) FROM t", frame="m").first()[0]
+plan = table.vacuum(retention_hours=0, allow_short=True)
+past["kept"] = [share.why for share in plan.kept]
+past["released"] = lake.frames.release("m").state
 answer = {"kind": type(spark).__module__, "failed": failed, "now": now, "was": was}
-print(json.dumps(answer | {"told": told, "rows": rows}))
+print(json.dumps(answer | {"told": told, "rows": rows, "past": past}))
 """
 
 
@@ -55,3 +72,13 @@ def test_connect(tmp_path: Path) -> None:
         ["b", "update_preimage", row_id],
         ["c", "update_postimage", row_id],
     ]
+    assert answer["past"] == {
+        "as_of": ["a", "b"],
+        "moment": 1,
+        "framed": 1,
+        "shown": [1, 1, 1, 1],
+        "read": [2],
+        "asked": 1,
+        "kept": ["newest version"],
+        "released": "released",
+    }

@@ -9,17 +9,25 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 import pytest
 
-from delta_files import data_files, files_on_disk, needed_files, newest_version
+from delta_files import (
+    data_files,
+    files_on_disk,
+    masked_files,
+    needed_files,
+    newest_version,
+)
 from mirrorlake import Lake
 from mirrorlake.errors import FrameError, TableNotFoundError, UsageError
 from mirrorlake.history import frames as frames_module
-from mirrorlake.history import moments
+from mirrorlake.history import moments, reload
 from mirrorlake.history import vacuum as vacuum_module
 from mirrorlake.history.frame_records import (
+    Frame,
     find_pins,
     publish_horizon,
     read_frames,
@@ -27,10 +35,13 @@ from mirrorlake.history.frame_records import (
     save_frame,
     utc_now,
 )
+from mirrorlake.history.reload import Reload
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import DataFrame, SparkSession
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
@@ -49,7 +60,9 @@ def some(spark: SparkSession, first: int, count: int, parts: int = 1) -> DataFra
 
 
 @pytest.mark.promise("DL-07", "DL-08", "DL-10")
-def test_a_frame_from_its_making_to_its_release(lake: Lake, spark: SparkSession) -> None:
+def test_a_frame_from_its_making_to_its_release(
+    lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake.write("stock", some(spark, 0, 10), properties=VECTORS)
     other = lake.write("shop.`it'``s`", some(spark, 0, 3))
     with pytest.raises(FrameError, match=r"no frame of a model 'sales'.*none at all"):
@@ -90,7 +103,16 @@ def test_a_frame_from_its_making_to_its_release(lake: Lake, spark: SparkSession)
     assert (moved.row_groups_added, moved.preserved) == (1, 1.0)
 
     # The next frame sees them; when it is complete the one before holds nothing any more.
+    take = frames_module.Frames._take
+
+    def watched(self: frames_module.Frames, taken: Frame, *rest: Any) -> Any:
+        assert lake.frames.get("sales") == frame  # readers see it until then
+        assert find_pins(lake.storage, utc_now())[0] == [frame, taken]  # and vacuum spares both
+        return take(self, taken, *rest)
+
+    monkeypatch.setattr(frames_module.Frames, "_take", watched)
     second = lake.frames.create("sales", ["stock"], expires_in=None)
+    monkeypatch.undo()
     assert (second.number, second.tables[0].version, second.expires) == (2, 3, None)
     assert lake.frames.list() == [second]
     assert find_pins(lake.storage, utc_now())[0] == [second]
@@ -227,12 +249,98 @@ def test_vacuum_and_framing_race(
     assert bag_of(lake.frames.read("pinned", name)) == bag_of(some(spark, 100, 5))
 
 
+def check_reload(lake: Lake, line: Reload) -> None:
+    """A line of `show` against plain Python: both versions by a walk over all commits."""
+    path = folder(lake, line.table)
+    before, now = masked_files(path, line.framed), masked_files(path)
+    footers = {name: pq.read_metadata(path / name) for name in {*before, *now}}
+    added, removed = sorted(now.keys() - before.keys()), sorted(before.keys() - now.keys())
+    moved = [n for n in before.keys() & now.keys() if before[n][0] != now[n][0]]
+
+    def groups(names: Iterable[str]) -> int:
+        return sum(footers[name].num_row_groups for name in names)
+
+    def size(names: Iterable[str]) -> int:
+        return sum((path / name).stat().st_size for name in names)
+
+    assert (line.files_added, line.files_removed) == (len(added), len(removed))
+    assert (line.files_preserved, line.vectors_changed) == (len(before) - len(removed), len(moved))
+    assert (line.row_groups_added, line.row_groups_removed) == (groups(added), groups(removed))
+    assert line.row_groups_preserved == groups(before) - groups(removed)
+    assert (line.bytes_added, line.bytes_removed) == (size(added), size(removed))
+    assert line.rows_added == sum(footers[n].num_rows - now[n][1] for n in added)
+    gone = sum(footers[n].num_rows - before[n][1] for n in removed)
+    assert line.rows_removed == gone + sum(now[n][1] - before[n][1] for n in moved)
+
+
+def test_what_a_frame_would_reload_equals_a_slow_reference(
+    lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.write("t", some(spark, 0, 20), partition_by=["day"], properties=VECTORS)
+    name = lake.table("t").sql_name
+    spark.sql(f"DELETE FROM {name} WHERE id = 3")
+    framed = lake.frames.create("m", ["t"]).tables[0].version
+    # Another vector, a first one, a whole file: said before, and done.
+    predicate = "id IN (4, 10) OR day = 2"
+    (said,) = lake.frames.show("m", delete=("t", predicate))
+    assert (said.files_removed, said.vectors_changed, said.rows_removed) == (1, 2, 5)
+    spark.sql(f"DELETE FROM {name} WHERE {predicate}")
+    spark.sql(f"INSERT INTO {name} SELECT id, 6L, 'b' FROM range(40, 45, 1, 1)")
+    (short,) = lake.frames.show("m")
+    check_reload(lake, short)
+    assert (short.files_added, short.files_removed, short.vectors_changed) == (1, 1, 2)
+    assert short.rows_removed == said.rows_removed
+    # What went comes back, as it was then, and some of it changes again.
+    spark.sql(f"OPTIMIZE {name}")
+    spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {framed + 1}")
+    spark.sql(f"UPDATE {name} SET v = 'c' WHERE id = 0")
+    (short,) = lake.frames.show("m")
+    check_reload(lake, short)
+    assert (short.files_added, short.files_removed, short.vectors_changed) == (1, 1, 3)
+    monkeypatch.setattr(reload, "_MANY", 0)  # by the whole log
+    assert lake.frames.show("m") == (short,)
+
+
+def test_a_frame_follows_its_lake(lake: Lake, spark: SparkSession, tmp_path: Path) -> None:
+    rows = some(spark, 0, 10, 2)
+    table = lake.write("s.it's", rows, partition_by=["v"], properties=VECTORS)
+    spark.sql(f"DELETE FROM {table.sql_name} WHERE id < 2")
+    lake.frames.create("a model", ["s.it's"])
+    before = bag_of(table.read())
+    lake.write("s.it's", some(spark, 50, 5), mode="overwrite")
+    place = tmp_path / "new ü 50%"
+    Path(lake.storage.root).rename(place)
+    moved = Lake(place, spark=spark)
+    done = moved.table("s.it's").vacuum(retention_hours=0, allow_short=True, dry_run=False)
+    assert done.delete_files == 0  # the frame's files are known where they are now
+    (line,) = moved.frames.show("a model")
+    assert (line.files_removed, line.rows_removed, line.rows_added) == (2, 8, 5)
+    assert bag_of(moved.frames.read("a model", "s.it's")) == before
+
+    # A copy reads its own files, not those of the original; a link to it is the same lake.
+    copy = Lake(shutil.copytree(place, tmp_path / "copy"), spark=spark)
+    read = copy.frames.read("a model", "s.it's")
+    assert bag_of(read) == before
+    assert all(str(tmp_path / "copy") in name for name in read.inputFiles())
+    (tmp_path / "link").symlink_to(tmp_path / "copy")
+    linked = Lake(tmp_path / "link", spark=spark)
+    assert bag_of(linked.frames.read("a model", "s.it's")) == before
+    assert linked.frames.get("a model").place == copy.frames.get("a model").place
+    for file in read.inputFiles():
+        Path(unquote(file).removeprefix("file:").replace("///", "/")).unlink()
+    with pytest.raises(FrameError, match="is broken"):
+        copy.frames.read("a model", "s.it's")
+    assert bag_of(moved.frames.read("a model", "s.it's")) == before
+
+
 def check_lake(lake: Lake, made: dict[str, tuple[Counter, set[str]]]) -> None:
     """Live frames read what they read when made; nothing else than what is needed is left."""
     for model, (rows, _) in made.items():
         assert bag_of(lake.frames.read(model, "t")) == rows, model
     needed = needed_files(folder(lake, "t")).union(*(files for _, files in made.values()))
     assert files_on_disk(folder(lake, "t")) == needed
+    for model in made:
+        check_reload(lake, lake.frames.show(model)[0])
 
 
 def random_life(lake: Lake, spark: SparkSession, seed: int, steps: int) -> Counter[str]:
@@ -244,8 +352,8 @@ def random_life(lake: Lake, spark: SparkSession, seed: int, steps: int) -> Count
     for step in range(steps):
         low = dice.randrange(20)
         verb = dice.choices(
-            ["append", "delete", "update", "overwrite", "frame", "release", "vacuum"],
-            [3, 3, 3, 1, 4, 1, 0],
+            ["append", "delete", "update", "overwrite", "frame", "release", "recreate"],
+            [3, 3, 3, 1, 4, 1, 1],
         )[0]
         told[verb] += 1
         if verb == "append":
@@ -256,6 +364,12 @@ def random_life(lake: Lake, spark: SparkSession, seed: int, steps: int) -> Count
             spark.sql(f"UPDATE {name} SET v = 's{step}' WHERE id % 5 = {low % 5}")
         elif verb == "overwrite":
             lake.write("t", some(spark, 50, 10), mode="overwrite")
+        elif verb == "recreate":
+            spark.sql(
+                f"CREATE OR REPLACE TABLE {name} USING delta"
+                " TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+                f" AS SELECT id, id % 7 AS day, 'n' AS v FROM range({low}, {low + 9})"
+            )
         elif verb == "frame":
             model = dice.choice("xyz")
             lake.frames.create(model, ["t"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections import Counter
 from datetime import datetime, timezone
@@ -288,8 +289,9 @@ def test_differences_by_row_id_key_and_row(inventory: Lake) -> None:
 
 def test_how_two_versions_are_compared() -> None:
     tracked = {"delta.enableRowTracking": "true", "mirrorlake.keys": '["id"]'}
-    keyed = {"mirrorlake.keys": '["id"]', "mirrorlake.incarnation": "x"}
+    keyed = {"mirrorlake.keys": '["id"]'}
     assert choose_match(tracked, tracked) == (Match.ROW_ID, ())
+    assert choose_match(tracked, tracked, made_anew=True) == (Match.KEY, ("id",))
     assert choose_match(keyed, tracked) == (Match.KEY, ("id",))
     assert choose_match({"mirrorlake.keys": "[]"}, keyed) == (Match.KEY, ("id",))
     assert choose_match({"mirrorlake.keys": '["other"]'}, keyed) == (Match.ROW, ())
@@ -319,6 +321,14 @@ def test_restore_says_what_it_means_and_does_it(lake: Lake) -> None:
     assert table.snapshot().version == 3
     with pytest.raises(UsageError, match="A publisher feeds t"):
         lake.write("t", [{"id": 3, "v": "x"}])
+
+    # The folder is made anew: all rows have new ids, and are told by their keys.
+    shutil.rmtree(Path(lake.landing_zone) / "t")
+    lake.publisher("t", keys=["id"]).write([{"id": 1, "v": "a"}, {"id": 2, "v": "d"}])
+    lake.mirror()
+    assert count_changes(table.diff(1)) == {"added": 0, "removed": 0, "changed": 1}
+    assert any("made anew" in warning for warning in table.restore(1).warnings)
+    assert not any("made anew" in warning for warning in planned.warnings)
 
 
 def test_write_makes_tables_of_ones_own(lake: Lake, spark: SparkSession) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from delta_files import data_files, files_on_disk, needed_files
+from delta_files import data_files, files_on_disk, log_file, needed_files
 from mirrorlake import Lake
 from mirrorlake.errors import QueryError, RetentionError, UsageError, VersionError
 from mirrorlake.history.maintenance import Policy, load_policy, make_policy
@@ -71,6 +71,20 @@ def test_optimize_by_partition(lake: Lake, spark: SparkSession) -> None:
         table.optimize(zorder_by=["nothing"], dry_run=False)
 
 
+def test_optimize_by_size_and_by_clustering(lake: Lake, spark: SparkSession) -> None:
+    place = f"delta.`{lake.storage.path('Tables/c')}`"
+    spark.sql(f"CREATE TABLE {place} (id BIGINT) USING delta CLUSTER BY (id)")
+    for first, count in ((0, 3), (0, 3), (0, 5000)):
+        table = lake.write("c", spark.range(first, first + count, 1, 1))
+    assert [table.optimize(target_bytes=size).files for size in (1, 5_000, 10**6)] == [0, 2, 3]
+    with pytest.raises(UsageError, match="of -1 bytes"):
+        table.optimize(target_bytes=-1)
+    done = table.optimize(dry_run=False)
+    assert (done.files, done.files_added) == (3, 1)
+    newest = log_file(folder(lake, "c"), table.snapshot().version).read_text()
+    assert '"clusteringProvider":"liquid"' in newest
+
+
 @pytest.mark.promise("DL-24", "DL-23")
 def test_reorg_then_vacuum_leaves_nothing_of_what_was_deleted(
     lake: Lake, spark: SparkSession
@@ -96,9 +110,11 @@ def test_reorg_then_vacuum_leaves_nothing_of_what_was_deleted(
         table.vacuum(retention_hours=1)
     with pytest.raises(RetentionError, match="nan hours"):
         table.vacuum(retention_hours=float("nan"))
-    (path / "forgotten.parquet").touch()
+    for name, age in (("forgotten.parquet", 6 * 86_400), ("older.parquet", 8 * 86_400)):
+        (path / name).touch()
+        os.utime(path / name, (time.time() - age, time.time() - age))
     kept = table.vacuum()
-    assert (kept.delete_files, kept.unreadable) == (0, None)
+    assert (kept.delete_files, kept.unreadable) == (1, None)  # seven days are the default
     assert {share.why: share.files for share in kept.kept} == {
         "newest version": 1,
         "removed within the retention": 2,  # the old file and its deletion vector
@@ -106,9 +122,9 @@ def test_reorg_then_vacuum_leaves_nothing_of_what_was_deleted(
     }
     planned = table.vacuum(retention_hours=0, allow_short=True)
     assert files_on_disk(path) > needed_files(path)
-    assert (planned.delete_files, planned.unreadable) == (3, (0, 3))
+    assert (planned.delete_files, planned.unreadable) == (4, (0, 3))
     done_too = table.vacuum(retention_hours=0, allow_short=True, dry_run=False)
-    assert (done_too.delete_files, done_too.applied) == (3, True)
+    assert (done_too.delete_files, done_too.applied) == (4, True)
     assert files_on_disk(path) == needed_files(path) == {new}
     assert rows(table.read()) == [(n, n % 2) for n in range(3, 10)]
     with pytest.raises(VersionError, match="was vacuumed"):

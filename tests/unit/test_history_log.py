@@ -109,6 +109,55 @@ def test_what_was_removed_and_what_is_missing(any_storage: Storage) -> None:
     assert missing(any_storage, "Tables/t", found) == ["d"]
 
 
+def test_a_removal_dated_by_a_clock_that_was_ahead(storage: Storage) -> None:
+    hour = 3_600_000
+    now = int(utc_now().timestamp() * 1000)
+    for version in range(6):
+        gone = [remove("f1", now + hour)] if version == 2 else []
+        made = now - (10 - version) * 1000
+        commit(storage, version, *([META] if version == 0 else gone), inCommitTimestamp=made)
+    reach = find_reach(storage, TABLE)
+    assert [(limit.what, limit.version) for limit in reach.limits] == [("vacuumed files", 2)]
+    with pytest.raises(VersionError, match="1 of t was vacuumed: f1"):
+        check_version(storage, TABLE, 1)
+    check_version(storage, TABLE, 2)
+
+
+def test_the_reach_of_a_table_that_was_copied(storage: Storage) -> None:
+    day = 86_400_000
+    now = int(utc_now().timestamp() * 1000)
+    for version in range(5):  # its commits' files are of today, whatever they say themselves
+        made = now - (5 - version) * day
+        gone = [remove(f"f{version}", made)] if version in (1, 3) else []
+        commit(storage, version, *([META] if version == 0 else gone), timestamp=made)
+    reach = find_reach(storage, TABLE)
+    assert [(limit.what, limit.version) for limit in reach.limits] == [("vacuumed files", 3)]
+    for version in (1, 2):
+        with pytest.raises(VersionError, match="was vacuumed: f3"):
+            check_version(storage, TABLE, version)
+    check_version(storage, TABLE, 3)
+
+
+def test_the_reach_looks_only_at_what_was_removed_since(storage: Storage) -> None:
+    now = int(utc_now().timestamp() * 1000)
+    day = 86_400_000
+    for version in range(6):  # a day apart, the newest now; each takes the file of the one before
+        made = now - (5 - version) * day
+        actions = [remove(f"f{version - 1}", made)] if version else [META]
+        commit(storage, version, *actions, add(f"f{version}"), timestamp=made)
+        storage.write(f"Tables/t/f{version}", b"x")
+    looked: list[str] = []
+    inner = storage.exists
+    storage.exists = lambda path: (looked.append(path), inner(path))[1]  # type: ignore[method-assign]
+    check_version(storage, TABLE, 4)
+    assert {path for path in looked if "_delta_log" not in path} == {
+        f"Tables/t/f{n}" for n in (3, 4)
+    }
+    looked.clear()
+    check_version(storage, TABLE, 5)
+    assert not [path for path in looked if "_delta_log" not in path]
+
+
 def test_the_reach_and_its_words(any_storage: Storage) -> None:
     now = datetime.now(timezone.utc)
     week = timedelta(days=7)

@@ -6,7 +6,6 @@ reads what the doctor says can be read, and fails to read what it says cannot.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -284,7 +283,7 @@ def _notes(name: str, states: list[State]) -> list[Finding]:
                 "read it with --net: what is the same before and after is gone.",
             )
         table_id, folder = life or (state.metadata["id"], None)
-        life = (state.metadata["id"], _folder_life(state) or folder)
+        life = (state.metadata["id"], state.life or folder)
         if life[0] != table_id or (folder is not None and life[1] != folder):
             note(
                 "recreated",
@@ -293,15 +292,6 @@ def _notes(name: str, states: list[State]) -> list[Finding]:
                 "read up to it and from it on separately.",
             )
     return findings
-
-
-def _folder_life(state: State) -> str | None:
-    """Which life of its folder a mirrored table was filled from, if the mirror made this commit."""
-    try:
-        note = json.loads(state.commit.note or "{}")
-    except ValueError:
-        return None
-    return note.get("incarnation") if isinstance(note, dict) else None
 
 
 def _readable(states: list[State], bad: set[int], *, mapped: bool) -> list[tuple[int, int]]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.delta_log import ROW_TRACKING
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.doctor import file_exists
 from mirrorlake.feed.findings import Diagnosis, span_text
@@ -169,8 +168,9 @@ def _compared(
 def _match(states: Sequence[State], columns: Sequence[str]) -> tuple[Match, tuple[str, ...]]:
     """How the first and the last of some versions are compared best."""
     first, last = states[0].properties, states[-1].properties
-    kept = all(is_tracked(state.properties) for state in states)  # else ids were given anew
-    match, keys = choose_match(first if kept else first | {ROW_TRACKING: "false"}, last)
+    lives = {state.life for state in states if state.life is not None}
+    anew = len(lives) > 1 or not all(is_tracked(state.properties) for state in states)
+    match, keys = choose_match(first, last, made_anew=anew)
     if match is Match.KEY and not set(keys) <= set(columns):
         return Match.ROW, ()
     return match, keys

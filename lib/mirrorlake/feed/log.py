@@ -105,6 +105,15 @@ class State:
         return fields
 
     @property
+    def life(self) -> str | None:
+        """Which life of its folder a mirrored table was filled from; None if others wrote this."""
+        try:
+            note = json.loads(self.commit.note or "{}")
+        except ValueError:
+            return None
+        return note.get("incarnation") if isinstance(note, dict) else None
+
+    @property
     def has_feed(self) -> bool:
         """Whether this version's changes are recorded."""
         return self.properties.get("delta.enableChangeDataFeed", "false").lower() == "true"

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta_log import ROW_TRACKING, read_snapshot
+from mirrorlake.delta_log import ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.history.versions import check_version, is_enforced
-from mirrorlake.mirror.properties import INCARNATION_PROPERTY, KEYS_PROPERTY
+from mirrorlake.landing.identity import lives_of
+from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.spark.sql import quote
 
 if TYPE_CHECKING:
@@ -37,21 +38,28 @@ class Match(str, Enum):
     ROW = "row"
 
 
-def choose_match(before: dict[str, str], after: dict[str, str]) -> tuple[Match, tuple[str, ...]]:
+def choose_match(
+    before: dict[str, str], after: dict[str, str], *, made_anew: bool = False
+) -> tuple[Match, tuple[str, ...]]:
     """How two versions are compared best, by their properties, and by which columns.
 
     Args:
         before: the older version's table properties.
         after: the newer one's.
+        made_anew: whether the table was filled anew in between, so that no row kept its id.
     """
-    # A table that was made anew gave all its rows new ids.
-    same_life = before.get(INCARNATION_PROPERTY) == after.get(INCARNATION_PROPERTY)
-    if is_tracked(before) and is_tracked(after) and same_life:
+    if is_tracked(before) and is_tracked(after) and not made_anew:
         return Match.ROW_ID, ()
     keys = after.get(KEYS_PROPERTY, "[]")
     if keys != "[]" and before.get(KEYS_PROPERTY, "[]") in ("[]", keys):  # they may come late
         return Match.KEY, tuple(json.loads(keys))
     return Match.ROW, ()
+
+
+def is_made_anew(before: Snapshot | None, after: Snapshot | None) -> bool:
+    """Whether a mirrored table's folder was made anew in between, and all its rows with it."""
+    lives = lives_of(before)
+    return bool(lives) and lives != lives_of(after)
 
 
 def is_tracked(properties: dict[str, str]) -> bool:
@@ -87,7 +95,7 @@ def diff_versions(
         check_version(table.storage, table.name, version, enforced=is_enforced(table.spark))
         snapshots.append(read_snapshot(table.storage, table.name.table_path, version))
     properties = [snapshot.properties if snapshot else {} for snapshot in snapshots]
-    best, known = choose_match(*properties)
+    best, known = choose_match(*properties, made_anew=is_made_anew(*snapshots))
     if match is not None:
         best = _named_match(match)
     elif keys:

@@ -74,13 +74,25 @@ def latest_actions(
             rows = reader.parquet(*some) if suffix == ".parquet" else reader.json(some)
             parts.append(rows.select(F.lit(found).cast("bigint").alias("version"), "add", "remove"))
     actions = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
-    actions = actions.where("add IS NOT NULL OR remove IS NOT NULL")
+    return _last_words(storage, table_path, actions)
+
+
+def changed_files(
+    spark: SparkSession, storage: Storage, table_path: str, first: int, last: int
+) -> DataFrame:
+    """The last word of a range of commits on each file that they name; see `latest_actions`."""
+    return _last_words(storage, table_path, read_log(spark, storage, table_path, first, last))
+
+
+def _last_words(storage: Storage, table_path: str, actions: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
     snapshot = read_snapshot(storage, table_path)
     features = (snapshot.protocol if snapshot else {}).get("readerFeatures") or []
     base = hadoop_path(storage, table_path)
     # Decoding their names is much code for Spark to compile: most tables have none.
     columns = _columns(base, vectors="deletionVectors" in features)
-    flat = actions.select("version", *columns)
+    flat = actions.where("add IS NOT NULL OR remove IS NOT NULL").select("version", *columns)
     kept = ["size", "rows", "masked", "parts", "live", "removed"]
     last = flat.groupBy("path", "vector").agg(F.max_by(F.struct(*kept), "version").alias("last"))
     return last.select("path", "vector", "last.*")
@@ -148,9 +160,9 @@ def _vector_file(vector: Column, base: str) -> Column:
     where = vector["pathOrInlineDv"]
     encoded = F.right(where, F.lit(20))
     folder = F.left(where, F.length(where) - 20)
-    digits = F.concat(*[_word(encoded, 1 + 5 * n) for n in range(4)])
-    cuts = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
-    number = F.concat_ws("-", *[F.substring(digits, at, length) for at, length in cuts])
+    starts = F.array(*[F.lit(5 * word) for word in range(4)])
+    digits = F.array_join(F.transform(starts, lambda start: _word(encoded, start)), "")
+    number = F.regexp_replace(digits, "^(.{8})(.{4})(.{4})(.{4})", "$1-$2-$3-$4-")
     slash = F.when(F.length(folder) > 0, F.concat(folder, F.lit("/"))).otherwise("")
     own = F.concat(F.lit(f"{base}/"), slash, F.lit("deletion_vector_"), number, F.lit(".bin"))
     kind = vector["storageType"]
@@ -161,12 +173,15 @@ def _vector_file(vector: Column, base: str) -> Column:
     )
 
 
-def _word(encoded: Column, at: int) -> Column:
-    """Five characters of Z85 as eight hexadecimal digits."""
+def _word(encoded: Column, start: Column) -> Column:
+    """Five characters of Z85, after the first so many, as eight hexadecimal digits."""
     from pyspark.sql import functions as F
 
-    value = F.lit(0).cast("bigint")
-    for place in range(5):
-        digit = F.instr(F.lit(Z85), F.substring(encoded, at + place, 1)) - 1
-        value = value * 85 + digit
+    def take(value: Column, place: Column) -> Column:
+        digit = F.instr(F.lit(Z85), F.substring(encoded, start + place, F.lit(1))) - 1
+        return value * 85 + digit
+
+    # Lambdas are not compiled: written out, this would be most of what Spark compiles for a query.
+    places = F.array(*[F.lit(place) for place in range(1, 6)])
+    value = F.aggregate(places, F.lit(0).cast("bigint"), take)
     return F.lpad(F.lower(F.hex(value)), 8, "0")

@@ -63,6 +63,7 @@ class Frame:
         owner: who is to be asked about it.
         created, expires: ISO 8601 UTC; `expires` is None if it never does.
         tables: ordered by name.
+        place: where the lake lay when the frame's logs were made, as Hadoop prints it.
     """
 
     model: str
@@ -72,6 +73,12 @@ class Frame:
     created: str
     expires: str | None
     tables: tuple[FramedTable, ...] = field(default=())
+    place: str | None = None
+
+    @property
+    def title(self) -> str:
+        """What it is called in plans."""
+        return f"frame {self.number} of {self.model}"
 
     @property
     def folder(self) -> str:
@@ -112,7 +119,7 @@ class Frame:
 
     def __repr__(self) -> str:
         at = ", ".join(f"{t.table}@v{t.version}" for t in self.tables)
-        return f"frame {self.number} of {self.model} ({self.state}): {at}"
+        return f"{self.title} ({self.state}): {at}"
 
     def _repr_html_(self) -> str:
         return html_table(self.shown())

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import FrameError, MirrorlakeError, TableNotFoundError, UsageError
 from mirrorlake.history.commits import CommitLog
-from mirrorlake.history.files import files_of
+from mirrorlake.history.files import files_of, hadoop_path
+from mirrorlake.history.frame_files import follow_move, read_list, write_list
 from mirrorlake.history.frame_records import (
     ABANDONED,
     COMPLETE,
@@ -34,7 +35,7 @@ from mirrorlake.history.frame_records import (
     save_frame,
     utc_now,
 )
-from mirrorlake.history.listing import measure_files, missing_files
+from mirrorlake.history.listing import missing_files
 from mirrorlake.history.moments import TRIES as _TRIES
 from mirrorlake.history.moments import newest_versions, versions_at_once
 from mirrorlake.history.reload import Reload, compare_table
@@ -42,7 +43,7 @@ from mirrorlake.history.versions import ENFORCED
 from mirrorlake.names import TableName, as_table, check_part
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, escape_glob
+from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ class Frames:
             expires=None
             if expires_in is None
             else (now + timedelta(days=expires_in)).isoformat(timespec="milliseconds"),
+            place=hadoop_path(self._storage, ""),
         )
         names = sorted({as_table(table) for table in tables}, key=str)
         newest_versions(self._storage, names)  # before anything is written
@@ -163,10 +165,8 @@ class Frames:
             f"CREATE OR REPLACE TABLE {copy} SHALLOW CLONE {source} VERSION AS OF {framed.version}"
         )
         files = files_of(session, self._storage, table.table_path, framed.version)
-        target = self._storage.path(frame.files_path(table))
-        measure_files(session, self._storage, files).write.mode("overwrite").parquet(target)
         figures = (
-            session.read.parquet(escape_glob(target))
+            write_list(session, self._storage, frame, table, files)
             .agg(
                 F.count("*").alias("files"),
                 F.coalesce(F.sum("row_groups"), F.lit(0)).alias("row_groups"),
@@ -206,13 +206,14 @@ class Frames:
         if framed is None:
             known = ", ".join(t.table for t in frame.tables)
             raise FrameError(f"The frame of {model} has no table {table}.", hint=f"it has {known}.")
+        frame = follow_move(self._storage, frame)
         if verify:
             self._verify(frame, framed)
         return self._storage.path(frame.log_path(framed.name))
 
     def _verify(self, frame: Frame, framed: FramedTable) -> None:
         spark = self._spark()
-        files = spark.read.parquet(escape_glob(self._storage.path(frame.files_path(framed.name))))
+        files = read_list(spark, self._storage, frame, framed)
         gone = missing_files(spark, self._storage, files).limit(1).collect()
         if gone:
             raise FrameError(

@@ -12,16 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import QueryError
-from mirrorlake.history.files import files_of, full_path, hadoop_path
+from mirrorlake.history.commits import CommitLog
+from mirrorlake.history.files import changed_files, files_of, full_path, hadoop_path
+from mirrorlake.history.frame_files import read_list
 from mirrorlake.history.frame_records import Frame, FramedTable
 from mirrorlake.history.listing import measure_files
 from mirrorlake.spark.messages import spark_message
-from mirrorlake.spark.sql import delta_name, escape_glob
+from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
 from mirrorlake.tabular import Shown, html_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_MANY = 1_000  # commits; beyond these the newest checkpoint is the shorter way
 
 
 @dataclass(frozen=True)
@@ -126,78 +131,92 @@ def compare_table(
     if delete is None and not recreated and snapshot.version == framed.version:
         return Reload(framed.table, framed.version, framed.version, **kept)
     session = spark()
-    before = session.read.parquet(escape_glob(storage.path(frame.files_path(table))))
-    now = files_of(session, storage, table.table_path, snapshot.version)
+    before = read_list(session, storage, frame, framed)
+    if delete is None and not recreated and _holds_since(storage, framed, snapshot.version):
+        before, now = _touched(session, storage, framed, snapshot.version, before)
+    else:
+        now = files_of(session, storage, table.table_path, snapshot.version)
     if delete is not None:
         vectors = snapshot.properties.get("delta.enableDeletionVectors", "false") == "true"
         now = _after_delete(session, storage, framed, now, delete, vectors=vectors)
     try:
-        return Reload(
-            framed.table,
-            framed.version,
-            snapshot.version,
-            recreated=recreated,
-            forecast=delete,
-            **_added(session, storage, before, now, written=delete is None),
-            **_removed(before, now),
-        )
-    except QueryError:
-        raise
+        added = _added(session, storage, before, now, written=delete is None)
+        figures = added.crossJoin(_removed(before, now)).collect()[0].asDict()
     except Exception as error:
         raise QueryError(spark_message(error)) from error
+    return Reload(
+        framed.table,
+        framed.version,
+        snapshot.version,
+        recreated=recreated,
+        forecast=delete,
+        files_preserved=framed.files - figures["files_removed"],
+        row_groups_preserved=framed.row_groups - figures["row_groups_removed"],
+        **figures,
+    )
+
+
+def _holds_since(storage: Storage, framed: FramedTable, newest: int) -> bool:
+    """Whether the log still has every commit since the frame, and these are the shorter way."""
+    log = CommitLog(storage, framed.name.table_path)
+    first = framed.version + 1
+    # Commits are cut off at the front: with the first all of them are there.
+    return first <= newest < first + _MANY and storage.exists(log.name(first))
+
+
+def _touched(
+    spark: SparkSession, storage: Storage, framed: FramedTable, newest: int, before: DataFrame
+) -> tuple[DataFrame, DataFrame]:
+    """The files that commits since the frame name: as they were framed, and as they are now."""
+    from pyspark.sql import functions as F
+
+    path = framed.name.table_path
+    changed = changed_files(spark, storage, path, framed.version + 1, newest)
+    named = F.broadcast(changed.select("path").distinct())
+    return before.join(named, "path", "left_semi"), changed.where("live").drop("live", "removed")
 
 
 def _added(
     spark: SparkSession, storage: Storage, before: DataFrame, now: DataFrame, *, written: bool
-) -> dict[str, Any]:
+) -> DataFrame:
     from pyspark.sql import functions as F
 
     added = now.join(before.select("path"), "path", "left_anti")
     if written:
         added = measure_files(spark, storage, added)
     groups = F.coalesce(F.sum("row_groups"), F.lit(0)) if written else F.lit(None).cast("bigint")
-    return (
-        added.agg(
-            F.count("*").alias("files_added"),
-            groups.alias("row_groups_added"),
-            F.coalesce(F.sum("rows"), F.lit(0)).alias("rows_added"),
-            F.coalesce(F.sum("size"), F.lit(0)).alias("bytes_added"),
-        )
-        .collect()[0]
-        .asDict()
+    return added.agg(
+        F.count("*").alias("files_added"),
+        groups.alias("row_groups_added"),
+        F.coalesce(F.sum("rows"), F.lit(0)).alias("rows_added"),
+        F.coalesce(F.sum("size"), F.lit(0)).alias("bytes_added"),
     )
 
 
-def _removed(before: DataFrame, now: DataFrame) -> dict[str, Any]:
+def _removed(before: DataFrame, now: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     today = now.select(
         "path",
         F.col("vector").alias("vector_now"),
-        F.col("rows").alias("rows_now"),
+        F.col("masked").alias("masked_now"),
         F.lit(1).alias("there"),
     )
     both = before.join(today, "path", "left")
-    gone, stays = F.col("there").isNull(), F.col("there").isNotNull()
-    moved = stays & ~F.col("vector").eqNullSafe(F.col("vector_now"))
+    gone = F.col("there").isNull()
+    moved = ~gone & ~F.col("vector").eqNullSafe(F.col("vector_now"))
 
     def total(when: Any, what: Any) -> Any:
         return F.coalesce(F.sum(F.when(when, what)), F.lit(0))
 
-    return (
-        both.agg(
-            F.count_if(gone).alias("files_removed"),
-            F.count_if(stays).alias("files_preserved"),
-            total(gone, F.col("row_groups")).alias("row_groups_removed"),
-            total(stays, F.col("row_groups")).alias("row_groups_preserved"),
-            (total(gone, F.col("rows")) + total(moved, F.col("rows") - F.col("rows_now"))).alias(
-                "rows_removed"
-            ),
-            total(gone, F.col("size")).alias("bytes_removed"),
-            F.count_if(moved).alias("vectors_changed"),
-        )
-        .collect()[0]
-        .asDict()
+    # Not every file has statistics, but each deletion vector says how many rows it takes.
+    taken = total(moved, F.col("masked_now") - F.col("masked"))
+    return both.agg(
+        F.count_if(gone).alias("files_removed"),
+        total(gone, F.col("row_groups")).alias("row_groups_removed"),
+        (total(gone, F.col("rows")) + taken).alias("rows_removed"),
+        total(gone, F.col("size")).alias("bytes_removed"),
+        F.count_if(moved).alias("vectors_changed"),
     )
 
 
@@ -224,11 +243,12 @@ def _after_delete(
     except Exception as error:
         raise QueryError(spark_message(error)) from error
     both = now.join(hits, "path", "left").withColumn("hits", F.coalesce("hits", F.lit(0)))
-    left = both.where("hits < rows")
+    left = both.where("rows IS NULL OR hits < rows")
     touched = F.col("hits") > 0
     if vectors:
         changed = left.withColumn("vector", F.when(touched, "new").otherwise(F.col("vector")))
     else:
         renamed = F.when(touched, F.concat("path", F.lit(" rewritten"))).otherwise(F.col("path"))
         changed = left.withColumn("path", renamed)
-    return changed.withColumn("rows", F.col("rows") - F.col("hits")).drop("hits")
+    fewer = {"rows": F.col("rows") - F.col("hits"), "masked": F.col("masked") + F.col("hits")}
+    return changed.withColumns(fewer).drop("hits")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import QueryError
 from mirrorlake.history.commits import CommitLog
+from mirrorlake.history.diff import is_made_anew
 from mirrorlake.history.tombstones import removed_since
 from mirrorlake.history.versions import check_version
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY
@@ -113,15 +114,14 @@ def _plan(storage: Storage, table: TableName, version: int, newest: int) -> Rest
     old, new = (s.schema if s else {} for s in (then, now))
     columns = [f"+{name}" for name in old if name not in new]
     columns += [f"-{name}" for name in new if name not in old]
-    was, is_now = (s.properties if s else {} for s in (then, now))
     warnings = []
-    if INCARNATION_PROPERTY in is_now:
+    if now is not None and INCARNATION_PROPERTY in now.properties:
         warnings.append(
             "A mirror feeds this table. It goes on after the last file it has applied: what was"
             f" published since version {version} is not applied again. Publish those changes"
             " anew, or reseed the table."
         )
-        if was.get(INCARNATION_PROPERTY) != is_now[INCARNATION_PROPERTY]:
+        if is_made_anew(then, now):
             warnings.append(
                 f"Version {version} is from before the table's folder was made anew: its columns"
                 " and keys need not be those of today."

@@ -107,11 +107,14 @@ def missing(storage: Storage, table_path: str, removed: Iterable[Removed]) -> li
     names = sorted({name for entry in removed for name in entry.files if "://" not in name})
     own = [name for name in names if not name.startswith(("/", "file:"))]
 
-    def is_gone(name: str) -> bool:
-        return not storage.exists(f"{table_path}/{name}")
+    def gone(some: list[str]) -> list[str]:
+        return [name for name in some if not storage.exists(f"{table_path}/{name}")]
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return [name for name, gone in zip(own, pool.map(is_gone, own), strict=True) if gone]
+    with ThreadPoolExecutor(
+        _THREADS
+    ) as pool:  # a share of them each: a task costs more than a look
+        found = pool.map(gone, [own[thread::_THREADS] for thread in range(_THREADS)])
+        return sorted(name for names in found for name in names)
 
 
 def file_actions(storage: Storage, name: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -18,6 +18,7 @@ from mirrorlake.delta_log import Snapshot, read_snapshot
 from mirrorlake.errors import MirrorlakeError, QueryError, RetentionError, TableNotFoundError
 from mirrorlake.history.commits import CommitLog
 from mirrorlake.history.files import feed_files, files_of, latest_actions
+from mirrorlake.history.frame_files import read_lists
 from mirrorlake.history.frame_records import (
     PINNED,
     Frame,
@@ -30,7 +31,7 @@ from mirrorlake.history.versions import FILE_RETENTION, retention
 from mirrorlake.names import TableName
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, escape_glob, quote
+from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
 from mirrorlake.tabular import Shown, html_table
 
@@ -250,13 +251,11 @@ class _Job:
     def reasons(self) -> DataFrame:
         """Each file that something is known of, perhaps several times; NULL ranks keep nothing."""
         pins, dead = find_pins(self.storage, self.now)
+        listed = [frame for frame in self.mine(pins) if frame.state != PINNED]
         parts = [self.log_reasons()]
-        parts += [self.frame_files(frame, holds=True) for frame in self.mine(pins)]
-        parts += [
-            self.frame_files(frame, holds=False)
-            for frame in self.mine(dead)
-            if self.has_list(frame)
-        ]
+        parts += [self.pinned_files(f) for f in self.mine(pins) if f.state == PINNED]
+        if known := listed + [frame for frame in self.mine(dead) if self.has_list(frame)]:
+            parts.append(self.frame_files(known, listed))
         if (feed := self.feed_reasons()) is not None:
             parts.append(feed)
         return reduce(lambda a, b: a.unionByName(b), parts)
@@ -288,19 +287,23 @@ class _Job:
         removed = F.when(~F.col("live"), F.col("removed"))
         return _known(last, why, rank, removed)
 
-    def frame_files(self, frame: Frame, *, holds: bool) -> DataFrame:
+    def pinned_files(self, frame: Frame) -> DataFrame:
+        """The files of a frame whose list is not written yet; the log of so new a version is."""
         from pyspark.sql import functions as F
 
         framed = frame.table(self.table)
         assert framed is not None
-        if frame.state == PINNED:  # its list is not written yet; the log of so new a version is
-            files = files_of(self.spark, self.storage, self.table.table_path, framed.version)
-        else:
-            path = self.storage.path(frame.files_path(framed.name))
-            files = self.spark.read.parquet(escape_glob(path))
-        name = f"frame {frame.number} of {frame.model}"
-        why, rank = (F.lit(name), F.lit(_FRAME)) if holds else (F.lit(None), F.lit(None))
-        return _known(files, why, rank, F.lit(None), F.lit(None if holds else name))
+        files = files_of(self.spark, self.storage, self.table.table_path, framed.version)
+        return _known(files, F.lit(frame.title), F.lit(_FRAME), F.lit(None))
+
+    def frame_files(self, known: list[Frame], holding: list[Frame]) -> DataFrame:
+        """The files of all frames that have a list, whether they hold them or not."""
+        from pyspark.sql import functions as F
+
+        files = read_lists(self.spark, self.storage, known, self.table)
+        holds = F.col("frame").isin([frame.title for frame in holding])
+        why, rank = F.when(holds, F.col("frame")), F.when(holds, _FRAME)
+        return _known(files, why, rank, F.lit(None), F.when(~holds, F.col("frame")))
 
     def feed_reasons(self) -> DataFrame | None:
         """Files that changes are read from, if these are kept longer than other files."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta_log import Snapshot, read_snapshot
+from mirrorlake.delta_log import Snapshot, read_commit_info, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError, VersionError
 from mirrorlake.history.commits import CommitLog
 from mirrorlake.history.tombstones import missing, recent_removals, removed_since
@@ -34,6 +34,7 @@ _UNITS = {
     "second": timedelta(seconds=1),
     "millisecond": timedelta(milliseconds=1),
 }
+_SLACK = 3_600_000  # milliseconds between the clocks of two writers
 _PART = re.compile(r"(\d+)\s+([a-z]+?)s?\b", re.IGNORECASE)
 
 
@@ -123,8 +124,22 @@ def find_reach(
     Raises:
         TableNotFoundError: there is none of that name.
     """
-    snapshot = _snapshot(storage, table)
     log = CommitLog(storage, table.table_path)
+    first, newest, limits = _bounds(log, _snapshot(storage, table), enforced=enforced, now=now)
+    if vacuumed := _vacuumed(log, first, newest):
+        limits.append(vacuumed)
+        first = max(first, vacuumed.version)
+    limits.sort(key=lambda limit: -limit.version)
+    since, until = log.timestamp(first), log.timestamp(newest)
+    if since is None or until is None:
+        raise VersionError(f"The log of {table} is being cut off.", hint="ask again.")
+    return Reach(table, first, newest, since, until, tuple(limits))
+
+
+def _bounds(
+    log: CommitLog, snapshot: Snapshot, *, enforced: bool, now: datetime | None = None
+) -> tuple[int, int, list[Limit]]:
+    """The range that the log and the retention check leave, whether or not its files are there."""
     newest = snapshot.version
     limits = []
     interval = int(snapshot.properties.get("delta.checkpointInterval", "10"))
@@ -145,14 +160,7 @@ def find_reach(
                     "retention check", first, f"Delta refuses older ones ({FILE_RETENTION}: {kept})"
                 )
             )
-    if vacuumed := _vacuumed(log, first, newest):
-        limits.append(vacuumed)
-        first = max(first, vacuumed.version)
-    limits.sort(key=lambda limit: -limit.version)
-    since, until = log.timestamp(first), log.timestamp(newest)
-    if since is None or until is None:
-        raise VersionError(f"The log of {table} is being cut off.", hint="ask again.")
-    return Reach(table, first, newest, since, until, tuple(limits))
+    return first, newest, limits
 
 
 def _snapshot(storage: Storage, table: TableName) -> Snapshot:
@@ -164,24 +172,27 @@ def _snapshot(storage: Storage, table: TableName) -> Snapshot:
 
 def _vacuumed(log: CommitLog, first: int, newest: int) -> Limit | None:
     """The limit that deleted files set, among the versions that the other limits leave."""
-    oldest = log.raw_timestamp(first)
+    if first == newest:
+        return None
     removals = recent_removals(log.storage, log.table_path, newest)
-    if oldest is not None:  # what was removed before the first version concerns none of these
-        slack = timedelta(hours=1)  # a removal is dated when its commit begins
-        removals = [r for r in removals if r.at >= (oldest - slack).timestamp() * 1000]
+    # What was removed before the first version concerns none of these. A removal is dated when its
+    # commit begins, by the clock that writes the commit's own moment; the file's need not be alike.
+    info = read_commit_info(log.storage, log.table_path, first) if first > 0 else {}
+    since = int(info.get("timestamp", 0)) - _SLACK
+    removals = [removed for removed in removals if removed.at >= since]
     gone = set(missing(log.storage, log.table_path, removals))
     if not gone:
         return None
-    lost = [r for r in removals if gone & set(r.files)]
-    latest = max(lost, key=lambda r: r.at)
+    latest = max((r for r in removals if gone & set(r.files)), key=lambda r: r.at)
+    lost = gone & set(latest.files)
     moment = datetime.fromtimestamp(latest.at / 1000, timezone.utc)
     # Only versions before a file's removal need it; look from there for the commit that did it.
     start = max(first + 1, log.first_since(moment, first, newest))
-    for version in range(start, newest + 1):
+    earlier = range(start - 1, first, -1)  # where a removal is dated by a clock that was ahead
+    for version in (*range(start, newest + 1), *earlier):
         before = removed_since(log.storage, log.table_path, version - 1, version)
-        if any(gone & set(r.files) for r in before):
-            file = next(f for f in latest.files if f in gone)
-            return Limit("vacuumed files", version, f"{file} was deleted")
+        if any(lost & set(r.files) for r in before):
+            return Limit("vacuumed files", version, f"{min(lost)} was deleted")
     return None
 
 
@@ -235,6 +246,10 @@ def check_version(
     Raises:
         VersionError: it is out of range, or a file of it is gone; the file is named.
     """
+    log = CommitLog(storage, table.table_path)
+    first, newest, _ = _bounds(log, _snapshot(storage, table), enforced=enforced)
+    if first <= version <= newest and not _vacuumed(log, version, newest):
+        return  # only what was removed since was looked at
     reach = find_reach(storage, table, enforced=enforced)
     if reach.earliest <= version <= reach.newest:
         return

@@ -11,11 +11,13 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from mirrorlake.delta_log import Snapshot
 from mirrorlake.errors import InvalidNameError, MetadataError
 from mirrorlake.names import IDENTITY, TableName
 from mirrorlake.storage import Storage, to_json
 
 FORMAT = 1
+_APP = "mirrorlake/"
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,18 @@ class Identity:
     @property
     def app_id(self) -> str:
         """The id under which the table's own log keeps the last applied number."""
-        return f"mirrorlake/{self.origin or self.table}/{self.incarnation}"
+        return f"{_APP}{self.origin or self.table}/{self.incarnation}"
 
     @property
     def plans(self) -> str:
         """Where the plans of this life lie, relative to the lake's root; a rename moves none."""
         return f"{(self.origin or self.table).state_path}/{self.incarnation}"
+
+
+def lives_of(snapshot: Snapshot | None) -> frozenset[str]:
+    """The incarnations of its folder that a version of a table has rows from, or had."""
+    apps = snapshot.txns if snapshot else {}
+    return frozenset(app.rpartition("/")[2] for app in apps if app.startswith(_APP))
 
 
 def read_identity(storage: Storage, table: TableName) -> Identity | None:
