@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from mirrorlake.errors import DataFileError
 from mirrorlake.layout import ordering
 from mirrorlake.layout.deletion_vectors import _z85, parse_vector
-from mirrorlake.layout.footers import MICROSOFT_ENABLED, OPEN_KEY, Storages
+from mirrorlake.layout.footer_facts import MICROSOFT_ENABLED, OPEN_KEY
+from mirrorlake.layout.footers import Storages
 from mirrorlake.layout.vorder_file import Task, new_stats, order_file, physical_shape
 
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
