@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from delta_by_hand import HandMade
 from mirrorlake import Lake
 from mirrorlake.cli import app
+from mirrorlake.delta_log import OPEN_TAG
 from mirrorlake.errors import ConflictError, RewriteError, UsageError
-from mirrorlake.layout.measures import OPEN_TAG
 from mirrorlake.spark.gateway import transaction
 from mirrorlake.spark.rewrite import Bounds, Written, by_spark, rewrite_files
 
@@ -190,6 +190,27 @@ def test_optimize_by_partition_with_vorder(lake: Lake) -> None:
     for wrong, says in (("store = 1", "no partition column"), ("`a day` =", "no predicate")):
         with pytest.raises(UsageError, match=says):
             table.optimize(where=wrong, vorder=True, dry_run=False)
+
+
+def test_a_plain_optimize_undoes_it_and_says_so(lake: Lake) -> None:
+    """A kill between the two commits of `optimize --vorder` leaves the same: asking again heals."""
+    frame = lake.spark.range(0, 40_000, 1, 2).selectExpr(
+        "hash(id) % 50 AS a", "hash(id, 1) % 9 AS b"
+    )
+    table = lake.write("t", frame)
+    assert table.vorder(apply=True).ordered == 2
+    planned = table.optimize()
+    assert (planned.files, planned.in_vorder) == (2, 2)
+    done = CliRunner().invoke(app, ["optimize", lake.storage.root, "t"])
+    assert "in V-Order among them (--vorder orders anew)" in done.stdout
+    assert table.analyze(scan=False).summary["Open V-Order Files"] == 0
+    assert table.vorder().ordered == 1
+    told = bag(lake, "t")
+    again = table.optimize(vorder=True, dry_run=False)
+    assert (again.files_added, again.files_ordered, again.in_vorder) == (0, 1, 0)
+    assert table.analyze(scan=False).summary["Open V-Order Files"] == 1
+    assert "in V-Order among" not in repr(again.shown())
+    assert bag(lake, "t") == told
 
 
 @pytest.mark.promise("DL-14")

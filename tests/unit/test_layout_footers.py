@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.layout.bounds import LeafType, read_bounds
-from mirrorlake.layout.footer_facts import footer_facts
+from mirrorlake.layout.footer_facts import chunk_facts, footer_facts
 from mirrorlake.layout.footers import Storages
 from mirrorlake.layout.log_files import find_segment
 from mirrorlake.layout.schema_paths import leaves
@@ -40,7 +40,20 @@ def tail(data: bytes) -> bytes:
 
 
 def facts(*files: bytes) -> list[dict[str, Any]]:
-    return footer_facts([tail(data) for data in files], [None] * len(files)).to_pylist()
+    return both([tail(data) for data in files], [None] * len(files))
+
+
+def both(tails: list[bytes | str], stats: list[str | None]) -> list[dict[str, Any]]:
+    """The files' facts, with the chunks' put into their row groups."""
+    found: list[dict[str, Any]] = footer_facts(tails).to_pylist()
+    for file in found:
+        for group in file["groups"] or []:
+            group["chunks"] = []
+    for row in chunk_facts(tails, stats).to_pylist():
+        group = found[row["file"]]["groups"][row["group"]]
+        assert row["rows"] == group["rows"]
+        group["chunks"].append(row["c"])
+    return found
 
 
 def test_dictionary_overflow_is_proven_not_guessed() -> None:
@@ -71,7 +84,7 @@ def test_what_is_no_parquet_file_is_a_problem_of_that_file(data: bytes, storage:
     stores = Storages(storage.root, "t")
     good = tail(parquet(pa.table({"a": [1]})))
     tails = [good, stores.try_tail("f", len(data)), stores.try_tail("gone", len(data)), good]
-    first, bad, gone, last = footer_facts(tails, [None] * 4).to_pylist()
+    first, bad, gone, last = both(tails, [None] * 4)
     assert bad["problem"].startswith("unreadable")
     assert gone["problem"] == "missing"
     assert bad["groups"] is bad["rows"] is gone["groups"] is None
@@ -88,6 +101,9 @@ def test_a_clone_reads_the_other_tables_files(tmp_path: Path) -> None:
     storage, inner = stores.place("http://127.0.0.1:1/a/b.parquet")
     assert (storage.root, inner) == ("http://127.0.0.1:1", "a/b.parquet")
     assert stores.place("p=1/f")[1] == "Tables/t/p=1/f"
+    assert stores.all_local(["p=1/f", f"{tmp_path}/b", f"file:{tmp_path}/b", f"FILE://{tmp_path}/b"])
+    assert not stores.all_local(["p=1/f", "http://127.0.0.1:1/a/b.parquet"])
+    assert not Storages("memory:///", "t").all_local(["f"])
 
 
 def slow_look(data: bytes) -> dict[str, Any]:
@@ -184,8 +200,8 @@ def test_many_footers_in_step_are_what_each_one_says(
     body = tails[0]
     assert isinstance(body, bytes)
     at = seed % (len(body) - 8)
-    spoilt = footer_facts([*tails, body[:at] + body[-8:], "missing"], [None] * (len(mixed) + 2))
-    *found, cut_short, missing = spoilt.to_pylist()
+    bad = [body[:at] + body[-8:], "missing"]
+    *found, cut_short, missing = both([*tails, *bad], [None] * (len(mixed) + 2))
     for one, data in zip(found, mixed, strict=True):
         same(one, slow_look(data))
     assert cut_short["problem"].startswith("unreadable")
@@ -198,7 +214,7 @@ def test_a_footer_of_nonsense_harms_nobody_else(nonsense: bytes, at: int) -> Non
     good = tail(parquet(pa.table({"a": [1, 2], "b": ["x", "y"]})))
     at %= len(good) - 8
     bad = good[:at] + nonsense + good[at + len(nonsense) : -8] + good[-8:]
-    found = footer_facts([good] * 20 + [bad], [None] * 21).to_pylist()
+    found = both([good] * 20 + [bad], [None] * 21)
     assert all(one == found[0] for one in found[:20])
     assert found[0]["problem"] is None
 
@@ -290,7 +306,7 @@ def test_moments_that_only_the_log_has_bounds_of() -> None:
     rows = pa.table({"t": pa.array([0, 1], pa.timestamp("us")), "i": [1, 2]})
     data = parquet(rows, use_deprecated_int96_timestamps=True)
     stats = json.dumps({"minValues": {"t": "1970", "i": 9}, "maxValues": {"t": "1971", "i": 9}})
-    logged, silent = footer_facts([tail(data)] * 2, [stats, None]).to_pylist()
+    logged, silent = both([tail(data)] * 2, [stats, None])
     moment, number = logged["groups"][0]["chunks"]
     assert (moment["low"], moment["high"], moment["minimum"]) == (b"1970", b"1971", None)
     assert number["minimum"] == "1"

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from mirrorlake.layout.footer_facts import footer_facts
+from mirrorlake.layout.footer_facts import chunk_facts, footer_facts
 from mirrorlake.layout.log_files import parallelism
 from mirrorlake.storage import Storage
 
@@ -28,28 +28,26 @@ CHUNK = (
     " dict_bytes: bigint, value_count: bigint, nulls: bigint, encodings: string,"
     " overflow: boolean, minimum: string, maximum: string, low: binary, high: binary>"
 )
-GROUP = (
-    "struct<id: int, rows: bigint, compressed: bigint, uncompressed: bigint,"
-    f" chunks: array<{CHUNK}>>"
-)
+CHUNKS = f"path string, group int, rows bigint, c {CHUNK}"
 FOOTER = (
-    "struct<rows: bigint, created_by: string, row_groups: int, vorder: string,"
-    f" vorder_level: string, open_vorder: string, problem: string, groups: array<{GROUP}>>"
+    "struct<rows: bigint, created_by: string, row_groups: int, codec: string, vorder: string,"
+    " vorder_level: string, open_vorder: string, groups: array<struct<id: int, rows: bigint,"
+    " compressed: bigint, uncompressed: bigint>>, problem: string>"
 )
 _TAIL = 64 * 1024
 _AT_ONCE = 16
 _READ = 256
+_ROWS = 10_000
 _MOST_BYTES = 16 * 2**20
 _MAGIC = b"PAR1"
 _URI = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 
 
 def read_footers(files: DataFrame, storage: Storage, table_path: str) -> DataFrame:
-    """Adds a column `footer` to the files' rows.
+    """Adds a column `footer` to the files' rows: what it says of the file and its row groups.
 
     Args:
-        files: has the columns `path`, as the log has it but decoded, `size`, in bytes, and `stats`,
-            as the log has them.
+        files: has the columns `path`, as the log has it but decoded, and `size`, in bytes.
         storage: the lake's files.
         table_path: the table's folder, which the paths are relative to.
     """
@@ -63,32 +61,57 @@ def read_footers(files: DataFrame, storage: Storage, table_path: str) -> DataFra
     root = storage.root
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        stores = Storages(root, table_path)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            at_once = map if stores.local else pool.map
-            for batch in batches:
-                for part, tails in _in_parts(batch, stores, at_once):
-                    found = footer_facts(tails, part.column("stats").to_pylist())
-                    columns = [*part.columns, found.cast(out.field("footer").type)]
-                    yield pa.RecordBatch.from_arrays(columns, schema=out)
+        for part, tails in _in_parts(batches, Storages(root, table_path)):
+            found = footer_facts(tails).cast(out.field("footer").type)
+            yield pa.RecordBatch.from_arrays([*part.columns, found], schema=out)
 
     return files.repartition(parallelism(spark)).mapInArrow(read, schema)
 
 
+def read_chunks(files: DataFrame, storage: Storage, table_path: str) -> DataFrame:
+    """One row a column chunk: `path`, `group` and its `rows`, and `c` with what the footer says.
+
+    Args:
+        files: as for `read_footers`, with `stats` as the log has them; each footer is read anew,
+            for most analyses never ask, and to keep all chunks of large tables would cost more.
+        storage: the lake's files.
+        table_path: the table's folder.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType, _parse_datatype_string
+
+    spark = files.sparkSession
+    schema = _parse_datatype_string(CHUNKS)
+    assert isinstance(schema, StructType)  # for the type checker
+    out = to_arrow_schema(schema)
+    root = storage.root
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for part, tails in _in_parts(batches, Storages(root, table_path)):
+            found = chunk_facts(tails, part.column("stats").to_pylist())
+            paths = part.column("path").take(found["file"].combine_chunks())
+            yield from found.set_column(0, "path", paths).cast(out).to_batches(_ROWS)
+
+    wanted = files.select("path", "size", "stats")
+    return wanted.repartition(parallelism(spark)).mapInArrow(read, schema)
+
+
 def _in_parts(
-    batch: pa.RecordBatch, stores: Storages, at_once: Callable[..., Iterable[bytes | str]]
+    batches: Iterable[pa.RecordBatch], stores: Storages
 ) -> Iterator[tuple[pa.RecordBatch, list[bytes | str]]]:
-    """A batch's files with their footers, as many at a time as may be in memory together."""
-    paths, sizes = (batch.column(name).to_pylist() for name in ("path", "size"))
-    tails: list[bytes | str] = []
-    done = 0
-    for start in range(0, batch.num_rows, _READ):
-        tails += at_once(
-            stores.try_tail, paths[start : start + _READ], sizes[start : start + _READ]
-        )
-        if sum(map(len, tails)) > _MOST_BYTES or start + _READ >= batch.num_rows:
-            yield batch.slice(done, len(tails)), tails
-            done, tails = done + len(tails), []
+    """Files with their footers, as many at a time as may be in memory together."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for batch in batches:
+            paths, sizes = (batch.column(name).to_pylist() for name in ("path", "size"))
+            at_once = map if stores.all_local(paths) else pool.map
+            tails: list[bytes | str] = []
+            done = 0
+            for start in range(0, batch.num_rows, _READ):
+                end = start + _READ
+                tails += at_once(stores.try_tail, paths[start:end], sizes[start:end])
+                if sum(map(len, tails)) > _MOST_BYTES or end >= batch.num_rows:
+                    yield batch.slice(done, len(tails)), tails
+                    done, tails = done + len(tails), []
 
 
 class Storages:
@@ -104,10 +127,11 @@ class Storages:
         self._table_path = table_path
         self._others: dict[str, Storage] = {}
 
-    @property
-    def local(self) -> bool:
-        """Whether the table's folder is on a local disk, where threads cost more than they save."""
-        return self._own.local is not None
+    def all_local(self, paths: Sequence[str]) -> bool:
+        """Whether files lie on local disks, where threads cost more than they save."""
+        return self._own.local is not None and not any(
+            match[0].lower() != "file:/" for match in map(_URI.match, paths) if match
+        )
 
     def try_tail(self, path: str, size: int) -> bytes | str:
         """A file's footer, or what is wrong with the file: one must not hide the others."""
