@@ -101,7 +101,9 @@ def test_a_clone_reads_the_other_tables_files(tmp_path: Path) -> None:
     storage, inner = stores.place("http://127.0.0.1:1/a/b.parquet")
     assert (storage.root, inner) == ("http://127.0.0.1:1", "a/b.parquet")
     assert stores.place("p=1/f")[1] == "Tables/t/p=1/f"
-    assert stores.all_local(["p=1/f", f"{tmp_path}/b", f"file:{tmp_path}/b", f"FILE://{tmp_path}/b"])
+    assert stores.all_local(
+        ["p=1/f", f"{tmp_path}/b", f"file:{tmp_path}/b", f"FILE://{tmp_path}/b"]
+    )
     assert not stores.all_local(["p=1/f", "http://127.0.0.1:1/a/b.parquet"])
     assert not Storages("memory:///", "t").all_local(["f"])
 

@@ -270,7 +270,7 @@ def _vorder_signals(properties: dict[str, str]) -> dict[str, Column]:
     ]
     return {
         "VOrder": footer,
-        "VOrder Level": F.col("footer.vorder_level"),
+        "vorder_level": F.col("footer.vorder_level"),
         "VOrder Tag": tag,
         "VOrder Property": asked,
         "VOrder Disagrees": opposed[0] | opposed[1] | opposed[2],
