@@ -4,7 +4,9 @@ import io
 import json
 from datetime import date, datetime, time
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -90,6 +92,36 @@ def test_what_is_no_parquet_file_is_a_problem_of_that_file(data: bytes, storage:
     assert bad["groups"] is bad["rows"] is gone["groups"] is None
     assert first == last
     assert (first["rows"], first["problem"]) == (1, None)
+
+
+def test_only_the_end_of_a_remote_file_is_read() -> None:
+    """One request a file, and not the 800 kB of rows before the footer."""
+    rows = pa.table({"a": np.random.default_rng(1).integers(0, 2**60, 100_000)})
+    data, asked = parquet(rows, use_dictionary=False), []
+
+    class Ranges(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            start, end = self.headers["Range"].removeprefix("bytes=").split("-")
+            asked.append((self.path, int(end) + 1 - int(start)))
+            part = data[int(start) : int(end) + 1]
+            self.send_response(206)
+            self.send_header("Content-Length", str(len(part)))
+            self.send_header("Content-Range", f"bytes {start}-{end}/{len(data)}")
+            self.send_header("Last-Modified", self.date_time_string(0))
+            self.end_headers()
+            self.wfile.write(part)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Ranges) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        stores = Storages("memory:///", "t")
+        tails = [stores.try_tail(f"{url}/{name}.parquet", len(data)) for name in "xy"]
+        server.shutdown()
+    assert [found["rows"] for found in footer_facts(tails).to_pylist()] == [100_000] * 2
+    assert asked == [("/x.parquet", 65_536), ("/y.parquet", 65_536)]
 
 
 def test_a_clone_reads_the_other_tables_files(tmp_path: Path) -> None:
