@@ -9,15 +9,18 @@ Also the driver's peak memory at 1,000 and at 10,000 files: small by large, so 1
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
+import re
 import resource
+import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import contextmanager
 from pathlib import Path
 
 import obstore
@@ -179,48 +182,40 @@ def look(footers: Iterable[tuple[str, pq.FileMetaData]]) -> tuple[list[dict], li
     return groups, chunks
 
 
-class server:
-    """The lake behind HTTP, each answer 10 ms late."""
+@contextmanager
+def server(root: Path) -> Iterator[str]:
+    """The lake behind HTTP, each answer 10 ms late, in a process of its own."""
+    command = [sys.executable, __file__, "--serve", str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.terminate()
 
-    def __init__(self, root: Path) -> None:
-        folder = str(root)
 
-        class Late(SimpleHTTPRequestHandler):
-            disable_nagle_algorithm = True  # else an answer takes 40 ms more
+async def serve(root: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                await asyncio.sleep(_DELAY)
+                data = (root / head.split(" ", 2)[1].lstrip("/")).read_bytes()
+                span = re.search(r"(?im)^range: bytes=(\d+)-(\d+)", head)
+                start, end = map(int, span.groups()) if span else (0, len(data) - 1)
+                part = data[start : end + 1]
+                writer.write(
+                    f"HTTP/1.1 {206 if span else 200} OK\r\nContent-Length: {len(part)}\r\n"
+                    f'Content-Range: bytes {start}-{end}/{len(data)}\r\nETag: "1"\r\n'
+                    "Last-Modified: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n".encode()
+                    + part
+                )
+                await writer.drain()
+        writer.close()
 
-            def __init__(self, *arguments: object) -> None:
-                super().__init__(*arguments, directory=folder)
-
-            def do_GET(self) -> None:
-                time.sleep(_DELAY)
-                span = self.headers.get("Range")
-                data = Path(self.translate_path(self.path)).read_bytes()
-                start, end = 0, len(data)
-                if span:
-                    first, _, last = span.removeprefix("bytes=").partition("-")
-                    start, end = int(first), int(last) + 1 if last else len(data)
-                part = data[start:end]
-                self.send_response(206 if span else 200)
-                self.send_header("Content-Length", str(len(part)))
-                self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
-                self.send_header("Last-Modified", self.date_time_string(0))
-                self.send_header("ETag", '"1"')
-                self.end_headers()
-                self.wfile.write(part)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        Late.protocol_version = "HTTP/1.1"
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Late)
-
-    def __enter__(self) -> str:
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+    listening = await asyncio.start_server(answer, "127.0.0.1", 0)
+    print(listening.sockets[0].getsockname()[1], flush=True)
+    await listening.serve_forever()
 
 
 def behind(spark, url: str) -> float:
@@ -259,6 +254,8 @@ def store(url: str) -> HTTPStore:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--serve":
+        asyncio.run(serve(Path(sys.argv[2])))
     analysis = Lake(sys.argv[1]).table("t").analyze(scan=False)
     assert analysis.summary["Parquet Files"] in (1_000, FILES)
     analysis.guardrails()

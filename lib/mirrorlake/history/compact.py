@@ -66,7 +66,8 @@ class Compaction:
             ("deleted rows in them", self.masked_rows),
         ]
         if self.in_vorder and self.files_ordered is None:
-            rows.append(("in V-Order among them (--vorder orders anew)", self.in_vorder))
+            way = "--vorder" if self.action == "optimize" else "vorder"
+            rows.append((f"in V-Order among them ({way} orders anew)", self.in_vorder))
         if self.files_added is not None and self.bytes_added is not None:
             rows += [("files written", self.files_added), ("their bytes", self.bytes_added)]
         if self.files_ordered is not None:
