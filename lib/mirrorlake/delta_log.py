@@ -20,6 +20,8 @@ from mirrorlake.storage import Storage
 ROW_TRACKING = "delta.enableRowTracking"
 ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
 ROW_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
+OPEN_TAG = "mirrorlake.vorder"
+"""What the log says of a file whose rows this project has ordered: the sort key, as JSON."""
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 _WANTED = ("metaData", "protocol", "txn")
 # version.checkpoint.parquet, version.checkpoint.part.parts.parquet, version.checkpoint.uuid.parquet

@@ -126,10 +126,17 @@ class Lake:
         mode: str = "append",
         sort_by: Sequence[str] = (),
     ) -> WriteReport:
-        """Writes a DataFrame to a table, in V-Order; see `layout.write.write_table`."""
+        """Writes a DataFrame to a table of one's own, in V-Order; see `layout.write.write_table`.
+
+        Raises:
+            UsageError: a publisher feeds it.
+        """
+        from mirrorlake.history.write import check_own
         from mirrorlake.layout.write import write_table
 
         name = as_table(table)
+        name = self.find(name) or name
+        check_own(self.storage, name)
         return write_table(self.spark, self.storage, name, rows, mode=mode, sort_by=sort_by)
 
     def watch(

@@ -109,7 +109,9 @@ class LakeTable(Table):
     ) -> Compaction:
         """Puts small files together; a dry run by default, see `history.compact`.
 
-        With `vorder` the rows within the files are ordered next, where they are not yet.
+        With `vorder` the rows within the files are ordered next, where they are not yet, by a
+        commit of its own: whoever is killed before it has a compacted table, and orders it by
+        asking again.
         """
         from mirrorlake.history.compact import DEFAULT_TARGET, optimize_table
 

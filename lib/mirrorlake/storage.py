@@ -270,6 +270,8 @@ def _open_store(uri: str) -> Any:
     if uri.lower().startswith("s3") and "AWS_COPY_IF_NOT_EXISTS" not in os.environ:
         # Without it obstore refuses every rename that must not overwrite.
         return from_url(uri, copy_if_not_exists="multipart")
+    if uri.lower().startswith("http://"):
+        return from_url(uri, client_options={"allow_http": True})  # else obstore refuses it
     return from_url(uri)
 
 

@@ -1,5 +1,7 @@
 """Analysing 10,000 files, against reading their footers one by one with pyarrow.
 
+The files are a few distinct ones under many names, for what is measured is reading footers. Both
+sides read every one of them and end with a row for each row group and each column chunk.
 Once on the local disk, where a footer costs a fraction of a millisecond, and once behind a server
 that answers each request after 10 ms, as object stores do: there reading many at once is the point.
 Also the driver's peak memory at 1,000 and at 10,000 files: small by large, so 1 is flat.
@@ -7,14 +9,18 @@ Also the driver's peak memory at 1,000 and at 10,000 files: small by large, so 1
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import os
+import re
 import resource
-import shutil
+import subprocess
 import sys
 import tempfile
-import threading
 import time
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import obstore
@@ -23,24 +29,27 @@ import pyarrow.parquet as pq
 from obstore.store import HTTPStore
 
 from mirrorlake import Lake
-from mirrorlake.runs.bench import BenchResult, compare, run_script
+from mirrorlake.runs.bench import BenchResult, compare, join_results, run_script
 from mirrorlake.storage import Storage
 
 FILES = 10_000
 BEHIND_SERVER = 1_000
 _DELAY = 0.01
+_DISTINCT = 4
 
 
 def make(root: Path, count: int) -> None:
-    """A table of so many small files, without a Spark commit."""
+    """A table of so many small files, without a Spark commit: a few files under many names."""
     folder = root / "Tables" / "t"
     (folder / "_delta_log").mkdir(parents=True)
-    rows = pa.table({f"c{i}": range(i, i + 100) for i in range(16)})
-    pq.write_table(rows, folder / "0.parquet")
-    size = (folder / "0.parquet").stat().st_size
-    fields = [
-        {"name": n, "type": "long", "nullable": True, "metadata": {}} for n in rows.schema.names
-    ]
+    names = [f"c{i}" for i in range(16)]
+    for one in range(_DISTINCT):
+        values = range(one * 1_000, one * 1_000 + 100 + one)
+        rows = pa.table(
+            {name: [value * (1 + i) for value in values] for i, name in enumerate(names)}
+        )
+        pq.write_table(rows, folder / f"{one}.parquet")
+    fields = [{"name": n, "type": "long", "nullable": True, "metadata": {}} for n in names]
     metadata = {
         "id": "bench",
         "format": {"provider": "parquet", "options": {}},
@@ -50,146 +59,194 @@ def make(root: Path, count: int) -> None:
     }
     lines = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
     for number in range(count):
-        if number:
-            shutil.copy(folder / "0.parquet", folder / f"{number}.parquet")
+        one = number % _DISTINCT
+        if number >= _DISTINCT:
+            os.link(folder / f"{one}.parquet", folder / f"{number}.parquet")
         add = {
             "path": f"{number}.parquet",
             "partitionValues": {},
-            "size": size,
+            "size": (folder / f"{one}.parquet").stat().st_size,
             "modificationTime": 0,
             "dataChange": True,
-            "stats": '{"numRecords":100}',
+            "stats": f'{{"numRecords":{100 + one}}}',
         }
         lines.append({"add": add})
     text = "\n".join(map(json.dumps, lines)) + "\n"
     (folder / "_delta_log" / f"{0:020d}.json").write_text(text)
 
 
-def run(pairs: int) -> BenchResult:
-    here = Path(__file__)
+def local(pairs: int) -> BenchResult:
+    """On the local disk: all footers as tables that can be queried, and the whole analysis."""
     with tempfile.TemporaryDirectory() as folder:
-        local = Path(folder) / "local"
-        make(local, FILES)
-        small = Path(folder) / "small"
-        make(small, 1_000)
-        lake = Lake(local)
-        result = compare(
+        root = Path(folder) / "local"
+        make(root, FILES)
+        lake = Lake(root)
+        asked = {
+            f"{FILES:,} files on the local disk": lambda: footers(lake.spark, lake.storage),
+            f"{FILES:,} files, the analysis": lambda: analysis(lake),
+        }
+        return join_results(
             "analyze",
-            f"{FILES:,} files on the local disk",
-            lambda: footers(lake.spark, lake.storage),
-            lambda: one_by_one(local),
-            pairs,
-        )
-        seconds, ratios = dict(result.seconds), dict(result.ratios)
-        with server(small) as url:
-            slow = compare(
+            [compare("analyze", what, ours, lambda: one_by_one(root), pairs)
+             for what, ours in asked.items()],
+        )  # fmt: skip
+
+
+def behind_server(pairs: int) -> BenchResult:
+    """Behind a server that takes 10 ms for each answer."""
+    with tempfile.TemporaryDirectory() as folder:
+        make(Path(folder) / "lake", BEHIND_SERVER)
+        lake = Lake(folder)
+        with server(Path(folder) / "lake") as url:
+            return compare(
                 "analyze",
                 f"{BEHIND_SERVER:,} files, 10 ms a request",
                 lambda: behind(lake.spark, url),
                 lambda: one_by_one_behind(url),
                 pairs,
             )
-        peaks = [run_script(here, str(root))["peak_mib"] for root in (small, local)]
-        ratios["driver's memory, ten times the files"] = round(peaks[0] / peaks[1], 2)
-    return BenchResult("analyze", seconds | slow.seconds, ratios | slow.ratios)
+
+
+def memory(pairs: int) -> BenchResult:
+    """The driver's peak at 1,000 files by that at 10,000; a peak needs no pairs."""
+    peaks = []
+    with tempfile.TemporaryDirectory() as folder:
+        for count in (1_000, FILES):
+            root = Path(folder) / str(count)
+            make(root, count)
+            peaks.append(run_script(Path(__file__), str(root))["peak_mib"])
+    seconds = {f"MiB at {FILES:,} files": round(peaks[1], 1)}
+    ratio = round(peaks[0] / peaks[1], 2)
+    return BenchResult("analyze", seconds, {"driver's memory, ten times the files": ratio})
+
+
+PARTS = {"local": local, "server": behind_server, "memory": memory}
+
+
+def run(pairs: int) -> BenchResult:
+    return join_results("analyze", (part(pairs) for part in PARTS.values()))
 
 
 def footers(spark, storage: Storage) -> float:
-    from mirrorlake.layout import log_files, measures
-    from mirrorlake.layout.footers import read_footers
+    from mirrorlake.layout import log_files
 
     began = time.perf_counter()
     segment = log_files.find_segment(storage, "Tables/t")
-    live = log_files.live_files(log_files.read_actions(spark, storage, "Tables/t", segment))
-    facts = read_footers(live, storage, "Tables/t")
-    found = measures.row_groups(facts).selectExpr("count(*)", "sum(`Compressed Size`)").first()
-    assert found[0] == FILES
+    actions = log_files.read_actions(spark, storage, "Tables/t", segment)
+    total(log_files.live_files(actions), storage, "Tables/t", FILES)
     return time.perf_counter() - began
+
+
+def total(files, storage: Storage, table_path: str, count: int) -> None:
+    """Every fact of files, row groups and chunks becomes a row, and some are added up."""
+    from mirrorlake.layout.footers import read_chunks, read_footers
+
+    groups = read_footers(files, storage, table_path).selectExpr("explode(footer.groups) AS g")
+    assert groups.selectExpr("count(g.rows)").first()[0] == count
+    chunks = read_chunks(files, storage, table_path)
+    assert chunks.selectExpr("count(c.compressed)").first()[0] == 16 * count
+
+
+def analysis(lake: Lake) -> float:
+    began = time.perf_counter()
+    found = lake.table("t").analyze(scan=False)
+    seconds = time.perf_counter() - began
+    assert found.summary["Parquet Files"] == FILES
+    assert found.summary["Stale Files"] == 0
+    found.release()
+    return seconds
 
 
 def one_by_one(root: Path) -> float:
     began = time.perf_counter()
-    total = 0
-    for number in range(FILES):
-        metadata = pq.read_metadata(root / "Tables" / "t" / f"{number}.parquet")
-        total += look(metadata)
-    assert total
+    paths = (root / "Tables" / "t" / f"{number}.parquet" for number in range(FILES))
+    groups, chunks = look((str(path), pq.read_metadata(path)) for path in paths)
+    assert (len(groups), len(chunks)) == (FILES, 16 * FILES)
     return time.perf_counter() - began
 
 
-def look(metadata: pq.FileMetaData) -> int:
-    """The same facts of a footer that the analysis takes."""
-    size = 0
-    for g in range(metadata.num_row_groups):
-        group = metadata.row_group(g)
-        for c in range(group.num_columns):
-            chunk = group.column(c).to_dict()
-            size += chunk["total_compressed_size"]
-    return size
+def look(footers: Iterable[tuple[str, pq.FileMetaData]]) -> tuple[list[dict], list[dict]]:
+    """The facts that the analysis takes, as the public analysers collect them: a dict each."""
+    groups, chunks = [], []
+    for path, metadata in footers:
+        for g in range(metadata.num_row_groups):
+            group = metadata.row_group(g)
+            mine = [group.column(c).to_dict() for c in range(group.num_columns)]
+            size = sum(chunk["total_compressed_size"] for chunk in mine)
+            raw = sum(chunk["total_uncompressed_size"] for chunk in mine)
+            groups.append(
+                {"path": path, "created_by": metadata.created_by, "keys": metadata.metadata,
+                 "group": g, "rows": group.num_rows, "size": size, "raw": raw}
+            )  # fmt: skip
+            chunks += [{"path": path, "group": g, **chunk} for chunk in mine]
+    return groups, chunks
 
 
-class server:
-    """The lake behind HTTP, each answer 10 ms late."""
+@contextmanager
+def server(root: Path) -> Iterator[str]:
+    """The lake behind HTTP, each answer 10 ms late, in a process of its own."""
+    command = [sys.executable, __file__, "--serve", str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.terminate()
 
-    def __init__(self, root: Path) -> None:
-        folder = str(root)
 
-        class Late(SimpleHTTPRequestHandler):
-            def __init__(self, *arguments: object) -> None:
-                super().__init__(*arguments, directory=folder)
+async def serve(root: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                await asyncio.sleep(_DELAY)
+                data = (root / head.split(" ", 2)[1].lstrip("/")).read_bytes()
+                span = re.search(r"(?im)^range: bytes=(\d+)-(\d+)", head)
+                start, end = map(int, span.groups()) if span else (0, len(data) - 1)
+                part = data[start : end + 1]
+                writer.write(
+                    f"HTTP/1.1 {206 if span else 200} OK\r\nContent-Length: {len(part)}\r\n"
+                    f'Content-Range: bytes {start}-{end}/{len(data)}\r\nETag: "1"\r\n'
+                    "Last-Modified: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n".encode()
+                    + part
+                )
+                await writer.drain()
+        writer.close()
 
-            def do_GET(self) -> None:
-                time.sleep(_DELAY)
-                span = self.headers.get("Range")
-                data = Path(self.translate_path(self.path)).read_bytes()
-                start, end = 0, len(data)
-                if span:
-                    first, _, last = span.removeprefix("bytes=").partition("-")
-                    start, end = int(first), int(last) + 1 if last else len(data)
-                part = data[start:end]
-                self.send_response(206 if span else 200)
-                self.send_header("Content-Length", str(len(part)))
-                self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
-                self.send_header("Last-Modified", self.date_time_string(0))
-                self.send_header("ETag", '"1"')
-                self.end_headers()
-                self.wfile.write(part)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        Late.protocol_version = "HTTP/1.1"
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Late)
-
-    def __enter__(self) -> str:
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+    listening = await asyncio.start_server(answer, "127.0.0.1", 0)
+    print(listening.sockets[0].getsockname()[1], flush=True)
+    await listening.serve_forever()
 
 
 def behind(spark, url: str) -> float:
-    from mirrorlake.layout.footers import read_footers
-
-    size = len(bytes(obstore.get(store(url), "Tables/t/0.parquet").bytes()))
+    sizes = sizes_behind(url)
     began = time.perf_counter()
-    rows = [(f"{url}/Tables/t/{n}.parquet", size, None) for n in range(BEHIND_SERVER)]
+    rows = [(f"{url}/Tables/t/{n}.parquet", size, None) for n, size in enumerate(sizes)]
     files = spark.createDataFrame(rows, "path string, size long, stats string")
-    found = read_footers(files, Storage(tempfile.gettempdir()), "t")
-    assert found.selectExpr("count(footer.row_groups)").first()[0] == BEHIND_SERVER
+    total(files, Storage(tempfile.gettempdir()), "t", BEHIND_SERVER)
     return time.perf_counter() - began
 
 
 def one_by_one_behind(url: str) -> float:
-    source = store(url)
+    """One request a file, for the log says how large it is."""
+    source, sizes = store(url), sizes_behind(url)
+
+    def opened() -> Iterator[tuple[str, pq.FileMetaData]]:
+        for number, size in enumerate(sizes):
+            path = f"Tables/t/{number}.parquet"
+            tail = obstore.get_range(source, path, start=max(0, size - 2**16), end=size)
+            yield path, pq.read_metadata(pa.BufferReader(bytes(tail)))
+
     began = time.perf_counter()
-    for number in range(BEHIND_SERVER):
-        with pq.ParquetFile(pa.PythonFile(obstore.open_reader(source, f"Tables/t/{number}.parquet"))
-                            ) as file:  # fmt: skip
-            look(file.metadata)
+    assert len(look(opened())[1]) == 16 * BEHIND_SERVER
     return time.perf_counter() - began
+
+
+def sizes_behind(url: str) -> list[int]:
+    """What the log would say."""
+    found = [len(bytes(obstore.get(store(url), f"Tables/t/{n}.parquet").bytes()))
+             for n in range(_DISTINCT)]  # fmt: skip
+    return [found[number % _DISTINCT] for number in range(BEHIND_SERVER)]
 
 
 def store(url: str) -> HTTPStore:
@@ -197,6 +254,8 @@ def store(url: str) -> HTTPStore:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "--serve":
+        asyncio.run(serve(Path(sys.argv[2])))
     analysis = Lake(sys.argv[1]).table("t").analyze(scan=False)
     assert analysis.summary["Parquet Files"] in (1_000, FILES)
     analysis.guardrails()

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -24,7 +25,7 @@ import pyarrow.parquet as pq
 from mirrorlake import Lake
 from mirrorlake.layout import ordering
 from mirrorlake.layout.vorder_file import encode
-from mirrorlake.runs.bench import BenchResult
+from mirrorlake.runs.bench import BenchResult, join_results
 from mirrorlake.samples.flights import load_flights
 
 SCANS = {
@@ -90,25 +91,51 @@ def wide(count: int = 300_000) -> pa.Table:
     )
 
 
-def run(pairs: int) -> BenchResult:
+def flights() -> pa.Table:
+    return pa.Table.from_pandas(load_flights(), preserve_index=False)
+
+
+DATA = {"flights": flights, "star": star, "wide": wide}
+
+
+def one_data_set(name: str, pairs: int) -> BenchResult:
+    """Bytes and scans of one data set."""
     seconds: dict[str, float] = {}
     ratios: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, rows in data().items():
-            compare_bytes(name, rows, Path(folder), ratios)
-            compare_scans(name, Path(folder), pairs, seconds, ratios)
+        compare_bytes(name, DATA[name](), Path(folder), ratios)
+        compare_scans(name, Path(folder), pairs, seconds, ratios)
+    return BenchResult("vorder", seconds, ratios)
+
+
+def rewrite(pairs: int) -> BenchResult:
+    """A table's files in V-Order against `OPTIMIZE`."""
+    seconds: dict[str, float] = {}
+    ratios: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        rows = shuffle(star())
+        (Path(folder) / "star.parquet").write_bytes(encode(rows, {}))
         compare_rewrite(Path(folder), pairs, seconds, ratios)
     return BenchResult("vorder", seconds, ratios)
 
 
-def data() -> dict[str, pa.Table]:
-    flights = pa.Table.from_pandas(load_flights(), preserve_index=False)
-    return {"flights": flights, "star": star(), "wide": wide()}
+PARTS: dict[str, Callable[[int], BenchResult]] = {
+    **{name: partial(one_data_set, name) for name in DATA},
+    "rewrite": rewrite,
+}
+
+
+def run(pairs: int) -> BenchResult:
+    return join_results("vorder", (part(pairs) for part in PARTS.values()))
+
+
+def shuffle(rows: pa.Table) -> pa.Table:
+    return rows.take(np.random.default_rng(3).permutation(rows.num_rows))
 
 
 def compare_bytes(name: str, rows: pa.Table, folder: Path, ratios: dict[str, float]) -> None:
     """Shuffled bytes by the bytes of every order tried, and of the one that is chosen."""
-    shuffled = rows.take(np.random.default_rng(3).permutation(rows.num_rows))
+    shuffled = shuffle(rows)
     base = len(encode(shuffled, {}))
     ratios[f"{name}, bytes, natural"] = round(base / len(encode(rows, {})), 3)
 
@@ -163,7 +190,7 @@ def compare_rewrite(
 ) -> None:
     """Ordering a table's files, against `OPTIMIZE` of the same bytes in as many small files."""
     lake = Lake(folder / "lake")
-    source = lake.spark.read.parquet(str(folder / "star-before.parquet")).repartition(4).persist()
+    source = lake.spark.read.parquet(str(folder / "star.parquet")).repartition(4).persist()
     source.count()
 
     def ours(number: int) -> float:

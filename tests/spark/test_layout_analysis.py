@@ -127,6 +127,44 @@ def test_columns_by_values_runs_and_overlap(analysis: Analysis) -> None:
     }
 
 
+def test_the_field_names_are_those_that_people_know(analysis: Analysis) -> None:
+    """Of `delta_analyzer`, `delta_analyzer_history`, and Microsoft's Delta Analyzer."""
+    known = {
+        "Summary": "Row Count,Row Groups,Parquet Files,Max Rows Per Row Group,"
+        "Min Rows Per Row Group,Avg Rows Per Row Group,VOrder Enabled,Total Size",
+        "Parquet Files": "Parquet File,Row Count,Row Groups,Created By,vorder_level",
+        "Row Groups": "Parquet File,Row Group ID,Row Count,Compressed Size,Uncompressed Size,"
+        "Compression Ratio,Ratio Of Total Table Rows,BytesPerRow",
+        "Column Chunks": "Parquet File,Column ID,Column Name,Column Type,Compressed Size,"
+        "Uncompressed Size,Has Dict,Dict Offset,Value Count,Encodings,Statistics,Primitive Type,"
+        "Codec,DictPageCompressedSize,BytesPerRow,DictionaryOverflow",
+        "Columns": "Column Name,Column Type,Compressed Size,Uncompressed Size,Cardinality,"
+        "Size Percent Of Table,Cardinality Of Total Rows,Primitive Type,BytesPerRow",
+        "Change History": "Change Type,Predicate,Files Added,Files Removed,Files Preserved,"
+        "Files After Change,Row Groups Added,Row Groups Removed,Row Groups Preserved,"
+        "Row Groups After Change,Rows Added,Rows Removed,Rows Delta,Rows After Change,Size Added,"
+        "Size Removed,Size After Change",
+    }
+    for table, names in known.items():
+        assert set(names.split(",")) <= set(analysis.tables[table].columns), table
+
+
+def test_histograms_of_sizes_and_of_skew(analysis: Analysis) -> None:
+    files = {row["File Size"]: (row["Files"], row["Rows"]) for row in rows(analysis, "File Sizes")}
+    assert files.pop("under 1 MiB") == (6, 27)
+    assert set(files.values()) == {(0, 0)}
+    groups = rows(analysis, "Row Group Sizes")
+    assert [row["Row Groups"] for row in groups] == [6, 0, 0, 0, 0, 0]
+    assert groups[0]["Rows"] == 30
+    parts = {row["Partition"]: row for row in rows(analysis, "Partitions")}
+    # Ids that end in 3 are gone, and they were odd.
+    found = {json.loads(part)["part"]: (row["Files"], row["Rows"]) for part, row in parts.items()}
+    assert found == {"a b%/0": (3, 15), "a b%/1": (3, 12)}
+    sizes = [row["Size"] for row in parts.values()]
+    median = sum(sizes) / 2
+    assert [row["Times Median"] for row in parts.values()] == [size / median for size in sizes]
+
+
 def test_history_counts_from_a_checkpoint_on(odd: Lake, analysis: Analysis) -> None:
     """Deletion vectors change rows, not files; the first commits' files are a checkpoint's."""
     name = ODD.removeprefix("Tables/")
@@ -187,7 +225,7 @@ def test_vorder_is_judged_file_by_file(lake: Lake) -> None:
     assert [found[n]["VOrder"] for n in names] == [True, False, None]
     assert [found[n]["VOrder Tag"] for n in names] == [True, True, None]
     assert [found[n]["VOrder Disagrees"] for n in names] == [False, True, False]
-    assert found[names[0]]["VOrder Level"] == "9"
+    assert found[names[0]]["vorder_level"] == "9"
     assert found["3.parquet"]["Problem"].startswith("unreadable")
     assert found["3.parquet"]["Row Count"] == 3  # what the log says of it
     summary = analysis.summary

@@ -4,6 +4,7 @@ import pytest
 
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.guardrails import check_guardrails, find_sku, measure, skus
+from mirrorlake.show.layout_plots import plot_gauge
 
 # The public table, as its readers know it: SKUs, files, row groups, million rows, GB, GB of memory.
 PUBLISHED = """
@@ -20,6 +21,9 @@ F1024 F2048 P5|10000|10000|24000|-|400
 
 def measured(files: int = 1, groups: int = 1, rows: int = 1, gb: float = 0.1) -> dict[str, float]:
     return {"files": files, "row_groups": groups, "rows": rows, "model_gb": gb}
+
+
+NOTHING = measured(0, 0, 0, 0)
 
 
 @pytest.mark.promise("DL-16")
@@ -82,6 +86,22 @@ def test_a_model_is_as_large_as_its_tables_together() -> None:
     ]
     assert measure(tables) == {"files": 30, "row_groups": 4, "rows": 50, "model_gb": 11.0}
     assert measure([]) == {"files": 0, "row_groups": 0, "rows": 0, "model_gb": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("now", "share"), [(measured(files=6), 0.0012), (measured(files=20_000), 4.0), (NOTHING, 0.0)]
+)
+def test_the_gauge_shows_a_tiny_table_and_one_beyond_its_limits(
+    now: dict[str, float], share: float
+) -> None:
+    axes = plot_gauge(check_guardrails(now, NOTHING, "F64")).axes[0]
+    assert axes.get_xscale() == "log"
+    low, high = axes.get_xlim()
+    assert low < 0.01 < 1 < high
+    dots = axes.lines[0].get_xdata()
+    assert dots[0] == pytest.approx(share or low)
+    assert all(low <= dot < high for dot in dots)
+    assert axes.texts[0].get_text() == f"{100 * share:.2g} %".replace("4e+02", "400")
 
 
 def test_an_unknown_sku() -> None:

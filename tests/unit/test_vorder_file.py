@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import struct
@@ -21,8 +22,9 @@ from hypothesis import strategies as st
 
 from mirrorlake.errors import DataFileError
 from mirrorlake.layout import ordering
-from mirrorlake.layout.deletion_vectors import _z85, parse_vector
-from mirrorlake.layout.footers import MICROSOFT_ENABLED, OPEN_KEY, Storages
+from mirrorlake.layout.deletion_vectors import _B85, _Z85, _z85, parse_vector
+from mirrorlake.layout.footer_facts import MICROSOFT_ENABLED, OPEN_KEY
+from mirrorlake.layout.footers import Storages
 from mirrorlake.layout.vorder_file import Task, new_stats, order_file, physical_shape
 
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -73,11 +75,22 @@ def put(folder: Path, rows: pa.Table, name: str = "a b%/old.parquet", **kw: Any)
     return {"path": quoted, "size": path.stat().st_size, "stats": '{"numRecords":600}'}
 
 
+def inline_vector(positions: set[int]) -> dict[str, Any]:
+    """A deletion vector that lies in the log itself."""
+    data = serialised(sorted(positions), runs=False)
+    text = base64.b85encode(data + b"\0" * (-len(data) % 4)).translate(bytes.maketrans(_B85, _Z85))
+    return {"storageType": "i", "pathOrInlineDv": text.decode(), "sizeInBytes": len(data),
+            "cardinality": len(positions)}  # fmt: skip
+
+
 @settings(max_examples=60, deadline=None)
-@given(tables())
-def test_the_same_rows_in_the_same_schema(rows: pa.Table) -> None:
+@given(tables(), st.sets(st.integers(0, 599), max_size=300))
+def test_the_same_rows_in_the_same_schema(rows: pa.Table, gone: set[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         add = put(Path(folder), rows, compression="none", use_dictionary=False)
+        if gone:
+            add["deletionVector"] = inline_vector(gone)
+        left = rows.filter(pa.array([i not in gone for i in range(rows.num_rows)]))
         outcome = order_file(Storages(folder, "t"), Task(add, write=True))
         if outcome.reason:
             assert outcome.reason.startswith("no smaller")
@@ -85,7 +98,7 @@ def test_the_same_rows_in_the_same_schema(rows: pa.Table) -> None:
             return
         new = Path(folder) / "t" / "a b%" / Path(outcome.new_path).name
         assert new.stat().st_size == outcome.new_size < add["size"]
-        assert bag(pq.read_table(new)) == bag(rows)
+        assert bag(pq.read_table(new)) == bag(left)
         old = Path(folder) / "t" / "a b%" / "old.parquet"
         shapes = [physical_shape(pq.ParquetFile(path).schema) for path in (old, new)]
         assert shapes[0] == shapes[1]
@@ -114,6 +127,24 @@ def test_the_order_that_wins_is_the_smallest_of_all_tried(tmp_path: Path) -> Non
         *(ordering.NATURAL, ordering.LEXICOGRAPHIC, ordering.GROWN)
     }
     assert outcome.new_size < 0.5 * task.add["size"]
+
+
+def test_memory_is_bounded_by_a_file(tmp_path: Path) -> None:
+    """Nothing of one file is left when the next one comes: five peak where one does."""
+    adds = [put(tmp_path, shuffled(), f"{number}.parquet") for number in range(5)]
+    stores, own = Storages(str(tmp_path), "t"), pa.default_memory_pool()
+    counted = pa.proxy_memory_pool(own)
+    pa.set_memory_pool(counted)
+    try:
+        peaks = []
+        for add in adds:
+            assert not order_file(stores, Task(add, write=True)).reason
+            peaks.append(counted.max_memory())
+            assert counted.bytes_allocated() == 0
+    finally:
+        pa.set_memory_pool(own)
+    assert peaks[0] > 0
+    assert peaks[-1] <= 1.1 * peaks[0]
 
 
 def test_a_required_prefix_is_really_sorted(tmp_path: Path) -> None:

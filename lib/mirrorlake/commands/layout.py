@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table as RichTable
@@ -19,9 +19,6 @@ from mirrorlake.commands.base import (
     progress,
     split_names,
 )
-
-if TYPE_CHECKING:
-    pass
 
 _SHOWN = ("Summary", "Columns", "File Sizes", "Row Group Sizes", "Change History")
 _ROWS = 20

@@ -40,6 +40,7 @@ class Compaction:
         action: `optimize` or `reorg`.
         files, bytes: what is read: small or masked files; what was removed, once it is done.
         masked_rows: rows that deletion vectors hide in them.
+        in_vorder: how many of them are in V-Order: put together they are not any more.
         files_added, bytes_added: what took their place; None before it is done.
         version: the table's newest version afterwards.
         files_ordered: how many files V-Order took on, or would; None if nobody asked for it.
@@ -51,6 +52,7 @@ class Compaction:
     bytes: int
     masked_rows: int
     version: int
+    in_vorder: int = 0
     files_added: int | None = None
     bytes_added: int | None = None
     applied: bool = False
@@ -63,6 +65,9 @@ class Compaction:
             ("their bytes", self.bytes),
             ("deleted rows in them", self.masked_rows),
         ]
+        if self.in_vorder and self.files_ordered is None:
+            way = "--vorder" if self.action == "optimize" else "vorder"
+            rows.append((f"in V-Order among them ({way} orders anew)", self.in_vorder))
         if self.files_added is not None and self.bytes_added is not None:
             rows += [("files written", self.files_added), ("their bytes", self.bytes_added)]
         if self.files_ordered is not None:
@@ -229,6 +234,7 @@ def _figures(files: DataFrame) -> dict[str, Any]:
                 F.count("*").alias("files"),
                 total("size").alias("bytes"),
                 total("masked").alias("masked_rows"),
+                F.count_if("ordered").alias("in_vorder"),
             )
             .collect()[0]
             .asDict()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta_log import checkpoint_files, read_snapshot
+from mirrorlake.delta_log import OPEN_TAG, checkpoint_files, read_snapshot
 from mirrorlake.history.commits import CommitLog
 from mirrorlake.history.tombstones import Z85
 from mirrorlake.spark.sql import escape_glob
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _VECTOR = "struct<storageType:string,pathOrInlineDv:string,offset:int,cardinality:bigint>"
 _ADD = (
-    f"struct<path:string,size:bigint,partitionValues:map<string,string>,stats:string,"
-    f"stats_parsed:struct<numRecords:bigint>,deletionVector:{_VECTOR}>"
+    f"struct<path:string,size:bigint,partitionValues:map<string,string>,tags:map<string,string>,"
+    f"stats:string,stats_parsed:struct<numRecords:bigint>,deletionVector:{_VECTOR}>"
 )
 _REMOVE = f"struct<path:string,size:bigint,deletionTimestamp:bigint,deletionVector:{_VECTOR}>"
 _CDC = "struct<path:string,size:bigint>"
@@ -59,8 +59,8 @@ def latest_actions(
     Returns:
         `path`, `vector` (the deletion vector's file, or NULL), `size`, `rows` (without deleted
         ones; NULL where no statistics tell), `masked` (rows deleted by the vector), `parts` (the
-        partition's values as JSON), `live` (whether it is in the version), `removed` (when it was
-        removed, milliseconds since 1970).
+        partition's values as JSON), `ordered` (whether its rows are in V-Order), `live` (whether it
+        is in the version), `removed` (when it was removed, milliseconds since 1970).
     """
     from pyspark.sql import functions as F
 
@@ -93,7 +93,7 @@ def _last_words(storage: Storage, table_path: str, actions: DataFrame) -> DataFr
     # Decoding their names is much code for Spark to compile: most tables have none.
     columns = _columns(base, vectors="deletionVectors" in features)
     flat = actions.where("add IS NOT NULL OR remove IS NOT NULL").select("version", *columns)
-    kept = ["size", "rows", "masked", "parts", "live", "removed"]
+    kept = ["size", "rows", "masked", "parts", "ordered", "live", "removed"]
     last = flat.groupBy("path", "vector").agg(F.max_by(F.struct(*kept), "version").alias("last"))
     return last.select("path", "vector", "last.*")
 
@@ -148,6 +148,7 @@ def _columns(base: str, *, vectors: bool) -> list[Column]:
         (records - masked).alias("rows"),
         masked.alias("masked"),
         F.to_json("add.partitionValues").alias("parts"),
+        F.try_element_at("add.tags", F.lit(OPEN_TAG)).isNotNull().alias("ordered"),
         F.col("add").isNotNull().alias("live"),
         F.coalesce("remove.deletionTimestamp", F.lit(0).cast("bigint")).alias("removed"),
     ]

@@ -17,7 +17,7 @@ from mirrorlake.delta_log import physical_names
 from mirrorlake.layout import log_files, measures
 from mirrorlake.layout.change_history import change_history
 from mirrorlake.layout.column_scan import scan_columns
-from mirrorlake.layout.footers import read_footers
+from mirrorlake.layout.footers import read_chunks, read_footers
 from mirrorlake.layout.guardrails import (
     GuardrailReport,
     after_optimize,
@@ -25,6 +25,7 @@ from mirrorlake.layout.guardrails import (
     measure,
 )
 from mirrorlake.layout.schema_paths import leaves
+from mirrorlake.layout.stale_files import stale_files
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
@@ -61,6 +62,7 @@ class Analysis:
     metadata: Mapping[str, Any] = field(repr=False)
     protocol: Mapping[str, Any] = field(repr=False)
     facts: DataFrame = field(repr=False)
+    chunks: DataFrame = field(repr=False)
     storage: Storage = field(repr=False)
 
     def __repr__(self) -> str:
@@ -141,6 +143,7 @@ class Analysis:
     def release(self) -> None:
         """Frees what Spark keeps of the footers; the tables are read anew if asked for again."""
         self.facts.unpersist()
+        self.chunks.unpersist()
 
 
 def analyze_table(
@@ -168,10 +171,12 @@ def analyze_table(
     """
     path = name.table_path
     segment = log_files.find_segment(storage, path, version)
-    actions = log_files.read_actions(spark, storage, path, segment)
+    # The log is asked twice, for the metadata and for the files.
+    actions = log_files.read_actions(spark, storage, path, segment).persist()
     metadata, protocol = log_files.read_metadata(actions)
     files = _name_partitions(log_files.live_files(actions), physical_names(metadata))
     facts = read_footers(files, storage, path).persist()
+    chunks = read_chunks(facts, storage, path).persist()
     known = leaves(metadata)
     rows = f"{delta_name(storage.path(path))} VERSION AS OF {segment.version}"
     scanned = None
@@ -180,15 +185,15 @@ def analyze_table(
             lambda wanted: spark.sql(f"SELECT {wanted} FROM {rows}"),
             facts, storage, path, known, exact=exact,
         )  # fmt: skip
-    stale = measures.stale_files(facts, storage, path)
+    stale = stale_files(facts, storage, path)
     properties = dict(metadata.get("configuration") or {})
     summary = measures.summary(facts, stale, segment.version, properties)
     tables = {
         "Summary": summary,
         "Parquet Files": measures.parquet_files(facts, properties),
         "Row Groups": measures.row_groups(facts),
-        "Column Chunks": measures.column_chunks(facts, known),
-        "Columns": measures.columns(facts, known, scanned),
+        "Column Chunks": measures.column_chunks(chunks, known),
+        "Columns": measures.columns(facts, chunks, known, scanned),
         "File Sizes": measures.file_sizes(facts),
         "Row Group Sizes": measures.row_group_sizes(facts),
         "Partitions": measures.partitions(facts),
@@ -196,8 +201,11 @@ def analyze_table(
         "Change History": change_history(spark, storage, path, segment.version),
     }
     row = summary.first()
+    actions.unpersist()
     assert row is not None  # an aggregate without groups always has a row
-    return Analysis(name, segment.version, row.asDict(), tables, metadata, protocol, facts, storage)
+    return Analysis(
+        name, segment.version, row.asDict(), tables, metadata, protocol, facts, chunks, storage
+    )
 
 
 def _name_partitions(files: DataFrame, physical: dict[str, str]) -> DataFrame:

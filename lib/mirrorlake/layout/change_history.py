@@ -91,7 +91,7 @@ def _with_groups(actions: DataFrame, storage: Storage, table_path: str) -> DataF
     files = actions.where(F.col("kind").isin("add", "remove"))
     # A remove need not say how large the file was; the add that brought it does.
     known = files.groupBy("path").agg(
-        F.max("size").alias("size"), F.max("rows").alias("known_rows"), F.lit("").alias("stats")
+        F.max("size").alias("size"), F.max("rows").alias("known_rows")
     )
     footers = read_footers(known, storage, table_path).select(
         "path",

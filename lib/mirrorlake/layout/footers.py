@@ -6,29 +6,21 @@ here is what a footer proves; what the log says about a file travels along untou
 
 from __future__ import annotations
 
-import json
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from mirrorlake.layout.footer_facts import chunk_facts, footer_facts
 from mirrorlake.layout.log_files import parallelism
-from mirrorlake.layout.sort_keys import sort_key
-from mirrorlake.layout.thrift import encoding_stats
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-MICROSOFT_ENABLED = "com.microsoft.parquet.vorder.enabled"
-MICROSOFT_LEVEL = "com.microsoft.parquet.vorder.level"
-OPEN_KEY = "org.mirrorlake.vorder"
-"""This project's own footer key; its value is the sort key that was chosen, as JSON."""
 
 CHUNK = (
     "struct<id: int, name: string, physical: string, logical: string, codec: string,"
@@ -36,22 +28,23 @@ CHUNK = (
     " dict_bytes: bigint, value_count: bigint, nulls: bigint, encodings: string,"
     " overflow: boolean, minimum: string, maximum: string, low: binary, high: binary>"
 )
-GROUP = (
-    "struct<id: int, rows: bigint, compressed: bigint, uncompressed: bigint,"
-    f" chunks: array<{CHUNK}>>"
-)
+CHUNKS = f"path string, group int, rows bigint, c {CHUNK}"
 FOOTER = (
-    "struct<rows: bigint, created_by: string, row_groups: int, vorder: string,"
-    f" vorder_level: string, open_vorder: string, problem: string, groups: array<{GROUP}>>"
+    "struct<rows: bigint, created_by: string, row_groups: int, codec: string, vorder: string,"
+    " vorder_level: string, open_vorder: string, groups: array<struct<id: int, rows: bigint,"
+    " compressed: bigint, uncompressed: bigint>>, problem: string>"
 )
 _TAIL = 64 * 1024
 _AT_ONCE = 16
+_READ = 256
+_ROWS = 10_000
+_MOST_BYTES = 16 * 2**20
 _MAGIC = b"PAR1"
 _URI = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 
 
 def read_footers(files: DataFrame, storage: Storage, table_path: str) -> DataFrame:
-    """Adds a column `footer` to the files' rows.
+    """Adds a column `footer` to the files' rows: what it says of the file and its row groups.
 
     Args:
         files: has the columns `path`, as the log has it but decoded, and `size`, in bytes.
@@ -68,17 +61,57 @@ def read_footers(files: DataFrame, storage: Storage, table_path: str) -> DataFra
     root = storage.root
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        stores = Storages(root, table_path)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for batch in batches:
-                for start in range(0, batch.num_rows, 256):
-                    rows = batch.slice(start, 256).to_pylist()
-                    footers = pool.map(lambda row: _try_footer(stores, row), rows)
-                    for row, found in zip(rows, footers, strict=True):
-                        row["footer"] = found
-                    yield pa.RecordBatch.from_pylist(rows, out)
+        for part, tails in _in_parts(batches, Storages(root, table_path)):
+            found = footer_facts(tails).cast(out.field("footer").type)
+            yield pa.RecordBatch.from_arrays([*part.columns, found], schema=out)
 
     return files.repartition(parallelism(spark)).mapInArrow(read, schema)
+
+
+def read_chunks(files: DataFrame, storage: Storage, table_path: str) -> DataFrame:
+    """One row a column chunk: `path`, `group` and its `rows`, and `c` with what the footer says.
+
+    Args:
+        files: as for `read_footers`, with `stats` as the log has them; each footer is read anew,
+            for most analyses never ask, and to keep all chunks of large tables would cost more.
+        storage: the lake's files.
+        table_path: the table's folder.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType, _parse_datatype_string
+
+    spark = files.sparkSession
+    schema = _parse_datatype_string(CHUNKS)
+    assert isinstance(schema, StructType)  # for the type checker
+    out = to_arrow_schema(schema)
+    root = storage.root
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for part, tails in _in_parts(batches, Storages(root, table_path)):
+            found = chunk_facts(tails, part.column("stats").to_pylist())
+            paths = part.column("path").take(found["file"].combine_chunks())
+            yield from found.set_column(0, "path", paths).cast(out).to_batches(_ROWS)
+
+    wanted = files.select("path", "size", "stats")
+    return wanted.repartition(parallelism(spark)).mapInArrow(read, schema)
+
+
+def _in_parts(
+    batches: Iterable[pa.RecordBatch], stores: Storages
+) -> Iterator[tuple[pa.RecordBatch, list[bytes | str]]]:
+    """Files with their footers, as many at a time as may be in memory together."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for batch in batches:
+            paths, sizes = (batch.column(name).to_pylist() for name in ("path", "size"))
+            at_once = map if stores.all_local(paths) else pool.map
+            tails: list[bytes | str] = []
+            done = 0
+            for start in range(0, batch.num_rows, _READ):
+                end = start + _READ
+                tails += at_once(stores.try_tail, paths[start:end], sizes[start:end])
+                if sum(map(len, tails)) > _MOST_BYTES or end >= batch.num_rows:
+                    yield batch.slice(done, len(tails)), tails
+                    done, tails = done + len(tails), []
 
 
 class Storages:
@@ -93,6 +126,21 @@ class Storages:
         self._own = Storage(root)
         self._table_path = table_path
         self._others: dict[str, Storage] = {}
+
+    def all_local(self, paths: Sequence[str]) -> bool:
+        """Whether files lie on local disks, where threads cost more than they save."""
+        return self._own.local is not None and not any(
+            match[0].lower() != "file:/" for match in map(_URI.match, paths) if match
+        )
+
+    def try_tail(self, path: str, size: int) -> bytes | str:
+        """A file's footer, or what is wrong with the file: one must not hide the others."""
+        try:
+            return read_tail(*self.place(path), size)
+        except FileNotFoundError:
+            return "missing"
+        except (ValueError, OSError) as error:
+            return f"unreadable: {error}"
 
     def place(self, path: str) -> tuple[Storage, str]:
         """The storage that has a file, and the file's path in it."""
@@ -125,114 +173,3 @@ def read_tail(storage: Storage, path: str, size: int) -> bytes:
     if length > len(tail):
         tail = storage.read_range(path, size - length, size)
     return tail[-length:]
-
-
-def _try_footer(stores: Storages, row: dict[str, Any]) -> dict[str, Any]:
-    """A footer's facts, or what is wrong with the file: one bad file must not hide the others."""
-    try:
-        storage, path = stores.place(row["path"])
-        facts = footer_facts(read_tail(storage, path, row["size"]))
-    except FileNotFoundError:
-        return {"problem": "missing"}
-    except (ValueError, OSError, pa.ArrowException) as error:
-        return {"problem": f"unreadable: {error}"}
-    if row.get("stats"):
-        _fill_bounds(facts["groups"][:1], json.loads(row["stats"]))
-    return facts
-
-
-def _fill_bounds(groups: list[dict[str, Any]], stats: dict[str, Any]) -> None:
-    """Takes the log's bounds where the footer has none, as for INT96 moments.
-
-    They are texts that sort as the moments do, and they hold for the file, not for a row group.
-    """
-    for chunk in (chunk for group in groups for chunk in group["chunks"] if chunk["low"] is None):
-        for side, name in (("low", "minValues"), ("high", "maxValues")):
-            value: Any = stats.get(name)
-            for part in chunk["name"].split("."):
-                value = value.get(part) if isinstance(value, dict) else None
-            chunk[side] = value.encode() if isinstance(value, str) else None
-
-
-def footer_facts(tail: bytes) -> dict[str, Any]:
-    """What `FOOTER` names, from a footer's bytes."""
-    metadata = pq.read_metadata(pa.BufferReader(tail))
-    keys = metadata.metadata or {}
-    groups = [_group(metadata.row_group(i), i) for i in range(metadata.num_row_groups)]
-    _prove_overflow(groups, tail)
-    return {
-        "rows": metadata.num_rows,
-        "created_by": metadata.created_by,
-        "row_groups": metadata.num_row_groups,
-        "vorder": _text(keys.get(MICROSOFT_ENABLED.encode())),
-        "vorder_level": _text(keys.get(MICROSOFT_LEVEL.encode())),
-        "open_vorder": _text(keys.get(OPEN_KEY.encode())),
-        "groups": groups,
-    }
-
-
-def _group(group: Any, index: int) -> dict[str, Any]:
-    chunks = [_chunk(group.column(i), i) for i in range(group.num_columns)]
-    return {
-        "id": index,
-        "rows": group.num_rows,
-        "compressed": sum(chunk["compressed"] for chunk in chunks),
-        "uncompressed": sum(chunk["uncompressed"] for chunk in chunks),
-        "chunks": chunks,
-    }
-
-
-def _chunk(chunk: Any, index: int) -> dict[str, Any]:
-    statistics = chunk.statistics
-    low, high = _bounds(statistics)
-    has_dict = chunk.has_dictionary_page
-    return {
-        "id": index,
-        "name": chunk.path_in_schema,
-        "physical": chunk.physical_type,
-        "logical": str(statistics.logical_type) if statistics is not None else None,
-        "codec": chunk.compression,
-        "compressed": chunk.total_compressed_size,
-        "uncompressed": chunk.total_uncompressed_size,
-        "has_dict": has_dict,
-        "dict_offset": chunk.dictionary_page_offset if has_dict else None,
-        "dict_bytes": chunk.data_page_offset - chunk.dictionary_page_offset if has_dict else None,
-        "value_count": chunk.num_values,
-        "nulls": statistics.null_count if statistics is not None else None,
-        "encodings": ", ".join(sorted(chunk.encodings)),
-        "overflow": None,
-        "minimum": None if low is None else str(low),
-        "maximum": None if high is None else str(high),
-        "low": sort_key(low),
-        "high": sort_key(high),
-    }
-
-
-def _bounds(statistics: Any) -> tuple[Any, Any]:
-    if statistics is None or not statistics.has_min_max:
-        return None, None
-    try:
-        return statistics.min, statistics.max
-    except (ValueError, OverflowError, pa.ArrowException):
-        return None, None  # a moment that Python has no word for
-
-
-def _prove_overflow(groups: list[dict[str, Any]], tail: bytes) -> None:
-    """Sets `overflow` where there is a dictionary: whether pages were written plain all the same.
-
-    Without a plain encoding there was no fallback; with one the encoding statistics decide, for a
-    dictionary's own page may be plain too.
-    """
-    with_dict = [chunk for group in groups for chunk in group["chunks"] if chunk["has_dict"]]
-    for chunk in with_dict:
-        chunk["overflow"] = False
-    if not any("PLAIN" in chunk["encodings"].split(", ") for chunk in with_dict):
-        return
-    for group, pages in zip(groups, encoding_stats(tail), strict=True):
-        for chunk, counted in zip(group["chunks"], pages, strict=True):
-            if chunk["has_dict"]:
-                chunk["overflow"] = None if counted is None else counted[1] > 0
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode(errors="replace")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from mirrorlake.delta_log import OPEN_TAG
 from mirrorlake.layout.schema_paths import Leaf
-from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 MICROSOFT_TAG = "VORDER"
-OPEN_TAG = "mirrorlake.vorder"
 PROPERTIES = ("delta.parquet.vorder.enabled", "delta.parquet.vorder.default")
 _MIB = 2**20
 _SIZES = (1, 8, 32, 128, 512, 1024)
@@ -37,8 +36,7 @@ def parquet_files(facts: DataFrame, properties: dict[str, str]) -> DataFrame:
         _physical_rows().alias("Rows In File"),
         F.col("deleted").alias("Deleted Rows"),
         F.col("partition").alias("Partition"),
-        F.expr("array_join(array_sort(array_distinct(flatten(transform(footer.groups,"
-               " g -> g.chunks.codec)))), ', ')").alias("Codec"),
+        F.col("footer.codec").alias("Codec"),
         *[column.alias(name) for name, column in signals.items()],
         F.col("footer.problem").alias("Problem"),
     )  # fmt: skip
@@ -67,11 +65,11 @@ def row_groups(facts: DataFrame) -> DataFrame:
     ).orderBy("Parquet File", "Row Group ID")
 
 
-def column_chunks(facts: DataFrame, known: list[Leaf]) -> DataFrame:
+def column_chunks(chunks: DataFrame, known: list[Leaf]) -> DataFrame:
     """One row a column chunk."""
     from pyspark.sql import functions as F
 
-    chunks = _named(_chunks(facts), known)
+    named = _named(chunks, known)
     statistics = F.when(
         F.col("c.nulls").isNotNull(),
         F.concat(
@@ -80,7 +78,7 @@ def column_chunks(facts: DataFrame, known: list[Leaf]) -> DataFrame:
             F.concat(F.lit("nulls "), F.col("c.nulls").cast("string")),
         ),
     )  # fmt: skip
-    return chunks.select(
+    return named.select(
         F.col("path").alias("Parquet File"),
         F.col("c.id").alias("Column ID"),
         F.col("name").alias("Column Name"),
@@ -101,7 +99,9 @@ def column_chunks(facts: DataFrame, known: list[Leaf]) -> DataFrame:
     ).orderBy("Parquet File", "Row Group ID", "Column ID")
 
 
-def columns(facts: DataFrame, known: list[Leaf], scanned: DataFrame | None) -> DataFrame:
+def columns(
+    facts: DataFrame, chunks: DataFrame, known: list[Leaf], scanned: DataFrame | None
+) -> DataFrame:
     """One row a column: its size, its values' spread, and how far the files' ranges overlap."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -110,7 +110,7 @@ def columns(facts: DataFrame, known: list[Leaf], scanned: DataFrame | None) -> D
     # Row counts of row groups are as written; what deletion vectors took is the file's.
     rows = facts.agg(F.coalesce(F.sum(_rows()), F.lit(0)).alias("table_rows"))
     grouped = (
-        _named(_chunks(facts), known)
+        _named(chunks, known)
         .groupBy("physical_path", "name", "c.physical")
         .agg(
             F.sum("c.compressed").alias("compressed"),
@@ -124,7 +124,7 @@ def columns(facts: DataFrame, known: list[Leaf], scanned: DataFrame | None) -> D
             F.first("kind").alias("kind"),
         )
         .crossJoin(rows)
-        .join(_overlap(facts), "physical_path", "left")
+        .join(_overlap(chunks), "physical_path", "left")
     )
     nothing = {"cardinality": F.lit(None).cast("long"), "runs": F.lit(None).cast("long")}
     if scanned is None:
@@ -165,16 +165,14 @@ def summary(
     from pyspark.sql import functions as F
 
     signals = _vorder_signals(properties)
-    groups = facts.select(F.explode("footer.groups.rows").alias("rows"))
-    by_group = groups.agg(
-        F.max("rows").alias("Max Rows Per Row Group"), F.min("rows").alias("Min Rows Per Row Group")
-    )
     left = stale.agg(F.count("*").alias("Stale Files"), _total("Size").alias("Stale Size"))
     compressed = F.expr("aggregate(footer.groups.compressed, 0L, (a, b) -> a + b)")
     totals = facts.agg(
         _total(_rows()).alias("Row Count"),
         _total("footer.row_groups").alias("Row Groups"),
         F.count("*").alias("Parquet Files"),
+        F.max(F.array_max("footer.groups.rows")).alias("Max Rows Per Row Group"),
+        F.min(F.array_min("footer.groups.rows")).alias("Min Rows Per Row Group"),
         F.try_divide(F.sum(_physical_rows()), F.sum("footer.row_groups")).alias("average"),
         F.bool_and(F.coalesce(signals["VOrder"], F.lit(False))).alias("VOrder Enabled"),
         _total(compressed).alias("Total Size"),
@@ -187,7 +185,7 @@ def summary(
         F.count_if(F.col("footer.problem").isNotNull()).alias("Unreadable Files"),
         F.count_if(F.col("stats").isNull()).alias("Files Without Statistics"),
     )
-    return totals.crossJoin(by_group).crossJoin(left).select(
+    return totals.crossJoin(left).select(
         F.lit(version).cast("long").alias("Version"),
         "Row Count", "Row Groups", "Parquet Files",
         "Max Rows Per Row Group", "Min Rows Per Row Group",
@@ -234,28 +232,6 @@ def partitions(facts: DataFrame) -> DataFrame:
     )
 
 
-def stale_files(facts: DataFrame, storage: Storage, table_path: str) -> DataFrame:
-    """Parquet files in the table's folder that the version does not name: VACUUM's, or older ones.
-
-    Hidden folders are left out, for what lies in them is not the table's rows.
-    """
-    from pyspark.sql import functions as F
-
-    folder = storage.path(table_path)
-    reader = facts.sparkSession.read.format("binaryFile").option("recursiveFileLookup", "true")
-    # A folder's name may have a glob's characters in it.
-    listed = reader.option("pathGlobFilter", "*.parquet").option("__globPaths__", "false")
-    strip = "^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?"
-    start = F.length(F.regexp_replace(F.lit(folder), strip, "")) + 2
-    files = listed.load(folder).select(
-        F.substr(F.regexp_replace("path", strip, ""), start).alias("path"),
-        F.col("length").alias("Size"),
-        F.col("modificationTime").alias("Modified"),
-    )
-    left = files.join(facts.select("path"), "path", "left_anti")
-    return left.withColumnRenamed("path", "Parquet File").orderBy("Parquet File")
-
-
 def _physical_rows() -> Column:
     from pyspark.sql import functions as F
 
@@ -294,7 +270,7 @@ def _vorder_signals(properties: dict[str, str]) -> dict[str, Column]:
     ]
     return {
         "VOrder": footer,
-        "VOrder Level": F.col("footer.vorder_level"),
+        "vorder_level": F.col("footer.vorder_level"),
         "VOrder Tag": tag,
         "VOrder Property": asked,
         "VOrder Disagrees": opposed[0] | opposed[1] | opposed[2],
@@ -305,16 +281,6 @@ def _vorder_signals(properties: dict[str, str]) -> dict[str, Column]:
     }
 
 
-def _chunks(facts: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    groups = facts.select("path", F.explode("footer.groups").alias("g"))
-    return groups.select(
-        "path", F.col("g.id").alias("group"), F.col("g.rows").alias("rows"),
-        F.explode("g.chunks").alias("c"),
-    ).withColumn("physical_path", F.col("c.name"))  # fmt: skip
-
-
 def _named(chunks: DataFrame, known: list[Leaf]) -> DataFrame:
     """Adds `name` and `kind`; a column that the schema lacks keeps the files' name."""
     from pyspark.sql import functions as F
@@ -323,11 +289,12 @@ def _named(chunks: DataFrame, known: list[Leaf]) -> DataFrame:
     names = chunks.sparkSession.createDataFrame(
         rows, "physical_path string, known string, kind string"
     )
-    joined = chunks.join(F.broadcast(names), "physical_path", "left")
+    placed = chunks.withColumn("physical_path", F.col("c.name"))
+    joined = placed.join(F.broadcast(names), "physical_path", "left")
     return joined.withColumn("name", F.coalesce("known", "physical_path"))
 
 
-def _overlap(facts: DataFrame) -> DataFrame:
+def _overlap(chunks: DataFrame) -> DataFrame:
     """For each column, how many other files a file's range of values meets, on average.
 
     A file's range misses those that end before it starts, and those that start after it ends. Both
@@ -337,8 +304,7 @@ def _overlap(facts: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     ranges = (
-        _chunks(facts)
-        .groupBy("physical_path", "path")
+        chunks.groupBy(F.col("c.name").alias("physical_path"), "path")
         .agg(F.min("c.low").alias("low"), F.max("c.high").alias("high"))
         .where("low IS NOT NULL AND high IS NOT NULL")
     )

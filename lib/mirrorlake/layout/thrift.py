@@ -1,117 +1,283 @@
-"""Reads Thrift's compact protocol, as far as a Parquet footer needs it.
+"""Reads Thrift's compact protocol from many footers in step, as far as Parquet needs it.
 
-pyarrow does not show a chunk's encoding statistics, the only proof of how many of its pages fell
-back from the dictionary. Source: the compact protocol's specification, and parquet.thrift.
+The files of a table are alike: most have the same fields in the same order. So one step reads the
+same value of all of them at once, as numpy arrays; where some differ they go their own way until
+the end of the struct, and where only a few are left they are read one by one. Sources: the compact
+protocol's specification, and parquet.thrift.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import Any
+from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Path = tuple[int, ...]
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
-_ROW_GROUPS, _COLUMNS, _META, _ENCODING_STATS = 4, 1, 3, 13
-_PAGE_TYPE, _ENCODING, _COUNT = 1, 2, 3
-_DATA_PAGES = (0, 3)
-_DICTIONARY = (2, 8)
+_FEW = 12
+_LONG = 15
+_SHIFT = 56
 
 
-def encoding_stats(footer: bytes) -> list[list[tuple[int, int] | None]]:
-    """For each row group and column chunk: data pages by dictionary, and data pages without.
+class MalformedError(ValueError):
+    """What was read is not Thrift's compact protocol, or is cut short."""
+
+
+class Level:
+    """All structs that lie at one place of the document, and their fields as arrays.
+
+    A field is named by the way to it, for a struct in a struct is no level of its own; a list is.
+
+    Attributes:
+        count: how many there are.
+        below: the lists in them, by their fields.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.below: dict[Path, Level] = {}
+        self._owners: list[Ints] = []
+        self._many: dict[Path, list[tuple[Ints, Ints]]] = {}
+        self._one: dict[Path, list[tuple[int, int]]] = {}
+
+    def add(self, owners: Ints) -> Ints:
+        """Makes room for more structs, each in the list of its owner; returns their numbers."""
+        self._owners.append(owners)
+        self.count += len(owners)
+        return np.arange(self.count - len(owners), self.count)
+
+    def put(self, field: Path, which: Ints, values: Ints) -> None:
+        """Keeps one field of many structs."""
+        self._many.setdefault(field, []).append((which, values))
+
+    def put_one(self, field: Path, which: int, value: int) -> None:
+        """Keeps one field of one struct."""
+        self._one.setdefault(field, []).append((which, value))
+
+    def values(self, field: Path, missing: int = -1) -> Ints:
+        """A field of all structs."""
+        found = np.full(self.count, missing, np.int64)
+        for which, values in self._many.get(field, ()):
+            found[which] = values
+        if single := self._one.get(field):
+            pairs = np.array(single, np.int64)
+            found[pairs[:, 0]] = pairs[:, 1]
+        return found
+
+    def spans(self, field: Path) -> tuple[Ints, Ints]:
+        """Where a text or a list starts, and its bytes; -1 where it is missing."""
+        return self.values((*field, -1)), self.values((*field, -2))
+
+    def owners(self) -> Ints:
+        """The struct above each."""
+        return np.concatenate([np.empty(0, np.int64), *self._owners])
+
+    def list_of(self, field: Path) -> Level:
+        """The level of a list; an empty one where no struct has it."""
+        return self.below.get(field, Level())
+
+
+class Footers:
+    """Serialised structs that follow each other in one buffer, read in step.
 
     Args:
-        footer: a Parquet file's serialised `FileMetaData`.
-
-    Returns:
-        None in place of a pair where the writer kept no encoding statistics.
+        data: the buffer.
+        starts: where each begins.
+        ends: where each ends.
     """
-    metadata, _ = _read_struct(memoryview(footer), 0)
-    return [
-        [_pages(chunk.get(_META, {}).get(_ENCODING_STATS)) for chunk in group[_COLUMNS]]
-        for group in metadata.get(_ROW_GROUPS, [])
-    ]
 
+    def __init__(self, data: bytes, starts: Ints, ends: Ints) -> None:
+        self._bytes = data
+        self._data = np.frombuffer(data, np.uint8)
+        self._starts, self._ends = starts, ends
 
-def _pages(stats: list[dict[int, int]] | None) -> tuple[int, int] | None:
-    if not stats:
-        return None
-    pages = [entry for entry in stats if entry[_PAGE_TYPE] in _DATA_PAGES]
-    by_dictionary = sum(e[_COUNT] for e in pages if e[_ENCODING] in _DICTIONARY)
-    return by_dictionary, sum(entry[_COUNT] for entry in pages) - by_dictionary
+    def read(self) -> Level:
+        """The structs.
 
+        Raises:
+            MalformedError: one of them is not well formed.
+        """
+        top = Level()
+        which = top.add(np.zeros(len(self._starts), np.int64))
+        try:
+            ends = self._struct(self._starts, top, (), which)
+        except (IndexError, RecursionError) as error:
+            raise MalformedError("its footer ends too early") from error
+        if (ends != self._ends).any():
+            raise MalformedError("its footer is not as long as it says")
+        return top
 
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
+    def _struct(self, start: Ints, level: Level, path: Path, which: Ints) -> Ints:
+        if len(start) <= _FEW:
+            return np.array(
+                [self._one_struct(int(at), level, path, int(w)) for at, w in
+                 zip(start, which, strict=True)], np.int64
+            )  # fmt: skip
+        at, number = start.copy(), np.zeros(len(start), np.int64)
+        alive = np.arange(len(start))
+        while len(alive):
+            heads = self._data[at[alive]].astype(np.int64)
+            at[alive] += 1
+            if not heads.all():
+                alive, heads = alive[heads != 0], heads[heads != 0]
+            for head, some in _groups(heads, alive):
+                if head >> 4:
+                    number[some] += head >> 4
+                else:
+                    number[some], at[some] = self._integers(at[some])
+                for field, rows in _groups(number[some], some):
+                    inside = (*path, field)
+                    at[rows] = self._value(head & 15, at[rows], level, inside, which[rows])
+        return at
 
-
-def _integer(data: memoryview, at: int) -> tuple[int, int]:
-    value, at = _varint(data, at)
-    return (value >> 1) ^ -(value & 1), at
-
-
-def _read_struct(data: memoryview, at: int) -> tuple[dict[int, Any], int]:
-    fields: dict[int, Any] = {}
-    number = 0
-    while head := data[at]:
-        at += 1
-        if head >> 4:
-            number += head >> 4
-        else:
-            number, at = _integer(data, at)
-        kind = head & 0x0F
+    def _value(self, kind: int, at: Ints, level: Level, path: Path, which: Ints) -> Ints:
+        if kind == _STRUCT:
+            level.put(path, which, np.ones_like(which))
+            return self._struct(at, level, path, which)
+        if kind in (_LIST, _SET):
+            return self._list(at, level, path, which)
+        if kind in (_I16, _I32, _I64):
+            values, at = self._integers(at)
+            level.put(path, which, values)
+            return at
+        if kind == _BINARY:
+            lengths, at = self._varints(at)
+            self._check_sizes(at, lengths)
+            level.put((*path, -1), which, at)
+            level.put((*path, -2), which, lengths)
+            return at + lengths
         if kind in (_TRUE, _FALSE):
-            fields[number] = kind == _TRUE
-        else:
-            fields[number], at = _read_value(data, at, kind)
-    return fields, at + 1
+            level.put(path, which, np.full_like(which, kind == _TRUE))
+            return at
+        return at + _width(kind)
+
+    def _list(self, at: Ints, level: Level, path: Path, which: Ints) -> Ints:
+        start, heads = at, self._data[at].astype(np.int64)
+        at = at + 1
+        sizes = heads >> 4
+        if (long := np.flatnonzero(sizes == _LONG)).size:
+            sizes[long], at[long] = self._varints(at[long])
+        self._check_sizes(at, sizes)
+        inner = level.below.setdefault(path, Level())
+        items = inner.add(np.repeat(which, sizes))
+        firsts = np.cumsum(sizes) - sizes + (inner.count - len(items))
+        for number in range(int(sizes.max(initial=0))):
+            live = np.flatnonzero(sizes > number)
+            for kind, rows in _groups(heads[live] & 15, live):
+                shift = kind in (_TRUE, _FALSE)  # within a list a boolean has a byte of its own
+                at[rows] = shift + self._value(kind, at[rows], inner, (), firsts[rows] + number)
+        level.put((*path, -1), which, start)
+        level.put((*path, -2), which, at - start)
+        return at
+
+    def _check_sizes(self, at: Ints, sizes: Ints) -> None:
+        end = self._ends[np.searchsorted(self._starts, at, "right") - 1]
+        if ((sizes < 0) | (sizes > end - at)).any():
+            raise MalformedError("a value in its footer is longer than the footer")
+
+    def _varints(self, at: Ints) -> tuple[Ints, Ints]:
+        found = self._data[at].astype(np.uint64)
+        at = at + 1
+        more = np.flatnonzero(found >= 0x80)
+        found &= np.uint64(0x7F)
+        shift = 7
+        while more.size:
+            following = self._data[at[more]].astype(np.uint64)
+            found[more] |= (following & np.uint64(0x7F)) << np.uint64(shift)
+            at[more] += 1
+            more = more[following >= 0x80]
+            shift = _next(shift)
+        return found.view(np.int64), at
+
+    def _integers(self, at: Ints) -> tuple[Ints, Ints]:
+        found, at = self._varints(at)
+        bits = found.view(np.uint64)
+        return (bits >> np.uint64(1)).view(np.int64) ^ -(found & 1), at
+
+    def _one_struct(self, at: int, level: Level, path: Path, which: int) -> int:
+        number = 0
+        while head := self._bytes[at]:
+            at += 1
+            if head >> 4:
+                number += head >> 4
+            else:
+                number, at = self._one_integer(at)
+            at = self._one_value(head & 15, at, level, (*path, number), which)
+        return at + 1
+
+    def _one_value(self, kind: int, at: int, level: Level, path: Path, which: int) -> int:
+        if kind == _STRUCT:
+            level.put_one(path, which, 1)
+            return self._one_struct(at, level, path, which)
+        if kind in (_LIST, _SET):
+            return self._one_list(at, level, path, which)
+        if kind in (_I16, _I32, _I64):
+            value, at = self._one_integer(at)
+            level.put_one(path, which, value)
+            return at
+        if kind == _BINARY:
+            length, at = self._one_varint(at)
+            level.put_one((*path, -1), which, at)
+            level.put_one((*path, -2), which, length)
+            return at + length
+        if kind in (_TRUE, _FALSE):
+            level.put_one(path, which, kind == _TRUE)
+            return at
+        return at + _width(kind)
+
+    def _one_list(self, at: int, level: Level, path: Path, which: int) -> int:
+        start, head = at, self._bytes[at]
+        at += 1
+        size, kind = head >> 4, head & 15
+        if size == _LONG:
+            size, at = self._one_varint(at)
+        if size > len(self._bytes) - at:
+            raise MalformedError("a list in its footer is longer than the footer")
+        inner = level.below.setdefault(path, Level())
+        first = inner.count
+        inner.add(np.full(size, which))
+        for item in range(first, first + size):
+            at = self._one_value(kind, at, inner, (), item) + (kind in (_TRUE, _FALSE))
+        level.put_one((*path, -1), which, start)
+        level.put_one((*path, -2), which, at - start)
+        return at
+
+    def _one_varint(self, at: int) -> tuple[int, int]:
+        value = shift = 0
+        while True:
+            byte = self._bytes[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, at
+            shift = _next(shift)
+
+    def _one_integer(self, at: int) -> tuple[int, int]:
+        value, at = self._one_varint(at)
+        return (value >> 1) ^ -(value & 1), at
 
 
-def _read_value(data: memoryview, at: int, kind: int) -> tuple[Any, int]:
-    if kind in (_I16, _I32, _I64):
-        return _integer(data, at)
-    if kind == _BINARY:
-        length, at = _varint(data, at)
-        return data[at : at + length], at + length
-    if kind == _STRUCT:
-        return _read_struct(data, at)
-    if kind in (_LIST, _SET):
-        return _read_list(data, at)
-    if kind == _DOUBLE:
-        return struct.unpack_from("<d", data, at)[0], at + 8
-    if kind == _MAP:
-        return _read_map(data, at)
-    return data[at], at + 1  # a byte, or a boolean within a list
+def _groups(keys: Ints, rows: Ints) -> Iterator[tuple[int, Ints]]:
+    """Rows that have the same key: most often there is one."""
+    if not len(keys):
+        return
+    if (keys == keys[0]).all():
+        yield int(keys[0]), rows
+        return
+    for key in np.unique(keys):
+        yield int(key), rows[keys == key]
 
 
-def _read_list(data: memoryview, at: int) -> tuple[list[Any], int]:
-    head = data[at]
-    at += 1
-    size, kind = head >> 4, head & 0x0F
-    if size == 15:
-        size, at = _varint(data, at)
-    values = []
-    for _ in range(size):
-        value, at = _read_value(data, at, kind)
-        values.append(value)
-    return values, at
+def _next(shift: int) -> int:
+    if shift > _SHIFT:
+        raise MalformedError("its footer has a number of more than 64 bits")
+    return shift + 7
 
 
-def _read_map(data: memoryview, at: int) -> tuple[dict[Any, Any], int]:
-    size, at = _varint(data, at)
-    if size == 0:
-        return {}, at
-    kinds = data[at]
-    at += 1
-    values = {}
-    for _ in range(size):
-        key, at = _read_value(data, at, kinds >> 4)
-        value, at = _read_value(data, at, kinds & 0x0F)
-        values[bytes(key) if isinstance(key, memoryview) else key] = value
-    return values, at
+def _width(kind: int) -> int:
+    """The bytes of a value that nobody asks for."""
+    if kind not in (_BYTE, _DOUBLE):
+        raise MalformedError(f"its footer has a value of the unexpected kind {kind}")
+    return 8 if kind == _DOUBLE else 1

@@ -15,11 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from mirrorlake.delta_log import ROW_ID_COLUMN, ROW_VERSION_COLUMN, physical_names, read_snapshot
+from mirrorlake.delta_log import (
+    OPEN_TAG,
+    ROW_ID_COLUMN,
+    ROW_VERSION_COLUMN,
+    physical_names,
+    read_snapshot,
+)
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.layout.footers import Storages
 from mirrorlake.layout.log_files import parallelism
-from mirrorlake.layout.measures import MICROSOFT_TAG, OPEN_TAG
+from mirrorlake.layout.measures import MICROSOFT_TAG
 from mirrorlake.layout.partitioning.tags import SORTED
 from mirrorlake.layout.vorder_file import Outcome, Task, order_file
 from mirrorlake.names import TableName

@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 
 from mirrorlake.layout import ordering
 from mirrorlake.layout.deletion_vectors import deleted_positions
-from mirrorlake.layout.footers import MICROSOFT_ENABLED, MICROSOFT_LEVEL, OPEN_KEY, Storages
+from mirrorlake.layout.footer_facts import MICROSOFT_ENABLED, MICROSOFT_LEVEL, OPEN_KEY
+from mirrorlake.layout.footers import Storages
 
 ROW_GROUP_ROWS = 4_000_000
 _PAGE_BYTES = 64 * 2**20

@@ -6,37 +6,59 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import FuncFormatter
 
-from mirrorlake.layout.guardrails import GuardrailReport
+from mirrorlake.layout.guardrails import GuardrailReport, Limit
 from mirrorlake.layout.ordering import column_codes
 from mirrorlake.layout.partitioning.spread import Spread
-from mirrorlake.show.plots import COLOURS, Chart, styled
+from mirrorlake.show.plots import Chart, styled
 
 _BANDS = 24
 _ROWS = 400
 
 
 def plot_gauge(report: GuardrailReport) -> Chart:
-    """How much of each guardrail is used, now and after OPTIMIZE; beyond the line is too much."""
+    """How much of each guardrail is used, now and after OPTIMIZE; beyond the line is too much.
+
+    The scale is logarithmic: a small table uses a thousandth of one guardrail and a millionth of
+    another, and one that is near to a limit must be seen beside them.
+    """
     limited = [one for one in report.limits if one.limit is not None]
     with styled():
-        chart = Chart(figsize=(7.5, 1.2 + 0.55 * len(limited)))
+        chart = Chart(figsize=(7.5, 1.4 + 0.6 * len(limited)))
         axes = chart.add_subplot()
         axes.set_title(f"Guardrails of {report.sku}: part that is used")
         places = np.arange(len(limited))
-        now = [one.value / (one.limit or 1) for one in limited]
-        then = [one.after_optimize / (one.limit or 1) for one in limited]
-        axes.barh(places - 0.2, now, height=0.36, label="now")
-        axes.barh(places + 0.2, then, height=0.36, label="after OPTIMIZE")
-        axes.axvline(1.0, color=COLOURS[1], linewidth=1.5)
-        axes.set_yticks(places, [f"{o.guardrail}\n{o.value:,.4g} of {o.limit:,}" for o in limited])
-        axes.invert_yaxis()
-        axes.set_xlim(0, max(1.1, *now, *then))
-        axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+        now = np.array([one.value / (one.limit or 1) for one in limited])
+        then = np.array([one.after_optimize / (one.limit or 1) for one in limited])
+        used = np.concatenate([now, then])
+        lowest = 10.0 ** np.floor(np.log10(min([0.01, *used[used > 0]])) - 0.5)
+        # Dots, not bars: on such a scale a bar's length says nothing.
+        axes.hlines(places, lowest, 1, color="0.85", linewidth=6, zorder=1)
+        axes.plot(np.maximum(now, lowest), places, "o", markersize=9, label="now")
+        axes.plot(
+            np.maximum(then, lowest), places, "o", markersize=9, fillstyle="none",
+            markeredgewidth=2, label="after OPTIMIZE",
+        )  # fmt: skip
+        axes.axvline(1.0, color="0.25", linewidth=2, marker="")
+        for place, share in zip(places, now, strict=True):
+            axes.annotate(
+                f"{100 * share:.2g} %" if share < 1 else f"{100 * share:,.0f} %",
+                (max(share, lowest), place), xytext=(0, 9), textcoords="offset points", ha="center",
+            )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_xlim(lowest, 3 * max(1.0, *used))
+        axes.set_ylim(len(limited) - 0.5, -0.7)
+        axes.set_yticks(places, [_used(one) for one in limited])
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:,.7g} %"))
         axes.grid(visible=False, axis="y")
-        chart.legend(loc="outside right upper")
+        chart.legend(loc="outside lower right", ncols=2)
     return chart
+
+
+def _used(one: Limit) -> str:
+    value = f"{one.value:,.4g}" if isinstance(one.value, float) else f"{one.value:,}"
+    return f"{one.guardrail}\n{value} of {one.limit:,}"
 
 
 def plot_runs(
