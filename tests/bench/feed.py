@@ -1,9 +1,9 @@
 """The change feed: net changes against the plain read of the same feed, and dimensions.
 
 Net: 100 versions of 10,000 changes each; their commits and change files are written directly, which
-only saves time. A tenth of the versions shows that the cost follows the range. Dimension: a type 2
-batch of 100,000 changes on 2,000,000 rows, against one plain MERGE of the same changes into a table
-of the same rows and properties.
+only saves time. Range: the last tenth of them, against all, and against a feed that holds no more.
+Dimension: a type 2 batch of 100,000 changes on 2,000,000 rows, against one plain MERGE of the same
+changes into a table of the same rows and properties.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,27 +22,13 @@ from pyspark.sql import DataFrame
 from mirrorlake import Lake
 from mirrorlake.feed.scd import Dimension, apply_changes
 from mirrorlake.lake_table import LakeTable
-from mirrorlake.runs.bench import BenchResult, compare
+from mirrorlake.runs.bench import BenchResult, compare, join_results
 from mirrorlake.spark.session import get_spark
 from mirrorlake.spark.sql import delta_name
 
 VERSIONS, CHANGES = 100, 10_000
 ROWS, BATCH = 2_000_000, 100_000
 COLUMNS = {"id": "BIGINT", "name": "STRING", "amount": "DOUBLE", "day": "DATE"}
-
-
-def run(pairs: int) -> BenchResult:
-    get_spark("batch")
-    with tempfile.TemporaryDirectory() as folder:
-        lake = Lake(folder)
-        net, part = net_against_read(lake, pairs)
-        dimension = dimension_against_merge(lake, pairs)
-        results = (net, part, dimension)
-        return BenchResult(
-            "feed",
-            {k: v for result in results for k, v in result.seconds.items()},
-            {k: v for result in results for k, v in result.ratios.items()},
-        )
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -55,27 +41,49 @@ def drain(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
 
-def net_against_read(lake: Lake, pairs: int) -> tuple[BenchResult, BenchResult]:
-    table = lake.create_table("net", COLUMNS, keys=["id"])
-    for version in range(1, VERSIONS + 1):
-        write_version(table, version)
-    tenth = VERSIONS - VERSIONS // 10 + 1
-    whole = lambda: timed(lambda: drain(table.changes(1, net=True)))  # noqa: E731
-    return (
-        compare(
-            "feed", "net changes", whole, lambda: timed(lambda: drain(table.changes(1))), pairs
-        ),
-        compare(
-            "feed",
-            "net changes, a tenth of the range",
-            lambda: timed(lambda: drain(table.changes(tenth, net=True))),
-            whole,
-            pairs,
-        ),
+def make_feed(lake: Lake, name: str, versions: Iterable[int]) -> LakeTable:
+    """A table whose versions, from 1 on, each change 10,000 rows."""
+    table = lake.create_table(name, COLUMNS, keys=["id"])
+    for number, version in enumerate(versions, 1):
+        write_version(table, number, version)
+    return table
+
+
+def net_against_read(lake: Lake, pairs: int) -> BenchResult:
+    """What a hundred versions come to, against the plain read of the same feed."""
+    table = make_feed(lake, "net", range(1, VERSIONS + 1))
+    return compare(
+        "feed",
+        "net changes",
+        lambda: timed(lambda: drain(table.changes(1, net=True))),
+        lambda: timed(lambda: drain(table.changes(1))),
+        pairs,
     )
 
 
-def write_version(table: LakeTable, version: int) -> None:
+def range_against_table(lake: Lake, pairs: int) -> BenchResult:
+    """The last tenth of a long feed: against all of it, and against a feed that holds no more."""
+    first = VERSIONS - VERSIONS // 10 + 1
+    long = make_feed(lake, "long", range(1, VERSIONS + 1))
+    short = make_feed(lake, "short", range(first, VERSIONS + 1))
+
+    def tenth() -> float:
+        return timed(lambda: drain(long.changes(first, net=True)))
+
+    whole, alone = (
+        lambda table=table: timed(lambda: drain(table.changes(1, net=True)))
+        for table in (long, short)
+    )
+    return join_results(
+        "feed",
+        [
+            compare("feed", "net changes, a tenth of the range", tenth, whole, pairs),
+            compare("feed", "net changes, ten times the history", tenth, alone, pairs),
+        ],
+    )
+
+
+def write_version(table: LakeTable, number: int, version: int) -> None:
     """A commit of updates, deletes and inserts as a MERGE would leave it."""
     chance = random.Random(version)
     ids = chance.sample(range(ROWS), CHANGES)
@@ -103,11 +111,12 @@ def write_version(table: LakeTable, version: int) -> None:
         "dataChange": False,
     }
     commit = [{"commitInfo": {"operation": "MERGE", "timestamp": 0}}, {"cdc": change}]
-    log = Path(table.path) / "_delta_log" / f"{version:020d}.json"
+    log = Path(table.path) / "_delta_log" / f"{number:020d}.json"
     log.write_text("\n".join(json.dumps(a, separators=(",", ":")) for a in commit) + "\n")
 
 
 def dimension_against_merge(lake: Lake, pairs: int) -> BenchResult:
+    """A type 2 batch against one plain MERGE of the same changes."""
     spark = lake.spark
     rows = spark.range(ROWS).selectExpr(
         "id",
@@ -151,3 +160,23 @@ def dimension_against_merge(lake: Lake, pairs: int) -> BenchResult:
         )
 
     return compare("feed", "type 2 batch", apply, merge, pairs)
+
+
+def _part(measure: Callable[[Lake, int], BenchResult]) -> Callable[[int], BenchResult]:
+    def alone(pairs: int) -> BenchResult:
+        get_spark("batch")
+        with tempfile.TemporaryDirectory() as folder:
+            return measure(Lake(folder), pairs)
+
+    return alone
+
+
+PARTS = {
+    "net": _part(net_against_read),
+    "range": _part(range_against_table),
+    "dimension": _part(dimension_against_merge),
+}
+
+
+def run(pairs: int) -> BenchResult:
+    return join_results("feed", [measure(pairs) for measure in PARTS.values()])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from killing import run_until
 from mirrorlake import Lake
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.archive import Archive
@@ -32,6 +33,12 @@ def kill(step):
 lake = Lake(sys.argv[1])
 Archive(lake.table("stock"), TableName("history", "stock")).run(on_step=kill)
 """
+RUN = """
+import sys
+from mirrorlake import Lake
+Lake(sys.argv[1]).archive("stock", "history.stock")
+"""
+KILLS = 8  # at moments evenly apart
 
 
 class Killed(BaseException):
@@ -43,6 +50,21 @@ def change(table: LakeTable, number: int) -> None:
     rows = table.spark.range(number * 10, number * 10 + 4, 1, 2).selectExpr("id", "'a' AS v")
     rows.write.format("delta").mode("append").save(table.path)
     table.spark.sql(f"UPDATE {table.sql_name} SET v = 'b{number}' WHERE id % 10 = 1")
+
+
+def model(changes: int) -> Counter[tuple[Any, ...]]:
+    """What so many changes leave in a feed, as a loop."""
+    feed: Counter[tuple[Any, ...]] = Counter()
+    values: dict[int, str] = {}
+    for number in range(1, changes + 1):
+        for key in range(number * 10, number * 10 + 4):
+            values[key] = "a"
+            feed[key, "a", "insert", 2 * number - 1] += 1
+        for key in (key for key in values if key % 10 == 1):
+            feed[key, values[key], "update_preimage", 2 * number] += 1
+            values[key] = f"b{number}"
+            feed[key, values[key], "update_postimage", 2 * number] += 1
+    return feed
 
 
 @pytest.fixture
@@ -167,3 +189,31 @@ def test_sigkill(lake: Lake, stock: LakeTable, step: str) -> None:
     change(stock, 2)
     lake.archive("stock", INTO)
     check(lake)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("archived_before", [False, True], ids=["new", "existing"])
+def test_sigkill_at_any_moment(
+    lake: Lake, stock: LakeTable, tmp_path: Path, archived_before: bool
+) -> None:
+    if archived_before:
+        lake.archive("stock", INTO)
+        change(stock, 2)
+    changes = 1 + archived_before
+
+    def run(moment: int) -> tuple[bool, int]:
+        root = tmp_path / f"killed after {moment}"
+        shutil.copytree(lake.storage.root, root)
+        killed, made = run_until(lambda made: len(made) >= moment, root, RUN)
+        copy = Lake(root)
+        change(copy.table("stock"), changes + 1)
+        for _ in range(2):
+            copy.archive("stock", INTO)
+            rows = copy.table(INTO).read().select("id", "v", *RESERVED[:2]).collect()
+            assert Counter(map(tuple, rows)) == model(changes + 1), moment
+        return killed, len(made)
+
+    killed, total = run(10**9)
+    assert not killed
+    kills = sum(run(moment)[0] for moment in range(1, total, max(1, total // KILLS)))
+    assert kills >= KILLS // 2

@@ -5,6 +5,7 @@ One table after the other goes through every trouble; then all ranges of version
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -48,6 +49,19 @@ def check_every_range(table: LakeTable) -> Diagnosis:
             assert is_read(table, start, end) == predicted, (start, end, whole.findings)
             part = table.diagnose(start, end)
             assert bool(part.blocking) != predicted, (start, end)
+    return whole
+
+
+def check_longest_ranges(table: LakeTable) -> Diagnosis:
+    """As for every range, with fewer reads: what is readable is so, and can't be any longer."""
+    whole = table.diagnose()
+    for start, end in whole.readable:
+        assert is_read(table, start, end), (start, end)
+        assert start == whole.start or not is_read(table, start - 1, end), (start - 1, end)
+        assert end == whole.end or not is_read(table, start, end + 1), (start, end + 1)
+    good = {v for start, end in whole.readable for v in range(start, end + 1)}
+    for version in {*range(whole.start, whole.end + 1)} - good:
+        assert not is_read(table, version, version), version
     return whole
 
 
@@ -178,6 +192,86 @@ def test_a_table_made_again_and_versions_older_than_the_retention(lake: Lake) ->
         assert is_read(table, 0, newest)
     finally:
         lake.spark.conf.unset(setting)
+
+
+@pytest.mark.promise("CF-18")
+def test_one_table_through_every_trouble(lake: Lake) -> None:
+    table = make(
+        lake,
+        "all",
+        "CREATE TABLE {T} (id INT, n INT, a STRING, b STRING) USING delta",
+        "INSERT INTO {T} VALUES (1, 1, 'x', 'x'), (2, 2, 'y', 'y')",  # 1
+        f"ALTER TABLE {{T}} SET TBLPROPERTIES ({ON}, delta.enableTypeWidening = true,"
+        " delta.columnMapping.mode = 'name')",  # 2
+    )
+
+    def write(query: str, mode: str, life: str) -> None:
+        """Writes rows, and notes which life of a folder they are from, as the mirror does."""
+        rows = lake.spark.sql(query).write.format("delta")
+        rows.option("userMetadata", json.dumps({"incarnation": life})).mode(mode).save(table.path)
+
+    write("SELECT 3 AS id, 3 AS n, 'z' AS a, 'z' AS b", "append", "first")  # 3
+    make(
+        lake,
+        "all",
+        "ALTER TABLE {T} RENAME COLUMN a TO aa",  # 4
+        "ALTER TABLE {T} DROP COLUMN b",  # 5
+        "UPDATE {T} SET n = 30 WHERE id = 3",  # 6
+        "ALTER TABLE {T} ALTER COLUMN n TYPE BIGINT",  # 7
+        "UPDATE {T} SET n = 31 WHERE id = 3",  # 8, whose change file gets lost
+        "INSERT OVERWRITE {T} SELECT * FROM {T}",  # 9
+        "RESTORE TABLE {T} TO VERSION AS OF 8",  # 10
+        "DELETE FROM {T} WHERE id = 1",  # 11
+    )
+    write("SELECT 1 AS id, 1L AS n, 'x' AS aa", "overwrite", "second")  # 12
+    write("SELECT 2 AS id, 2L AS n, 'y' AS aa", "append", "second")  # 13
+    log = Path(table.path) / "_delta_log"
+    (cdc,) = [line for line in (log / f"{8:020d}.json").read_text().splitlines() if '"cdc"' in line]
+    (Path(table.path) / json.loads(cdc)["cdc"]["path"]).unlink()
+    # A column that may no longer be NULL; Spark has no statement for that.
+    widened = [json.loads(line) for line in (log / f"{7:020d}.json").read_text().splitlines()]
+    (metadata,) = [action["metaData"] for action in widened if "metaData" in action]
+    schema = json.loads(metadata["schemaString"])
+    schema["fields"][0]["nullable"] = False
+    metadata["schemaString"] = json.dumps(schema)
+    info = {"commitInfo": {"timestamp": 0, "operation": "CHANGE COLUMN", "operationParameters": {}}}
+    lines = [json.dumps(action) for action in (info, {"metaData": metadata})]
+    (log / f"{14:020d}.json").write_text("\n".join(lines) + "\n")
+    # A commit's age is its file's: in a copy, which no cache knows, the first four are old.
+    shutil.copytree(lake.storage.root, f"{lake.storage.root} copy")
+    table = Lake(f"{lake.storage.root} copy").table("all")
+    week_ago = time.time() - 8 * 24 * 3600
+    for version in range(4):
+        path = Path(table.path) / "_delta_log" / f"{version:020d}.json"
+        os.utime(path, (week_ago + version, week_ago + version))
+    whole = check_longest_ranges(table)
+    found = rules(whole)
+    assert {rule for rule in found if rule[2]} == {
+        ("feed-off", (0, 1), True),
+        ("retention", (0, 3), True),
+        ("schema", (4, 4), True),
+        ("schema", (5, 5), True),
+        ("schema", (7, 7), True),
+        ("missing-file", (8, 8), True),
+        ("schema", (14, 14), True),
+    }
+    notes = {rule[:2] for rule in found if not rule[2] and rule[0] != "readable"}
+    assert notes == {
+        ("overwrite", (9, 9)),
+        ("restore", (10, 10)),
+        ("overwrite", (12, 12)),
+        ("recreated", (12, 12)),
+    }
+    assert whole.readable == ((4, 4), (5, 6), (7, 7), (9, 13), (14, 14))
+    said = " ".join(finding.message for finding in whole.blocking)
+    for text in (
+        "renames column a to aa",
+        "drops column b",
+        "column n from integer to long",
+        "makes column id NOT NULL",
+    ):
+        assert text in said
+    assert all(finding.fix for finding in whole.findings)
 
 
 @pytest.mark.promise("CF-07")

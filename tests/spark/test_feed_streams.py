@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from mirrorlake import Lake
@@ -98,7 +101,12 @@ def test_limits_and_excluded_files(table: LakeTable, tmp_path: Path) -> None:
     assert {c for c in flat(kept) if c[0] > 2} == set(CHANGES)
     # Without the guard this one leaves out every file of the table, change files included.
     none = drain(table.stream_changes(1, exclude_regex="parquet$"), tmp_path / "d")
-    assert flat(none) == CHANGES[:2] + [c for c in flat(none) if c[0] == 4]
+    assert flat(none) == CHANGES
+    # Only a snapshot, which is no commit of its own, may come in parts; and all of it comes.
+    parts = drain(table.stream_changes(max_files=1), tmp_path / "f")
+    assert len(parts) > 1
+    assert {change[0] for change in flat(parts)} == {4}
+    assert [change[2] for change in flat(parts)] == [10, 12, 13, 20, 21, 22, 23]
     # A cursor's batches never split any version, insert-only ones neither, whatever the limits.
     for number, (limits, expected) in enumerate(
         [
@@ -125,6 +133,83 @@ def test_an_exclusion_loses_no_change_under_column_mapping(lake: Lake, tmp_path:
     version = mapped.snapshot().version
     kept = drain(mapped.stream_changes(version, exclude_regex="parquet$"), tmp_path / "c")
     assert sum(len(batch) for batch in kept) == 2
+
+
+@pytest.mark.promise("CF-06")
+def test_a_lost_checkpoint_of_a_target_that_is_complete_up_to_75(
+    lake: Lake, tmp_path: Path
+) -> None:
+    path = lake.storage.path("Tables/source")
+    for number in range(76):  # version n inserts row n
+        write_deltalake(
+            path,
+            pa.table({"id": pa.array([number], pa.int64())}),
+            mode="append",
+            configuration={"delta.enableChangeDataFeed": "true"} if number == 0 else None,
+        )
+    DeltaTable(path, version=70).create_checkpoint()
+    for version in range(70):
+        (Path(path) / "_delta_log" / f"{version:020d}.json").unlink()
+    source = lake.table("source")
+    target = lake.storage.path("Tables/target")
+    source.as_of(version=75).write.format("delta").save(target)
+
+    def go_on() -> list[int]:
+        rows = source.stream_changes(76).where("_change_type = 'insert'").select("id")
+        writer = rows.writeStream.option("checkpointLocation", str(tmp_path / "new"))
+        writer.trigger(availableNow=True).start(target, format="delta").awaitTermination()
+        return sorted(row.id for row in lake.table("target").read().collect())
+
+    assert go_on() == list(range(76))  # the target has it all
+    for number in (76, 77):
+        lake.spark.sql(f"INSERT INTO {source.sql_name} VALUES ({number})")
+        assert go_on() == go_on() == list(range(number + 1))
+    with pytest.raises(FeedError, match=r"no longer holds version 69.*start at version 70"):
+        source.stream_changes(69)
+
+
+def test_a_stream_goes_on_after_columns_were_renamed_and_dropped(
+    lake: Lake, tmp_path: Path
+) -> None:
+    rows = lake.spark.range(1).selectExpr("id", "'a' AS v", "1 AS gone")
+    properties = {"delta.enableChangeDataFeed": "true", "delta.columnMapping.mode": "name"}
+    table = lake.write("t", rows, properties=properties)
+    first = table.snapshot().version
+    seen: list[tuple[Any, ...]] = []
+
+    def take(batch: DataFrame, _number: int) -> None:
+        data = [name for name in batch.columns if name not in RESERVED]
+        seen.extend((tuple(data), *row) for row in batch.select(*data).collect())
+
+    def run() -> None:
+        stream = table.stream_changes(first, schema_tracking=str(tmp_path / "cp" / "schema"))
+        writer = stream.writeStream.option("checkpointLocation", str(tmp_path / "cp"))
+        writer.trigger(availableNow=True).foreachBatch(take).start().awaitTermination()
+
+    def stops() -> list[str]:
+        """Runs it to its end; why it stopped before."""
+        reasons: list[str] = []
+        while len(reasons) < 5:
+            try:
+                run()
+            except StreamingQueryException as error:
+                reasons.append(str(error))
+            else:
+                break
+        return reasons
+
+    stops()
+    lake.spark.sql(f"ALTER TABLE {table.sql_name} RENAME COLUMN v TO w")
+    lake.spark.sql(f"INSERT INTO {table.sql_name} VALUES (2, 'b', 2)")
+    assert {"EVOLUTION" in reason for reason in stops()} == {True}
+    lake.spark.sql(f"ALTER TABLE {table.sql_name} DROP COLUMN gone")
+    lake.spark.sql(f"INSERT INTO {table.sql_name} VALUES (3, 'c')")
+    assert {"EVOLUTION" in reason for reason in stops()} == {True}
+    assert seen == [
+        (("id", "v", "gone"), 0, "a", 1),
+        (("id", "w", "gone"), 2, "b", 2),
+        (("id", "w"), 3, "c"),
+    ]
 
 
 def versions(rows: DataFrame) -> list[Any]:
@@ -241,10 +326,13 @@ def test_where_change_files_are_written_and_how_long_they_last(lake: Lake) -> No
     def files() -> int:
         return len(list(folder.rglob("*.parquet")))
 
-    lake.spark.sql(f"INSERT INTO {table.sql_name} SELECT id, id % 2, 'a' FROM range(8)")
+    lake.spark.sql(
+        f"INSERT INTO {table.sql_name} SELECT /*+ REPARTITION(2, part) */ * FROM"
+        " (SELECT id, id % 2 AS part, 'a' AS v FROM range(8000))"
+    )
     lake.spark.sql(f"DELETE FROM {table.sql_name} WHERE part = 1")
     assert files() == 0
-    assert table.changes(1).count() == 12
+    assert table.changes(1).count() == 12_000
     counts = []
     for statement in (
         "UPDATE {} SET v = 'b' WHERE id = 0",
@@ -254,6 +342,14 @@ def test_where_change_files_are_written_and_how_long_they_last(lake: Lake) -> No
         lake.spark.sql(statement.format(table.sql_name))
         counts.append(files())
     assert 0 < counts[0] < counts[1] < counts[2]
+    # Changes take less room than the files that were rewritten for them.
+    rewritten = [path.stat().st_size for path in Path(table.path).glob("part=0/*.parquet")]
+    assert sum(path.stat().st_size for path in folder.rglob("*.parquet")) < sum(rewritten) / 2
+    # Old versions are read with the latest columns.
+    lake.spark.sql(f"ALTER TABLE {table.sql_name} ADD COLUMN late INT")
+    inserted = table.changes(1, 1)
+    assert inserted.columns == ["id", "part", "v", "late", *RESERVED]
+    assert inserted.where("late IS NOT NULL").count() == 0
     lake.spark.sql(f"VACUUM {table.sql_name}")  # within the retention: all is kept
     assert files() == counts[2]
     lake.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")

@@ -13,15 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from feed_model import Event, Row, type_1_model, type_2_model
+from dimensions import HOW, as_rows, events_of, type_1, type_2
+from feed_model import Event, type_1_model, type_2_model
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.scd import Dimension, apply_changes, apply_snapshot, feed_dimension
 
-KEYS = ("example", "the key")
-SCHEMA = "example INT, `the key` STRING, v INT, `w.x` STRING, at BIGINT, op STRING"
 VALUES = st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from(["p", "q"]))
 CHANGE = st.tuples(
     st.sampled_from([None, "a", "`b'"]), st.integers(1, 9), st.none() | VALUES, st.integers(0, 2)
@@ -30,9 +29,7 @@ EXAMPLES = st.lists(st.lists(CHANGE, max_size=9), min_size=50, max_size=50)
 
 
 def how(stored_as: Any, **more: Any) -> Dimension:
-    return Dimension(
-        KEYS, "at", stored_as, apply_as_deletes="op = 'D'", except_columns=("at", "op"), **more
-    )
+    return Dimension(**HOW, stored_as=stored_as, **more)
 
 
 def to_batches(examples: list[list[Any]]) -> list[list[Event]]:
@@ -48,38 +45,15 @@ def to_batches(examples: list[list[Any]]) -> list[list[Event]]:
     return batches
 
 
-def as_rows(spark: SparkSession, events: list[Event]) -> DataFrame:
-    rows = [
-        (*(e.key or (None, None)), *(e.row or (None, None)), e.sequence, op_of(e)) for e in events
-    ]
-    return spark.createDataFrame(rows, SCHEMA)
-
-
-def op_of(event: Event) -> str:
-    return "T" if event.key is None else "D" if event.row is None else "U"
-
-
-def type_1(spark: SparkSession, path: str) -> dict[Row, Row]:
-    rows = spark.read.format("delta").load(path).collect()
-    found = {tuple(row)[:2]: tuple(row)[2:4] for row in rows}
-    assert len(found) == len(rows)
-    return found
-
-
-def type_2(spark: SparkSession, path: str) -> Counter[tuple[Any, ...]]:
-    rows = spark.read.format("delta").load(path).collect()
-    return Counter(
-        (tuple(r)[:2], None if r[4] == r[5] else tuple(r)[2:4], r[4], r[5]) for r in rows
-    )
-
-
 @pytest.mark.parametrize(
-    ("stored_as", "ignore_nulls"),
+    ("stored_as", "ignore_nulls", "tracked"),
     [
-        (1, False),
-        (2, True),
-        pytest.param(1, True, marks=pytest.mark.long),
-        pytest.param(2, False, marks=pytest.mark.long),
+        (1, False, None),
+        (2, True, 1),
+        pytest.param(1, True, None, marks=pytest.mark.long),
+        pytest.param(2, False, None, marks=pytest.mark.long),
+        pytest.param(2, True, None, marks=pytest.mark.long),
+        pytest.param(2, False, 1, marks=pytest.mark.long),
     ],
 )
 @settings(
@@ -97,10 +71,12 @@ def test_any_batches_end_as_the_model_does(
     tmp_path_factory: pytest.TempPathFactory,
     stored_as: Any,
     ignore_nulls: bool,
+    tracked: int | None,
     examples: list[list[Any]],
 ) -> None:
     path = str(tmp_path_factory.mktemp("scd") / "a `table`")
-    dimension = how(stored_as, ignore_null_updates=ignore_nulls)
+    columns = ("v", "w.x")[:tracked] if tracked else None
+    dimension = how(stored_as, ignore_null_updates=ignore_nulls, track_history=columns)
     batches = to_batches(examples)
     seen: list[Event] = []
     for batch in [*batches, batches[1]]:  # one of them again
@@ -110,20 +86,8 @@ def test_any_batches_end_as_the_model_does(
         if stored_as == 1:
             assert type_1(spark, path) == type_1_model(seen, ignore_nulls=ignore_nulls)
         else:
-            assert type_2(spark, path) == type_2_model(seen, ignore_nulls=ignore_nulls)
-
-
-def events_of(text: str) -> list[Event]:
-    """`k5=1p` sets key k to (1, "p") at 5, `k7-` deletes it, `!8` empties the table."""
-    found = []
-    for word in text.split():
-        if word[0] == "!":
-            found.append(Event(None, int(word[1:]), None))
-            continue
-        at = int(word[1])
-        row = None if word[2] == "-" else (int(word[3]), word[4])
-        found.append(Event((0, word[0]), at, row))
-    return found
+            model = type_2_model(seen, ignore_nulls=ignore_nulls, tracked=tracked)
+            assert type_2(spark, path) == model
 
 
 def test_truncates_and_tracked_columns(spark: SparkSession, lake: Lake) -> None:
@@ -137,7 +101,7 @@ def test_truncates_and_tracked_columns(spark: SparkSession, lake: Lake) -> None:
     path = lake.storage.path("Tables/tracked")
     tracked = how(2, track_history=("v",))
     seen = []
-    for text in ("a1=1p a2=1q b1=1p", "a3=1p b2=2p a4=2p", "b5- a6=2q b7=2p b8=2q", "a9=3q"):
+    for text in ("a1=1p a2=1q b1=1p", "a4=1p b2=2p a5=2p", "b5- a6=2q b7=2p b8=2q", "a3=3q"):
         seen += events_of(text)
         apply_changes(as_rows(spark, events_of(text)), path, tracked)
         found = type_2(spark, path)
@@ -162,13 +126,13 @@ def test_snapshots(spark: SparkSession, lake: Lake) -> None:
         (3, "d", 2, None),
         (None, "n", 1, 2),
     }
-    nulls = Dimension(("id",), "1", 2, ignore_null_updates=True)
+    nulls = Dimension(("ID",), "1", 2, ignore_null_updates=True)
     whole = spark.createDataFrame([(1, "a")], schema)
     with pytest.raises(UsageError, match=r"NULL in it is the value.*ignore_null_updates"):
         apply_snapshot(whole, path, nulls, 3)
     # Only a tracked column begins a new period; the others show the period's last value.
     path = lake.storage.path("Tables/tracked")
-    tracked = Dimension(("id",), "1", 2, track_history=("v",))
+    tracked = Dimension(("ID",), "1", 2, track_history=("V",))
     for at, row in ((1, (1, "a", 10)), (2, (1, "a", 20)), (3, (1, "b", 20)), (4, (1, "b", 30))):
         frame = spark.createDataFrame([row], "id INT, v STRING, n INT")
         apply_snapshot(frame, path, tracked, at)
@@ -189,7 +153,7 @@ POINTS = [
     (2, "ready_table", 1),
     (2, "_merge", 1),
 ]
-QUICK = {(1, "_merge", 1), (1, "_emptied", 1), (2, "_merge", 1)}
+QUICK = {(2, "_merge", 1)}  # test_scd_kill.py has one of type 1
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,8 @@ def apply_changes(changes: DataFrame, path: str, dimension: Dimension) -> None:
     if RESERVED[0] in changes.columns:
         changes = changes.where(f"{RESERVED[0]} <> 'update_preimage'")
     columns = dimension.data_columns(changes)
+    spelled = {name.lower(): name for name in columns}
+    dimension = replace(dimension, keys=tuple(spelled[key.lower()] for key in dimension.keys))
     events = _events(changes, columns, dimension)
     apply = apply_type_1 if dimension.stored_as == 1 else apply_type_2
     apply(events, path, columns, dimension)

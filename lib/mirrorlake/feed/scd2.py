@@ -1,19 +1,21 @@
 """Type 2: the periods of the keys that changed are worked out anew and merged in one commit.
 
 A key's rows in the table are its changes so far: each row is an upsert at its start, and an end
-that is no other row's start is a delete. Together with the new changes, in the order of their
-sequence, they give the key's periods; only rows that differ are written. A delete of which no
-period's end tells is kept as an empty period, `__START_AT` equal to `__END_AT`.
+that is no other row's start is a delete. With tracked columns a row is several changes; it keeps
+them, for a late one may part them. Together with the new changes, in the order of their sequence,
+they give the key's periods; only rows that differ are written. A delete of which no period's end
+tells is kept as an empty period, `__START_AT` equal to `__END_AT`.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.scd_table import (
+    CHANGES,
     END,
     INHERITED,
     IS_DELETE,
@@ -73,6 +75,10 @@ def periods(events: DataFrame, columns: list[str], dimension: Dimension) -> Data
         {name: F.when(~gone, F.col(quote(name))) for name in values} if values else {}
     )
     extra: list[Column] = []
+    if dimension.track_history is not None:
+        change = F.struct(SEQUENCE, *[F.col(quote(name)) for name in values])
+        found = found.withColumn(CHANGES, F.when(~gone, change))
+        extra.append(F.col(CHANGES))
     if dimension.ignore_null_updates:
         life = "__mirrorlake_life"
         found = found.withColumn(life, F.sum(gone.cast("int")).over(ordered))
@@ -88,7 +94,8 @@ def periods(events: DataFrame, columns: list[str], dimension: Dimension) -> Data
             F.array(*[F.when(F.col(quote(name)).isNull(), F.lit(name)) for name in values])
         )
         found = found.withColumn(INHERITED, F.array_except(INHERITED, still_null))
-        extra.append(F.col(INHERITED))
+        if dimension.track_history is None:
+            extra.append(F.col(INHERITED))
     found = found.withColumns(
         {
             END: F.lead(SEQUENCE).over(ordered),
@@ -99,7 +106,6 @@ def periods(events: DataFrame, columns: list[str], dimension: Dimension) -> Data
     found = found.withColumn(START, F.col(SEQUENCE))
     if dimension.track_history is not None:
         found = _tracked(found, dimension, lone)
-        extra.append(F.col(SEQUENCE))
     kept = found.where(~gone | lone)
     end = F.when(gone, F.col(START)).otherwise(F.col(END)).alias(END)
     return kept.select(*[F.col(quote(name)) for name in columns], START, end, *extra)
@@ -124,8 +130,13 @@ def _tracked(found: DataFrame, dimension: Dimension, lone: Column) -> DataFrame:
             "__mirrorlake_ends": F.coalesce(F.lead(starts).over(ordered), F.lit(True)),
         }
     )
-    period = Window.partitionBy(*keys, run)
-    return found.withColumn(START, F.min(SEQUENCE).over(period)).where("__mirrorlake_ends")
+    period = Window.partitionBy(*keys, run).orderBy(SEQUENCE)
+    period = period.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    together = {
+        START: F.min(SEQUENCE).over(period),
+        CHANGES: F.collect_list(CHANGES).over(period),
+    }
+    return found.withColumns(together).where("__mirrorlake_ends")
 
 
 def _as_events(old: DataFrame, columns: list[str], dimension: Dimension) -> DataFrame:
@@ -137,28 +148,31 @@ def _as_events(old: DataFrame, columns: list[str], dimension: Dimension) -> Data
     follows = "__mirrorlake_follows"
     old = old.withColumn(follows, F.lead(START).over(ordered))
     start, end = F.col(START), F.col(END)
+    values = [name for name in columns if name not in dimension.keys]
 
-    def event(when: Column, at: Column, is_delete: bool) -> Column:
-        return F.when(when, F.struct(at.alias(SEQUENCE), F.lit(is_delete).alias(IS_DELETE)))
+    def event(at: Column, is_delete: bool, value: Callable[[str], Column]) -> Column:
+        kind = F.lit(is_delete).alias(IS_DELETE)
+        return F.struct(at.alias(SEQUENCE), kind, *[value(name).alias(name) for name in values])
 
-    upsert = end.isNull() | (start != end)
-    found = [event(upsert, start, False)]
-    if dimension.track_history is not None:
-        found.append(event(upsert & (F.col(SEQUENCE) > start), F.col(SEQUENCE), False))
-    found.append(event(end.isNotNull() & ~F.col(follows).eqNullSafe(end), end, True))
-    values = [F.col(quote(name)).alias(name) for name in columns]
-    if dimension.ignore_null_updates:
-        values = [
-            F.when(~F.array_contains(INHERITED, name), F.col(quote(name))).alias(name)
-            if name not in dimension.keys
-            else F.col(quote(name))
-            for name in columns
-        ]
-    exploded = old.select(*values, F.explode(F.array_compact(F.array(*found))).alias("event"))
-    return exploded.select(
-        *[F.col(quote(name)) for name in columns],
-        f"event.{SEQUENCE}",
-        f"event.{IS_DELETE}",
+    def said(name: str) -> Column:
+        """A column's value if the row's own change brought it."""
+        value = F.col(quote(name))
+        if not dimension.ignore_null_updates:
+            return value
+        return F.when(~F.array_contains(INHERITED, name), value)
+
+    if dimension.track_history is None:
+        upserts = F.array(F.when(end.isNull() | (start != end), event(start, False, said)))
+    else:
+        upserts = F.transform(CHANGES, lambda c: event(c[SEQUENCE], False, lambda name: c[name]))
+    is_deleted = end.isNotNull() & ~F.col(follows).eqNullSafe(end)
+    gone = F.when(is_deleted, event(end, True, lambda name: F.col(quote(name))))
+    events = F.array_compact(F.concat(upserts, F.array(gone)))
+    kept = [F.col(quote(key)) for key in dimension.keys]
+    found = old.select(*kept, F.explode(events).alias("event"))
+    return found.select(
+        *kept,
+        *[F.col("event")[name].alias(name) for name in (*values, SEQUENCE, IS_DELETE)],
         F.lit(0).cast("bigint").alias(TIE),
         F.lit(False).alias(IS_NEW),
     )

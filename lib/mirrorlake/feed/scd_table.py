@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 START, END = "__START_AT", "__END_AT"  # type 2: a row's period
-SEQUENCE = "__SEQUENCE"  # type 1: of the row's last change; with tracked columns the period's
+SEQUENCE = "__SEQUENCE"  # type 1: of the row's last change
 SEQUENCES = "__SEQUENCES"  # type 1, NULLs ignored: of each column's last value
 INHERITED = "__INHERITED"  # type 2, NULLs ignored: columns whose value is from the period before
-OWN = (START, END, SEQUENCE, SEQUENCES, INHERITED)
+CHANGES = "__CHANGES"  # type 2, tracked columns: the changes that a period is made of
+OWN = (START, END, SEQUENCE, SEQUENCES, INHERITED, CHANGES)
 # Columns of changes on their way, never of a table.
 IS_DELETE, IS_TRUNCATE, TIE = "__mirrorlake_delete", "__mirrorlake_truncate", "__mirrorlake_tie"
 IS_NEW = "__mirrorlake_new"

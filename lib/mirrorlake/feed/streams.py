@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from mirrorlake.table import Table
 
+_ALLOWED = ("allowSourceColumnRename", "allowSourceColumnDrop", "allowSourceColumnTypeChange")
+
 
 def stream_changes(
     table: Table,
@@ -44,7 +46,7 @@ def stream_changes(
         exclude_regex: data files to leave out, by their path within the table. Change files are
             never left out.
         schema_tracking: a folder inside the checkpoint's, which lets a stream go on after columns
-            were renamed or dropped; it stops there once, and has to be started again.
+            were renamed, dropped or widened; it stops there once, and has to be started again.
 
     Raises:
         FeedError: the feed can't be read from there; with what to do.
@@ -59,6 +61,8 @@ def stream_changes(
         "excludeRegex": exclude_regex and keep_change_files(exclude_regex),
         "schemaTrackingLocation": schema_tracking,
     }
+    if schema_tracking is not None:  # else Delta stops at every start after such a change
+        options |= dict.fromkeys(_ALLOWED, "always")
     for name, value in options.items():
         if value is not None:
             reader = reader.option(name, value)
