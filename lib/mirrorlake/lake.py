@@ -318,17 +318,9 @@ class Lake:
         Returns:
             The versions that were new. Killed before its end, a call is made good by the next.
         """
-        from mirrorlake.feed.changes import key_columns
-        from mirrorlake.feed.scd import apply_changes, feed_dimension
+        from mirrorlake.feed.scd import follow_feed
 
-        source, target = self.table(table), as_table(into)
-        cursor = source.cursor(f"dimension {target}")
-        batch = cursor.read()
-        if not batch.is_empty:
-            dimension = feed_dimension(key_columns(source, keys), stored_as)
-            apply_changes(batch.rows, self.storage.path(target.table_path), dimension)
-            cursor.commit(batch)
-        return batch
+        return follow_feed(self.table(table), as_table(into), keys=keys, stored_as=stored_as)
 
     def find(self, name: TableName) -> TableName | None:
         """The lake's own spelling of a table's name: exact, else the only one but for case."""

@@ -24,6 +24,10 @@ from mirrorlake.spark.sql import quote
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from mirrorlake.feed.cursor import Batch
+    from mirrorlake.names import TableName
+    from mirrorlake.table import Table
+
 
 @dataclass(frozen=True)
 class Dimension:
@@ -93,6 +97,26 @@ def feed_dimension(keys: Sequence[str], stored_as: Literal[1, 2] = 1) -> Dimensi
         apply_as_deletes=f"{RESERVED[0]} = 'delete'",
         except_columns=RESERVED,
     )
+
+
+def follow_feed(
+    source: Table,
+    into: TableName,
+    *,
+    keys: Sequence[str] | None = None,
+    stored_as: Literal[1, 2] = 1,
+) -> Batch:
+    """Brings a dimension up to date with a table's feed; see `Lake.apply_feed`."""
+    from mirrorlake.feed.changes import key_columns
+    from mirrorlake.feed.cursor import Cursor
+
+    cursor = Cursor(source, f"dimension {into}")
+    batch = cursor.read()
+    if not batch.is_empty:
+        dimension = feed_dimension(key_columns(source, keys), stored_as)
+        apply_changes(batch.rows, source.storage.path(into.table_path), dimension)
+        cursor.commit(batch)
+    return batch
 
 
 def apply_changes(changes: DataFrame, path: str, dimension: Dimension) -> None:
