@@ -94,6 +94,13 @@ def check_homogeneous(files: list[LiveFile], policy: Policy) -> int:
             keys = [row[policy.hash.column] for row in rows]
             ordered = sorted(keys, key=lambda k: (k is not None, (k or "").encode()))
             assert keys == ordered, "sorted by the hash key"
+            if policy.range is None and "at" in file.rows.column_names:
+                moments = [row["at"] for row in rows]
+                places = [
+                    (key is not None, (key or "").encode(), at is not None, at or EPOCH)
+                    for key, at in zip(keys, moments, strict=True)
+                ]
+                assert places == sorted(places), "rows of one key are in the order of time"
         if file.tags.get(tags.OUTLIER) == tags.FAR:
             assert tags.BUCKET not in file.tags
             continue

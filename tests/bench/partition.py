@@ -1,8 +1,10 @@
-"""The partitioning policy on a log of 2,000,000 rows: what is read, bytes, seconds, and its peers.
+"""The partitioning policy on an hour of an application's log: what is read, bytes, and seconds.
 
-The log came in 20 files by time, with rows of 20,000 tenants in no order. The policy makes 128 hash
-buckets. Peers: a plain sorted rewrite by Spark, Z-order and liquid clustering of the same rows.
-Ratios of files and bytes are raw by ours, ratios of seconds peer by ours.
+2,000,000 lines of 12,000 tenants came in 20 files of three minutes: see `log_lines`. 128 hash
+buckets. Peers: a plain sorted rewrite by Spark, Z-order and liquid clustering of the same
+rows, all written with the settings that operations have. Ratios of files and bytes are raw by ours,
+ratios of seconds peer by ours. The raw files are in Snappy, as Spark and so the mirror writes them;
+one ratio is by raw files that were written with the operations' settings.
 """
 
 from __future__ import annotations
@@ -12,23 +14,24 @@ import statistics
 import sys
 import tempfile
 import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
+from log_lines import TENANTS, guid, log_files
 from mirrorlake import Lake
+from mirrorlake.layout.partitioning.encoding import CONFS
 from mirrorlake.layout.partitioning.nodes import on_each_node
 from mirrorlake.runs.bench import BenchResult, join_results
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ROWS, FILES, BUCKETS, TENANTS = 2_000_000, 20, 128, 20_000
+ROWS, FILES, BUCKETS = 2_000_000, 20, 128
 NODES = 4
 KEY = {
     "ColumnName": "tenant",
@@ -36,52 +39,36 @@ KEY = {
     "Properties": {"MaxPartitionCount": BUCKETS, "PartitionAssignmentMode": "ByPartition"},
 }
 POLICY = {"PartitionKeys": [KEY], "EffectiveDateTime": "2000-01-01"}
-NAMES = [
-    str(uuid.UUID(int=(n * 0x9E3779B97F4A7C15F39CC0605CEDC835) % 2**128)) for n in range(TENANTS)
-]
 
 
-def log_rows(first: int, count: int) -> pa.Table:
-    """A part of the log: a tenant writes at random, with hosts, paths and sessions of its own.
-
-    A tenant's session lasts for 400,000 lines of the log; its id is text, as in logs.
-    """
-    rng = np.random.default_rng(first)
-    tenant = rng.zipf(1.1, count) % TENANTS
-    pick = rng.integers(0, 8, count)
-    path = (tenant * 31 + pick) % 60_000
-    lines = first + np.arange(count)
-    moments = 1_700_000_000_000_000 + lines * 40_000 + rng.integers(0, 30_000, count)
-    sessions, session = np.unique(lines // 400_000 * TENANTS + tenant, return_inverse=True)
-    ids = [
-        str(uuid.UUID(int=(int(n) + 7) * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128))
-        for n in sessions
-    ]
-    hosts = [f"web-{n:04d}.cluster-{n % 9}.example.org" for n in range(3000)]
-    paths = [f"/api/v{n % 4}/tenants/{n // 8}/items/{n * 7919 % 60_000:05d}" for n in range(60_000)]
-    return pa.table(
-        {
-            "at": pa.array(moments, pa.int64()).cast(pa.timestamp("us", "UTC")),
-            "tenant": pa.array(NAMES).take(pa.array(tenant)),
-            "host": pa.array(hosts).take(pa.array((tenant * 7 + pick % 3) % 3000)),
-            "path": pa.array(paths).take(pa.array(path)),
-            "session": pa.array(ids).take(pa.array(session)),
-            "status": rng.choice([200, 200, 200, 200, 304, 404, 500], count).astype("int32"),
-            "took_ms": np.minimum(rng.geometric(0.05, count), 9999).astype("int32"),
-        }
-    )
-
-
-def raw_table(lake: Lake, name: str, files: int = FILES, first: int = 0) -> str:
+def raw_table(lake: Lake, name: str, files: int = FILES, hour: int = 0) -> str:
     """The log as it comes: a commit and a file each; its path."""
     path = lake.storage.path(f"Tables/{name}")
-    count = ROWS // FILES
-    for number in range(files):
-        part = Path(lake.storage.root) / "part.parquet"
-        pq.write_table(log_rows(first + number * count, count), part)
+    part = Path(lake.storage.root) / "part.parquet"
+    for lines in islice(log_files(hour, ROWS, FILES), files):
+        pq.write_table(lines, part)
         rows = lake.spark.read.parquet(str(part)).coalesce(1)
         rows.write.format("delta").mode("append").save(path)
     return path
+
+
+def encode_alike(lake: Lake, source: str, target: str) -> None:
+    """The same files with the settings of operations: a file a task, the rows as they lie."""
+    with settings(lake, CONFS | {"spark.sql.files.openCostInBytes": str(2**27)}):
+        rows = lake.spark.read.format("delta").load(source)
+        rows.write.format("delta").save(lake.storage.path(f"Tables/{target}"))
+
+
+@contextmanager
+def settings(lake: Lake, confs: dict[str, str]) -> Iterator[None]:
+    """Settings of the session for a while."""
+    for key, value in confs.items():
+        lake.spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in confs:
+            lake.spark.conf.unset(key)
 
 
 def copy_table(lake: Lake, source: str, target: str) -> str:
@@ -133,7 +120,7 @@ class Bench:
         return BenchResult("partition", rounded, {what: round(ratio, 2)})
 
     def operation(self) -> BenchResult:
-        """One operation against a plain sorted rewrite of the same rows into as many files."""
+        """One operation against a plain sorted rewrite of the table into as many files."""
 
         def ours() -> float:
             name = self.copy()
@@ -141,11 +128,11 @@ class Bench:
             return clock(self.lake.table(name).partitioning.operate)
 
         def peer() -> float:
-            self.number += 1
-            target = self.lake.storage.path(f"Tables/plain{self.number}")
-            rows = self.lake.spark.read.format("delta").load(self.raw)
-            arranged = rows.repartition(BUCKETS, "tenant").sortWithinPartitions("tenant")
-            return clock(arranged.write.format("delta").save, target)
+            target = self.lake.storage.path(f"Tables/{self.copy()}")
+            rows = self.lake.spark.read.format("delta").load(target)
+            arranged = rows.repartition(BUCKETS, "tenant").sortWithinPartitions("tenant", "at")
+            with settings(self.lake, CONFS):
+                return clock(arranged.write.format("delta").mode("overwrite").save, target)
 
         return self.timed("operation against a sorted rewrite", ours, peer)
 
@@ -155,36 +142,35 @@ class Bench:
         ratios: dict[str, float] = {}
         raw_size = size(self.lake, "raw")
         spark = self.lake.spark
+        small_files = CONFS | {
+            "spark.databricks.delta.optimize.maxFileSize": str(raw_size // BUCKETS)
+        }
+        encode_alike(self.lake, self.raw, "raw encoded alike")
 
         def zorder(name: str) -> None:
             path = self.lake.storage.path(f"Tables/{name}")
-            spark.conf.set("spark.databricks.delta.optimize.maxFileSize", str(raw_size // BUCKETS))
-            try:
+            with settings(self.lake, small_files):
                 spark.sql(f"OPTIMIZE delta.`{path}` ZORDER BY (tenant)").collect()
-            finally:
-                spark.conf.unset("spark.databricks.delta.optimize.maxFileSize")
 
         def liquid(name: str) -> None:
             path = self.lake.storage.path(f"Tables/{name}")
             spark.sql(f"ALTER TABLE delta.`{path}` CLUSTER BY (tenant)")
-            spark.conf.set("spark.databricks.delta.optimize.maxFileSize", str(raw_size // BUCKETS))
-            try:
+            with settings(self.lake, small_files):
                 spark.sql(f"OPTIMIZE delta.`{path}` FULL").collect()
-            finally:
-                spark.conf.unset("spark.databricks.delta.optimize.maxFileSize")
 
         def policy(name: str) -> None:
             self.lake.table(name).partitioning.set(POLICY)
             self.lake.table(name).partitioning.operate()
 
-        keys = [NAMES[n * 997 % TENANTS] for n in range(5)]
+        keys = [guid(n * 997 % TENANTS) for n in range(5)]
         for label, make in (
             ("policy", policy),
             ("Z-order", zorder),
             ("liquid", liquid),
+            ("raw encoded alike", None),
             ("raw", None),
         ):
-            name = "raw" if make is None else self.copy()
+            name = label if make is None else self.copy()
             table = self.lake.table(name)
             if make is not None:
                 seconds[f"{label}, made"] = round(clock(make, name), 2)
@@ -211,7 +197,7 @@ class Bench:
                 raw_table(self.lake, name, files)
             self.lake.table(name).partitioning.set(POLICY)
             self.lake.table(name).partitioning.operate()
-            raw_table(self.lake, name, 2, first=ROWS)
+            raw_table(self.lake, name, 2, hour=1)
             return clock(self.lake.table(name).partitioning.operate)
 
         return self.timed(
@@ -223,10 +209,10 @@ class Bench:
         left, right = (self.lake.table(self.partitioned()) for _ in range(2))
 
         def sums(rows: DataFrame) -> DataFrame:
-            return rows.groupBy("tenant", "path").count()
+            return rows.groupBy("tenant", "session").count()
 
         def both(a: DataFrame, b: DataFrame) -> DataFrame:
-            return a.join(sums(b), ["tenant", "path"])
+            return a.join(sums(b), ["tenant", "session"])
 
         jobs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
             "aggregation node by node": (

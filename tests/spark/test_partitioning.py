@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from delta_by_hand import HandMade
 from mirrorlake import Lake
-from mirrorlake.errors import UsageError
+from mirrorlake.errors import RewriteError, UsageError
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.policy import parse_policy
 from mirrorlake.layout.partitioning.statistics import count_files, logged_files
 from mirrorlake.layout.partitioning.store import now_micros, read_setting
 from mirrorlake.layout.partitioning.timespan import format_moment
 from mirrorlake.names import TableName
+from mirrorlake.spark.gateway import DeltaTransaction
+from mirrorlake.spark.rewrite import told
 from partitions import LiveFile, bin_start, bucket, check_homogeneous, live_files
 from tables import bag
 
@@ -241,6 +244,45 @@ def test_an_operation_is_bounded(lake: Lake) -> None:
     assert check_homogeneous(files, parse_policy({"PartitionKeys": [hashed()]})) == len(files) == 4
     assert rows_of(files) == 600
     assert [r.version for r in partitioning.receipts()] == [2, 3, 4, 6, 7]
+    group = pq.ParquetFile(folder / files[0].path).metadata.row_group(0)
+    columns = [group.column(at) for at in range(group.num_columns)]
+    assert {column.compression for column in columns} == {"ZSTD"}
+    assert [column.physical_type for column in columns] == ["INT64", "BYTE_ARRAY", "INT64"]
+
+
+def test_sums_on_their_way_prove_and_never_refute(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark sums up the rows of a repeated task twice, or loses its answer; lost rows are found."""
+    folder = hand_made(lake, [some_rows(0, 100)])
+    partitioning = lake.table("t").partitioning
+    before = everything(lake)
+    partitioning.set({"PartitionKeys": [hashed()], **PAST})
+    watched = DeltaTransaction.watched
+    answers: list[Any] = []
+
+    def answer(self: DeltaTransaction, rows: Any, sums: Any) -> Any:
+        frame, tell = watched(self, rows, sums)
+        return frame, lambda: answers.append(tell()) or [2 * n for n in answers[-1]]
+
+    monkeypatch.setattr(DeltaTransaction, "watched", answer)
+    twice = partitioning.operate()
+    assert twice is not None
+    assert told(answers[0]) == (100, twice.checksum)
+    assert everything(lake) == before
+    monkeypatch.setattr(DeltaTransaction, "watched", lambda _, rows, sums: (rows, lambda: None))
+    partitioning.alter({"PartitionKeys": [hashed(3)]})
+    silent = partitioning.operate()
+    assert silent is not None
+    assert silent.checksum == twice.checksum
+    monkeypatch.setattr(
+        DeltaTransaction, "watched", lambda self, rows, sums: watched(self, rows.limit(99), sums)
+    )
+    partitioning.alter({"PartitionKeys": [hashed(2)]})
+    paths = {file.path for file in live_files(folder)}
+    with pytest.raises(RewriteError, match="99 rows"):
+        partitioning.operate()
+    assert {file.path for file in live_files(folder)} == paths
 
 
 @pytest.mark.promise("PP-08")

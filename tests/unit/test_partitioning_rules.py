@@ -11,8 +11,9 @@ from delta_by_hand import HandMade
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.advice import Advice, advise
 from mirrorlake.layout.partitioning.capacity import Capacity, read_capacity, write_capacity
-from mirrorlake.layout.partitioning.policy import DAY, HashKey, RangeKey
+from mirrorlake.layout.partitioning.policy import DAY, HashKey, Policy, RangeKey
 from mirrorlake.layout.partitioning.predicate import key_values
+from mirrorlake.layout.partitioning.review import review
 from mirrorlake.layout.partitioning.statistics import TableStatistics, diagnose
 from mirrorlake.layout.partitioning.store import (
     alter_policy,
@@ -163,6 +164,40 @@ def test_guidance() -> None:
     assert set(both.as_dict()["findings"][0]) == {
         "rule", "table", "file", "row", "column", "message", "fix"
     }  # fmt: skip
+
+
+def test_guidance_on_a_policy_that_was_set() -> None:
+    """Properties that are allowed and not recommended, with what is just within each limit."""
+    survey = Survey(
+        "t",
+        10**9,
+        400,
+        1280 * GIB,
+        (TextFacts("k", 2_000_000), TextFacts("few", 9_999), TextFacts("some", 999_999)),
+        (TimeFacts("at", 10 * DAY),),
+    )
+
+    def found(hash: HashKey | None = None, range: RangeKey | None = None, **more: int) -> set[str]:
+        waiting = more.pop("pending_rows", 0)
+        policy = Policy(hash, range, **more)
+        return {line.rule for line in review(policy, survey, pending_rows=waiting)}
+
+    assert found(HashKey("k", 128, 1, "ByPartition"), RangeKey("at")) == set()
+    assert found(HashKey("k", 129)) == {"many partitions"}
+    assert found(HashKey("k", 128), RangeKey("at", 0, DAY - 1)) == {
+        "short spans", "small partitions"
+    }  # fmt: skip
+    assert found(HashKey("k", seed=2)) == {"seed"}
+    assert found(HashKey("few", 2)) == {"few values"}
+    assert found(HashKey("some", 2)) == set()
+    assert found(HashKey("some", 2, 1, "ByPartition")) == {"assignment"}
+    assert found(HashKey("k", 1281)) == {"many partitions", "small partitions"}
+    bounds = {"max_rows": 5_000_000, "max_size": 5 * GIB, "min_rows": 1}
+    assert found(HashKey("k"), **bounds) == set()
+    assert found(HashKey("k"), max_rows=5_000_001) == {"large operations"}
+    assert found(HashKey("k"), max_size=5 * GIB + 1) == {"large operations"}
+    assert found(HashKey("k"), pending_rows=50_000_000) == set()
+    assert found(HashKey("k"), pending_rows=50_000_001) == {"much history"}
 
 
 def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:

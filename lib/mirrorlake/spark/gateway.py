@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,13 @@ from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import literal
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 Add = dict[str, Any]
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _PACKAGE = "org.apache.spark.sql.delta"
 _DEPTH = 5
+_PATIENCE = 10  # seconds
 
 
 @contextmanager
@@ -127,11 +128,43 @@ class DeltaTransaction:
         """
         from pyspark.sql import DataFrame
 
+        self._activate()  # a frame keeps the settings of the session that is active now
         files = self._seq([self._taken.get(add["path"]) or self._action(add) for add in adds])
         frame = self._log.createDataFrame(self._snapshot, files, False, self._none)
         if keep_ids and self.tracks_rows:
             frame = self._tracking.preserveRowTrackingColumns(frame, self._snapshot)
         return DataFrame(frame, self.session)
+
+    def watched(
+        self, rows: DataFrame, sums: Sequence[Column]
+    ) -> tuple[DataFrame, Callable[[], list[int | None] | None]]:
+        """Sums up rows on their way through the job that takes them, without a job of its own.
+
+        Args:
+            rows: the rows.
+            sums: aggregates, whole numbers.
+
+        Returns:
+            The rows to go on with, and what tells the sums after the job: None if Spark does not
+            tell them in time. A task that Spark runs twice counts twice, so only sums that are
+            what they should be prove anything.
+        """
+        from pyspark.sql import Observation
+
+        observation: Any = Observation()
+        watched = rows.observe(observation, *sums)
+
+        def tell() -> list[int | None] | None:
+            deadline = time.monotonic() + _PATIENCE
+            while True:
+                found = observation._jo.getRowOrEmpty()  # it waits for a tenth of a second
+                if found.isDefined():
+                    values = found.get()
+                    return [values.get(at) for at in range(len(sums))]
+                if time.monotonic() > deadline:
+                    return None
+
+        return watched, tell
 
     def write(self, rows: DataFrame, *, checked: bool) -> list[Add]:
         """Writes rows as files of the table, with statistics; they are not committed yet.

@@ -228,10 +228,29 @@ def uncommitted(adds: Sequence[Add]) -> list[Add]:
     return [{"baseRowId": 0, "defaultRowCommitVersion": 0} | add for add in adds]
 
 
+def hash_sums(hashed: Column) -> list[Column]:
+    """How many rows, and the sums of both halves of their hashes."""
+    from pyspark.sql import functions as F
+
+    low, high = _halves(hashed)
+    return [F.count("*").alias("rows"), F.sum(low).alias("low"), F.sum(high).alias("high")]
+
+
+def told(sums: Sequence[int | None] | None) -> tuple[int, str]:
+    """Rows and checksum, of what `hash_sums` found; none at all of None."""
+    return (0, "") if sums is None else (sums[0] or 0, checksum(sums[1], sums[2]))
+
+
 def row_hash(
     rows: DataFrame, *, row_ids: bool, without: str | None = None
 ) -> tuple[Column, Column]:
-    """Both halves of a row's hash, `low` and `high`: sums of them tell a bag of rows.
+    """Both halves of a row's hash, `low` and `high`: sums of them tell a bag of rows."""
+    low, high = _halves(whole_hash(rows, row_ids=row_ids, without=without))
+    return low.alias("low"), high.alias("high")
+
+
+def whole_hash(rows: DataFrame, *, row_ids: bool, without: str | None = None) -> Column:
+    """A row's hash.
 
     Args:
         rows: as a transaction reads them.
@@ -243,9 +262,13 @@ def row_hash(
     fields = [field for field in rows.schema.fields if field.name != without]
     parts = [part for f in fields for part in _parts(F.col(quote(f.name)), f.dataType)]
     ids = [F.col("_metadata.row_id"), F.col("_metadata.row_commit_version")] if row_ids else []
-    hashed = F.xxhash64(F.lit(len(parts)), *parts, *ids)
-    low, high = hashed.bitwiseAND(_HASH_PART), F.shiftrightunsigned(hashed, 32)
-    return low.alias("low"), high.alias("high")
+    return F.xxhash64(F.lit(len(parts)), *parts, *ids)
+
+
+def _halves(hashed: Column) -> tuple[Column, Column]:
+    from pyspark.sql import functions as F
+
+    return hashed.bitwiseAND(_HASH_PART), F.shiftrightunsigned(hashed, 32)
 
 
 def _parts(column: Column, kind: DataType) -> list[Column]:

@@ -177,7 +177,8 @@ class _Advisor:
                 "out of order",
                 policy.range.column,
                 f"a day touches {time.read_now:.0%} of the files now, and 1 of {bins} spans then",
-                f"set the policy {text}",
+                f"set the policy {text}; with OverrideCreationTime where retention and --hot are to"
+                " go by this column",
             )
         operations = max(
             1, math.ceil(self._of.rows / DEFAULT_ROWS), math.ceil(self._of.size / DEFAULT_SIZE)

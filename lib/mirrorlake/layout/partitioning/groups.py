@@ -1,9 +1,8 @@
 """What goes into one file: the rows of one bucket and bin, with outliers in files of their own.
 
-One aggregate over the chosen files says which buckets and bins there are, and sums up their rows
-for the proof. Two kinds of outliers are kept apart: a value so frequent that it would make its
-bucket many times as large as the others, and moments so far from all others that each of them would
-become a tiny file.
+One aggregate over the chosen files' keys says which buckets and bins there are. Two kinds of
+outliers are kept apart: a value so frequent that it would make its bucket many times as large as
+the others, and moments so far from all others that each of them would become a tiny file.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.layout.partitioning.keys import bin_of, bucket_sql, micros
 from mirrorlake.layout.partitioning.policy import Policy
-from mirrorlake.spark.rewrite import checksum, row_hash
 from mirrorlake.spark.sql import quote
 
 if TYPE_CHECKING:
@@ -53,13 +51,10 @@ class Groups:
     Attributes:
         groups: one a task.
         values: the frequent values.
-        rows, checksum: of all rows that were looked at.
     """
 
     groups: tuple[Group, ...]
     values: tuple[str | None, ...] = ()
-    rows: int = 0
-    checksum: str = ""
 
     @property
     def count(self) -> int:
@@ -120,42 +115,24 @@ class KeyColumns:
         return found
 
 
-def look_at(
-    rows: DataFrame, keys: KeyColumns, *, row_ids: bool, derived: str | None = None
-) -> Groups:
-    """Which groups some rows make, and the sums that prove them later.
+def look_at(rows: DataFrame, keys: KeyColumns) -> Groups:
+    """Which groups some rows make; it reads the columns of the keys only.
 
     Args:
-        rows: as a transaction reads them, without hidden columns.
+        rows: as a transaction reads them.
         keys: the policy's.
-        row_ids: whether rows have ids that the proof has to cover.
-        derived: the column that operations fill, which the proof leaves out.
     """
-    from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    hashed = row_hash(rows, row_ids=row_ids, without=derived)
-    keyed = rows.select(keys.bucket().alias("bucket"), keys.bin().alias("bin"), *hashed)
-    grouped = keyed.groupBy("bucket", "bin").agg(
-        F.count("*").alias("rows"), F.sum("low").alias("low"), F.sum("high").alias("high")
-    )
+    keyed = rows.select(keys.bucket().alias("bucket"), keys.bin().alias("bin"))
+    grouped = keyed.groupBy("bucket", "bin").agg(F.count("*").alias("rows"))
     # A policy that makes millions of groups must not bring them all here: the rest is far.
-    largest = Window.orderBy(F.desc("rows"), "bucket", "bin")
-    ranked = grouped.withColumn("rank", F.row_number().over(largest))
-    kept = F.when(F.col("rank") <= MOST_GROUPS, F.struct("bucket", "bin"))
-    folded = ranked.groupBy(kept.alias("group")).agg(*map(F.sum, ("rows", "low", "high")))
-    found = folded.collect()
-    counts = {
-        Group(line["group"]["bucket"], line["group"]["bin"]): int(line[1])
-        for line in found
-        if line["group"] is not None
-    }
-    total = sum(line[1] for line in found)
-    proof = checksum(sum(line[2] for line in found), sum(line[3] for line in found))
+    largest = grouped.orderBy(F.desc("rows"), "bucket", "bin").limit(MOST_GROUPS)
+    counts = {Group(line["bucket"], line["bin"]): int(line["rows"]) for line in largest.collect()}
     near = _near_bins(counts, keys.policy)
     groups = [group for group in counts if group.bin in near]
-    values, dominant = _frequent(rows, keys, counts, total, near)
-    return Groups(tuple(sorted([*groups, *dominant], key=_order)), values, total, proof)
+    values, dominant = _frequent(rows, keys, counts, near)
+    return Groups(tuple(sorted([*groups, *dominant], key=_order)), values)
 
 
 def _order(group: Group) -> tuple[int, int, int]:
@@ -190,12 +167,12 @@ def _quantile(ordered: list[tuple[int, int]], rank: float) -> int:
 
 
 def _frequent(
-    rows: DataFrame, keys: KeyColumns, counts: dict[Group, int], total: int, near: set[int]
+    rows: DataFrame, keys: KeyColumns, counts: dict[Group, int], near: set[int]
 ) -> tuple[tuple[str | None, ...], list[Group]]:
     """The values that would blow up their buckets, and the groups they make."""
     from pyspark.sql import functions as F
 
-    key = keys.policy.hash
+    key, total = keys.policy.hash, sum(counts.values())
     if key is None or total == 0:
         return (), []
     share = max(_DOMINANT_SHARE, _DOMINANT_TIMES / key.max_partition_count)

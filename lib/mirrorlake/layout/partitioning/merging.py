@@ -41,8 +41,8 @@ def small_files(files: DataFrame, setting: Setting) -> DataFrame:
     return crowded.orderBy(*_PARTITION, "path")
 
 
-def groups_of_tags(chosen: Sequence[Add], looked_at: Groups) -> Groups:
-    """The groups that the files' own tags name, with the proof of what was read."""
+def groups_of_tags(chosen: Sequence[Add]) -> Groups:
+    """The groups that the files' own tags name."""
     values: list[str | None] = []
     groups = set()
     for add in chosen:
@@ -57,7 +57,7 @@ def groups_of_tags(chosen: Sequence[Add], looked_at: Groups) -> Groups:
             number = values.index(value) + 1
         groups.add(group_of(named, number))
     ordered = tuple(sorted(groups, key=lambda group: (group.bin, group.bucket, group.value)))
-    return Groups(ordered, tuple(values), looked_at.rows, looked_at.checksum)
+    return Groups(ordered, tuple(values))
 
 
 def group_of(named: dict[str, str], value: int = 0) -> Group:

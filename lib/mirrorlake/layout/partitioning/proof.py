@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -93,6 +94,13 @@ def total(proofs: Iterable[FileProof]) -> tuple[int, str]:
     listed = list(proofs)
     low, high = sum(proof.low for proof in listed), sum(proof.high for proof in listed)
     return sum(proof.rows for proof in listed), checksum(low, high)
+
+
+def logged_rows(adds: Sequence[Add]) -> int | None:
+    """The rows of files as the log counts them; None if it does not of each."""
+    counts = [json.loads(add.get("stats") or "{}").get("numRecords") for add in adds]
+    masked = sum((add.get("deletionVector") or {}).get("cardinality", 0) for add in adds)
+    return None if None in counts else sum(counts) - masked
 
 
 def file_name(add: Add) -> str:

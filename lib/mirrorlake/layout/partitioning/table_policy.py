@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import UsageError
@@ -140,10 +141,17 @@ class TablePolicy:
             least_bytes: what a partition must hold at least; 1 GiB by default.
         """
         from mirrorlake.layout.partitioning.advice import LEAST_BYTES, MEDIUM, advise
+        from mirrorlake.layout.partitioning.review import review
         from mirrorlake.layout.partitioning.survey import survey_table
 
-        survey = survey_table(self.table, columns, many=MEDIUM)
-        return advise(survey, least_bytes=least_bytes or LEAST_BYTES)
+        least = least_bytes or LEAST_BYTES
+        survey, policy = survey_table(self.table, columns, many=MEDIUM), self.policy
+        advice = advise(survey, least_bytes=least)
+        if policy is None:
+            return advice
+        waiting = self.statistics().pending_rows
+        more = review(policy, survey, pending_rows=waiting, least_bytes=least)
+        return replace(advice, findings=(*advice.findings, *more))
 
     def spread(self) -> Spread:
         """How the files and the buckets of the policy meet; see `spread`."""
