@@ -101,7 +101,10 @@ class Views:
     def explain(self, name: str | TableName) -> Explanation:
         """What the next refresh would do, and why; reads logs only. See `refresh` for errors."""
         definition, spark = self.get(name), self._spark()
-        found = look(spark, refresh_session(spark), self._storage, definition)
+        standing = find_standing(self._storage, definition)
+        sources = pin_sources(self._storage, definition, standing.sources)
+        session = refresh_session(spark)
+        found = look(spark, session, self._storage, definition, standing, sources)
         return explain(found, read_costs(self._storage, definition.name))
 
     def check(self, name: str | TableName) -> Check:
