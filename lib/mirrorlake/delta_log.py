@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,15 +138,24 @@ def find_newest(storage: Storage, table_path: str) -> int | None:
     return low
 
 
-def delta_tables(storage: Storage) -> list[TableName]:
-    """The Delta tables of a lake, ordered by name."""
+def delta_tables(storage: Storage, *, but: Collection[TableName] = ()) -> list[TableName]:
+    """The Delta tables of a lake, ordered by name.
+
+    Args:
+        storage: the lake's files.
+        but: tables that are known: nobody looks into their folders.
+    """
     found: list[TableName] = []
     for folder in storage.list(TABLES).folders:
+        if TableName(None, folder) in but:
+            continue
         inner = storage.list(f"{TABLES}/{folder}").folders
         if "_delta_log" in inner:
             found.append(TableName(None, folder))
             continue
         for name in inner:
+            if TableName(folder, name) in but:
+                continue
             if "_delta_log" in storage.list(f"{TABLES}/{folder}/{name}").folders:
                 found.append(TableName(folder, name))
     return sorted(found, key=lambda table: (table.schema or "", table.name))

@@ -25,8 +25,13 @@ def test_view(lake: Lake, run: Any) -> None:
     assert found["last_seconds"].keys() == {"full"}
     assert found["expected_seconds"].keys() == {"full", "incremental"}
     assert "what came is added" in run("view", root, "explain", "w.sums").out
+    (state,) = run("status", root, "--json")["views"]
+    assert (state["view"], state["state"], state["version"]) == ("w.sums", "behind", 1)
+    assert state["sources"] == [{"table": str(table.name), "shown": 1, "newest": 2}]
+    assert "1 of 2" in run("status", root).out
     done = run("view", root, "refresh", "w.sums", "--incremental", "--check", "--json")
     assert (done["mode"], done["changed"], done["differences"]) == ("incremental", 2, 0)
+    assert run("status", root, "--json")["views"][0]["lag_seconds"] == 0
     rows = run("sql", root, "SELECT * FROM w.sums ORDER BY 1", "--json")["rows"]
     assert rows == [{'k "': "a", "s,": "1.50"}, {'k "': "b", "s,": "9.00"}]
     assert "ASKED" in run("view", root, "refresh", "w.sums", "--full").out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from mirrorlake.rows.views.definition import (
     read_definition,
 )
 from mirrorlake.rows.views.standing import Standing, find_standing, note_of
+from mirrorlake.rows.views.status import view_status
 from mirrorlake.storage import Storage
 
 T = TableName(None, "t")
@@ -90,6 +92,34 @@ def test_a_restored_view_shows_what_it_showed_then(storage: Storage) -> None:
     assert standing(storage) == (2, 4, "")  # and the next refresh is the third
     commit(storage, 4, "RESTORE", added(True), operationParameters={"timestamp": "2013-01-01"})
     assert standing(storage) == (2, None, "VIEW_CHANGED")
+
+
+def test_how_a_view_stands(storage: Storage) -> None:
+    def source(version: int, table_id: str, age: float) -> None:
+        metadata = {"id": table_id, "schemaString": '{"fields": []}', "configuration": {}}
+        now = int((time.time() - age) * 1000)
+        lines = [{"commitInfo": {"timestamp": now}}, {"metaData": metadata}]
+        path = f"{T.table_path}/_delta_log/{version:020d}.json"
+        storage.write(path, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
+
+    def status() -> tuple[str, str | None, int | None, float | None]:
+        found = view_status(storage, VIEW)
+        (one,) = found.sources
+        lag = found.lag_seconds
+        return found.state, found.reason, one.newest, lag if lag is None else round(lag, -2)
+
+    create(storage)
+    source(0, "one", 1000)
+    assert status() == ("unknown", "FIRST", 0, None)
+    refresh(storage, 1, 1, at=0)
+    assert status() == ("current", None, 0, 0)
+    source(1, "one", 500)
+    source(2, "one", 100)
+    assert status() == ("behind", None, 2, 500)
+    source(2, "another", 100)
+    assert status() == ("unknown", "SOURCE_RECREATED", 2, None)
+    storage.delete_folder(T.table_path)
+    assert status() == ("unknown", "SOURCE_GONE", None, None)
 
 
 def test_what_others_write_is_noticed(storage: Storage) -> None:

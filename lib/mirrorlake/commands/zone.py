@@ -23,14 +23,16 @@ from mirrorlake.commands.base import (
     split_names,
     stop_on_signals,
 )
+from mirrorlake.delta_log import delta_tables
 from mirrorlake.errors import UsageError
+from mirrorlake.names import TableName
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
     from mirrorlake.mirror.options import MirrorOptions
     from mirrorlake.mirror.state import Report
     from mirrorlake.mirror.steps import Step
-    from mirrorlake.names import TableName
+    from mirrorlake.rows.views.status import ViewStatus
 
 
 class MarkerWord(str, Enum):
@@ -145,13 +147,22 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Show how each table stands."""
-    report = open_lake(root).status(rebuild=rebuild)
-    _finish_report(report, as_json)
+    lake = open_lake(root)
+    report = lake.status(rebuild=rebuild)
+    mirrored = {TableName(line.schema, line.name) for line in report.tables}
+    others = delta_tables(lake.storage, but=mirrored)
+    views = lake.views.status(others) if others else []
+    if as_json:
+        print_json(report.as_dict() | {"views": [one.as_dict() for one in views]})
+    else:
+        _print_report(report)
+        if views:
+            out.print(_view_table(views))
     late = [t for t in report.tables if max_lag is not None and t.lag_seconds > max_lag]
     for line in late:
         text = f"{line.full_name} lags {line.lag_seconds:.0f} s."
         err.print(text, markup=False, highlight=False)
-    if late:
+    if late or report.failed:
         raise typer.Exit(1)
 
 
@@ -169,18 +180,36 @@ def _finish_report(report: Report, as_json: bool) -> None:
     if as_json:
         print_json(report.as_dict())
     else:
-        out.print(_report_table(report))
-        for line in report.tables:
-            if line.error:
-                places = ((k, line.error[k]) for k in ("file", "row", "column"))
-                where = ", ".join(f"{key} {value}" for key, value in places if value is not None)
-                text = f"{line.full_name}: {line.error['message']}{f' [{where}]' if where else ''}"
-                out.print(text, markup=False, highlight=False)
-        for name in report.dropped:
-            text = f"{name} was dropped with its folder; for 7 days `undrop` brings it back."
-            out.print(text, markup=False, highlight=False)
+        _print_report(report)
     if report.failed:
         raise typer.Exit(1)
+
+
+def _print_report(report: Report) -> None:
+    out.print(_report_table(report))
+    for line in report.tables:
+        if line.error:
+            places = ((k, line.error[k]) for k in ("file", "row", "column"))
+            where = ", ".join(f"{key} {value}" for key, value in places if value is not None)
+            text = f"{line.full_name}: {line.error['message']}{f' [{where}]' if where else ''}"
+            out.print(text, markup=False, highlight=False)
+    for name in report.dropped:
+        text = f"{name} was dropped with its folder; for 7 days `undrop` brings it back."
+        out.print(text, markup=False, highlight=False)
+
+
+def _view_table(views: list[ViewStatus]) -> RichTable:
+    table = RichTable("view", "state", "version", "sources at versions", "lag")
+    for line in views:
+        sources = ", ".join(
+            f"{s.table} {'?' if s.shown is None else s.shown}"
+            + (f" of {'none' if s.newest is None else s.newest}" if s.newest != s.shown else "")
+            for s in line.sources
+        )
+        state = f"{line.state}: {line.reason}" if line.reason else line.state
+        lag = "?" if line.lag_seconds is None else f"{line.lag_seconds:.0f} s"
+        table.add_row(*map(literal, (line.view, state, str(line.version), sources, lag)))
+    return table
 
 
 def _report_table(report: Report, steps: dict[str, str] | None = None) -> RichTable:

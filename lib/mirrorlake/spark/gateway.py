@@ -1,8 +1,9 @@
 """The one module that talks to the JVM: Delta's own transactions, which SQL has no words for.
 
 What it offers is small: a transaction that reads some files, writes others, and commits both as a
-change of layout, or new ones as an append. Files are the log's own `add` actions, as dicts. Under
-Spark Connect there is no gateway, and the error says so.
+change of layout, or new ones as an append; and one that takes single rows out of files by deletion
+vectors while it adds others. Files are the log's own `add` actions, as dicts. Under Spark Connect
+there is no gateway, and the error says so.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import ConflictError, UsageError
@@ -30,7 +32,12 @@ _PATIENCE = 10  # seconds
 
 @contextmanager
 def transaction(
-    spark: SparkSession, path: str, *, note: str = "", confs: dict[str, str] | None = None
+    spark: SparkSession,
+    path: str,
+    *,
+    note: str = "",
+    confs: dict[str, str] | None = None,
+    own: bool = True,
 ) -> Iterator[DeltaTransaction]:
     """A transaction in a session of its own.
 
@@ -39,6 +46,7 @@ def transaction(
         path: the table's folder, full.
         note: the commit's userMetadata.
         confs: settings of the session, such as Parquet's for what is written.
+        own: False works in the session given, whose temporary views it needs.
 
     Raises:
         UsageError: the session has no JVM to talk to.
@@ -48,8 +56,9 @@ def transaction(
             "Spark Connect has no way to Delta's own transactions, so files can't be rewritten.",
             hint="run this in a classic session: without SPARK_REMOTE.",
         )
-    session: Any = new_session(spark)
-    for name, value in ((confs or {}) | ({_USER_METADATA: note} if note else {})).items():
+    session: Any = new_session(spark) if own else spark
+    settings = (confs or {}) | ({_USER_METADATA: note} if note else {})
+    for name, value in settings.items():
         session.conf.set(name, value)
     sessions = session._jvm.org.apache.spark.sql.classic.SparkSession
     before = sessions.getActiveSession()
@@ -60,11 +69,26 @@ def transaction(
             sessions.setActiveSession(before.get())
         else:
             sessions.clearActiveSession()
+        for name in settings:
+            session.conf.unset(name)
 
 
 def has_gateway(spark: SparkSession) -> bool:
     """Whether a session has a JVM to talk to; Spark Connect's have not."""
     return hasattr(spark, "_jsparkSession")
+
+
+@dataclass(frozen=True)
+class Marked:
+    """Rows that deletion vectors take out of their files, not committed yet.
+
+    Attributes:
+        actions: the log's, as the JVM's objects.
+        rows: how many rows.
+    """
+
+    actions: tuple[Any, ...] = ()
+    rows: int = 0
 
 
 class DeltaTransaction:
@@ -92,6 +116,12 @@ class DeltaTransaction:
         """Whether rows have ids that must survive."""
         protocol, metadata = self._snapshot.protocol(), self._snapshot.metadata()
         return bool(self._tracking.isEnabled(protocol, metadata))
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether single rows may be taken out of files."""
+        vectors = self.metadata()["configuration"].get("delta.enableDeletionVectors", "false")
+        return str(vectors).lower() == "true"
 
     def metadata(self) -> dict[str, Any]:
         """The log's `metaData`."""
@@ -215,6 +245,87 @@ class DeltaTransaction:
         save = self._jvm.org.apache.spark.sql.SaveMode.valueOf(mode)
         operation = self._delta.DeltaOperations.Write(save, *[self._none] * 8)
         return self._commit(come + gone, operation, None)
+
+    def has_seen(self, app_id: str, number: int) -> bool:
+        """Whether an application's transaction of this number, or a later one, was committed."""
+        return int(self._txn.txnVersion(app_id)) >= number
+
+    def mark_deleted(self, places: DataFrame) -> Marked:
+        """Takes single rows out of their files: deletion vectors are written, none is committed.
+
+        Args:
+            places: of each row `file_path` and `row_index`, as the hidden column `_metadata` has
+                them in the version that the transaction reads.
+        """
+        self._activate()
+        files = self._snapshot.allFiles().collect()
+        listed = self._seq(list(files))
+        frame: Any = places
+        column = self._jvm.org.apache.spark.sql.functions.col
+        vectors = self._module("commands.DeletionVectorBitmapGenerator")
+        helper = self._module("commands.DMLWithDeletionVectorsHelper")
+        found = vectors.buildRowIndexSetsForFilesMatchingCondition(
+            self.session._jsparkSession,
+            self._txn,
+            any(file.deletionVector() is not None for file in files),
+            frame._jdf,
+            listed,
+            self._jvm.org.apache.spark.sql.catalyst.expressions.Literal.TrueLiteral(),
+            self._jvm.scala.Some(column("file_path")),
+            self._jvm.scala.Some(column("row_index")),
+        )
+        by_name = helper.generateCandidateFileMap(self._log.dataPath(), listed)
+        touched = helper.findFilesWithMatchingRows(self._txn, by_name, found)
+        read, actions, rows = [], [], 0
+        now = int(time.time() * 1000)
+        for index in range(touched.size()):
+            one = touched.apply(index)
+            file = one.fileLogEntry()
+            read.append(file)
+            rows += int(one.numberOfModifiedRows())
+            if one.isFullyReplaced():
+                actions.append(file.removeWithTimestamp(now, True))
+                continue
+            # Statistics stay, as bounds that may now be too wide.
+            pair = file.removeRows(one.newDeletionVector(), True, True)
+            actions += [pair._1(), pair._2()]
+        self._txn.trackFilesRead(self._seq(read))
+        return Marked(tuple(actions), rows)
+
+    def commit_exchange(
+        self, marked: Marked, adds: Sequence[Add], *, added: int, app_id: str, number: int
+    ) -> int:
+        """Takes rows out and adds others, once for each number of an application.
+
+        Args:
+            marked: the rows that go.
+            adds: files with the rows that come.
+            added: how many those are.
+            app_id: the application.
+            number: the transaction's.
+
+        Returns:
+            The version committed.
+
+        Raises:
+            ConflictError: another writer touched what was read, or has committed this number.
+        """
+        counts = {"Inserted": added, "Updated": 0, "Copied": 0, "Deleted": marked.rows}
+        named = {f"numTargetRows{what}": count for what, count in counts.items()}
+        named["operationNumSourceRows"] = added + marked.rows
+        metrics = self._jvm.java.util.HashMap()
+        context = self.session._jsparkSession.sparkContext()
+        make = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
+        for name, count in named.items():
+            metrics.put(name, make(context, name))
+            metrics[name].set(count)
+        scala_metrics = self._jvm.PythonUtils.toScalaMap(metrics)
+        self._txn.registerSQLMetrics(self.session._jsparkSession, scala_metrics)
+        nothing = self._seq([])
+        merge = self._delta.DeltaOperations.Merge(*[self._none] * 4, nothing, nothing, nothing)
+        once = self._delta.actions.SetTransaction(app_id, number, self._none)
+        come = [self._action(add | {"dataChange": True}) for add in adds]
+        return self._commit([once, *marked.actions, *come], merge, None)
 
     def _commit(self, actions: list[Any], operation: Any, tags: Any) -> int:
         self._activate()

@@ -1,9 +1,11 @@
-"""Brings a view's table up to date by what changed: one MERGE, by the rule of the view's shape."""
+"""Brings a view's table up to date by what changed: one commit, by the rule of the view's shape."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from mirrorlake.rows.views.calls import HIDDEN
-from mirrorlake.rows.views.commit import Scratch, Target, append, merge
+from mirrorlake.rows.views.commit import Scratch, Target, append, exchange, merge
 from mirrorlake.rows.views.contents import (
     arguments_of,
     count_column,
@@ -25,13 +27,14 @@ _GONE, _COPY, _COUNT, _OLD, _PAIR = (
     quote(f"{HIDDEN}{name}") for name in ("gone", "copy", "times", "old", "pair")
 )
 _AFFECTED = quote(f"{HIDDEN}affected")
+_HASHED = " AND ".join(f"t.{quote(name)} = g.{quote(name)}" for name in (HASH, CHECK))
 
 
 def apply_delta(delta: Delta, kept: Scratch, target: Target) -> None:
-    """Merges what changed into the view's table, in one commit."""
+    """Puts what changed into the view's table, in one commit."""
     method = delta.plan.shape.method
     if method is Method.ROWS:
-        _merge_rows(delta, kept, target)
+        _change_rows(delta, kept, target)
     elif method is Method.SUMS:
         _merge_sums(delta, kept, target)
     elif method is Method.GROUPS:
@@ -40,12 +43,8 @@ def apply_delta(delta: Delta, kept: Scratch, target: Target) -> None:
         _merge_partitions(delta, kept, target)
 
 
-def _merge_rows(delta: Delta, kept: Scratch, target: Target) -> None:
-    """Of each row that went as many copies go, of each that came as many come.
-
-    A row that went makes room for one that came, as long as there are both: then every row of the
-    merge matches, and the table need not be shuffled. Rows that only came are simply appended.
-    """
+def _change_rows(delta: Delta, kept: Scratch, target: Target) -> None:
+    """Of each row that went as many copies go, of each that came as many come."""
     names, session = delta.plan.names, kept.session
     changed = delta.rows(named(delta.plan.shape.items, names))
     net = (
@@ -53,31 +52,56 @@ def _merge_rows(delta: Delta, kept: Scratch, target: Target) -> None:
         f" FROM ({changed}) GROUP BY {listed(names)}) WHERE {_COUNT} <> 0"
     )
     view = kept.keep(session.sql(net))
-    kept.measure(view)
-    hashed = f"t.{quote(HASH)} = g.{quote(HASH)} AND t.{quote(CHECK)} = g.{quote(CHECK)}"
+    count, went, fresh = kept.measure(
+        view, f"count_if({_COUNT} < 0)", f"sum(greatest({_COUNT}, 0))"
+    )
+    columns = [*names, HASH, CHECK]
+    came = (
+        f"SELECT {listed(columns)} FROM"
+        f" (SELECT *, explode(sequence(1, {_COUNT})) FROM {view} WHERE {_COUNT} > 0)"
+    )
+    if count and not went:
+        append(session.sql(with_ids(came, target.number)), target)
+        return
+    hashed = f"SELECT {_COUNT}, {listed([HASH, CHECK])} FROM {view} WHERE {_COUNT} < 0"
+    gone = kept.broadcast(kept.view(session.sql(hashed)), went)
+    rows = with_ids(came, target.number)
+    if not exchange(session, partial(_places, gone), rows, fresh, target):
+        _merge_rows(gone, came, columns, kept, target)
+
+
+def _places(gone: str, table: str) -> str:
+    """As many places in the table of each row as copies of it go."""
+    copies = f"PARTITION BY {listed([HASH, CHECK], 'g.')} ORDER BY t._metadata.row_index"
+    found = (
+        f"SELECT t._metadata.file_path, t._metadata.row_index, g.{_COUNT},"
+        f" row_number() OVER ({copies}) AS {_COPY} FROM {table} t JOIN {gone} g ON {_HASHED}"
+    )
+    return f"SELECT file_path, row_index FROM ({found}) WHERE {_COPY} <= -{_COUNT}"
+
+
+def _merge_rows(gone: str, came: str, columns: list[str], kept: Scratch, target: Target) -> None:
+    """The same by SQL alone: for Spark Connect, and for tables without deletion vectors.
+
+    A row that went makes room for one that came, as long as there are both: then every row of the
+    merge matches, and the table need not be shuffled.
+    """
+    session = kept.session
     copies = f"PARTITION BY {listed([HASH, CHECK], 'g.')} ORDER BY t.{quote(ID)}"
     went = (
         f"SELECT g.*, t.{quote(ID)} AS {_OLD}, row_number() OVER ({copies}) AS {_COPY}"
-        f" FROM {delta_name(target.path)} t"
-        f" JOIN (SELECT * FROM {view} WHERE {_COUNT} < 0) g ON {hashed}"
+        f" FROM {delta_name(target.path)} t JOIN {gone} g ON {_HASHED}"
     )
     # In the columns' order, so that a row is mostly updated to what became of it.
-    order = f"row_number() OVER (ORDER BY {listed(names)}) AS {_PAIR}"
-    went = f"SELECT {_OLD}, {order} FROM ({went}) WHERE {_COPY} <= -{_COUNT}"
-    came = (
-        f"SELECT {listed([*names, HASH, CHECK])}, {order} FROM"
-        f" (SELECT *, explode(sequence(1, {_COUNT})) FROM {view} WHERE {_COUNT} > 0)"
-    )
+    order = f"row_number() OVER (ORDER BY {listed(columns)}) AS {_PAIR}"
+    number = f"row_number() OVER (ORDER BY {_OLD}) AS {_PAIR}"
+    went = f"SELECT {_OLD}, {number} FROM ({went}) WHERE {_COPY} <= -{_COUNT}"
     pairs = (
         f"SELECT c.*, w.{_OLD}, c.{_PAIR} IS NULL AS {_GONE}"
-        f" FROM ({came}) c FULL JOIN ({went}) w ON c.{_PAIR} = w.{_PAIR}"
+        f" FROM (SELECT *, {order} FROM ({came})) c FULL JOIN ({went}) w ON c.{_PAIR} = w.{_PAIR}"
     )
     paired = kept.keep(session.sql(with_ids(pairs, target.number)))
-    count, fresh = kept.measure(paired, f"{_OLD} IS NULL")
-    columns = [*names, HASH, CHECK]
-    if fresh == count > 0:
-        append(session.table(paired).select(*map(quote, [*columns, ID])), target)
-        return
+    count, fresh = kept.measure(paired, f"count_if({_OLD} IS NULL)")
     updated = f"WHEN MATCHED AND s.{_GONE} THEN DELETE {_update(columns)}"
     merge(
         session,

@@ -7,12 +7,13 @@ that started from the same state the second is skipped by Delta, whatever it hol
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import ConflictError
+from mirrorlake.spark.gateway import has_gateway, transaction
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import delta_name
 
@@ -68,14 +69,14 @@ class Scratch:
         self.frames.append(kept)
         return self.view(kept.hint("broadcast") if few else kept)
 
-    def measure(self, view: str, *counts: str) -> list[int]:
-        """How many kept rows there are, and how many fulfil conditions.
+    def measure(self, view: str, *aggregates: str) -> list[int]:
+        """How many kept rows there are, and what further aggregates say of them.
 
         Spark knows their size from then on, and plans joins with them by it.
         """
-        also = "".join(f", count_if({condition})" for condition in counts)
+        also = "".join(f", {aggregate}" for aggregate in aggregates)
         (row,) = self.session.sql(f"SELECT count(*){also} FROM {view}").collect()
-        return [int(value) for value in row]
+        return [int(value or 0) for value in row]
 
     def broadcast(self, view: str, count: int) -> str:
         """The same rows, to be sent to every task rather than shuffled, unless they are many."""
@@ -115,6 +116,38 @@ def _write(rows: DataFrame, target: Target, mode: str, more: dict[str, str]) -> 
     }
     with _conflicts():
         rows.write.format("delta").options(**options, **more).mode(mode).save(target.path)
+
+
+def exchange(
+    session: SparkSession, places: Callable[[str], str], rows: str, count: int, target: Target
+) -> bool:
+    """Takes single rows out of the view's table and adds others; the table is scanned once.
+
+    A MERGE scans it for the files, for the rows in them, and for what the rows become.
+
+    Args:
+        session: the refresh's own, with a way to Delta's transactions.
+        places: makes a query of the rows that go, their `file_path` and `row_index`, of the table.
+        rows: a query of those that come.
+        count: how many come.
+        target: the table and the commit.
+
+    Returns:
+        False, and nothing is done, if the session has no way to Delta's own transactions, or the
+        table has no deletion vectors.
+    """
+    if not has_gateway(session):
+        return False
+    with _conflicts(), transaction(session, target.path, note=target.note, own=False) as txn:
+        if not txn.has_vectors:
+            return False
+        if txn.has_seen(target.app_id, target.number):
+            return True
+        table = f"{delta_name(target.path)} VERSION AS OF {txn.version}"
+        gone = txn.mark_deleted(session.sql(places(table)))
+        adds = txn.write(session.sql(rows), checked=False) if count else []
+        txn.commit_exchange(gone, adds, added=count, app_id=target.app_id, number=target.number)
+        return True
 
 
 def merge(session: SparkSession, source: str, on: str, clauses: str, target: Target) -> None:

@@ -8,6 +8,7 @@ need; queries through the lake don't see them.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mirrorlake.delta_log import Snapshot, delta_tables, read_snapshot
@@ -77,11 +78,18 @@ def read_definition(storage: Storage, name: TableName) -> Definition:
     return found
 
 
-def list_definitions(storage: Storage) -> list[Definition]:
-    """The views of a lake, ordered by name."""
+def list_definitions(
+    storage: Storage, tables: Iterable[TableName] | None = None
+) -> list[Definition]:
+    """The views of a lake, ordered by name.
+
+    Args:
+        storage: the lake's files.
+        tables: look among these only.
+    """
     found = [
         definition_of(name, read_snapshot(storage, name.table_path))
-        for name in delta_tables(storage)
+        for name in (delta_tables(storage) if tables is None else tables)
     ]
     return [definition for definition in found if definition is not None]
 

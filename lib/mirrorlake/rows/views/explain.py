@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.rows.views.gate import Cost
+from mirrorlake.rows.views.gate import Cost, Costs
 from mirrorlake.rows.views.joins import Role
 from mirrorlake.rows.views.reasons import Reason, reason
 from mirrorlake.rows.views.refresh import FULL, INCREMENTAL, NOTHING, Situation
@@ -112,12 +112,12 @@ class Explanation:
         return html_table(self.shown())
 
 
-def explain(found: Situation, last: dict[str, Cost]) -> Explanation:
+def explain(found: Situation, costs: Costs) -> Explanation:
     """What is known before a refresh, put into words.
 
     Args:
         found: the view's situation.
-        last: what the last refreshes cost.
+        costs: what the last refreshes cost.
     """
     plan, why = found.plan, found.reason
     if why is None and found.estimate.prefers_full:
@@ -148,5 +148,5 @@ def explain(found: Situation, last: dict[str, Cost]) -> Explanation:
         why,
         tuple(states),
         expected,
-        last,
+        {kind: some[0] for kind, some in costs.items()},
     )

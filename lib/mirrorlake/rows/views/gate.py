@@ -1,13 +1,15 @@
 """Whether a refresh by what changed is worth it: what it and a full one are expected to cost.
 
-The full refresh that filled the view was measured; so is every later refresh. The last one by what
-changed says what the next one takes, more or less by the bytes that more or less changed. Before
-the first there is only a rule of thumb: what a commit costs anyway, and a share of the full one's
-seconds by the rule of the view's shape.
+The full refresh that filled the view was measured; so is every later refresh. Those by what changed
+are remembered by how much that was, the last one of each size: the next one takes what lies between
+them, or as much more as from the one size to the next. Where there is only one, or none, a rule of
+thumb helps: what a commit costs anyway, and a share of the full one's seconds by the rule of the
+view's shape.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,8 +17,10 @@ from mirrorlake.names import STATE, TableName
 from mirrorlake.rows.views.shape import Method
 from mirrorlake.storage import Storage
 
-FORMAT = 1
+FORMAT = 2
 COMMIT_SECONDS = 1.5  # a MERGE of nothing, on a small machine
+_ALIKE = 2  # times the bytes of changes: of refreshes less apart the last one counts
+_MOST = 8  # sizes that are remembered
 # Of a full refresh's seconds: what is spent however little changed, and for each share that did.
 _THUMB = {
     Method.ROWS: (0.3, 7.0),
@@ -61,39 +65,68 @@ class Estimate:
         return self.full < self.incremental
 
 
-def estimate(method: Method, changed: int, costs: dict[str, Cost]) -> Estimate:
+Costs = dict[str, tuple[Cost, ...]]
+
+
+def estimate(method: Method, changed: int, costs: Costs) -> Estimate:
     """What a refresh would take.
 
     Args:
         method: the view's rule.
         changed: bytes of changes to read.
-        costs: what was measured: `full` and `incremental`, each the last.
+        costs: what was measured, `full` and `incremental`, the last one first.
     """
-    full, last = costs.get("full"), costs.get("incremental")
+    measured = costs.get("incremental", ())
+    full = next(iter(costs.get("full", ())), None)
     if full is None or method is Method.FULL:
         return Estimate(full.seconds if full else None, None, measured=False)
     base, slope = _THUMB[method]
     by_byte = slope * full.seconds / max(full.bytes, 1)
-    if last is None:
-        seconds = COMMIT_SECONDS + base * full.seconds + by_byte * changed
+    if measured:
+        seconds = max(_between(measured, changed, by_byte), COMMIT_SECONDS)
     else:
-        seconds = max(last.seconds + by_byte * (changed - last.bytes), COMMIT_SECONDS)
-    return Estimate(full.seconds, seconds, measured=last is not None)
+        seconds = COMMIT_SECONDS + base * full.seconds + by_byte * changed
+    return Estimate(full.seconds, seconds, measured=bool(measured))
 
 
-def read_costs(storage: Storage, name: TableName) -> dict[str, Cost]:
-    """What the last refreshes of each kind took; empty if nobody knows."""
+def _between(measured: Sequence[Cost], changed: int, by_byte: float) -> float:
+    """Seconds for a size, from those of other sizes."""
+    sizes = sorted(measured, key=lambda cost: cost.bytes)
+    less = [cost for cost in sizes if cost.bytes <= changed]
+    more = [cost for cost in sizes if cost.bytes > changed]
+    if not less:
+        return more[0].seconds - by_byte * (more[0].bytes - changed)
+    last = less[-1]
+    if ends := more[:1] or less[-2:-1]:
+        by_byte = max((ends[0].seconds - last.seconds) / (ends[0].bytes - last.bytes), 0.0)
+    return last.seconds + by_byte * (changed - last.bytes)
+
+
+def read_costs(storage: Storage, name: TableName) -> Costs:
+    """What the last refreshes of each kind took, newest first; empty if nobody knows."""
     kept = storage.read_json(_path(name))
     if not isinstance(kept, dict) or kept.get("format") != FORMAT:
         return {}
-    return {kind: Cost(**kept[kind]) for kind in ("full", "incremental") if kind in kept}
+    return {
+        kind: tuple(Cost(**cost) for cost in kept[kind])
+        for kind in ("full", "incremental")
+        if kind in kept
+    }
 
 
 def save_cost(storage: Storage, name: TableName, kind: str, cost: Cost) -> None:
     """Remembers what a refresh took; losing it only makes the next guess worse."""
+    costs = read_costs(storage, name)
+    others = [one for one in costs.get(kind, ()) if not _alike(one, cost)]
+    costs[kind] = (cost, *others[: _MOST - 1]) if kind == "incremental" else (cost,)
     document: dict[str, Any] = {"format": FORMAT}
-    document |= {k: asdict(c) for k, c in (read_costs(storage, name) | {kind: cost}).items()}
+    document |= {kind: [asdict(one) for one in some] for kind, some in costs.items()}
     storage.write_json(_path(name), document)
+
+
+def _alike(one: Cost, other: Cost) -> bool:
+    low, high = sorted((one.bytes, other.bytes))
+    return high < _ALIKE * max(low, 1)
 
 
 def forget_costs(storage: Storage, name: TableName) -> None:

@@ -21,6 +21,7 @@ from mirrorlake.rows.views.reasons import Reason, reason
 from mirrorlake.rows.views.shape import is_steady
 from mirrorlake.rows.views.sources import (
     Changes,
+    Source,
     look_at_changes,
     look_at_old,
     pin_sources,
@@ -33,6 +34,8 @@ from mirrorlake.spark.sql import delta_name
 from mirrorlake.tabular import Shown, html_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import SparkSession
 
     from mirrorlake.storage import Storage
@@ -148,11 +151,23 @@ def refresh_session(spark: SparkSession) -> SparkSession:
 
 
 def look(
-    spark: SparkSession, session: SparkSession, storage: Storage, definition: Definition
+    spark: SparkSession,
+    session: SparkSession,
+    storage: Storage,
+    definition: Definition,
+    standing: Standing,
+    sources: Sequence[Source],
 ) -> Situation:
-    """What a refresh would have to do, from logs and the query alone."""
-    standing = find_standing(storage, definition)
-    sources = pin_sources(storage, definition, standing.sources)
+    """What a refresh would have to do, from logs and the query alone.
+
+    Args:
+        spark: the user's session, whose settings say how far back may be read.
+        session: the refresh's own.
+        storage: the lake's files.
+        definition: the view.
+        standing: what it shows.
+        sources: its sources, pinned.
+    """
     plan = make_plan(session, definition, sources)
     why = standing.reason or plan.shape.reason or _columns_changed(session, storage, plan)
     changes: list[Changes] = []
@@ -189,15 +204,15 @@ def refresh_view(
     if how not in HOW:
         raise UsageError(f"There is no refresh {how!r}.", hint=f"choose one of {HOW}.")
     began = time.perf_counter()
-    session = refresh_session(spark)
     standing = find_standing(storage, definition)
-    if standing.reason is None and how != FULL:
-        pinned = pin_sources(storage, definition, standing.sources)
-        if not any(source.moved for source in pinned) and is_steady(definition.sql):
-            at = {str(source.name): (source.old, source.new) for source in pinned}
-            taken = time.perf_counter() - began
-            return Refresh(str(definition.name), NOTHING, None, standing.version, at, 0, {}, taken)
-    found = look(spark, session, storage, definition)
+    sources = pin_sources(storage, definition, standing.sources)
+    moved = any(source.moved for source in sources) or not is_steady(definition.sql)
+    if not moved and standing.reason is None and how != FULL:
+        at = {str(source.name): (source.old, source.new) for source in sources}
+        taken = time.perf_counter() - began
+        return Refresh(str(definition.name), NOTHING, None, standing.version, at, 0, {}, taken)
+    session = refresh_session(spark)
+    found = look(spark, session, storage, definition, standing, sources)
     on_step(ViewStep.PINNED)
     why = found.reason
     if how == FULL:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from mirrorlake.rows.views.plan import listed, make_plan
 from mirrorlake.rows.views.refresh import Refresh, look, refresh_session, refresh_view
 from mirrorlake.rows.views.sources import pin_sources
 from mirrorlake.rows.views.standing import find_standing
+from mirrorlake.rows.views.status import ViewStatus, view_status
 from mirrorlake.rows.views.steps import ViewListener, ViewStep
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
@@ -99,7 +101,10 @@ class Views:
     def explain(self, name: str | TableName) -> Explanation:
         """What the next refresh would do, and why; reads logs only. See `refresh` for errors."""
         definition, spark = self.get(name), self._spark()
-        found = look(spark, refresh_session(spark), self._storage, definition)
+        standing = find_standing(self._storage, definition)
+        sources = pin_sources(self._storage, definition, standing.sources)
+        session = refresh_session(spark)
+        found = look(spark, session, self._storage, definition, standing, sources)
         return explain(found, read_costs(self._storage, definition.name))
 
     def check(self, name: str | TableName) -> Check:
@@ -140,6 +145,14 @@ class Views:
     def list(self) -> list[Definition]:
         """The views, ordered by name; needs no Spark."""
         return list_definitions(self._storage)
+
+    def status(self, tables: Iterable[TableName] | None = None) -> builtins.list[ViewStatus]:
+        """How the views stand, ordered by name; reads logs only, needs no Spark.
+
+        Args:
+            tables: look among these only.
+        """
+        return [view_status(self._storage, one) for one in list_definitions(self._storage, tables)]
 
     def drop(self, name: str | TableName) -> None:
         """Removes a view with its table; its sources stay as they are.
