@@ -92,10 +92,10 @@ def scratch(session: SparkSession) -> Iterator[Scratch]:
     try:
         yield found
     finally:
+        for frame in found.frames:  # first, for a Connect server looks up the views in their plans
+            frame.unpersist()
         for name in found.views:
             session.catalog.dropTempView(name)
-        for frame in found.frames:
-            frame.unpersist()
 
 
 def overwrite(rows: DataFrame, target: Target, *, evolve: bool) -> None:
