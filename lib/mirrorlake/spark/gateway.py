@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Add = dict[str, Any]
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+# Delta asks for it where columns are mapped by id; its SQL sets it by itself.
+_BY_ID = "spark.sql.parquet.fieldId.read.enabled"
 _PACKAGE = "org.apache.spark.sql.delta"
 _DEPTH = 5
 _PATIENCE = 10  # seconds
@@ -57,6 +59,7 @@ def transaction(
             hint="run this in a classic session: without SPARK_REMOTE.",
         )
     session: Any = new_session(spark) if own else spark
+    session.conf.set(_BY_ID, "true")
     settings = (confs or {}) | ({_USER_METADATA: note} if note else {})
     for name, value in settings.items():
         session.conf.set(name, value)
