@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import random
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,8 +21,7 @@ from pyspark.sql import DataFrame
 from mirrorlake import Lake
 from mirrorlake.feed.scd import Dimension, apply_changes
 from mirrorlake.lake_table import LakeTable
-from mirrorlake.runs.bench import BenchResult, compare, join_results
-from mirrorlake.spark.session import get_spark
+from mirrorlake.runs.bench import BenchResult, compare, join_results, lake_part
 from mirrorlake.spark.sql import delta_name
 
 VERSIONS, CHANGES = 100, 10_000
@@ -162,19 +160,10 @@ def dimension_against_merge(lake: Lake, pairs: int) -> BenchResult:
     return compare("feed", "type 2 batch", apply, merge, pairs)
 
 
-def _part(measure: Callable[[Lake, int], BenchResult]) -> Callable[[int], BenchResult]:
-    def alone(pairs: int) -> BenchResult:
-        get_spark("batch")
-        with tempfile.TemporaryDirectory() as folder:
-            return measure(Lake(folder), pairs)
-
-    return alone
-
-
 PARTS = {
-    "net": _part(net_against_read),
-    "range": _part(range_against_table),
-    "dimension": _part(dimension_against_merge),
+    "net": lake_part(net_against_read, profile="batch"),
+    "range": lake_part(range_against_table, profile="batch"),
+    "dimension": lake_part(dimension_against_merge, profile="batch"),
 }
 
 

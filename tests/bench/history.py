@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from typing import Any
 from mirrorlake import Lake
 from mirrorlake.history.commits import CommitLog
 from mirrorlake.history.versions import find_reach
-from mirrorlake.runs.bench import BenchResult, compare, join_results
+from mirrorlake.runs.bench import BenchResult, compare, join_results, lake_part
 
 VERSIONS = 10_000
 FILES = 100_000
@@ -92,19 +91,11 @@ def show(lake: Lake, pairs: int) -> BenchResult:
     return _flat("frame's show by files", shown, pairs)
 
 
-def _part(work: Callable[[Lake, int], BenchResult]) -> Callable[[int], BenchResult]:
-    def measure(pairs: int) -> BenchResult:
-        with tempfile.TemporaryDirectory() as folder:
-            return work(Lake(folder), pairs)
-
-    return measure
-
-
 PARTS = {
-    "history": _part(history),
-    "range": _part(reach),
-    "vacuum": _part(vacuum),
-    "show": _part(show),
+    "history": lake_part(history),
+    "range": lake_part(reach),
+    "vacuum": lake_part(vacuum),
+    "show": lake_part(show),
 }
 
 

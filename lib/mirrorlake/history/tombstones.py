@@ -110,9 +110,8 @@ def missing(storage: Storage, table_path: str, removed: Iterable[Removed]) -> li
     def gone(some: list[str]) -> list[str]:
         return [name for name in some if not storage.exists(f"{table_path}/{name}")]
 
-    with ThreadPoolExecutor(
-        _THREADS
-    ) as pool:  # a share of them each: a task costs more than a look
+    # A share of them for each thread: a task costs more than a look.
+    with ThreadPoolExecutor(_THREADS) as pool:
         found = pool.map(gone, [own[thread::_THREADS] for thread in range(_THREADS)])
         return sorted(name for names in found for name in names)
 

@@ -13,14 +13,18 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.places import PROJECT
+
+if TYPE_CHECKING:
+    from mirrorlake.lake import Lake
 
 BENCHES = PROJECT / "tests" / "bench"
 
@@ -67,6 +71,21 @@ def run_bench(name: str, pairs: int, part: str | None = None) -> BenchResult:
         run = parts[part]
     result: BenchResult = run(pairs)
     return result
+
+
+def lake_part(
+    measure: Callable[[Lake, int], BenchResult], *, profile: str | None = None
+) -> Callable[[int], BenchResult]:
+    """A part of a bench that gets a lake of its own, with Spark up before anything is timed."""
+    from mirrorlake.lake import Lake
+    from mirrorlake.spark.session import get_spark
+
+    def part(pairs: int) -> BenchResult:
+        get_spark(profile)
+        with tempfile.TemporaryDirectory() as folder:
+            return measure(Lake(folder), pairs)
+
+    return part
 
 
 def join_results(name: str, results: Iterable[BenchResult]) -> BenchResult:
