@@ -362,9 +362,11 @@ class Lake:
     ) -> Process:
         """The background process of partitioning; see `layout.partitioning.process`."""
         from mirrorlake.layout.partitioning.process import Process
+        from mirrorlake.policy_log import tables_with_policies
 
-        chosen = None if table is None else [as_table(table)]
-        tables = self.tables if chosen is None else lambda: chosen
+        def tables() -> list[TableName]:
+            return tables_with_policies(self.storage) if table is None else [as_table(table)]
+
         return Process(self.storage, lambda: self.spark, tables, options, on_step)
 
     def partition(
@@ -376,8 +378,9 @@ class Lake:
     def partition_diagnostics(self) -> Diagnostics:
         """The state of the partitioning of all tables, in the original's words."""
         from mirrorlake.layout.partitioning.process import diagnose_lake
+        from mirrorlake.policy_log import tables_with_policies
 
-        return diagnose_lake(self.spark, self.storage, self.tables())
+        return diagnose_lake(self.spark, self.storage, tables_with_policies(self.storage))
 
     def sql(self, query: str, *, frame: str | None = None) -> DataFrame:
         """Runs a query over the lake's tables.

@@ -10,11 +10,12 @@ import json
 from typing import Any
 
 from mirrorlake.errors import ConflictError
-from mirrorlake.names import TableName
+from mirrorlake.names import SCHEMA_SUFFIX, STATE, TableName
 from mirrorlake.storage import Storage, to_json
 
 FORMAT = 1
 _TRIES = 20
+_ALL = f"{STATE}/partitioning"
 
 
 def append_policy(storage: Storage, table: TableName, document: dict[str, Any]) -> int:
@@ -46,6 +47,24 @@ def has_policy(storage: Storage, table: TableName) -> bool:
     """Whether the table's files are partitioned by a policy, and not to be compacted."""
     newest = newest_policy(storage, table)
     return newest is not None and newest["policy"] is not None
+
+
+def count_policies(storage: Storage, table: TableName) -> int:
+    """The newest document's number, 0 if there is none: one listing, and nothing is read."""
+    return len(_names(storage, table))
+
+
+def tables_with_policies(storage: Storage) -> list[TableName]:
+    """The tables that have, or had, a policy; nobody looks at those that never had one."""
+    found = []
+    for folder in storage.list(_ALL).folders:
+        if not folder.endswith(SCHEMA_SUFFIX):
+            found.append(TableName(None, folder))
+            continue
+        schema = folder[: -len(SCHEMA_SUFFIX)]
+        inner = storage.list(f"{_ALL}/{folder}").folders
+        found += [TableName(schema, name) for name in inner]
+    return found
 
 
 def _folder(table: TableName) -> str:

@@ -151,10 +151,25 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake) -> None:
     assert all(file.is_done for file in live_files(path))
     with pytest.raises(UsageError, match="would mix its partitions"):
         table.optimize()
-    # Dropped and re-added, the column is another one: the policy no longer fits.
+    # Renamed, the column is no longer the policy's: reads go on, and nothing is partitioned.
+    lake.spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN `k. ,``y` TO renamed")
+    at_one_key = sum(row == "k1é" for row in table.read().toPandas()["renamed"])
+    assert table.read("renamed = 'k1é'").count() == at_one_key > 0
+    (line,) = lake.partition().failed
+    assert "no column 'k. ,`y'" in str(line.error)
+    assert lake.partition_diagnostics().least_percentage == 0
+    assert table.partitioning.advise().findings[0].rule == "misfit"
+    # Its files know it by what they call it, so nothing is done anew under its new name.
+    table.partitioning.alter({"PartitionKeys": [key | {"ColumnName": "renamed"}, ranged()]})
+    assert lake.partition().operations == 0
+    assert table.partitioning.statistics().percentage == 100
+    scan = table.scan("renamed = 'k1é'")
+    assert (scan.tail, scan.rows.count()) == (0, at_one_key)
+    assert len(scan.read) == 3
     table.partitioning.delete()
     assert table.partitioning.policy is None
-    assert [row[1] for row in table.partitioning.history().rows] == ["set", "deleted"]
+    kept = [row[1] for row in table.partitioning.history().rows]
+    assert kept == ["set", "altered", "deleted"]
 
 
 @pytest.mark.promise("PP-10", "PP-12", "PP-13")
@@ -237,7 +252,13 @@ def test_an_operation_is_bounded(lake: Lake) -> None:
     lake.spark.createDataFrame(some_rows(500, 100)).coalesce(1).write.format("delta").mode(
         "append"
     ).save(str(folder))
-    (last, merged) = partitioning.run()
+    last = partitioning.operate()
+    assert last is not None
+    # No two of these fit into one operation: rewriting one alone would never come to an end.
+    partitioning.alter({"MaxRowCountPerOperation": 30})
+    assert partitioning.operate(merge=True) is None
+    partitioning.alter({"MaxRowCountPerOperation": 0})
+    (merged,) = partitioning.run()
     assert (last.kind, merged.kind) == ("partition", "merge")
     assert len(merged.files_in) == 4 * len(merged.files_out)
     files = live_files(folder)
@@ -313,6 +334,39 @@ def test_creation_time_follows_the_key_and_retention_follows_it(lake: Lake) -> N
     assert partitioning.operate()
     assert partitioning.drop_older_than("12h").files == 0
     assert partitioning.drop_older_than("0.00:00:00").rows == 2
+
+
+def test_files_that_are_cold_by_their_own_moments_are_merged_once_the_span_covers_them(
+    lake: Lake,
+) -> None:
+    """OverrideCreationTime makes new files old; what is looked back to is the span of hot ones."""
+    folder = hand_made(lake, [])
+    partitioning = lake.table("t").partitioning
+    key = ranged("7d", OverrideCreationTime=True)
+    policy = partitioning.set({"PartitionKeys": [key], **PAST}, hot="30d")
+    old = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=400)
+    start, moment = bin_start(old, policy), int(old.timestamp()) * 1_000_000
+    setting = read_setting(lake.storage, TableName.parse("t"))
+    assert setting is not None
+    named = {
+        tags.POLICY: setting.fingerprint,
+        tags.SORTED: "at",
+        tags.BIN: str(start),
+        tags.CREATED: f"{moment}/{moment}",
+    }
+    rows = [pa.Table.from_pylist([{"id": n, "k": "k", "at": old}], SCHEMA) for n in range(4)]
+    table = HandMade(folder, version=1)
+    files = [table.file(f"f{n}", some, tags=named) for n, some in enumerate(rows)]
+    table.commit("WRITE", add=files)
+    assert partitioning.statistics().partitioned_rows == 4
+    assert partitioning.operate(merge=True) is None
+    partitioning.alter({}, hot="500d")
+    merged = partitioning.operate(merge=True)
+    assert merged is not None
+    assert (len(merged.files_in), merged.rows) == (4, 4)
+    (file,) = live_files(folder)
+    assert file.tags[tags.CREATED] == named[tags.CREATED]
+    assert check_homogeneous([file], policy) == 1
 
 
 def test_outliers_get_files_of_their_own(lake: Lake) -> None:

@@ -146,12 +146,15 @@ def test_range_properties_and_the_policys_own() -> None:
         ("Reference", "yesterday", "no moment"),
         ("Reference", 0, "moment as text"),
         ("OverrideCreationTime", "true", "true or false"),
+        ("Function", "bin_at", "unknown property 'Function'"),  # it can't be chosen
     ):
         with pytest.raises(UsageError, match=allowed):
             parse_policy(with_property(RANGE, name, value))
     for change, said in (
         ({"EffectiveDateTime": 5}, "EffectiveDateTime is 5"),
-        ({"MinRowCountPerOperation": -1}, "MinRowCountPerOperation is -1.*from 0"),
+        ({"MinRowCountPerOperation": -1}, "MinRowCountPerOperation is -1.*from 0 to 9223"),
+        ({"MaxRowCountPerOperation": 2**63}, "MaxRowCountPerOperation is 9223"),
+        ({"MaxOriginalSizePerOperation": 1.0}, "MaxOriginalSizePerOperation is 1.0"),
         ({"MaxRowCount": 1}, "unknown property 'MaxRowCount'"),
         ([], "no JSON object"),
     ):

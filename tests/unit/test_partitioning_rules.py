@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ from delta_by_hand import HandMade
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.advice import Advice, advise
 from mirrorlake.layout.partitioning.capacity import Capacity, read_capacity, write_capacity
+from mirrorlake.layout.partitioning.idle import Idle, read_idle, write_idle
 from mirrorlake.layout.partitioning.policy import DAY, HashKey, Policy, RangeKey
 from mirrorlake.layout.partitioning.predicate import key_values
 from mirrorlake.layout.partitioning.review import review
@@ -18,6 +21,7 @@ from mirrorlake.layout.partitioning.statistics import TableStatistics, diagnose
 from mirrorlake.layout.partitioning.store import (
     alter_policy,
     delete_policy,
+    fitting_setting,
     read_history,
     read_setting,
     set_policy,
@@ -25,12 +29,13 @@ from mirrorlake.layout.partitioning.store import (
 )
 from mirrorlake.layout.partitioning.survey import Survey, TextFacts, TimeFacts
 from mirrorlake.names import TableName
-from mirrorlake.policy_log import append_policy, has_policy
+from mirrorlake.policy_log import append_policy, count_policies, has_policy, tables_with_policies
 from mirrorlake.storage import Storage
 
 GIB = 2**30
 T = TableName("sales", "o'brien")
-POLICY = {"PartitionKeys": [{"ColumnName": "k", "Kind": "Hash"}]}
+KEY = {"ColumnName": "k", "Kind": "Hash"}
+POLICY = {"PartitionKeys": [KEY]}
 
 
 def test_values_that_a_predicate_allows() -> None:
@@ -59,6 +64,8 @@ def test_values_that_a_predicate_allows() -> None:
         ('k = "a"', None),
         ("k IN (SELECT k FROM t)", None),
         ("k =", None),
+        ("k = '\ud800'", None),
+        ("k COLLATE UTF8_LCASE = 'a'", None),
     ):
         found = key_values(where, "k")
         assert found == (None if wanted is None else frozenset(wanted)), where
@@ -109,14 +116,19 @@ def test_guidance() -> None:
     filters = advise(table(TextFacts("tenant", 10_000)))
     assert filters.policy is not None
     assert filters.policy.hash == HashKey("tenant", 128, 1, "Uniform")
-    assert ("filters", "tenant") in rules(filters)
+    assert rules(filters) >= {("filters", "tenant"), ("usage", "tenant")}
     few = advise(table(TextFacts("tenant", 9_999)))
     assert few.policy is None
     assert rules(few) >= {("no key", None), ("few values", "tenant")}
     joins = advise(table(TextFacts("device", 1_000_000), TextFacts("tenant", 50_000)))
     assert joins.policy is not None
     assert joins.policy.hash == HashKey("device", 128, 1, "ByPartition")
-    assert ("joins and aggregations", "device") in rules(joins)
+    assert rules(joins) >= {
+        ("joins and aggregations", "device"), ("usage", "device"), ("no large dimension", "device")
+    }  # fmt: skip
+    for values, is_large in ((9_999_999, False), (10_000_000, True)):
+        dimension = advise(table(TextFacts("device", values)))
+        assert (("no large dimension", "device") not in rules(dimension)) == is_large
     uneven = advise(table(TextFacts("device", 1_000_000, nulls=10**8)))
     assert uneven.policy is not None
     assert uneven.policy.hash == HashKey("device", 128, 1, "Uniform")
@@ -159,6 +171,8 @@ def test_guidance() -> None:
     assert both.policy.columns == ("k", "at")
     assert both.policy.range is not None
     assert both.policy.range.range_size == 16 * DAY  # 128 buckets of 1 GiB each in a span
+    assert ("view", None) not in rules(both)
+    assert ("view", None) in rules(advise(Survey("v", 9, 1, 9, is_view=True)))
     cost = next(finding for finding in both.findings if finding.rule == "cost")
     assert cost.message.startswith("history: 200 operations, 1,000,000,000 rows")
     assert set(both.as_dict()["findings"][0]) == {
@@ -192,8 +206,10 @@ def test_guidance_on_a_policy_that_was_set() -> None:
     assert found(HashKey("some", 2)) == set()
     assert found(HashKey("some", 2, 1, "ByPartition")) == {"assignment"}
     assert found(HashKey("k", 1281)) == {"many partitions", "small partitions"}
-    bounds = {"max_rows": 5_000_000, "max_size": 5 * GIB, "min_rows": 1}
+    bounds = {"max_rows": 5_000_000, "max_size": 5 * GIB, "min_rows": 0}
     assert found(HashKey("k"), **bounds) == set()
+    assert found(HashKey("k"), max_rows=1, max_size=1) == set()  # for less memory they may be small
+    assert found(HashKey("k"), min_rows=1) == {"waiting rows"}
     assert found(HashKey("k"), max_rows=5_000_001) == {"large operations"}
     assert found(HashKey("k"), max_size=5 * GIB + 1) == {"large operations"}
     assert found(HashKey("k"), pending_rows=50_000_000) == set()
@@ -246,3 +262,71 @@ def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
     }
     append_policy(storage, T, newest)
     assert read_setting(storage, T) is None
+
+
+def described(folder: Path, **columns: dict[str, str]) -> None:
+    """Has the table's first commit say so of its columns."""
+    first = folder / "_delta_log" / f"{0:020d}.json"
+    lines = [json.loads(line) for line in first.read_text().splitlines()]
+    for line in lines:
+        if "metaData" in line:
+            schema = json.loads(line["metaData"]["schemaString"])
+            for field in schema["fields"]:
+                field["metadata"] = columns.get(field["name"], {})
+                field["name"] = field["metadata"].get("renamed", field["name"])
+            line["metaData"]["schemaString"] = json.dumps(schema)
+    first.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_policy_that_no_longer_fits_can_be_mended(tmp_path: Path) -> None:
+    """Reads go on without it; it is shown, changed, deleted; operations say what is wrong."""
+    storage, folder = Storage(tmp_path), tmp_path / T.table_path
+    HandMade(folder).create(pa.schema([("k", pa.string()), ("n", pa.int64())]))
+    for metadata, said in (
+        ({"__COLLATIONS": {"k": "spark.UTF8_LCASE"}}, "has a collation"),
+        ({"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}, r"is char\(5\).*STRING"),
+        ({"renamed": "other"}, "no column 'k'.*it has other, n"),
+    ):
+        described(folder, k={"__CHAR_VARCHAR_TYPE_STRING": "varchar(5)"})
+        setting = set_policy(storage, T, POLICY)
+        described(folder, k=metadata)
+        with pytest.raises(UsageError, match=said):
+            read_setting(storage, T)
+        with pytest.raises(UsageError, match=said):
+            alter_policy(storage, T, {"MaxRowCountPerOperation": 5})
+        assert fitting_setting(storage, T) is None
+        assert show_policy(storage, T).rows[0][2] is not None
+    altered = alter_policy(storage, T, {"PartitionKeys": [{**KEY, "ColumnName": "other"}]})
+    assert altered.policy is not None
+    assert setting.policy is not None
+    assert altered.policy == replace(setting.policy, hash=HashKey("other"))
+    assert fitting_setting(storage, T) == altered
+    described(folder, other={"renamed": "k"})
+    delete_policy(storage, T)
+    assert show_policy(storage, T).rows[0][2] is None
+
+
+def test_a_table_is_idle_until_something_changes(tmp_path: Path) -> None:
+    storage, idle = Storage(tmp_path), Idle(5, 2, 100, 1_000)
+    assert idle.holds(5, 2, 999)
+    assert not idle.holds(5, 2, 1_000)  # replaced files are to be vacuumed
+    assert not idle.holds(6, 2, 0)
+    assert not idle.holds(5, 3, 0)
+    assert Idle(5, 2).holds(5, 2, 2**62)
+    assert read_idle(storage, T) is None
+    write_idle(storage, T, idle)
+    assert read_idle(storage, T) == idle
+    storage.write_json(f"{T.partitioning_path}/idle.json", {"format": 99, "other": 1})
+    assert read_idle(storage, T) is None
+
+
+def test_tables_with_policies_are_found_without_a_look_at_the_others(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    assert tables_with_policies(storage) == []
+    names = [T, TableName(None, "sales"), TableName("dbo", "a.schema b"), TableName(None, "ü `x")]
+    for name in names:
+        assert count_policies(storage, name) == 0
+        append_policy(storage, name, {"policy": None})
+        append_policy(storage, name, {"policy": None})
+        assert count_policies(storage, name) == 2
+    assert set(tables_with_policies(storage)) == set(names)

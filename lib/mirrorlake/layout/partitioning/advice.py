@@ -27,7 +27,7 @@ from mirrorlake.layout.partitioning.policy import (
 from mirrorlake.layout.partitioning.survey import Survey, TextFacts
 from mirrorlake.tabular import Shown, html_table
 
-MEDIUM, HIGH = 10_000, 1_000_000
+MEDIUM, HIGH, LARGE = 10_000, 1_000_000, 10_000_000
 LEAST_BYTES = 2**30
 _LARGE_SHARE = 0.05
 _OUT_OF_ORDER = 0.25
@@ -104,7 +104,7 @@ def advise(
     advisor = _Advisor(survey, least_bytes, medium, high)
     hash_key = advisor.hash_key()
     range_key = advisor.range_key(1 if hash_key is None else hash_key.max_partition_count)
-    findings = [*advisor.on_texts(), *advisor.on_times()]
+    findings = [*advisor.on_view(), *advisor.on_texts(), *advisor.on_times()]
     if hash_key is None and range_key is None:
         return Advice(survey.table, None, (*advisor.refusal(), *findings))
     policy = Policy(hash_key, range_key)
@@ -161,7 +161,8 @@ class _Advisor:
         text = json.dumps(policy.document(), ensure_ascii=False)
         if policy.hash:
             facts = next(one for one in self._of.texts if one.column == policy.hash.column)
-            rule = "joins and aggregations" if policy.hash.mode == BY_PARTITION else "filters"
+            joins = policy.hash.mode == BY_PARTITION
+            rule = "joins and aggregations" if joins else "filters"
             yield self._finding(
                 rule,
                 policy.hash.column,
@@ -170,6 +171,21 @@ class _Advisor:
                 " files now",
                 f"set the policy {text}",
             )
+            yield self._finding(
+                "usage",
+                policy.hash.column,
+                "a hash key is much work in the background; no table says how it is asked",
+                "set it only if most queries are equalities (=, IN) on this column, and many run at"
+                " a time, as those of dashboards do",
+            )
+            if joins and facts.distinct < LARGE:
+                yield self._finding(
+                    "no large dimension",
+                    policy.hash.column,
+                    f"about {facts.distinct:,} values; below {LARGE:,} joins and aggregations alone"
+                    " seldom pay for it",
+                    "set it if most queries join or aggregate on this column, or filter by it",
+                )
         if policy.range:
             time = next(one for one in self._of.times if one.column == policy.range.column)
             bins = math.ceil(time.span / policy.range.range_size)
@@ -189,6 +205,17 @@ class _Advisor:
             f"history: {operations} operations, {self._of.rows:,} rows, {self._of.size:,} bytes",
             "leave EffectiveDateTime out for new data only, or set it back some days at a time",
         )
+
+    def on_view(self) -> Iterator[Finding]:
+        """What is different about the table of a view."""
+        if self._of.is_view:
+            yield self._finding(
+                "view",
+                None,
+                "a refresh writes changed groups anew, and they are the tail again",
+                "partition by what the view groups by, and only if it is asked far more often than"
+                " refreshed",
+            )
 
     def on_texts(self) -> Iterator[Finding]:
         """Columns with too few values, and outliers of the others."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta_log import Snapshot, read_snapshot
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
 from mirrorlake.history.versions import FILE_RETENTION, retention
-from mirrorlake.layout.partitioning.receipts import read_receipts
+from mirrorlake.layout.partitioning.receipts import Receipt, read_receipts
+from mirrorlake.layout.partitioning.timespan import to_micros
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 
@@ -30,19 +31,34 @@ def clean_up(spark: SparkSession, storage: Storage, name: TableName) -> Vacuum |
     snapshot = read_snapshot(storage, name.table_path)
     if snapshot is None:
         return None
-    now = datetime.now(timezone.utc)
-    place = f"{name.partitioning_path}/cleaned.json"
-    last = (storage.read_json(place) or {}).get("at", "")
-    keep = retention(snapshot, FILE_RETENTION)
-    due = [
-        receipt
-        for receipt in read_receipts(storage, name)
-        if (receipt.version or -1) >= 0
-        and receipt.at > last
-        and datetime.fromisoformat(receipt.at) + keep + timedelta(minutes=1) < now
-    ]
+    due = [one for one in _kept(storage, name) if _due(one, snapshot) < datetime.now(timezone.utc)]
     if not due:
         return None
     done = vacuum_table(spark, storage, name, dry_run=False)
-    storage.write_json(place, {"at": max(receipt.at for receipt in due)})
+    storage.write_json(_place(name), {"at": max(receipt.at for receipt in due)})
     return done
+
+
+def next_clean_up(storage: Storage, name: TableName) -> int | None:
+    """When replaced files are out of the table's retention next, microseconds since 1970."""
+    snapshot = read_snapshot(storage, name.table_path)
+    if snapshot is None:
+        return None
+    moments = (to_micros(_due(receipt, snapshot)) for receipt in _kept(storage, name))
+    return min(moments, default=None)
+
+
+def _kept(storage: Storage, name: TableName) -> list[Receipt]:
+    """The operations whose replaced files no vacuum has been after yet."""
+    last = (storage.read_json(_place(name)) or {}).get("at", "")
+    receipts = read_receipts(storage, name)
+    return [one for one in receipts if (one.version or -1) >= 0 and one.at > last]
+
+
+def _due(receipt: Receipt, snapshot: Snapshot) -> datetime:
+    began = datetime.fromisoformat(receipt.at)
+    return began + retention(snapshot, FILE_RETENTION) + timedelta(minutes=1)
+
+
+def _place(name: TableName) -> str:
+    return f"{name.partitioning_path}/cleaned.json"

@@ -1,7 +1,8 @@
 """Small files of one partition, to be put together; files of different partitions never are.
 
 Files are merged with others of about their size, four at least, so that each row is rewritten a few
-times in its life and not each time something new arrives.
+times in its life and not each time something new arrives. A file that is over half of what an
+operation may take counts as large: no two of those would ever go into one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.groups import NO_KEY, Group, Groups
+from mirrorlake.layout.partitioning.policy import Policy
 from mirrorlake.layout.partitioning.store import Setting, now_micros
 from mirrorlake.spark.gateway import Add
 
@@ -24,12 +26,15 @@ LEAST_FILES = 4
 _PARTITION = ("bucket", "bin", "outlier", "value", "parts", "tier")
 
 
-def small_files(files: DataFrame, setting: Setting) -> DataFrame:
+def small_files(files: DataFrame, setting: Setting, policy: Policy) -> DataFrame:
     """The partitioned hot files that have enough others of their partition and size."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    done = files.where(tags.is_partitioned(setting.fingerprint) & (F.col("size") < LARGE))
+    fits = (F.col("size") < min(LARGE, policy.size_limit // 2 + 1)) & (
+        tags.logged_rows() <= policy.row_limit // 2
+    )
+    done = files.where(tags.is_partitioned(setting.fingerprint) & fits)
     done = done.where(tags.is_hot(setting, now_micros()))
     named = (tags.BUCKET, tags.BIN, tags.OUTLIER, tags.VALUE)
     columns = dict(zip(_PARTITION, map(tags.tag, named), strict=False))

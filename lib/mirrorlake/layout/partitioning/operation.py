@@ -172,7 +172,7 @@ class _Job:
         from pyspark.sql import functions as F
 
         if self._kind == MERGE:
-            return small_files(files, self._setting)
+            return small_files(files, self._setting, self._policy)
         pending = tags.pending_files(files, self._setting, now_micros())
         if self._policy.min_rows:
             total = pending.agg(F.sum(tags.row_count())).first()

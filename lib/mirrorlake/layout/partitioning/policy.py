@@ -27,6 +27,7 @@ RECOMMENDED_PARTITIONS = 128
 DAY = 86_400 * 10**6
 DEFAULT_ROWS = 5_000_000
 DEFAULT_SIZE = 5 * 2**30
+_LARGEST = 2**63 - 1  # the original's numbers have 64 bits
 _KEY = ("ColumnName", "Kind", "Properties")
 _HASH = ("Function", "MaxPartitionCount", "Seed", "PartitionAssignmentMode")
 _RANGE = ("Reference", "RangeSize", "OverrideCreationTime")
@@ -178,7 +179,7 @@ def parse_policy(document: Any) -> Policy:
         hashes[0] if hashes else None,
         ranges[0] if ranges else None,
         None if effective is None else parse_moment(effective),
-        *[_number(body, name, 0, low=0) for name in _BOUNDS],
+        *[_number(body, name, 0, low=0, high=_LARGEST) for name in _BOUNDS],
     )
 
 
@@ -219,6 +220,21 @@ def check_columns(policy: Policy, schema: dict[str, Any]) -> None:
             )
 
 
+def why_not_hashed(field: dict[str, Any]) -> str | None:
+    """Why equal texts of a column may have different hashes; None where they can't.
+
+    Args:
+        field: the column, as the log describes it.
+    """
+    metadata = field.get("metadata") or {}
+    if metadata.get("__COLLATIONS"):
+        return "has a collation, under which different texts are equal"
+    kind = str(metadata.get("__CHAR_VARCHAR_TYPE_STRING") or "")
+    if kind.startswith("char"):
+        return f"is {kind}, and texts are equal whatever blanks they end with"
+    return None
+
+
 def _key(document: Any, where: str) -> HashKey | RangeKey:
     body = _object(document, where, _KEY)
     column = body.get("ColumnName")
@@ -241,7 +257,7 @@ def _hash_key(column: str, body: dict[str, Any]) -> HashKey:
     if mode not in (BY_PARTITION, UNIFORM):
         raise _wrong("PartitionAssignmentMode", mode, f"{BY_PARTITION} or {UNIFORM}")
     count = _number(body, "MaxPartitionCount", RECOMMENDED_PARTITIONS, low=2, high=MOST_PARTITIONS)
-    return HashKey(column, count, _number(body, "Seed", 1, low=1, high=2**63 - 1), mode)
+    return HashKey(column, count, _number(body, "Seed", 1, low=1, high=_LARGEST), mode)
 
 
 def _range_key(column: str, body: dict[str, Any]) -> RangeKey:
@@ -267,14 +283,11 @@ def _object(document: Any, what: str, known: tuple[str, ...]) -> dict[str, Any]:
     return document
 
 
-def _number(
-    body: dict[str, Any], name: str, default: int, *, low: int, high: int | None = None
-) -> int:
+def _number(body: dict[str, Any], name: str, default: int, *, low: int, high: int) -> int:
     value = body.get(name, default)
     fits = isinstance(value, int) and not isinstance(value, bool)
-    if not fits or value < low or (high is not None and value > high):
-        upper = "" if high is None else f" to {high}"
-        raise _wrong(name, value, f"a whole number from {low}{upper}")
+    if not fits or not low <= value <= high:
+        raise _wrong(name, value, f"a whole number from {low} to {high}")
     number: int = value
     return number
 

@@ -63,5 +63,7 @@ def _is_column(node: exp.Expr, column: str) -> bool:
 
 def _literals(nodes: list[exp.Expr]) -> Values | None:
     if nodes and all(isinstance(node, exp.Literal) and node.is_string for node in nodes):
-        return frozenset(node.this for node in nodes)
+        values = frozenset(node.this for node in nodes)
+        # Half of a surrogate pair has no bytes, and so no hash.
+        return None if any("\ud800" <= char <= "\udfff" for v in values for char in v) else values
     return None

@@ -2,8 +2,9 @@
 
 The table with most rows to be partitioned comes first, as many tables at once as the capacity and
 the machine's cores allow. A table on which nothing was left to do costs a look at its newest
-version until it changes. Over a lake of very many files the process slows to one operation at a
-time and puts the policies' effective moment off, so that somebody can think again.
+version until it changes, the next process, too; one without a policy costs nothing. Over a lake of
+very many files the process slows to one operation at a time and puts the policies' effective moment
+off, so that somebody can think again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from mirrorlake.layout.partitioning.capacity import (
     read_capacity,
     write_capacity,
 )
-from mirrorlake.layout.partitioning.cleanup import clean_up
+from mirrorlake.layout.partitioning.cleanup import clean_up, next_clean_up
+from mirrorlake.layout.partitioning.idle import Idle, read_idle, write_idle
 from mirrorlake.layout.partitioning.operation import is_at_work, run_operation
 from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt
 from mirrorlake.layout.partitioning.statistics import (
@@ -34,15 +36,16 @@ from mirrorlake.layout.partitioning.statistics import (
 )
 from mirrorlake.layout.partitioning.steps import StepListener
 from mirrorlake.layout.partitioning.store import (
-    Setting,
     alter_policy,
+    fitting_setting,
+    kept_setting,
     now_micros,
     read_setting,
 )
 from mirrorlake.layout.partitioning.timespan import format_moment
 from mirrorlake.mirror.steps import ignore
 from mirrorlake.names import TableName
-from mirrorlake.policy_log import has_policy
+from mirrorlake.policy_log import count_policies
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.storage import Storage
 from mirrorlake.tabular import Shown, html_table
@@ -154,9 +157,10 @@ class Process:
         self._storage, self._spark, self._tables = storage, spark, tables
         self._options = options or ProcessOptions()
         self._on_step = on_step
-        self._idle: dict[TableName, tuple[int | None, int]] = {}
-        self._last: dict[TableName, TableStatistics] = {}
-        self._problem: dict[TableName, str] = {}
+        self._idle: dict[TableName, Idle] = {}
+        self._files: dict[TableName, int] = {}
+        self._pending: dict[TableName, int] = {}
+        self._busy: set[TableName] = set()
 
     def run(self, *, stop: Event | None = None) -> PartitionReport:
         """Round after round until no table has anything left to do.
@@ -167,11 +171,12 @@ class Process:
         receipts: dict[str, list[Receipt]] = {}
         errors: dict[str, str] = {}
         put_off: set[str] = set()
+        self._busy.clear()  # who had them in hand may have been killed since
         while stop is None or not stop.is_set():
             needs = self._needs(errors)
             capacity = read_capacity(self._storage)
-            if sum(line.files for line in self._last.values()) > self._options.file_limit:
-                put_off |= self._put_off(needs)
+            if sum(self._files.values()) > self._options.file_limit:
+                put_off |= self._put_off()
                 capacity = replace(capacity, current=LEAST)
                 needs = self._needs(errors)
             needs = [name for name in needs if str(name) not in errors]
@@ -216,23 +221,36 @@ class Process:
     def _needs(self, errors: dict[str, str]) -> list[TableName]:
         """The tables that are not known to be idle, those with most pending rows first."""
         found: list[tuple[int, TableName]] = []
-        there = [name for name in self._tables() if has_policy(self._storage, name)]
-        self._last = {name: known for name, known in self._last.items() if name in there}
-        for name in there:
+        there, now = set(), now_micros()
+        for name in self._tables():
+            number = count_policies(self._storage, name)
+            newest = find_newest(self._storage, name.table_path) if number else None
+            if newest is None:
+                continue
+            there.add(name)
+            if name in self._busy:
+                continue
+            idle = self._idle.get(name) or read_idle(self._storage, name)
+            if idle is not None and idle.holds(newest, number, now):
+                self._idle[name], self._files[name] = idle, idle.files
+                continue
             try:
-                setting = read_setting(self._storage, name)
-                if setting is None or setting.policy is None:
-                    continue
-                state = (find_newest(self._storage, name.table_path), setting.at)
-                if self._idle.get(name) == state:
-                    continue
-                self._last[name] = self._count(name, setting)
-                found.append((-self._last[name].pending_rows, name))
+                counted = self._count(name)
             except MirrorlakeError as error:
                 errors[str(name)] = str(error)
+                continue
+            if counted is None:
+                self._idle[name] = Idle(newest, number)
+                continue
+            self._files[name], self._pending[name] = counted.files, counted.pending_files
+            found.append((-counted.pending_rows, name))
+        self._files = {name: files for name, files in self._files.items() if name in there}
         return [name for _, name in sorted(found)]
 
-    def _count(self, name: TableName, setting: Setting) -> TableStatistics:
+    def _count(self, name: TableName) -> TableStatistics | None:
+        setting = read_setting(self._storage, name)
+        if setting is None or setting.policy is None:
+            return None
         return count_files(newest_files(self._spark(), self._storage, name), name, setting)
 
     def _round(
@@ -251,35 +269,41 @@ class Process:
 
     def _operate(self, name: TableName) -> Receipt | str | None:
         try:
-            spark, setting = self._spark(), read_setting(self._storage, name)
-            # What is committed from here on is looked at again.
+            spark = self._spark()
+            # What is committed or set from here on is looked at again.
             newest = find_newest(self._storage, name.table_path)
-            state = (newest, 0 if setting is None else setting.at)
-            kinds = (PARTITION, MERGE) if self._last[name].pending_rows else (MERGE,)
+            number = count_policies(self._storage, name)
+            kinds = (PARTITION, MERGE) if self._pending[name] else (MERGE,)
             for kind in kinds:
                 receipt = run_operation(
                     spark, self._storage, name, kind=kind, on_step=self._on_step
                 )
                 if receipt is not None:
                     return receipt
+            due = None
             if self._options.clean_up:
                 clean_up(spark, self._storage, name)
-            self._idle[name] = state
+                due = next_clean_up(self._storage, name)
+            if newest is not None:
+                idle = Idle(newest, number, self._files[name], due)
+                self._idle[name] = idle
+                if self._options.clean_up:
+                    write_idle(self._storage, name, idle)
         except BusyError:
-            self._idle[name] = state  # another process has it in its hands
+            self._busy.add(name)  # another process has it in its hands
         except MirrorlakeError as error:
             return str(error)
         except Exception as error:  # Spark's own: the other tables go on
             return spark_message(error)
         return None
 
-    def _put_off(self, needs: list[TableName]) -> set[str]:
+    def _put_off(self) -> set[str]:
         """Lets only files of some hours hence be partitioned, and says so in the history."""
         now = now_micros()
         later = now + int(self._options.put_off_hours * _HOUR)
         found = set()
-        for name in needs:
-            setting = read_setting(self._storage, name)
+        for name in sorted(self._files):
+            setting = fitting_setting(self._storage, name)
             if setting is None or setting.policy is None or (setting.policy.effective or 0) > now:
                 continue
             change = {"EffectiveDateTime": format_moment(later)}
@@ -293,8 +317,11 @@ def diagnose_lake(spark: SparkSession, storage: Storage, tables: list[TableName]
     """The process's state, and how far behind the tables with a policy are."""
     lines, at_work = [], 0
     for name in tables:
-        setting = read_setting(storage, name) if has_policy(storage, name) else None
-        if setting is not None and setting.policy is not None:
+        there = find_newest(storage, name.table_path) is not None
+        kept = kept_setting(storage, name) if there else None
+        if kept is not None and kept.policy is not None:
+            # By a policy that no longer fits, nothing is partitioned.
+            setting = fitting_setting(storage, name)
             lines.append(count_files(newest_files(spark, storage, name), name, setting))
             at_work += is_at_work(storage, name)
     return diagnose(lines, read_capacity(storage), at_work)

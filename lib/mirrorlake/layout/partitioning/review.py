@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.advice import HIGH, LEAST_BYTES, MEDIUM, Finding
 from mirrorlake.layout.partitioning.policy import (
     BY_PARTITION,
@@ -69,6 +70,17 @@ def review(
     )
 
 
+def misfit(survey: Survey, error: UsageError) -> Finding:
+    """What to do about a policy whose columns the table no longer has."""
+    return Finding(
+        "misfit",
+        survey.table,
+        None,
+        f"nothing is partitioned: {error.message}",
+        "alter-merge with PartitionKeys that name the column as it is now, or delete the policy",
+    )
+
+
 def _on_hash(key: HashKey, survey: Survey) -> Iterator[tuple[str, str, str, str]]:
     if key.max_partition_count > RECOMMENDED_PARTITIONS:
         yield (
@@ -111,6 +123,13 @@ def _on_range(key: RangeKey) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _on_bounds(policy: Policy) -> Iterator[tuple[str, None, str, str]]:
+    if policy.min_rows:
+        yield (
+            "waiting rows",
+            None,
+            f"MinRowCountPerOperation is {policy.min_rows:,}: so many rows wait in the tail",
+            "0",
+        )
     for name, value, default in (
         ("MaxRowCountPerOperation", policy.max_rows, DEFAULT_ROWS),
         ("MaxOriginalSizePerOperation", policy.max_size, DEFAULT_SIZE),

@@ -16,7 +16,7 @@ from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.keys import bucket_of
 from mirrorlake.layout.partitioning.policy import HashKey
 from mirrorlake.layout.partitioning.predicate import Values, key_values
-from mirrorlake.layout.partitioning.store import read_setting
+from mirrorlake.layout.partitioning.store import fitting_setting
 from mirrorlake.spark.gateway import has_gateway, transaction
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.tabular import Shown, html_table
@@ -117,7 +117,7 @@ def scan_table(table: Table, where: str | None = None) -> Scan:
     with transaction(table.spark, table.path) as txn:
         files, version = txn.files(), txn.version
         count, size = files.agg(F.count("*"), F.coalesce(F.sum("size"), F.lit(0))).collect()[0]
-        setting = read_setting(table.storage, table.name)
+        setting = fitting_setting(table.storage, table.name)
         policy = None if setting is None else setting.policy
         key = None if policy is None else policy.hash
         done = F.lit(False) if setting is None else tags.is_partitioned(setting.fingerprint)

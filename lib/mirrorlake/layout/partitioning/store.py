@@ -14,6 +14,7 @@ from mirrorlake.layout.partitioning.policy import (
     check_columns,
     merge_policy,
     parse_policy,
+    why_not_hashed,
 )
 from mirrorlake.layout.partitioning.timespan import (
     format_moment,
@@ -109,7 +110,7 @@ def alter_policy(
     Raises:
         UsageError: there is no policy, or what comes out is none.
     """
-    setting = read_setting(storage, name)
+    setting = kept_setting(storage, name)
     if setting is None or setting.policy is None:
         raise UsageError(f"{name} has no partitioning policy.", hint="set one first.")
     policy = merge_policy(setting.policy, read_document(changes))
@@ -126,7 +127,7 @@ def delete_policy(storage: Storage, name: TableName) -> None:
     Raises:
         UsageError: there is none.
     """
-    setting = read_setting(storage, name)
+    setting = kept_setting(storage, name)
     if setting is None or setting.policy is None:
         raise UsageError(f"{name} has no partitioning policy.")
     _append(storage, name, _snapshot(storage, name), Setting(None, None, now_micros(), "deleted"))
@@ -138,14 +139,33 @@ def read_setting(storage: Storage, name: TableName) -> Setting | None:
     Raises:
         UsageError: the table has changed so that the policy no longer fits.
     """
+    setting, snapshot = _kept(storage, name)
+    if setting is None or setting.policy is None or snapshot is None:
+        return setting
+    return _fitted(setting, snapshot)
+
+
+def kept_setting(storage: Storage, name: TableName) -> Setting | None:
+    """The same, whether or not the policy still fits the table: to be shown, changed, deleted."""
+    return _kept(storage, name)[0]
+
+
+def fitting_setting(storage: Storage, name: TableName) -> Setting | None:
+    """The same for those who read: a policy that no longer fits is none, and no file has tags."""
+    try:
+        return read_setting(storage, name)
+    except UsageError:
+        return None
+
+
+def _kept(storage: Storage, name: TableName) -> tuple[Setting | None, Snapshot | None]:
     document = newest_policy(storage, name)
     if document is None:
-        return None
+        return None, None
     snapshot = _snapshot(storage, name)
     if document["table_id"] != snapshot.metadata["id"]:
-        return None
-    setting = _setting(document)
-    return setting if setting.policy is None else _fitted(setting, snapshot)
+        return None, None
+    return _setting(document), snapshot
 
 
 def read_history(storage: Storage, name: TableName) -> Shown:
@@ -159,7 +179,7 @@ def read_history(storage: Storage, name: TableName) -> Shown:
 
 def show_policy(storage: Storage, name: TableName) -> Shown:
     """The policy's row, as the original shows it; `Policy` is NULL where there is none."""
-    setting = read_setting(storage, name)
+    setting = kept_setting(storage, name)
     policy = None if setting is None else setting.policy
     return Shown(_COLUMNS, ((POLICY_NAME, str(name), _text(policy), None, "Table"),))
 
@@ -169,11 +189,11 @@ def _fitted(setting: Setting, snapshot: Snapshot) -> Setting:
     fields = json.loads(snapshot.metadata["schemaString"])["fields"]
     check_columns(setting.policy, {field["name"]: field["type"] for field in fields})
     for field in fields:
-        collations = field["metadata"].get("__COLLATIONS") or {}
-        if field["name"] in setting.policy.columns and collations:
+        reason = why_not_hashed(field)
+        if field["name"] in setting.policy.columns and reason:
             raise UsageError(
-                f"Column {field['name']!r} has a collation, under which different texts are equal.",
-                hint="choose a column without one: equal keys must have equal hashes.",
+                f"Column {field['name']!r} {reason}.",
+                hint="choose another column, or make it STRING: equal keys must have equal hashes.",
             )
     physical = physical_names(snapshot.metadata)
     return replace(setting, fingerprint=setting.policy.fingerprint(physical))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.keys import micros
-from mirrorlake.layout.partitioning.policy import DAY
+from mirrorlake.layout.partitioning.policy import DAY, why_not_hashed
 from mirrorlake.layout.partitioning.statistics import count_files, newest_files
+from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.spark.sql import quote
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from mirrorlake.table import Table
 
+_HIDDEN = "__mirrorlake_"  # of views' tables
 GENERIC = ("n/a", "na", "null", "none", "unknown", "undefined", "-", "?", "0")
 _SAMPLE = 20
 _EDGES = (0.01, 0.99)
@@ -72,6 +75,7 @@ class Survey:
         table: its name.
         rows, files, size: all there are; bytes as stored.
         texts, times: the columns that could be keys.
+        is_view: whether it is a view's table.
     """
 
     table: str
@@ -80,6 +84,7 @@ class Survey:
     size: int
     texts: tuple[TextFacts, ...] = ()
     times: tuple[TimeFacts, ...] = ()
+    is_view: bool = False
 
 
 def survey_table(table: Table, columns: Sequence[str] = (), *, many: int) -> Survey:
@@ -94,25 +99,34 @@ def survey_table(table: Table, columns: Sequence[str] = (), *, many: int) -> Sur
         UsageError: a column is not there, or is neither text nor a moment.
     """
     counted = count_files(newest_files(table.spark, table.storage, table.name), table.name, None)
-    schema = table.snapshot().schema
-    kinds = {name: kind for name, kind in schema.items() if isinstance(kind, str)}
-    wanted = [*columns] or [n for n, k in kinds.items() if k in ("string", *_MOMENTS)]
+    snapshot = table.snapshot()
+    fields = json.loads(snapshot.metadata["schemaString"])["fields"]
+    kinds = {
+        field["name"]: field["type"]
+        for field in fields
+        if isinstance(field["type"], str) and why_not_hashed(field) is None
+    }
+    keys = [name for name, kind in kinds.items() if kind in ("string", *_MOMENTS)]
+    wanted = [*columns] or [name for name in keys if not name.startswith(_HIDDEN)]
     for name in wanted:
         if kinds.get(name) not in ("string", *_MOMENTS):
             raise UsageError(f"{name!r} is no column of text or moments of {table.name}.")
     texts = [name for name in wanted if kinds[name] == "string"]
     times = {name: kinds[name] == "timestamp" for name in wanted if kinds[name] in _MOMENTS}
     rows = table.spark.sql(f"SELECT * FROM {table.sql_name}")
-    found = Survey(str(table.name), counted.rows, counted.files, counted.size)
+    found = Survey(
+        str(table.name),
+        counted.rows,
+        counted.files,
+        counted.size,
+        is_view=VIEW_PROPERTY in snapshot.properties,
+    )
     if not wanted or not counted.rows:
         return found
-    return Survey(
-        found.table,
-        found.rows,
-        found.files,
-        found.size,
-        tuple(_texts(rows, texts, found.files, many)),
-        tuple(_times(rows, times, found.files)),
+    return replace(
+        found,
+        texts=tuple(_texts(rows, texts, found.files, many)),
+        times=tuple(_times(rows, times, found.files)),
     )
 
 

@@ -141,12 +141,16 @@ class TablePolicy:
             least_bytes: what a partition must hold at least; 1 GiB by default.
         """
         from mirrorlake.layout.partitioning.advice import LEAST_BYTES, MEDIUM, advise
-        from mirrorlake.layout.partitioning.review import review
+        from mirrorlake.layout.partitioning.review import misfit, review
         from mirrorlake.layout.partitioning.survey import survey_table
 
         least = least_bytes or LEAST_BYTES
-        survey, policy = survey_table(self.table, columns, many=MEDIUM), self.policy
+        survey = survey_table(self.table, columns, many=MEDIUM)
         advice = advise(survey, least_bytes=least)
+        try:
+            policy = self.policy
+        except UsageError as error:
+            return replace(advice, findings=(misfit(survey, error), *advice.findings))
         if policy is None:
             return advice
         waiting = self.statistics().pending_rows

@@ -65,9 +65,16 @@ def row_count() -> Column:
     """The rows of a file without those that its deletion vector took; 0 without statistics."""
     from pyspark.sql import functions as F
 
-    records = F.get_json_object("stats", "$.numRecords").cast("bigint")
     masked = F.coalesce("deletionVector.cardinality", F.lit(0))
-    return F.greatest(F.coalesce(records, F.lit(0)) - masked, F.lit(0)).cast("bigint")
+    return F.greatest(logged_rows() - masked, F.lit(0)).cast("bigint")
+
+
+def logged_rows() -> Column:
+    """The rows of a file with those that its deletion vector took; 0 without statistics."""
+    from pyspark.sql import functions as F
+
+    records = F.get_json_object("stats", "$.numRecords").cast("bigint")
+    return F.coalesce(records, F.lit(0).cast("bigint"))
 
 
 def is_pending(setting: Setting, now: int) -> Column:

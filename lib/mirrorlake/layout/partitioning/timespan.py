@@ -37,6 +37,8 @@ _CLOCK = re.compile(
     r"(?::(?P<seconds>\d{1,2})(?:\.(?P<fraction>\d{1,7}))?)?",
     re.ASCII,
 )
+# A timespan is a signed 64-bit number of ticks; the longest is a little over 29,000 years.
+_LONGEST = 2**63 - 1
 _COUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]+)", re.ASCII | re.IGNORECASE)
 _CALL = re.compile(r"(?:time|timespan|datetime)\(\s*(.*?)\s*\)", re.IGNORECASE | re.DOTALL)
 
@@ -45,7 +47,7 @@ def parse_timespan(text: str) -> int:
     """Microseconds of `1.00:00:00`, `7d`, `12h`, `time(30m)` or a bare number of days.
 
     Raises:
-        UsageError: it is no timespan, or is finer than a microsecond.
+        UsageError: it is no timespan, is finer than a microsecond, or longer than 64 bits hold.
 
     Example:
         >>> parse_timespan("1.00:00:00") == parse_timespan("24h") == 86_400_000_000
@@ -55,6 +57,10 @@ def parse_timespan(text: str) -> int:
     if ticks is None:
         raise UsageError(
             f"{text!r} is no timespan.", hint="write 1.00:00:00 or 7d: days, hours, minutes."
+        )
+    if ticks > _LONGEST:
+        raise UsageError(
+            f"{text!r} is too long.", hint=f"at most {format_timespan(_LONGEST // 10)}."
         )
     if ticks % 10:
         raise UsageError(f"{text!r} is finer than a microsecond.", hint="Delta's moments are not.")
@@ -107,12 +113,13 @@ def parse_moment(text: str) -> int:
     bare = re.sub(r"(\.\d{6})\d+", r"\1", _bare(text))  # Kusto has seven digits
     bare = re.sub(r"[zZ]$", "+00:00", bare)
     try:
-        moment = datetime.fromisoformat(_six_digits(bare))
-    except ValueError:
+        micros = to_micros(datetime.fromisoformat(_six_digits(bare)))
+        from_micros(micros)  # a zone may put it before the year 1 or after 9999
+    except (ValueError, OverflowError):
         raise UsageError(
             f"{text!r} is no moment.", hint="write 2021-01-01 or 2021-01-01T00:00:00."
         ) from None
-    return to_micros(moment)
+    return micros
 
 
 def _six_digits(bare: str) -> str:
