@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import ConflictError
 from mirrorlake.names import SCHEMA_SUFFIX, STATE, TableName
 from mirrorlake.storage import Storage, to_json
@@ -44,9 +45,15 @@ def all_policies(storage: Storage, table: TableName) -> list[dict[str, Any]]:
 
 
 def has_policy(storage: Storage, table: TableName) -> bool:
-    """Whether the table's files are partitioned by a policy, and not to be compacted."""
+    """Whether the table's files are partitioned by a policy, and not to be compacted.
+
+    The policy of a table that was there before under the same name is none of this one's.
+    """
     newest = newest_policy(storage, table)
-    return newest is not None and newest["policy"] is not None
+    if newest is None or newest["policy"] is None:
+        return False
+    snapshot = read_snapshot(storage, table.table_path)
+    return snapshot is not None and bool(snapshot.metadata["id"] == newest["table_id"])
 
 
 def count_policies(storage: Storage, table: TableName) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from datetime import date
 from typing import Any
 
 import pytest
@@ -152,6 +153,7 @@ def test_range_properties_and_the_policys_own() -> None:
             parse_policy(with_property(RANGE, name, value))
     for change, said in (
         ({"EffectiveDateTime": 5}, "EffectiveDateTime is 5"),
+        ({"EffectiveDateTime": date(2020, 1, 1)}, 'EffectiveDateTime is "2020-01-01"'),
         ({"MinRowCountPerOperation": -1}, "MinRowCountPerOperation is -1.*from 0 to 9223"),
         ({"MaxRowCountPerOperation": 2**63}, "MaxRowCountPerOperation is 9223"),
         ({"MaxOriginalSizePerOperation": 1.0}, "MaxOriginalSizePerOperation is 1.0"),

@@ -14,7 +14,7 @@ from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.advice import Advice, advise
 from mirrorlake.layout.partitioning.capacity import Capacity, read_capacity, write_capacity
 from mirrorlake.layout.partitioning.idle import Idle, read_idle, write_idle
-from mirrorlake.layout.partitioning.policy import DAY, HashKey, Policy, RangeKey
+from mirrorlake.layout.partitioning.policy import DAY, HashKey, Policy, RangeKey, parse_policy
 from mirrorlake.layout.partitioning.predicate import key_values
 from mirrorlake.layout.partitioning.review import review
 from mirrorlake.layout.partitioning.statistics import TableStatistics, diagnose
@@ -262,6 +262,10 @@ def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
     }
     append_policy(storage, T, newest)
     assert read_setting(storage, T) is None
+    kept = parse_policy(POLICY).document()
+    append_policy(storage, T, {**newest, "policy": kept})
+    assert read_setting(storage, T) is None
+    assert not has_policy(storage, T)  # so that it is compacted like any other
 
 
 def described(folder: Path, **columns: dict[str, str]) -> None:

@@ -57,7 +57,10 @@ def partition(
         Path | None, typer.Argument(metavar="POLICY.json", help="For set and alter-merge.")
     ] = None,
     hot: Annotated[
-        str | None, typer.Option(help="set: a timespan such as 31d; older files stay as they are.")
+        str | None,
+        typer.Option(
+            help="set, alter-merge: a timespan such as 31d; older files stay as they are."
+        ),
     ] = None,
     guard: Annotated[
         bool, typer.Option("--guard", help="set: CLUSTER BY the keys, against OPTIMIZE by others.")
@@ -72,6 +75,7 @@ def partition(
     as_json: JsonOption = False,
 ) -> None:
     """Partition a table's files by a policy: hash buckets, ranges of time, in the background."""
+    _refuse_idle_options(verb, policy, hot, {"--guard": guard, "--bucket-column": bucket_column})
     lake = open_lake(root)
     if verb is PartitionVerb.RUN:
         _run(lake, table, interval if watch else None, as_json)
@@ -86,6 +90,21 @@ def partition(
         _one(lake, table, verb, _read(policy, verb), options, as_json)
 
 
+def _refuse_idle_options(
+    verb: PartitionVerb, policy: Path | None, hot: str | None, only_set: dict[str, object]
+) -> None:
+    """What a verb would leave unread is not what was meant."""
+    changes = verb in (PartitionVerb.SET, PartitionVerb.ALTER_MERGE)
+    given = [] if changes else [n for n, v in (("POLICY.json", policy), ("--hot", hot)) if v]
+    if verb is not PartitionVerb.SET:
+        given += [name for name, value in only_set.items() if value]
+    if given:
+        raise UsageError(
+            f"partition {verb.value} takes no {given[0]}.",
+            hint="policies and their options are for set; alter-merge takes POLICY.json and --hot.",
+        )
+
+
 def _one(
     lake: Lake,
     table: str,
@@ -95,6 +114,10 @@ def _one(
     as_json: bool,
 ) -> None:
     """The verbs on one table."""
+    if table == EVERY:
+        raise UsageError(
+            f"partition {verb.value} needs a table.", hint="'*' is every table for run and stats."
+        )
     partitioning = lake.table(find_table(lake, table)).partitioning
     if verb is PartitionVerb.ADVISE:
         with progress("looking at the columns …"):
@@ -166,7 +189,7 @@ def _read(path: Path | None, verb: PartitionVerb) -> str:
             hint=f"partition ROOT TABLE {verb.value} POLICY.json",
         )
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} can't be read: {error}.") from error
 

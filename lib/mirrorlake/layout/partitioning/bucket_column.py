@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mirrorlake.table import Table
 
 _PROPERTY = "delta.constraints."
+_RESERVED = ("_metadata", "_change_", "_commit_", "__mirrorlake_")
 
 
 def check_bucket_column(table: Table, policy: Policy, name: str) -> HashKey:
@@ -30,6 +31,11 @@ def check_bucket_column(table: Table, policy: Policy, name: str) -> HashKey:
     """
     if policy.hash is None:
         raise UsageError("Without a hash key there is no bucket to store.")
+    if not name.strip() or name.lower().startswith(_RESERVED):
+        raise UsageError(
+            f"{name!r} can't be the name of the column for the bucket.",
+            hint="choose one like bucket, which is neither empty nor hides what Spark adds.",
+        )
     snapshot = table.snapshot()
     known = snapshot.properties.get(f"{_PROPERTY}{_constraint(name)}")
     if name in snapshot.schema and known != _check(name, policy.hash):

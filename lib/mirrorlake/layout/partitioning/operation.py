@@ -214,6 +214,7 @@ class _Job:
                 groups=groups,
                 sources=chosen,
                 sorted_by=self._sorted,
+                stored=derived,
             )
             | self._provider
             for add in written

@@ -293,4 +293,4 @@ def _number(body: dict[str, Any], name: str, default: int, *, low: int, high: in
 
 
 def _wrong(name: str, value: Any, allowed: str) -> UsageError:
-    return UsageError(f"{name} is {json.dumps(value)}.", hint=f"it must be {allowed}.")
+    return UsageError(f"{name} is {json.dumps(value, default=str)}.", hint=f"it must be {allowed}.")

@@ -159,7 +159,7 @@ class Process:
         self._on_step = on_step
         self._idle: dict[TableName, Idle] = {}
         self._files: dict[TableName, int] = {}
-        self._pending: dict[TableName, int] = {}
+        self._seen: dict[TableName, tuple[Idle, int]] = {}
         self._busy: set[TableName] = set()
 
     def run(self, *, stop: Event | None = None) -> PartitionReport:
@@ -228,7 +228,7 @@ class Process:
             if newest is None:
                 continue
             there.add(name)
-            if name in self._busy:
+            if name in self._busy or str(name) in errors:
                 continue
             idle = self._idle.get(name) or read_idle(self._storage, name)
             if idle is not None and idle.holds(newest, number, now):
@@ -242,7 +242,9 @@ class Process:
             if counted is None:
                 self._idle[name] = Idle(newest, number)
                 continue
-            self._files[name], self._pending[name] = counted.files, counted.pending_files
+            self._files[name] = counted.files
+            # Whatever is committed or set after the look above is looked at again.
+            self._seen[name] = Idle(newest, number, counted.files), counted.pending_files
             found.append((-counted.pending_rows, name))
         self._files = {name: files for name, files in self._files.items() if name in there}
         return [name for _, name in sorted(found)]
@@ -269,12 +271,8 @@ class Process:
 
     def _operate(self, name: TableName) -> Receipt | str | None:
         try:
-            spark = self._spark()
-            # What is committed or set from here on is looked at again.
-            newest = find_newest(self._storage, name.table_path)
-            number = count_policies(self._storage, name)
-            kinds = (PARTITION, MERGE) if self._pending[name] else (MERGE,)
-            for kind in kinds:
+            spark, (seen, pending) = self._spark(), self._seen[name]
+            for kind in (PARTITION, MERGE) if pending else (MERGE,):
                 receipt = run_operation(
                     spark, self._storage, name, kind=kind, on_step=self._on_step
                 )
@@ -284,11 +282,9 @@ class Process:
             if self._options.clean_up:
                 clean_up(spark, self._storage, name)
                 due = next_clean_up(self._storage, name)
-            if newest is not None:
-                idle = Idle(newest, number, self._files[name], due)
-                self._idle[name] = idle
-                if self._options.clean_up:
-                    write_idle(self._storage, name, idle)
+            self._idle[name] = replace(seen, due=due)
+            if self._options.clean_up:
+                write_idle(self._storage, name, self._idle[name])
         except BusyError:
             self._busy.add(name)  # another process has it in its hands
         except MirrorlakeError as error:

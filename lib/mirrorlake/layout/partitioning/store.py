@@ -250,7 +250,7 @@ def read_document(given: Any) -> Any:
         return given
     try:
         return json.loads(given)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"The policy is no JSON: {error}.") from error
 
 

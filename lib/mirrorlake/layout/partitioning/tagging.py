@@ -21,6 +21,7 @@ def tagged(
     groups: Groups,
     sources: Sequence[Add],
     sorted_by: str,
+    stored: str | None,
 ) -> Add:
     """A new file with its tags.
 
@@ -32,8 +33,11 @@ def tagged(
         groups: of the operation.
         sources: the files that the operation read.
         sorted_by: the first key's column, as the files name it.
+        stored: the column that holds the bucket; None without one.
     """
     found = {tags.POLICY: fingerprint, tags.SORTED: sorted_by}
+    if stored is not None:
+        found[tags.STORED] = stored
     if proof.task == groups.far:
         found[tags.OUTLIER] = tags.FAR
     else:

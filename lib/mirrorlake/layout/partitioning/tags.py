@@ -21,6 +21,7 @@ OUTLIER = "mirrorlake.partition.outlier"
 VALUE = "mirrorlake.partition.value"
 SORTED = "mirrorlake.partition.sorted"
 ARRIVED = "mirrorlake.partition.arrived"
+STORED = "mirrorlake.partition.stored"  # only where a column of the table holds the bucket
 CREATED = "mirrorlake.partition.created"  # only where the policy overrides it
 PROVIDER = "mirrorlake"
 FAR, DOMINANT = "far", "value"
@@ -80,6 +81,8 @@ def logged_rows() -> Column:
 def is_pending(setting: Setting, now: int) -> Column:
     """Whether a file is to be partitioned: not yet done, hot, and from the effective moment on.
 
+    Done is a file with the policy's tag, and with the bucket in its column where one is wanted.
+
     Args:
         setting: with a policy.
         now: microseconds since 1970.
@@ -87,7 +90,12 @@ def is_pending(setting: Setting, now: int) -> Column:
     from pyspark.sql import functions as F
 
     assert setting.policy is not None
-    wanted = ~is_partitioned(setting.fingerprint) & is_hot(setting, now)
+    missing = ~is_partitioned(setting.fingerprint)
+    if setting.bucket_column is not None:
+        missing |= ~F.coalesce(tag(STORED) == setting.bucket_column, F.lit(False))
+    # An operation over nothing but files without a row would write no file in their place.
+    has_rows = F.coalesce(F.get_json_object("stats", "$.numRecords") != "0", F.lit(True))
+    wanted = missing & has_rows & is_hot(setting, now)
     return wanted & (arrived() >= F.lit(setting.policy.effective or 0))
 
 
