@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ROWS, FILES, BUCKETS = 2_000_000, 20, 128
-NODES = 4
+NODES, IDLE = 4, 100
 KEY = {
     "ColumnName": "tenant",
     "Kind": "Hash",
@@ -136,53 +136,69 @@ class Bench:
 
         return self.timed("operation against a sorted rewrite", ours, peer)
 
-    def layouts(self) -> BenchResult:
-        """Files and bytes that an equality reads, by layout; seconds to make and to read it."""
-        seconds: dict[str, float] = {}
-        ratios: dict[str, float] = {}
-        raw_size = size(self.lake, "raw")
-        spark = self.lake.spark
-        small_files = CONFS | {
-            "spark.databricks.delta.optimize.maxFileSize": str(raw_size // BUCKETS)
-        }
+    def raw_as_it_came(self) -> BenchResult:
+        """What an equality reads of the raw files, and of the same in the operations' settings."""
         encode_alike(self.lake, self.raw, "raw encoded alike")
+        return join_results("partition", [self.layout("raw"), self.layout("raw encoded alike")])
 
-        def zorder(name: str) -> None:
-            path = self.lake.storage.path(f"Tables/{name}")
-            with settings(self.lake, small_files):
-                spark.sql(f"OPTIMIZE delta.`{path}` ZORDER BY (tenant)").collect()
+    def policy(self) -> BenchResult:
+        """What an equality reads of the policy's files."""
 
-        def liquid(name: str) -> None:
-            path = self.lake.storage.path(f"Tables/{name}")
-            spark.sql(f"ALTER TABLE delta.`{path}` CLUSTER BY (tenant)")
-            with settings(self.lake, small_files):
-                spark.sql(f"OPTIMIZE delta.`{path}` FULL").collect()
-
-        def policy(name: str) -> None:
+        def make(name: str) -> None:
             self.lake.table(name).partitioning.set(POLICY)
             self.lake.table(name).partitioning.operate()
 
+        return self.layout("policy", make)
+
+    def zorder(self) -> BenchResult:
+        """The same of Z-ordered files."""
+
+        def make(name: str) -> None:
+            path = self.lake.storage.path(f"Tables/{name}")
+            with settings(self.lake, self.small_files()):
+                self.lake.spark.sql(f"OPTIMIZE delta.`{path}` ZORDER BY (tenant)").collect()
+
+        return self.layout("Z-order", make)
+
+    def liquid(self) -> BenchResult:
+        """The same of liquid clustering's files."""
+
+        def make(name: str) -> None:
+            path = self.lake.storage.path(f"Tables/{name}")
+            self.lake.spark.sql(f"ALTER TABLE delta.`{path}` CLUSTER BY (tenant)")
+            with settings(self.lake, self.small_files()):
+                self.lake.spark.sql(f"OPTIMIZE delta.`{path}` FULL").collect()
+
+        return self.layout("liquid", make)
+
+    def small_files(self) -> dict[str, str]:
+        """Settings under which the peers make about as many files as the policy does."""
+        largest = size(self.lake, "raw") // BUCKETS
+        return CONFS | {"spark.databricks.delta.optimize.maxFileSize": str(largest)}
+
+    def layout(self, label: str, make: Callable[[str], None] | None = None) -> BenchResult:
+        """Files and bytes that an equality reads of one layout; seconds to make and to read it.
+
+        Args:
+            label: what it is called; the table's name, where nothing makes it.
+            make: lays out the copy of the raw table that it is given.
+        """
         keys = [guid(n * 997 % TENANTS) for n in range(5)]
-        for label, make in (
-            ("policy", policy),
-            ("Z-order", zorder),
-            ("liquid", liquid),
-            ("raw encoded alike", None),
-            ("raw", None),
-        ):
-            name = label if make is None else self.copy()
-            table = self.lake.table(name)
-            if make is not None:
-                seconds[f"{label}, made"] = round(clock(make, name), 2)
-            scans = [table.scan(f"tenant = '{key}'") for key in keys]
-            read = statistics.mean(len(scan.read) for scan in scans)
-            ratios[f"{label}, files by files read"] = round(scans[0].files / read, 1)
-            ratios[f"{label}, raw bytes by bytes"] = round(raw_size / scans[0].size, 2)
-            ratios[f"{label}, raw bytes by bytes read"] = round(
-                raw_size / statistics.mean(scan.bytes_read for scan in scans), 1
-            )
-            reads = [clock(noop, table.read(f"tenant = '{key}'")) for key in keys * 2][len(keys) :]
-            seconds[f"{label}, read"] = round(statistics.median(reads), 3)
+        name = label if make is None else self.copy()
+        table, seconds = self.lake.table(name), {}
+        if make is not None:
+            seconds[f"{label}, made"] = round(clock(make, name), 2)
+        scans = [table.scan(f"tenant = '{key}'") for key in keys]
+        files = statistics.mean(len(scan.read) for scan in scans)
+        read = statistics.mean(scan.bytes_read for scan in scans)
+        raw_size = size(self.lake, "raw")
+        ratios = {
+            f"{label}, files by files read": round(scans[0].files / files, 1),
+            f"{label}, raw bytes by bytes": round(raw_size / scans[0].size, 2),
+            f"{label}, raw bytes by bytes read": round(raw_size / read, 1),
+        }
+        reads = [clock(noop, table.read(f"tenant = '{key}'")) for key in keys * 2][len(keys) :]
+        seconds[f"{label}, read"] = round(statistics.median(reads), 3)
         return BenchResult("partition", seconds, ratios)
 
     def cycle(self) -> BenchResult:
@@ -198,10 +214,45 @@ class Bench:
             self.lake.table(name).partitioning.set(POLICY)
             self.lake.table(name).partitioning.operate()
             raw_table(self.lake, name, 2, hour=1)
-            return clock(self.lake.table(name).partitioning.operate)
+            return clock(self.lake.partition, name)
 
         return self.timed(
             "cycle, old rows ten times as many", lambda: grown(FILES), lambda: grown(2)
+        )
+
+    def idle(self) -> BenchResult:
+        """A cycle over one new file of a table, alone and beside a hundred idle tables."""
+        alone, many = (
+            Lake(f"{self.lake.storage.root}/alone"),
+            Lake(f"{self.lake.storage.root}/many"),
+        )
+        rows = self.lake.spark.read.format("delta").load(self.raw).limit(1000).coalesce(1)
+        for lake, others in ((alone, 0), (many, IDLE)):
+            path = lake.storage.path("Tables/busy")
+            rows.write.format("delta").save(path)
+            for number in range(others):
+                copy_table(lake, path, f"idle{number}")
+            for name in lake.tables():
+                key = {**KEY, "Properties": {"MaxPartitionCount": 2}}
+                lake.table(name).partitioning.set({"PartitionKeys": [key]})
+            lake.partition()  # nothing of that is new
+
+        def cycle(lake: Lake) -> float:
+            rows.write.format("delta").mode("append").save(lake.storage.path("Tables/busy"))
+            return clock(lake.partition)
+
+        busy = self.timed(
+            f"cycle, {IDLE} idle tables more", lambda: cycle(many), lambda: cycle(alone)
+        )
+        looks = statistics.median(clock(many.partition) for _ in range(self.pairs + 1))
+        return join_results(
+            "partition",
+            [
+                busy,
+                BenchResult(
+                    "partition", {"a look at an idle table": round(looks / (IDLE + 1), 5)}, {}
+                ),
+            ],
         )
 
     def nodes(self) -> BenchResult:
@@ -246,7 +297,8 @@ def _part(name: str) -> Callable[[int], BenchResult]:
     return measure
 
 
-PARTS = {name: _part(name) for name in ("operation", "layouts", "cycle", "nodes")}
+LAYOUTS = ("policy", "zorder", "liquid", "raw_as_it_came")
+PARTS = {name: _part(name) for name in (*LAYOUTS, "operation", "cycle", "idle", "nodes")}
 
 
 def run(pairs: int) -> BenchResult:
