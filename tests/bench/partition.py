@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,8 +98,12 @@ class Bench:
         self.lake = Lake(folder)
         self.pairs = pairs
         Path(folder).mkdir(exist_ok=True)
-        self.raw = raw_table(self.lake, "raw")
         self.number = 0
+
+    @cached_property
+    def raw(self) -> str:
+        """The log as it came, made once for all parts that read it."""
+        return raw_table(self.lake, "raw")
 
     def copy(self) -> str:
         self.number += 1
@@ -152,28 +157,30 @@ class Bench:
 
     def zorder(self) -> BenchResult:
         """The same of Z-ordered files."""
+        confs = self.small_files()
 
         def make(name: str) -> None:
             path = self.lake.storage.path(f"Tables/{name}")
-            with settings(self.lake, self.small_files()):
+            with settings(self.lake, confs):
                 self.lake.spark.sql(f"OPTIMIZE delta.`{path}` ZORDER BY (tenant)").collect()
 
         return self.layout("Z-order", make)
 
     def liquid(self) -> BenchResult:
         """The same of liquid clustering's files."""
+        confs = self.small_files()
 
         def make(name: str) -> None:
             path = self.lake.storage.path(f"Tables/{name}")
             self.lake.spark.sql(f"ALTER TABLE delta.`{path}` CLUSTER BY (tenant)")
-            with settings(self.lake, self.small_files()):
+            with settings(self.lake, confs):
                 self.lake.spark.sql(f"OPTIMIZE delta.`{path}` FULL").collect()
 
         return self.layout("liquid", make)
 
     def small_files(self) -> dict[str, str]:
         """Settings under which the peers make about as many files as the policy does."""
-        largest = size(self.lake, "raw") // BUCKETS
+        largest = size(self.lake, Path(self.raw).name) // BUCKETS
         return CONFS | {"spark.databricks.delta.optimize.maxFileSize": str(largest)}
 
     def layout(self, label: str, make: Callable[[str], None] | None = None) -> BenchResult:
@@ -191,7 +198,7 @@ class Bench:
         scans = [table.scan(f"tenant = '{key}'") for key in keys]
         files = statistics.mean(len(scan.read) for scan in scans)
         read = statistics.mean(scan.bytes_read for scan in scans)
-        raw_size = size(self.lake, "raw")
+        raw_size = size(self.lake, Path(self.raw).name)
         ratios = {
             f"{label}, files by files read": round(scans[0].files / files, 1),
             f"{label}, raw bytes by bytes": round(raw_size / scans[0].size, 2),
@@ -226,7 +233,8 @@ class Bench:
             Lake(f"{self.lake.storage.root}/alone"),
             Lake(f"{self.lake.storage.root}/many"),
         )
-        rows = self.lake.spark.read.format("delta").load(self.raw).limit(1000).coalesce(1)
+        lines = next(log_files(0, ROWS, FILES)).slice(0, 1000)
+        rows = self.lake.spark.createDataFrame(lines).coalesce(1)
         for lake, others in ((alone, 0), (many, IDLE)):
             path = lake.storage.path("Tables/busy")
             rows.write.format("delta").save(path)

@@ -159,7 +159,7 @@ class Process:
         self._on_step = on_step
         self._idle: dict[TableName, Idle] = {}
         self._files: dict[TableName, int] = {}
-        self._seen: dict[TableName, tuple[Idle, int]] = {}
+        self._seen: dict[TableName, tuple[Idle, TableStatistics]] = {}
         self._busy: set[TableName] = set()
 
     def run(self, *, stop: Event | None = None) -> PartitionReport:
@@ -234,18 +234,21 @@ class Process:
             if idle is not None and idle.holds(newest, number, now):
                 self._idle[name], self._files[name] = idle, idle.files
                 continue
-            try:
-                counted = self._count(name)
-            except MirrorlakeError as error:
-                errors[str(name)] = str(error)
-                continue
-            if counted is None:
-                self._idle[name] = Idle(newest, number)
-                continue
-            self._files[name] = counted.files
-            # Whatever is committed or set after the look above is looked at again.
-            self._seen[name] = Idle(newest, number, counted.files), counted.pending_files
-            found.append((-counted.pending_rows, name))
+            seen = self._seen.get(name)
+            # A table that waits for its turn is not counted again in each round.
+            if seen is None or (seen[0].version, seen[0].policy) != (newest, number):
+                try:
+                    counted = self._count(name)
+                except MirrorlakeError as error:
+                    errors[str(name)] = str(error)
+                    continue
+                if counted is None:
+                    self._idle[name] = Idle(newest, number)
+                    continue
+                # Whatever is committed or set after the look above is looked at again.
+                seen = Idle(newest, number, counted.files), counted
+            self._seen[name], self._files[name] = seen, seen[1].files
+            found.append((-seen[1].pending_rows, name))
         self._files = {name: files for name, files in self._files.items() if name in there}
         return [name for _, name in sorted(found)]
 
@@ -271,8 +274,8 @@ class Process:
 
     def _operate(self, name: TableName) -> Receipt | str | None:
         try:
-            spark, (seen, pending) = self._spark(), self._seen[name]
-            for kind in (PARTITION, MERGE) if pending else (MERGE,):
+            spark, (seen, counted) = self._spark(), self._seen[name]
+            for kind in (PARTITION, MERGE) if counted.pending_files else (MERGE,):
                 receipt = run_operation(
                     spark, self._storage, name, kind=kind, on_step=self._on_step
                 )
