@@ -1,6 +1,6 @@
 """The partitioning policy on an hour of an application's log: what is read, bytes, and seconds.
 
-2,000,000 lines of 12,000 tenants came in 20 files of three minutes: see `log_lines`. 128 hash
+2,000,000 lines of 12,264 tenants came in 20 files of three minutes: see `log_lines`. 128 hash
 buckets. Peers: a plain sorted rewrite by Spark, Z-order and liquid clustering of the same
 rows, all written with the settings that operations have. Ratios of files and bytes are raw by ours,
 ratios of seconds peer by ours. The raw files are in Snappy, as Spark and so the mirror writes them;
