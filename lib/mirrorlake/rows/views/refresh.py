@@ -270,8 +270,7 @@ def _target(
     how = {"mode": FULL if why else INCREMENTAL, "reason": why.code if why else None}
     sources = {str(s.name): {"id": s.id, "version": s.new} for s in found.plan.tables}
     note = note_of(definition, number, standing.version, how, sources)
-    path = storage.path(definition.name.table_path)
-    return Target(path, definition.app_id, number, note)
+    return Target(storage, definition.name.table_path, definition.app_id, number, note)
 
 
 def _write_all(session: SparkSession, storage: Storage, plan: Plan, target: Target) -> None:
