@@ -49,9 +49,10 @@ def test_several_sizes_say_what_lies_between_and_beyond() -> None:
     costs = {"full": (Cost(10.0, 1000),), "incremental": sizes}
     for changed, seconds in ((1, 2.0), (10, 3.0), (55, 6.0), (100, 9.0), (190, 15.0)):
         assert estimate(Method.SUMS, changed, costs).incremental == pytest.approx(seconds)
-    # What was quicker although more changed was so by chance.
+    # What was quicker although more changed says that the smaller one was disturbed.
     costs["incremental"] = (Cost(3.0, 10), Cost(2.5, 100))
-    assert estimate(Method.SUMS, 500, costs).incremental == pytest.approx(2.5)
+    for changed, seconds in ((10, 2.5), (50, 2.5), (500, 2.5 + 3 * 10 * 400 / 1000)):
+        assert estimate(Method.SUMS, changed, costs).incremental == pytest.approx(seconds)
 
 
 def test_costs_are_kept_beside_the_lake_and_may_be_lost(tmp_path) -> None:

@@ -259,8 +259,9 @@ class DeltaTransaction:
 
     def has_seen(self, app_id: str, number: int) -> bool:
         """Whether an application's transaction of this number, or a later one, was committed."""
-        known = self._snapshot.setTransactionsIfKnown()
-        if known.isEmpty():  # `txnVersion` computes the whole state of the table
+        checksum = self._snapshot.checksumOpt()
+        known = checksum.get().setTransactions() if checksum.isDefined() else self._none
+        if known.isEmpty():  # this computes the whole state of the table
             return int(self._txn.txnVersion(app_id)) >= number
         self._txn.readTxn().addOne(app_id)  # another writer's commit of it is a conflict
         seen = (known.get().apply(index) for index in range(known.get().size()))
@@ -335,11 +336,10 @@ class DeltaTransaction:
         """
         counts = {"Inserted": added - updated, "Updated": updated, "Deleted": marked.rows - updated}
         named = {f"numTargetRows{what}": count for what, count in counts.items()}
-        named["operationNumSourceRows"] = added + marked.rows
         metrics = self._jvm.java.util.HashMap()
         context = self.session._jsparkSession.sparkContext()
         make = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
-        for name, count in named.items():
+        for name, count in (named | {"operationNumSourceRows": added + marked.rows}).items():
             metrics.put(name, make(context, name))
             metrics[name].set(count)
         scala_metrics = self._jvm.PythonUtils.toScalaMap(metrics)

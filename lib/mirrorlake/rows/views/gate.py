@@ -91,15 +91,26 @@ def estimate(method: Method, changed: int, costs: Costs) -> Estimate:
 
 def _between(measured: Sequence[Cost], changed: int, by_byte: float) -> float:
     """Seconds for a size, from those of other sizes."""
-    sizes = sorted(measured, key=lambda cost: cost.bytes)
+    sizes = _rising(measured)
     less = [cost for cost in sizes if cost.bytes <= changed]
     more = [cost for cost in sizes if cost.bytes > changed]
     if not less:
         return more[0].seconds - by_byte * (more[0].bytes - changed)
     last = less[-1]
     if ends := more[:1] or less[-2:-1]:
-        by_byte = max((ends[0].seconds - last.seconds) / (ends[0].bytes - last.bytes), 0.0)
+        # From one size to the next, but beyond the last one never flat: that was not measured.
+        slope = (ends[0].seconds - last.seconds) / (ends[0].bytes - last.bytes)
+        by_byte = slope if more or slope > 0 else by_byte
     return last.seconds + by_byte * (changed - last.bytes)
+
+
+def _rising(measured: Sequence[Cost]) -> list[Cost]:
+    """Costs by size, none above those of more: what took longer for less was cold, or disturbed."""
+    found: list[Cost] = []
+    for cost in sorted(measured, key=lambda cost: cost.bytes, reverse=True):
+        least = min(cost.seconds, found[-1].seconds) if found else cost.seconds
+        found.append(Cost(least, cost.bytes))
+    return found[::-1]
 
 
 def read_costs(storage: Storage, name: TableName) -> Costs:
