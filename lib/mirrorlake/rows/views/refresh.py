@@ -15,7 +15,15 @@ from mirrorlake.rows.views.commit import Scratch, Target, overwrite, scratch
 from mirrorlake.rows.views.contents import whole_contents
 from mirrorlake.rows.views.definition import Definition
 from mirrorlake.rows.views.delta import Delta
-from mirrorlake.rows.views.gate import Cost, Estimate, estimate, read_costs, save_cost
+from mirrorlake.rows.views.gate import (
+    COMMIT_SECONDS,
+    Cost,
+    Estimate,
+    estimate,
+    least_seconds,
+    read_costs,
+    save_cost,
+)
 from mirrorlake.rows.views.joins import Role
 from mirrorlake.rows.views.plan import Plan, make_plan
 from mirrorlake.rows.views.reasons import Reason, reason
@@ -183,7 +191,9 @@ def look(
             break
         changes.append(found)
     size = sum(one.bytes for one in changes)
-    guess = estimate(plan.shape.method, size, read_costs(storage, definition.name))
+    costs = read_costs(storage, definition.name)
+    least = COMMIT_SECONDS if "incremental" in costs else least_seconds(storage)
+    guess = estimate(plan.shape.method, size, costs, least)
     return Situation(standing, plan, tuple(changes), why, guess)
 
 
