@@ -15,6 +15,7 @@ import pytest
 from mirrorlake import Lake
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.feed.log import read_commit
+from mirrorlake.rows.file_actions import live_files
 from mirrorlake.rows.views.refresh import Refresh
 from mirrorlake.rows.views.steps import ViewStep
 
@@ -170,6 +171,28 @@ def test_copies_of_a_row_come_and_go_one_by_one(lake: Lake) -> None:
     lake.spark.sql(f"INSERT INTO {t} VALUES (1, 'a', 1), (4, 'a', 1)")
     lake.spark.sql(f"UPDATE {t} SET x = CASE WHEN id = 3 THEN 3 ELSE 1 END WHERE x = 9")
     assert [refreshed(name)[1] for name in names] == [first, first]
+
+
+def test_groups_are_merged_where_there_are_no_deletion_vectors(lake: Lake) -> None:
+    t = source(lake)
+    extremes = "SELECT g, max(x) AS most FROM t GROUP BY g"
+    windows = "SELECT id, rank() OVER (PARTITION BY g ORDER BY id) AS place FROM t"
+    views = {"sums": SUMS, "extremes": extremes, "windows": windows}
+    for name, query in views.items():
+        lake.views.create(name, query)
+        view = lake.table(name).sql_name
+        lake.spark.sql(
+            f"ALTER TABLE {view} SET TBLPROPERTIES (delta.enableDeletionVectors = false)"
+        )
+    lake.spark.sql(f"UPDATE {t} SET g = 'a', x = 9 WHERE id = 3")
+    lake.spark.sql(f"INSERT INTO {t} VALUES (4, NULL, 4)")
+    assert {follow(lake, view) for view in views} == {("incremental", "")}
+    assert rows(lake, "SELECT * FROM sums") == {("a", 3, 12), (None, 1, 4)}
+    assert rows(lake, "SELECT * FROM extremes") == {("a", 9), (None, 4)}
+    assert rows(lake, "SELECT * FROM windows") == {(1, 1), (2, 2), (3, 3), (4, 1)}
+    for name in views:  # a deletion vector would have told the log so
+        files = live_files(lake.storage, f"Tables/{name}", lake.table(name).snapshot().version)
+        assert not any(file.get("deletionVector") for file in files)
 
 
 @pytest.mark.promise("RT-10")
