@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from mirrorlake import Lake
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.feed.log import read_commit
+from mirrorlake.rows.file_actions import live_files
 from mirrorlake.rows.views.refresh import Refresh
 from mirrorlake.rows.views.steps import ViewStep
 
@@ -106,6 +108,13 @@ def test_what_happens_to_a_source(lake: Lake) -> None:
     """A correct refresh each time: by what changed, or in full with the reason."""
     t = source(lake)
     lake.views.create("v", SUMS)
+    others = {
+        "kept": "SELECT id, x FROM t WHERE x > 1",
+        "pairs": "SELECT a.id, b.x FROM t a JOIN t b ON a.g = b.g",
+        "extremes": "SELECT g, min(x) AS least, max(x) AS most FROM t GROUP BY g",
+    }
+    for name, query in others.items():
+        lake.views.create(name, query)
     run = lake.spark.sql
     run(f"DELETE FROM {t} WHERE id = 1")
     run(f"RESTORE TABLE {t} TO VERSION AS OF 1")
@@ -113,7 +122,7 @@ def test_what_happens_to_a_source(lake: Lake) -> None:
     run(f"OPTIMIZE {t}")
     run(f"ALTER TABLE {t} ADD COLUMN more INT")  # nothing to a view that was made without it
     run(f"INSERT INTO {t} VALUES (7, 'c', 7, 7)")
-    assert follow(lake) == ("incremental", "")
+    assert {follow(lake, view) for view in ("v", *others)} == {("incremental", "")}
     run(f"ALTER TABLE {t} SET TBLPROPERTIES (delta.columnMapping.mode = 'name')")
     run(f"ALTER TABLE {t} DROP COLUMN id")
     run(f"UPDATE {t} SET x = 0 WHERE g = 'c'")
@@ -131,31 +140,59 @@ def test_copies_of_a_row_come_and_go_one_by_one(lake: Lake) -> None:
     """By deletion vectors, and by a MERGE where the view's table may have none."""
     t = source(lake)
     lake.spark.sql(f"INSERT INTO {t} VALUES (4, 'a', 1), (5, 'a', 1), (6, NULL, 1)")
-    lake.views.create("`odd v'é`", "SELECT g AS `the g`, x FROM t")
-    view = lake.table("`odd v'é`")
-    view.enable_feed()
-    for vectors in (True, False):
-        lake.spark.sql(
-            f"ALTER TABLE {view.sql_name} SET TBLPROPERTIES"
-            f" (delta.enableDeletionVectors = {str(vectors).lower()})"
-        )
-        version = view.snapshot().version + 1
-        lake.spark.sql(f"DELETE FROM {t} WHERE id IN (1, 4)")
-        lake.spark.sql(f"UPDATE {t} SET x = 9 WHERE g IS NULL OR id = 3")
-        done = lake.views.refresh("`odd v'é`", how="incremental", check=True)
-        assert (done.mode, done.version, done.differences) == ("incremental", version, 0)
+    first = Counter([("a", 1), ("a", 2), ("b", 3), ("a", 1), ("a", 1), (None, 1)])
+    names = ("`odd v'é`", "merged")
+    for name in names:
+        lake.views.create(name, "SELECT g AS `the g`, x FROM t")
+        lake.table(name).enable_feed()
+    without = lake.table("merged").sql_name
+    lake.spark.sql(f"ALTER TABLE {without} SET TBLPROPERTIES (delta.enableDeletionVectors = false)")
+
+    def refreshed(name: str) -> tuple[Refresh, Counter[Any]]:
+        done = lake.views.refresh(name, how="incremental")
+        assert done.mode == "incremental"
+        return done, Counter(tuple(row) for row in lake.views.read(name).collect())
+
+    lake.spark.sql(f"DELETE FROM {t} WHERE id IN (1, 4)")
+    lake.spark.sql(f"UPDATE {t} SET x = 9 WHERE g IS NULL OR id = 3")
+    for name in names:
+        version = lake.table(name).snapshot().version + 1
+        done, found = refreshed(name)
+        assert done.version == version
+        assert found == Counter([("a", 2), ("b", 9), ("a", 1), (None, 9)])
         assert (done.rows["inserted"] + done.rows["updated"]) == 2
         assert (done.rows["deleted"] + done.rows["updated"]) == 4
         # The feed tells views of this view the same.
         signs = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
         net = {("a", 1): -2, ("b", 3): -1, ("b", 9): 1, (None, 1): -1, (None, 9): 1}
-        for row in view.changes(version).collect():
+        for row in lake.table(name).changes(version).collect():
             net[row["the g"], row["x"]] -= signs[row["_change_type"]]
         assert set(net.values()) == {0}
-        lake.spark.sql(f"INSERT INTO {t} VALUES (1, 'a', 1), (4, 'a', 1)")
-        lake.spark.sql(f"UPDATE {t} SET x = id WHERE id = 3")
-        lake.spark.sql(f"UPDATE {t} SET x = 1 WHERE g IS NULL")
-        assert follow(lake, "`odd v'é`") == ("incremental", "")
+    lake.spark.sql(f"INSERT INTO {t} VALUES (1, 'a', 1), (4, 'a', 1)")
+    lake.spark.sql(f"UPDATE {t} SET x = CASE WHEN id = 3 THEN 3 ELSE 1 END WHERE x = 9")
+    assert [refreshed(name)[1] for name in names] == [first, first]
+
+
+def test_groups_are_merged_where_there_are_no_deletion_vectors(lake: Lake) -> None:
+    t = source(lake)
+    extremes = "SELECT g, max(x) AS most FROM t GROUP BY g"
+    windows = "SELECT id, rank() OVER (PARTITION BY g ORDER BY id) AS place FROM t"
+    views = {"sums": SUMS, "extremes": extremes, "windows": windows}
+    for name, query in views.items():
+        lake.views.create(name, query)
+        view = lake.table(name).sql_name
+        lake.spark.sql(
+            f"ALTER TABLE {view} SET TBLPROPERTIES (delta.enableDeletionVectors = false)"
+        )
+    lake.spark.sql(f"UPDATE {t} SET g = 'a', x = 9 WHERE id = 3")
+    lake.spark.sql(f"INSERT INTO {t} VALUES (4, NULL, 4)")
+    assert {follow(lake, view) for view in views} == {("incremental", "")}
+    assert rows(lake, "SELECT * FROM sums") == {("a", 3, 12), (None, 1, 4)}
+    assert rows(lake, "SELECT * FROM extremes") == {("a", 9), (None, 4)}
+    assert rows(lake, "SELECT * FROM windows") == {(1, 1), (2, 2), (3, 3), (4, 1)}
+    for name in views:  # a deletion vector would have told the log so
+        files = live_files(lake.storage, f"Tables/{name}", lake.table(name).snapshot().version)
+        assert not any(file.get("deletionVector") for file in files)
 
 
 @pytest.mark.promise("RT-10")

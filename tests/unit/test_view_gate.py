@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from mirrorlake.names import TableName
-from mirrorlake.rows.views.gate import Cost, estimate, forget_costs, read_costs, save_cost
+from mirrorlake.rows.views.gate import (
+    COMMIT_SECONDS,
+    Cost,
+    estimate,
+    forget_costs,
+    least_seconds,
+    read_costs,
+    save_cost,
+)
 from mirrorlake.rows.views.shape import Method
 from mirrorlake.storage import Storage
 
@@ -49,9 +57,24 @@ def test_several_sizes_say_what_lies_between_and_beyond() -> None:
     costs = {"full": (Cost(10.0, 1000),), "incremental": sizes}
     for changed, seconds in ((1, 2.0), (10, 3.0), (55, 6.0), (100, 9.0), (190, 15.0)):
         assert estimate(Method.SUMS, changed, costs).incremental == pytest.approx(seconds)
-    # What was quicker although more changed was so by chance.
+    # What was quicker although more changed says that the smaller one was disturbed.
     costs["incremental"] = (Cost(3.0, 10), Cost(2.5, 100))
-    assert estimate(Method.SUMS, 500, costs).incremental == pytest.approx(2.5)
+    for changed, seconds in ((10, 2.5), (50, 2.5), (500, 2.5 + 6 * 10 * 400 / 1000)):
+        assert estimate(Method.SUMS, changed, costs).incremental == pytest.approx(seconds)
+
+
+def test_the_lakes_other_views_say_what_a_refresh_takes_at_least(tmp_path) -> None:
+    storage, full = Storage(tmp_path), {"full": (Cost(2.0, 1000),)}
+    assert least_seconds(storage) == COMMIT_SECONDS
+    assert not estimate(Method.SUMS, 1, full, least_seconds(storage)).prefers_full
+    save_cost(storage, TableName("s", "v"), "incremental", Cost(9.0, 10))
+    save_cost(storage, TableName(None, "w"), "incremental", Cost(7.0, 10))
+    save_cost(storage, TableName(None, "w"), "full", Cost(0.1, 10))
+    assert least_seconds(storage) == 7.0
+    assert estimate(Method.SUMS, 1, full, least_seconds(storage)).prefers_full
+    # A quick machine: what was measured here is no lower bound of what others guess.
+    quick = full | {"incremental": (Cost(0.2, 100), Cost(0.1, 10))}
+    assert estimate(Method.SUMS, 1, quick).incremental == pytest.approx(0.1)
 
 
 def test_costs_are_kept_beside_the_lake_and_may_be_lost(tmp_path) -> None:

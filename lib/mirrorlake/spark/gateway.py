@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mirrorlake.errors import ConflictError, UsageError
 from mirrorlake.spark.messages import spark_message
@@ -151,6 +151,14 @@ class DeltaTransaction:
         self._txn.trackFilesRead(self._seq(found))
         return [_body(file) for file in found]
 
+    def know(self, adds: Sequence[Add]) -> None:
+        """Takes the files of the version as given, which spares Delta the reading of its log.
+
+        Args:
+            adds: all files of the version that the transaction reads, as its log has them.
+        """
+        self._taken = {add["path"]: self._action(add) for add in adds}
+
     def rows(self, adds: Sequence[Add], *, keep_ids: bool = False) -> DataFrame:
         """The rows of files that were taken, or were written and are not committed yet.
 
@@ -251,19 +259,24 @@ class DeltaTransaction:
 
     def has_seen(self, app_id: str, number: int) -> bool:
         """Whether an application's transaction of this number, or a later one, was committed."""
-        return int(self._txn.txnVersion(app_id)) >= number
+        checksum = self._snapshot.checksumOpt()
+        known = checksum.get().setTransactions() if checksum.isDefined() else self._none
+        if known.isEmpty():  # this computes the whole state of the table
+            return int(self._txn.txnVersion(app_id)) >= number
+        self._txn.readTxn().addOne(app_id)  # another writer's commit of it is a conflict
+        seen = (known.get().apply(index) for index in range(known.get().size()))
+        return any(one.appId() == app_id and int(one.version()) >= number for one in seen)
 
     def mark_deleted(self, places: DataFrame) -> Marked:
         """Takes single rows out of their files: deletion vectors are written, none is committed.
 
         Args:
             places: of each row `file_path` and `row_index`, as the hidden column `_metadata` has
-                them in the version that the transaction reads.
+                them in the files that the transaction knows.
         """
         self._activate()
-        files = self._snapshot.allFiles().collect()
-        listed = self._seq(list(files))
-        frame: Any = places
+        files = list(self._taken.values())
+        listed, frame = self._seq(files), cast("Any", places)
         column = self._jvm.org.apache.spark.sql.functions.col
         vectors = self._module("commands.DeletionVectorBitmapGenerator")
         helper = self._module("commands.DMLWithDeletionVectorsHelper")
@@ -296,7 +309,14 @@ class DeltaTransaction:
         return Marked(tuple(actions), rows)
 
     def commit_exchange(
-        self, marked: Marked, adds: Sequence[Add], *, added: int, app_id: str, number: int
+        self,
+        marked: Marked,
+        adds: Sequence[Add],
+        *,
+        added: int,
+        updated: int,
+        app_id: str,
+        number: int,
     ) -> int:
         """Takes rows out and adds others, once for each number of an application.
 
@@ -304,6 +324,7 @@ class DeltaTransaction:
             marked: the rows that go.
             adds: files with the rows that come.
             added: how many those are.
+            updated: how many of both are one row before and after, as the commit tells it.
             app_id: the application.
             number: the transaction's.
 
@@ -313,13 +334,12 @@ class DeltaTransaction:
         Raises:
             ConflictError: another writer touched what was read, or has committed this number.
         """
-        counts = {"Inserted": added, "Updated": 0, "Copied": 0, "Deleted": marked.rows}
+        counts = {"Inserted": added - updated, "Updated": updated, "Deleted": marked.rows - updated}
         named = {f"numTargetRows{what}": count for what, count in counts.items()}
-        named["operationNumSourceRows"] = added + marked.rows
         metrics = self._jvm.java.util.HashMap()
         context = self.session._jsparkSession.sparkContext()
         make = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
-        for name, count in named.items():
+        for name, count in (named | {"operationNumSourceRows": added + marked.rows}).items():
             metrics.put(name, make(context, name))
             metrics[name].set(count)
         scala_metrics = self._jvm.PythonUtils.toScalaMap(metrics)

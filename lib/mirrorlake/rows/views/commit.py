@@ -13,17 +13,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import ConflictError
-from mirrorlake.spark.gateway import has_gateway, transaction
+from mirrorlake.rows.file_actions import Action, live_files
+from mirrorlake.rows.views.calls import HIDDEN
+from mirrorlake.spark.gateway import Marked, has_gateway, transaction
 from mirrorlake.spark.messages import spark_message
-from mirrorlake.spark.sql import delta_name
+from mirrorlake.spark.sql import quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from mirrorlake.storage import Storage
+
+FILE, ROW = f"{HIDDEN}file", f"{HIDDEN}row"  # where a row of the view's table lies
 MOST_BROADCAST = 500_000  # rows
-_APP_ID = "spark.databricks.delta.write.txnAppId"
-_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_ONE_FILE = 100_000  # rows
+_ADD = ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector")
+_IDS = ("baseRowId", "defaultRowCommitVersion", "clusteringProvider")
 
 
 @dataclass(frozen=True)
@@ -31,16 +36,23 @@ class Target:
     """Where a refresh is written to, and as what.
 
     Attributes:
-        path: the view's table, in full.
+        storage: the lake's files.
+        folder: the view's table, in the lake.
         app_id: the view's.
         number: the refresh's.
         note: what the commit says of itself.
     """
 
-    path: str
+    storage: Storage
+    folder: str
     app_id: str
     number: int
     note: str
+
+    @property
+    def path(self) -> str:
+        """The table's folder, in full."""
+        return self.storage.path(self.folder)
 
 
 @dataclass
@@ -114,71 +126,83 @@ def _write(rows: DataFrame, target: Target, mode: str, more: dict[str, str]) -> 
         "txnVersion": str(target.number),
         "userMetadata": target.note,
     }
-    with _conflicts():
+    with conflicts():
         rows.write.format("delta").options(**options, **more).mode(mode).save(target.path)
 
 
-def exchange(
-    session: SparkSession, places: Callable[[str], str], rows: str, count: int, target: Target
-) -> bool:
-    """Takes single rows out of the view's table and adds others; the table is scanned once.
+@dataclass(frozen=True)
+class Swap:
+    """Rows of the view's table that go, and those that come.
 
-    A MERGE scans it for the files, for the rows in them, and for what the rows become.
+    Attributes:
+        places: a query of the `FILE` and `ROW` of those that go.
+        rows: a query of those that come, in the table's columns.
+        gone: how many go.
+        come: how many come.
+        updated: how many of both are one row before and after.
+    """
+
+    places: str
+    rows: str
+    gone: int
+    come: int
+    updated: int = 0
+
+
+def exchange(kept: Scratch, find: Callable[[str], Swap], target: Target) -> bool:
+    """Takes single rows out of the view's table and adds others, in one transaction of Delta's own.
+
+    A MERGE scans the table for the files, for the rows in them, and for what the rows become, and
+    Delta reads its whole log for it.
 
     Args:
-        session: the refresh's own, with a way to Delta's transactions.
-        places: makes a query of the rows that go, their `file_path` and `row_index`, of the table.
-        rows: a query of those that come.
-        count: how many come.
+        kept: the refresh's, with a way to Delta's transactions.
+        find: says what goes and comes; it gets a name for the table's rows, with `FILE` and `ROW`.
         target: the table and the commit.
 
     Returns:
         False, and nothing is done, if the session has no way to Delta's own transactions, or the
         table has no deletion vectors.
     """
+    session = kept.session
     if not has_gateway(session):
         return False
-    with _conflicts(), transaction(session, target.path, note=target.note, own=False) as txn:
+    with conflicts(), transaction(session, target.path, note=target.note, own=False) as txn:
         if not txn.has_vectors:
             return False
         if txn.has_seen(target.app_id, target.number):
             return True
-        table = f"{delta_name(target.path)} VERSION AS OF {txn.version}"
-        gone = txn.mark_deleted(session.sql(places(table)))
-        adds = txn.write(session.sql(rows), checked=False) if count else []
-        txn.commit_exchange(gone, adds, added=count, app_id=target.app_id, number=target.number)
+        files = [_plain(add) for add in live_files(target.storage, target.folder, txn.version)]
+        txn.know(files)
+        places = [f"_metadata.file_path AS {quote(FILE)}", f"_metadata.row_index AS {quote(ROW)}"]
+        swap = find(kept.view(txn.rows(files).selectExpr("*", *places)))
+        gone, adds = Marked(), []
+        if swap.gone:
+            named = session.sql(swap.places).toDF("file_path", "row_index")
+            gone = txn.mark_deleted(named)
+        if swap.come:
+            rows = session.sql(swap.rows)
+            adds = txn.write(rows.coalesce(1) if swap.come <= _ONE_FILE else rows, checked=False)
+        txn.commit_exchange(
+            gone,
+            adds,
+            added=swap.come,
+            updated=swap.updated,
+            app_id=target.app_id,
+            number=target.number,
+        )
         return True
 
 
-def merge(session: SparkSession, source: str, on: str, clauses: str, target: Target) -> None:
-    """Merges rows into the view's table.
-
-    Args:
-        session: the refresh's own: with these settings it skips every further write.
-        source: a query; `s` in the condition and the clauses, while the table is `t`.
-        on: the condition.
-        clauses: what happens to rows that match and to those that don't.
-        target: the table and the commit.
-    """
-    confs = {
-        _APP_ID: target.app_id,
-        _TXN_VERSION: str(target.number),
-        _USER_METADATA: target.note,
-    }
-    for name, value in confs.items():
-        session.conf.set(name, value)
-    try:
-        with _conflicts():
-            session.sql(
-                f"MERGE INTO {delta_name(target.path)} t USING ({source}) s ON {on} {clauses}"
-            )
-    finally:
-        for name in confs:
-            session.conf.unset(name)
+def _plain(add: Action) -> Action:
+    """An `add` as commits have it, though a checkpoint told of it."""
+    found = {name: add[name] for name in (*_ADD, *_IDS) if add.get(name) is not None}
+    return found | {"tags": dict(add.get("tags") or {}), "dataChange": True}
 
 
 @contextmanager
-def _conflicts() -> Iterator[None]:
+def conflicts() -> Iterator[None]:
+    """Says in our words that another writer was quicker."""
     try:
         yield
     except Exception as error:

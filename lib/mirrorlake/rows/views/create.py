@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from mirrorlake.storage import Storage
 
 Finder = Callable[[TableName], "TableName | None"]
-# Single rows are exchanged all over such a table: its files are not written anew for that.
 _BY_ROW = (Method.ROWS, Method.PARTITIONS)
 
 
@@ -61,7 +60,7 @@ def create_view(
     if own := [column for column in plan.names if column.startswith(HIDDEN)]:
         raise UsageError(f"The name {own[0]} is kept for mirrorlake.", column=own[0])
     properties = {VIEW_PROPERTY: definition.as_property()}
-    if plan.shape.method in _BY_ROW:
+    if plan.shape.method is not Method.FULL:  # single rows go, and their files are not written anew
         properties["delta.enableDeletionVectors"] = "true"
     # A feed of single rows would cost a merge as much again: whoever needs it switches it on. And
     # Delta 4.4 can't write an update's change rows where a column's name has a backtick.

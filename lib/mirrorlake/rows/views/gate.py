@@ -2,9 +2,9 @@
 
 The full refresh that filled the view was measured; so is every later refresh. Those by what changed
 are remembered by how much that was, the last one of each size: the next one takes what lies between
-them, or as much more as from the one size to the next. Where there is only one, or none, a rule of
-thumb helps: what a commit costs anyway, and a share of the full one's seconds by the rule of the
-view's shape.
+them, beyond them as much more as from the one size to the next. A rule of thumb helps there, and
+where there is only one, or none: what a commit costs anyway, and a share of the full one's seconds
+by the rule of the view's shape.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from mirrorlake.rows.views.shape import Method
 from mirrorlake.storage import Storage
 
 FORMAT = 2
-COMMIT_SECONDS = 1.5  # a MERGE of nothing, on a small machine
+COMMIT_SECONDS = 1.5  # a commit of nothing, on a small machine, until the lake knows better
 _ALIKE = 2  # times the bytes of changes: of refreshes less apart the last one counts
 _MOST = 8  # sizes that are remembered
 # Of a full refresh's seconds: what is spent however little changed, and for each share that did.
 _THUMB = {
     Method.ROWS: (0.3, 7.0),
-    Method.SUMS: (0.1, 3.0),
+    Method.SUMS: (0.1, 6.0),
     Method.GROUPS: (0.8, 6.0),
     Method.PARTITIONS: (0.8, 6.0),
 }
@@ -68,13 +68,14 @@ class Estimate:
 Costs = dict[str, tuple[Cost, ...]]
 
 
-def estimate(method: Method, changed: int, costs: Costs) -> Estimate:
+def estimate(method: Method, changed: int, costs: Costs, least: float = COMMIT_SECONDS) -> Estimate:
     """What a refresh would take.
 
     Args:
         method: the view's rule.
         changed: bytes of changes to read.
         costs: what was measured, `full` and `incremental`, the last one first.
+        least: seconds of the quickest refresh by what changed, if this view had none.
     """
     measured = costs.get("incremental", ())
     full = next(iter(costs.get("full", ())), None)
@@ -83,28 +84,51 @@ def estimate(method: Method, changed: int, costs: Costs) -> Estimate:
     base, slope = _THUMB[method]
     by_byte = slope * full.seconds / max(full.bytes, 1)
     if measured:
-        seconds = max(_between(measured, changed, by_byte), COMMIT_SECONDS)
+        quickest = min(cost.seconds for cost in measured)
+        seconds = max(_between(measured, changed, by_byte), min(quickest, least))
     else:
-        seconds = COMMIT_SECONDS + base * full.seconds + by_byte * changed
+        seconds = least + base * full.seconds + by_byte * changed
     return Estimate(full.seconds, seconds, measured=bool(measured))
 
 
 def _between(measured: Sequence[Cost], changed: int, by_byte: float) -> float:
     """Seconds for a size, from those of other sizes."""
-    sizes = sorted(measured, key=lambda cost: cost.bytes)
+    sizes = _rising(measured)
     less = [cost for cost in sizes if cost.bytes <= changed]
     more = [cost for cost in sizes if cost.bytes > changed]
     if not less:
         return more[0].seconds - by_byte * (more[0].bytes - changed)
     last = less[-1]
     if ends := more[:1] or less[-2:-1]:
-        by_byte = max((ends[0].seconds - last.seconds) / (ends[0].bytes - last.bytes), 0.0)
+        slope = (ends[0].seconds - last.seconds) / (ends[0].bytes - last.bytes)
+        # Beyond the last size not flatter than the thumb: few changes are spared shuffles.
+        by_byte = slope if more else max(slope, by_byte)
     return last.seconds + by_byte * (changed - last.bytes)
+
+
+def _rising(measured: Sequence[Cost]) -> list[Cost]:
+    """Costs by size, none above those of more: what took longer for less was cold, or disturbed."""
+    found: list[Cost] = []
+    for cost in sorted(measured, key=lambda cost: cost.bytes, reverse=True):
+        least = min(cost.seconds, found[-1].seconds) if found else cost.seconds
+        found.append(Cost(least, cost.bytes))
+    return found[::-1]
 
 
 def read_costs(storage: Storage, name: TableName) -> Costs:
     """What the last refreshes of each kind took, newest first; empty if nobody knows."""
-    kept = storage.read_json(_path(name))
+    return _read(storage, _path(name))
+
+
+def least_seconds(storage: Storage) -> float:
+    """What a refresh by what changed took at least, of some of the lake's views."""
+    some = storage.files_below(f"{STATE}/views")[:_MOST]
+    measured = [_read(storage, path).get("incremental", ()) for path in some]
+    return min((cost.seconds for costs in measured for cost in costs), default=COMMIT_SECONDS)
+
+
+def _read(storage: Storage, path: str) -> Costs:
+    kept = storage.read_json(path)
     if not isinstance(kept, dict) or kept.get("format") != FORMAT:
         return {}
     return {

@@ -15,10 +15,19 @@ from mirrorlake.rows.views.commit import Scratch, Target, overwrite, scratch
 from mirrorlake.rows.views.contents import whole_contents
 from mirrorlake.rows.views.definition import Definition
 from mirrorlake.rows.views.delta import Delta
-from mirrorlake.rows.views.gate import Cost, Estimate, estimate, read_costs, save_cost
+from mirrorlake.rows.views.gate import (
+    COMMIT_SECONDS,
+    Cost,
+    Estimate,
+    estimate,
+    least_seconds,
+    read_costs,
+    save_cost,
+)
+from mirrorlake.rows.views.joins import Role
 from mirrorlake.rows.views.plan import Plan, make_plan
 from mirrorlake.rows.views.reasons import Reason, reason
-from mirrorlake.rows.views.shape import is_steady
+from mirrorlake.rows.views.shape import Method, is_steady
 from mirrorlake.rows.views.sources import (
     Changes,
     Source,
@@ -40,6 +49,8 @@ if TYPE_CHECKING:
 
     from mirrorlake.storage import Storage
 
+_ADAPTIVE, _PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"
+_FEW_PARTITIONS = 8
 HOW = ("auto", "incremental", "full")
 MOST_BROADCAST_BYTES = 8 * 2**20  # of changes, as the log counts them: half a million narrow rows
 FULL, INCREMENTAL, NOTHING = "full", "incremental", "nothing"
@@ -180,7 +191,9 @@ def look(
             break
         changes.append(found)
     size = sum(one.bytes for one in changes)
-    guess = estimate(plan.shape.method, size, read_costs(storage, definition.name))
+    costs = read_costs(storage, definition.name)
+    least = COMMIT_SECONDS if "incremental" in costs else least_seconds(storage)
+    guess = estimate(plan.shape.method, size, costs, least)
     return Situation(standing, plan, tuple(changes), why, guess)
 
 
@@ -224,6 +237,7 @@ def refresh_view(
     with scratch(session) as kept:
         delta = None
         if why is None:
+            _plan_once(session, found)
             delta, why = _read(spark, kept, storage, found)
             on_step(ViewStep.READ)
         target = _target(storage, definition, found, why)
@@ -231,7 +245,8 @@ def refresh_view(
             apply_delta(delta, kept, target)
             changed = sum(kept.measure(view)[0] for view in delta.changes.values())
         else:
-            _write_all(session, storage, found.plan, target)
+            whole = session if delta is None else refresh_session(spark)
+            _write_all(whole, storage, found.plan, target)
     on_step(ViewStep.COMMITTED)
     done = _outcome(storage, definition, found, why)
     taken = time.perf_counter() - began
@@ -245,6 +260,21 @@ def refresh_view(
 def _cost(guess: Estimate) -> Reason:
     why = f"full {guess.full:.1f} s, incremental {guess.incremental:.1f} s are expected"
     return Reason("COST", why, "how='incremental' refreshes by what changed all the same")
+
+
+def _plan_once(session: SparkSession, found: Situation) -> None:
+    """Lets Spark plan few changes once: to plan anew behind each shuffle costs more than it saves.
+
+    Only where each big table is met by changes that are broadcast: other joins need the sizes that
+    show on the way.
+    """
+    shape = found.plan.shape
+    linear = all(member.role is Role.LINEAR for member in shape.members)
+    by_changes = shape.method in (Method.ROWS, Method.SUMS) or len(shape.members) == 1
+    if linear and by_changes and found.changed_bytes <= MOST_BROADCAST_BYTES:
+        session.conf.set(_ADAPTIVE, "false")
+        partitions = min(int(session.conf.get(_PARTITIONS) or 1), _FEW_PARTITIONS)
+        session.conf.set(_PARTITIONS, str(partitions))
 
 
 def _read(
@@ -270,8 +300,7 @@ def _target(
     how = {"mode": FULL if why else INCREMENTAL, "reason": why.code if why else None}
     sources = {str(s.name): {"id": s.id, "version": s.new} for s in found.plan.tables}
     note = note_of(definition, number, standing.version, how, sources)
-    path = storage.path(definition.name.table_path)
-    return Target(path, definition.app_id, number, note)
+    return Target(storage, definition.name.table_path, definition.app_id, number, note)
 
 
 def _write_all(session: SparkSession, storage: Storage, plan: Plan, target: Target) -> None:

@@ -1,0 +1,149 @@
+"""Groups and partitions that a changed row is or was in: they are computed anew."""
+
+from __future__ import annotations
+
+from mirrorlake.rows.views.calls import HIDDEN
+from mirrorlake.rows.views.commit import (
+    FILE,
+    ROW,
+    Scratch,
+    Swap,
+    Target,
+    exchange,
+)
+from mirrorlake.rows.views.contents import keys_of, selected_groups
+from mirrorlake.rows.views.delta import Delta
+from mirrorlake.rows.views.merge import insert_clause, merge, update_clause
+from mirrorlake.rows.views.plan import Plan, listed, named, same
+from mirrorlake.spark.sql import quote
+
+_AFFECTED, _GONE, _FOUND = (quote(f"{HIDDEN}{name}") for name in ("affected", "gone", "found"))
+_FILE, _ROW = quote(FILE), quote(ROW)
+
+
+def change_groups(delta: Delta, kept: Scratch, target: Target) -> None:
+    """Computes groups anew; some come, some go, and some are what they were."""
+    plan = delta.plan
+    view, count = _affected(delta, kept)
+    anew = selected_groups(plan, plan.newest(), _is_affected(plan.shape.keys, view))
+
+    def find(table: str) -> Swap:
+        return _swap(plan, kept, _there(plan, kept, view, count, table), anew)
+
+    if not exchange(kept, find, target):
+        _merge_groups(plan, kept, view, anew, target)
+
+
+def change_partitions(delta: Delta, kept: Scratch, target: Target) -> None:
+    """Replaces partitions."""
+    plan = delta.plan
+    view, count = _affected(delta, kept)
+    anew = selected_groups(plan, plan.newest(), _is_affected(plan.shape.keys, view))
+
+    def find(table: str) -> Swap:
+        there = kept.keep(kept.session.sql(_there(plan, kept, view, count, table)))
+        fresh = kept.keep(kept.session.sql(anew))
+        (gone,), (come,) = kept.measure(there), kept.measure(fresh)
+        places, rows = listed([FILE, ROW]), listed(_written(plan))
+        return Swap(f"SELECT {places} FROM {there}", f"SELECT {rows} FROM {fresh}", gone, come)
+
+    if not exchange(kept, find, target):
+        _merge_partitions(plan, kept, view, anew, target)
+
+
+def _there(plan: Plan, kept: Scratch, view: str, count: int, table: str) -> str:
+    """The rows that the table has of affected groups."""
+    pairs = zip(plan.key_columns, keys_of(plan), strict=True)
+    on = " AND ".join(f"t.{quote(column)} <=> k.{quote(key)}" for column, key in pairs)
+    return f"SELECT t.* FROM {table} t JOIN {kept.broadcast(view, count)} k ON {on}"
+
+
+def _swap(plan: Plan, kept: Scratch, there: str, anew: str) -> Swap:
+    """Groups that are not what they were."""
+    written, rest = _written(plan), _rest(plan)
+    differs = f"NOT ({same(rest, 't', 'n')})" if rest else "false"
+    pairs = (
+        f"SELECT {listed([FILE, ROW], 't.')}, n.{_FOUND}, {listed(written, 'n.')}"
+        f" FROM (SELECT *, true AS {_FOUND} FROM ({anew})) n FULL JOIN ({there}) t"
+        f" ON {same(plan.key_columns, 't', 'n')}"
+        f" WHERE t.{_ROW} IS NULL OR n.{_FOUND} IS NULL OR {differs}"
+    )
+    view = kept.keep(kept.session.sql(pairs))
+    both = f"count_if({_ROW} IS NOT NULL AND {_FOUND})"
+    _, gone, come, updated = kept.measure(view, f"count({_ROW})", f"count({_FOUND})", both)
+    return Swap(
+        f"SELECT {_FILE}, {_ROW} FROM {view} WHERE {_ROW} IS NOT NULL",
+        f"SELECT {listed(written)} FROM {view} WHERE {_FOUND}",
+        gone,
+        come,
+        updated,
+    )
+
+
+def _merge_groups(plan: Plan, kept: Scratch, view: str, anew: str, target: Target) -> None:
+    """The same by SQL alone."""
+    written, rest = _written(plan), _rest(plan)
+    pairs = list(zip(plan.key_columns, keys_of(plan), strict=True))
+    keys = ", ".join(f"k.{quote(key)} AS {quote(column)}" for column, key in pairs)
+    on = " AND ".join(f"k.{quote(key)} <=> n.{quote(column)}" for column, key in pairs)
+    values = f", {listed(rest, 'n.')}" if rest else ""
+    source = (
+        f"SELECT {keys}{values}, n.{_GONE} IS NULL AS {_GONE} FROM {view} k LEFT JOIN"
+        f" (SELECT *, false AS {_GONE} FROM ({anew})) n ON {on}"
+    )
+    differs = f"NOT ({same(rest, 't', 's')})"
+    merge(
+        kept.session,
+        source,
+        same(plan.key_columns, "t", "s"),
+        f"WHEN MATCHED AND s.{_GONE} THEN DELETE"
+        f" {update_clause(written, differs) if rest else ''}"
+        f" {insert_clause(written, f'NOT s.{_GONE}')}",
+        target,
+    )
+
+
+def _merge_partitions(plan: Plan, kept: Scratch, view: str, anew: str, target: Target) -> None:
+    """The same by SQL alone."""
+    written = _written(plan)
+    by_column = dict(zip(plan.key_columns, keys_of(plan), strict=True))
+    keys = ", ".join(
+        f"{quote(by_column[c])} AS {quote(c)}" if c in by_column else f"NULL AS {quote(c)}"
+        for c in written
+    )
+    source = (
+        f"SELECT {listed(written)}, false AS {_GONE} FROM ({anew})"
+        f" UNION ALL SELECT {keys}, true AS {_GONE} FROM {view}"
+    )
+    merge(
+        kept.session,
+        source,
+        f"s.{_GONE} AND {same(plan.key_columns, 't', 's')}",
+        f"WHEN MATCHED THEN DELETE {insert_clause(written, f'NOT s.{_GONE}')}",
+        target,
+    )
+
+
+def _written(plan: Plan) -> list[str]:
+    return [*plan.names, *(column for column, _ in plan.hidden_keys)]
+
+
+def _rest(plan: Plan) -> list[str]:
+    return [column for column in _written(plan) if column not in plan.key_columns]
+
+
+def _affected(delta: Delta, kept: Scratch) -> tuple[str, int]:
+    """The keys of all rows that came or went, and how many."""
+    keys = named(delta.plan.shape.keys, keys_of(delta.plan))
+    found = f"SELECT DISTINCT {listed(keys_of(delta.plan))} FROM ({delta.rows(keys)})"
+    view = kept.keep(kept.session.sql(found))
+    (count,) = kept.measure(view)
+    return view, count
+
+
+def _is_affected(keys: tuple[str, ...], view: str) -> str:
+    pairs = " AND ".join(
+        f"{_AFFECTED}.{quote(name)} <=> ({key})"
+        for name, key in zip((f"{HIDDEN}key_{n}" for n in range(len(keys))), keys, strict=True)
+    )
+    return f"EXISTS (SELECT 1 FROM {view} AS {_AFFECTED} WHERE {pairs})"
