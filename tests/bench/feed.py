@@ -42,8 +42,9 @@ def drain(rows: DataFrame) -> None:
 def make_feed(lake: Lake, name: str, versions: Iterable[int]) -> LakeTable:
     """A table whose versions, from 1 on, each change 10,000 rows."""
     table = lake.create_table(name, COLUMNS, keys=["id"])
+    changed: dict[int, tuple[object, ...] | None] = {}
     for number, version in enumerate(versions, 1):
-        write_version(table, number, version)
+        write_version(table, number, version, changed)
     return table
 
 
@@ -81,17 +82,35 @@ def range_against_table(lake: Lake, pairs: int) -> BenchResult:
     )
 
 
-def write_version(table: LakeTable, number: int, version: int) -> None:
-    """A commit of updates, deletes and inserts as a MERGE would leave it."""
+def write_version(
+    table: LakeTable,
+    number: int,
+    version: int,
+    changed: dict[int, tuple[object, ...] | None],
+) -> None:
+    """A commit of updates, deletes and inserts as a MERGE would leave it.
+
+    Args:
+        table: the table.
+        number: the version to write.
+        version: what its rows depend on.
+        changed: the rows that versions before it left, None for one that is gone; brought up to
+            date here.
+    """
     chance = random.Random(version)
     ids = chance.sample(range(ROWS), CHANGES)
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for index, key in enumerate(ids):
-        old, new = (key, f"customer {key % 977}", key * 0.37), (key, "changed", float(version))
-        if index % 10 == 0:
-            rows.append((*old, "delete"))
-        elif index % 10 == 1:
+        old = changed.get(key, (key, f"customer {key % 977}", key * 0.37))
+        new = (key, "changed", float(version))
+        if index % 10 == 1:
             rows.append((ROWS * version + key, *new[1:], "insert"))
+            continue
+        changed[key] = None if index % 10 == 0 and old else new
+        if old is None:
+            rows.append((*new, "insert"))
+        elif changed[key] is None:
+            rows.append((*old, "delete"))
         else:
             rows += [(*old, "update_preimage"), (*new, "update_postimage")]
     named = dict(

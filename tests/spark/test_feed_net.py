@@ -63,14 +63,58 @@ def feed_of(example: int, rows: list[tuple[Any, ...]], steps: list[Any]) -> list
     )
 )
 def test_random_feeds_come_to_what_the_model_says(spark: SparkSession, examples: Any) -> None:
+    crowded = {n for n, (rows, steps) in enumerate(examples) if has_crowd(rows, steps)}
     feed = [
         change
         for number, (rows, steps) in enumerate(examples)
         for change in feed_of(number, [(number, *row) for row in rows], steps)
     ]
-    frame = spark.createDataFrame([(*row, kind, n, None) for n, kind, row in feed], SCHEMA)
-    found = net_changes(frame, ["example", "k"]).collect()
-    assert Counter((r[4], r[3], tuple(r)[:3]) for r in found) == Counter(net_model(feed, 2))
+    for unique in (None, range(1, 9)):
+        changes = [change for change in feed if change[2][0] not in crowded] if unique else feed
+        frame = spark.createDataFrame([(*row, kind, n, None) for n, kind, row in changes], SCHEMA)
+        found = net_changes(frame, ["example", "k"], unique=unique).collect()
+        expected = Counter(net_model(changes, 2))
+        assert Counter((r[4], r[3], tuple(r)[:3]) for r in found) == expected
+    assert len(crowded) < len(examples) - 10
+
+
+def has_crowd(rows: list[tuple[Any, ...]], steps: list[Any]) -> bool:
+    """Whether a key ever has two rows at once."""
+    counts = Counter(key for key, _ in rows)
+    crowds = [max(counts.values(), default=0)]
+    for step, key, _ in steps:
+        if step == "insert":
+            counts[key] += 1
+        elif step == "delete":
+            counts[key] = 0
+        elif step == "rekey":
+            counts["new"] += counts.pop(key, 0)
+        crowds.append(max(counts.values(), default=0))
+    return max(crowds) > 1
+
+
+@pytest.mark.parametrize(
+    "feed",
+    [
+        [(1, "insert", "a"), (2, "insert", "a")],
+        [(1, "insert", "a"), (1, "insert", "a"), (1, "insert", "a")],
+        [(1, "insert", "a"), (2, "insert", "b"), (3, "delete", "b")],
+        [(1, "delete", "a"), (1, "delete", "b"), (1, "insert", "a"), (1, "insert", "b")],
+        [(1, "delete", "a"), (1, "delete", "a"), (1, "insert", "b"), (1, "insert", "b")],
+        [(1, "delete", "a"), (1, "insert", "b"), (2, "delete", "x"), (2, "insert", "c")],
+    ],
+)
+def test_a_key_with_several_rows_is_refused_where_keys_are_relied_on(
+    spark: SparkSession, feed: list[tuple[int, str, str]]
+) -> None:
+    rows = [("k", value, kind, version, None) for version, kind, value in feed]
+    schema = "key STRING, v STRING, _change_type STRING, _commit_version BIGINT,"
+    changes = spark.createDataFrame(rows, f"{schema} _commit_timestamp TIMESTAMP")
+    with pytest.raises(Exception, match=r"several rows of one key \(key\)"):
+        net_changes(changes, ["key"], unique=range(1, 4)).collect()
+    found = net_changes(changes, ["key"]).collect()
+    expected = net_model([(n, kind, ("k", value)) for n, kind, value in feed], 1)
+    assert Counter((r[3], r[2], tuple(r)[:2]) for r in found) == Counter(expected)
 
 
 def test_a_mirrored_table(lake: Lake) -> None:

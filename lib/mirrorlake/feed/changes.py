@@ -18,6 +18,7 @@ from mirrorlake.feed.findings import Diagnosis, span_text
 from mirrorlake.feed.gaps import ORIGIN, bridge
 from mirrorlake.feed.log import Timeline, moment_text, read_timeline
 from mirrorlake.feed.net import net_changes
+from mirrorlake.feed.scan import read_feed
 from mirrorlake.feed.schema import RESERVED, declared_keys
 from mirrorlake.spark.sql import quote
 
@@ -67,7 +68,9 @@ def read_changes(
         end: the last version, or a moment: the last version until then. By default the newest.
         net: one outcome a key over the range instead of every change; see `net_changes`. It has
             no origin.
-        keys: the key columns; by default the table's own, as its publisher declared them.
+        keys: the key columns; by default the table's own, as its publisher declared them. Only
+            those are relied on to tell all rows apart, which is quicker; the job that reads the
+            changes fails where they don't.
         across_gaps: where the feed can't be read, compare versions instead; each row then names
             its origin in `_change_origin`.
         beyond_latest: `error` or `clip` ends beyond the latest version (a start beyond it gives no
@@ -91,13 +94,21 @@ def read_changes(
             rows = nothing(table).selectExpr("*", f"CAST(NULL AS STRING) AS {ORIGIN}")
         else:
             rows = bridge(table, timeline, found)
-        return net_changes(rows.drop(ORIGIN), chosen) if net else rows
+        return _net(rows.drop(ORIGIN), chosen, keys, span) if net else rows
     span = readable_span(table, timeline, start, end, beyond_latest, before_feed)
     if span.is_empty:
         rows = nothing(table)
     else:
         rows = read_feed(table.spark, table.path, span.start, span.end)
-    return net_changes(rows, chosen) if net else rows
+    return _net(rows, chosen, keys, span) if net else rows
+
+
+def _net(
+    rows: DataFrame, chosen: Sequence[str], given: Sequence[str] | None, span: Span
+) -> DataFrame:
+    """Declared keys are relied on to tell rows apart; given ones may be any columns."""
+    versions = range(span.start, span.end + 1) if given is None else None
+    return net_changes(rows, chosen, unique=versions)
 
 
 def readable_span(
@@ -123,12 +134,6 @@ def readable_span(
     if before_feed == "clip" and found.readable and found.readable[-1][1] == span.end:
         return Span(*found.readable[-1])
     raise refusal(found)
-
-
-def read_feed(spark: SparkSession, path: str, start: int, end: int) -> DataFrame:
-    """Delta's own feed of a range that is known to be readable."""
-    reader = spark.read.format("delta").option("readChangeFeed", "true")
-    return reader.option("startingVersion", start).option("endingVersion", end).load(path)
 
 
 def key_columns(table: Table, keys: Sequence[str] | None) -> tuple[str, ...]:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.changes import nothing, read_feed, readable_span
+from mirrorlake.feed.changes import nothing, readable_span
 from mirrorlake.feed.log import Timeline, read_commit, read_timeline
+from mirrorlake.feed.scan import read_feed
 from mirrorlake.names import STATE, check_part
 
 if TYPE_CHECKING:

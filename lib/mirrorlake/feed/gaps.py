@@ -17,6 +17,7 @@ from mirrorlake.errors import FeedError
 from mirrorlake.feed.doctor import file_exists
 from mirrorlake.feed.findings import Diagnosis, span_text
 from mirrorlake.feed.log import State, Timeline, read_states
+from mirrorlake.feed.scan import read_feed
 from mirrorlake.feed.schema import RESERVED, physical_name
 from mirrorlake.history.diff import CHANGE_TYPE, Match, choose_match, diff_rows, is_tracked
 from mirrorlake.spark.sql import quote
@@ -131,9 +132,8 @@ def _version(table: Table, version: int) -> DataFrame:
 def _from_feed(table: Table, segment: Segment, state: State, last: State) -> DataFrame:
     from pyspark.sql import functions as F
 
-    reader = table.spark.read.format("delta").option("readChangeFeed", "true")
-    feed = reader.option("startingVersion", segment.start).option("endingVersion", segment.end)
-    return _aligned(feed.load(table.path), state, last, RESERVED).withColumn(ORIGIN, F.lit(FEED))
+    feed = read_feed(table.spark, table.path, segment.start, segment.end)
+    return _aligned(feed, state, last, RESERVED).withColumn(ORIGIN, F.lit(FEED))
 
 
 def _compared(

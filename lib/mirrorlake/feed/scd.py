@@ -172,7 +172,9 @@ def apply_snapshot(snapshot: DataFrame, path: str, dimension: Dimension, sequenc
         old = current.select(*map(quote, columns)).withColumn(RESERVED[0], F.lit("delete"))
         rows = rows.unionByName(old)
     marks = {RESERVED[1]: F.lit(sequence).cast("bigint"), RESERVED[2]: F.lit(None)}
-    changes = net_changes(rows.withColumns(marks), dimension.keys)
+    changes = net_changes(
+        rows.withColumns(marks), dimension.keys, unique=range(sequence, sequence + 1)
+    )
     how = feed_dimension(dimension.keys, dimension.stored_as)
     apply_changes(changes, path, replace(how, track_history=dimension.track_history))
 

@@ -186,7 +186,7 @@ def _difference(old: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataF
         old.withColumn(RESERVED[0], F.lit("delete"))
     )
     marked = rows.withColumns({RESERVED[1]: F.lit(0), RESERVED[2]: F.lit(0)})
-    found = net_changes(marked, [*keys, START])
+    found = net_changes(marked, [*keys, START], unique=range(1))
     kept = found.where(F.col(RESERVED[0]) != "update_preimage")
     gone = (F.col(RESERVED[0]) == "delete").alias(IS_DELETE)
     return kept.select(*[F.col(quote(name)) for name in wanted.columns], gone)

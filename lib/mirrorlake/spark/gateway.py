@@ -1,9 +1,9 @@
 """The one module that talks to the JVM: Delta's own transactions, which SQL has no words for.
 
-What it offers is small: a transaction that reads some files, writes others, and commits both as a
-change of layout, or new ones as an append; and one that takes single rows out of files by deletion
-vectors while it adds others. Files are the log's own `add` actions, as dicts. Under Spark Connect
-there is no gateway, and the error says so.
+What it offers is small: the change feed as a scan of its files; a transaction that reads some
+files, writes others, and commits both as a change of layout, or new ones as an append; and one that
+takes single rows out of files by deletion vectors while it adds others. Files are the log's own
+`add` actions, as dicts. Under Spark Connect there is no gateway, and the error says so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mirrorlake.errors import ConflictError, UsageError
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import literal
+from mirrorlake.spark.sql import literal, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -79,6 +79,32 @@ def transaction(
 def has_gateway(spark: SparkSession) -> bool:
     """Whether a session has a JVM to talk to; Spark Connect's have not."""
     return hasattr(spark, "_jsparkSession")
+
+
+def feed_scan(feed: DataFrame, start: int, end: int) -> DataFrame:
+    """The change feed as a scan of its files.
+
+    Delta's source hands Spark a row of objects at a time; the scan inside it reads columns, and
+    filters and columns that are not asked for are left in the files. Which files those are is found
+    now, not when a job starts.
+
+    Args:
+        feed: what Delta's source gave for the same range.
+        start: the first version.
+        end: the last version.
+    """
+    from pyspark.sql import DataFrame
+
+    spark: Any = feed.sparkSession
+    frame: Any = feed
+    source = frame._jdf.queryExecution().analyzed().relation()
+    schema = source.snapshotForBatchSchema()
+    none = spark._jvm.scala.Option.empty()
+    rows = _module(spark, "commands.cdc.CDCReader").changesToBatchDF(
+        schema.deltaLog(), start, end, spark._jsparkSession, none, spark._jvm.scala.Some(schema),
+        False, none,
+    )  # fmt: skip
+    return DataFrame(rows, spark).select(*map(quote, feed.columns))
 
 
 @dataclass(frozen=True)
@@ -377,10 +403,14 @@ class DeltaTransaction:
         return self._jvm.PythonUtils.toSeq(listed)
 
     def _module(self, name: str) -> Any:
-        """A Scala object, by the class loader that knows Delta wherever its jars came from."""
-        loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        found = self._jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}$", True, loader)
-        return found.getField("MODULE$").get(None)
+        return _module(self.session, name)
+
+
+def _module(session: Any, name: str) -> Any:
+    """A Scala object, by the class loader that knows Delta wherever its jars came from."""
+    loader = session._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    found = session._jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}$", True, loader)
+    return found.getField("MODULE$").get(None)
 
 
 def _body(action: Any) -> Add:

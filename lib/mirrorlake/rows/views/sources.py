@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.delta_log import ROW_TRACKING, read_snapshot
 from mirrorlake.errors import BusyError, TableNotFoundError, VersionError
-from mirrorlake.feed.changes import read_feed
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.findings import Diagnosis
 from mirrorlake.feed.gaps import ORIGIN, bridge
 from mirrorlake.feed.log import Timeline, read_commit, read_states, read_timeline
+from mirrorlake.feed.scan import read_feed
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.history.moments import versions_at_once
 from mirrorlake.history.versions import check_version, is_enforced
