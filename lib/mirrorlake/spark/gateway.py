@@ -97,8 +97,10 @@ def feed_scan(feed: DataFrame, start: int, end: int) -> DataFrame:
 
     spark: Any = feed.sparkSession
     frame: Any = feed
-    source = frame._jdf.queryExecution().analyzed().relation()
-    schema = source.snapshotForBatchSchema()
+    plan = frame._jdf.queryExecution().analyzed()
+    if plan.getClass().getSimpleName() != "LogicalRelation":
+        return feed  # Spark does something to the rows, such as padding a CHAR
+    schema = plan.relation().snapshotForBatchSchema()
     none = spark._jvm.scala.Option.empty()
     rows = _module(spark, "commands.cdc.CDCReader").changesToBatchDF(
         schema.deltaLog(), start, end, spark._jsparkSession, none, spark._jvm.scala.Some(schema),
