@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from mirrorlake import Lake
-from mirrorlake.feed.scd import Dimension, apply_changes
+from mirrorlake.feed.dimension import Dimension
+from mirrorlake.feed.scd import apply_changes
 from mirrorlake.lake_table import LakeTable
 from mirrorlake.runs.bench import BenchResult, compare, join_results, lake_part
 from mirrorlake.spark.sql import delta_name

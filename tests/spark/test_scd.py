@@ -19,7 +19,8 @@ from dimensions import HOW, as_rows, events_of, type_1, type_2
 from feed_model import Event, type_1_model, type_2_model
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.scd import Dimension, apply_changes, apply_snapshot, feed_dimension
+from mirrorlake.feed.dimension import Dimension, feed_dimension
+from mirrorlake.feed.scd import apply_changes, apply_snapshot
 
 VALUES = st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from(["p", "q"]))
 CHANGE = st.tuples(

@@ -12,12 +12,15 @@ the one that is in the table already.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from mirrorlake.errors import UsageError
+from mirrorlake.feed.dimension import Dimension, feed_dimension
 from mirrorlake.feed.net import net_changes
-from mirrorlake.feed.scd_table import END, IS_DELETE, IS_TRUNCATE, OWN, SEQUENCE, TIE, table_or_none
+from mirrorlake.feed.scd1 import apply_type_1
+from mirrorlake.feed.scd2 import apply_type_2
+from mirrorlake.feed.scd_table import END, IS_DELETE, IS_TRUNCATE, SEQUENCE, TIE, table_or_none
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.spark.sql import quote
 
@@ -27,76 +30,6 @@ if TYPE_CHECKING:
     from mirrorlake.feed.cursor import Batch
     from mirrorlake.names import TableName
     from mirrorlake.table import Table
-
-
-@dataclass(frozen=True)
-class Dimension:
-    """How changes become a table.
-
-    Attributes:
-        keys: the columns that tell rows apart.
-        sequence_by: a column or SQL expression that orders the changes of a key; never NULL.
-        stored_as: 1 keeps a row a key, 2 a row a key and period, from `__START_AT` up to, and
-            without, `__END_AT`.
-        ignore_null_updates: a NULL in a change leaves the column as it is.
-        apply_as_deletes: an SQL condition for changes that delete their key.
-        apply_as_truncates: an SQL condition for changes that empty the table; type 1 only.
-        columns: the columns to keep, keys included; by default all.
-        except_columns: columns to leave out.
-        track_history: type 2 only: a new period starts only where one of these columns changes,
-            other columns show the period's last value; by default all columns.
-    """
-
-    keys: tuple[str, ...]
-    sequence_by: str
-    stored_as: Literal[1, 2] = 1
-    ignore_null_updates: bool = False
-    apply_as_deletes: str | None = None
-    apply_as_truncates: str | None = None
-    columns: tuple[str, ...] | None = None
-    except_columns: tuple[str, ...] = ()
-    track_history: tuple[str, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if not self.keys:
-            raise UsageError("A dimension needs keys.", hint="say which columns tell rows apart.")
-        if self.stored_as not in (1, 2):
-            raise UsageError(f"There is no type {self.stored_as}.", hint="choose 1 or 2.")
-        if self.stored_as == 1 and self.track_history is not None:
-            raise UsageError("Type 1 has no history to track.", hint="choose type 2.")
-        if self.stored_as == 2 and self.apply_as_truncates:
-            raise UsageError("Type 2 keeps its history: it can't be emptied.", hint="use type 1.")
-
-    def data_columns(self, changes: DataFrame) -> list[str]:
-        """The columns of a change that the table keeps.
-
-        Raises:
-            UsageError: a named column isn't there, or one is named like the table's own.
-        """
-        known = {name.lower(): name for name in changes.columns}
-        wanted = list(self.columns or changes.columns)
-        named = [*self.keys, *wanted, *self.except_columns, *(self.track_history or ())]
-        for name in named:
-            if name.lower() not in known:
-                raise UsageError(f"The changes have no column {name}.", column=name)
-        left_out = {name.lower() for name in self.except_columns}
-        kept = [known[n.lower()] for n in wanted if n.lower() not in left_out]
-        if missing := [k for k in self.keys if known[k.lower()] not in kept]:
-            raise UsageError(f"The key {missing[0]} is left out.", column=missing[0])
-        if clash := [name for name in kept if name in OWN]:
-            raise UsageError(f"The column {clash[0]} is the table's own.", column=clash[0])
-        return kept
-
-
-def feed_dimension(keys: Sequence[str], stored_as: Literal[1, 2] = 1) -> Dimension:
-    """The dimension of a table's own change feed: its versions are the sequence."""
-    return Dimension(
-        tuple(keys),
-        RESERVED[1],
-        stored_as,
-        apply_as_deletes=f"{RESERVED[0]} = 'delete'",
-        except_columns=RESERVED,
-    )
 
 
 def follow_feed(
@@ -130,9 +63,6 @@ def apply_changes(changes: DataFrame, path: str, dimension: Dimension) -> None:
     Raises:
         UsageError: columns that aren't there.
     """
-    from mirrorlake.feed.scd1 import apply_type_1
-    from mirrorlake.feed.scd2 import apply_type_2
-
     if RESERVED[0] in changes.columns:
         changes = changes.where(f"{RESERVED[0]} <> 'update_preimage'")
     columns = dimension.data_columns(changes)

@@ -26,7 +26,7 @@ from mirrorlake.spark.sql import delta_name, literal, quote
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from mirrorlake.feed.scd import Dimension
+    from mirrorlake.feed.dimension import Dimension
 
 TOMBSTONES = "__tombstones"
 _FLOOR = "__mirrorlake_floor"  # what came before is deleted

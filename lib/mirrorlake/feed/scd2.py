@@ -35,7 +35,7 @@ from mirrorlake.spark.sql import delta_name, quote
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from mirrorlake.feed.scd import Dimension
+    from mirrorlake.feed.dimension import Dimension
 
 
 def apply_type_2(events: DataFrame, path: str, columns: list[str], dimension: Dimension) -> None:
