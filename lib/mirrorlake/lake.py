@@ -22,7 +22,6 @@ from mirrorlake.mirror.replay import replay, reseed
 from mirrorlake.mirror.state import Report
 from mirrorlake.mirror.steps import StepListener, ignore
 from mirrorlake.names import ZONE, TableName, as_table
-from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
@@ -281,7 +280,7 @@ class Lake:
         from mirrorlake.feed.enable import create_table
 
         table = as_table(name)
-        path = delta_name(self.storage.path(table.table_path))
+        path = self.storage.path(table.table_path)
         create_table(self.spark, path, columns, keys=keys, feed=feed, row_tracking=row_tracking)
         return self.table(table)
 

@@ -146,8 +146,7 @@ class Archive:
             kinds = ("string", "bigint", "timestamp")
             columns |= dict(zip(RESERVED, kinds, strict=True))
             properties = {SOURCE_PROPERTY: table_id(source)}
-            name = delta_name(self._path)
-            create_table(self._spark, name, columns, feed=False, properties=properties)
+            create_table(self._spark, self._path, columns, feed=False, properties=properties)
             return -1
         if found.properties.get(SOURCE_PROPERTY) != table_id(source):
             raise FeedError(

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta_log import ROW_TRACKING
+from mirrorlake.delta_log import ROW_TRACKING, clear_unborn
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.schema import KEYS_PROPERTY, RESERVED
-from mirrorlake.spark.sql import literal, quote
+from mirrorlake.spark.sql import delta_name, literal, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ def enable_feed(table: Table, *, rename_reserved: bool = False) -> int:
 
 def create_table(
     spark: SparkSession,
-    sql_name: str,
+    path: str,
     columns: Mapping[str, str],
     *,
     keys: Sequence[str] = (),
@@ -72,7 +72,7 @@ def create_table(
 
     Args:
         spark: the session.
-        sql_name: the table's name in SQL.
+        path: the table's folder, in full.
         columns: Spark's type by name.
         keys: the columns that tell rows apart.
         feed: whether changes are recorded from version 0 on; None leaves it to the session.
@@ -85,7 +85,7 @@ def create_table(
     """
     reserved = [name for name in columns if name.lower() in RESERVED]
     if feed and reserved:
-        raise _clash(sql_name, reserved)
+        raise _clash(delta_name(path), reserved)
     if missing := [key for key in keys if key not in columns]:
         raise UsageError(f"The key {missing[0]} is no column.", column=missing[0])
     wanted = dict(properties or {})
@@ -98,8 +98,9 @@ def create_table(
     if any(char in " ,;{}()\n\t=" for name in columns for char in name):
         wanted["delta.columnMapping.mode"] = "name"
     listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in wanted.items())
+    clear_unborn(path)
     spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {sql_name}"
+        f"CREATE TABLE IF NOT EXISTS {delta_name(path)}"
         f" ({', '.join(f'{quote(name)} {kind}' for name, kind in columns.items())})"
         f" USING delta{f' TBLPROPERTIES ({listed})' if listed else ''}"
     )

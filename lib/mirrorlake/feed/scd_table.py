@@ -42,7 +42,7 @@ def ready_table(rows: DataFrame, path: str, keys: Sequence[str]) -> DataFrame:
     wanted = column_types(rows.schema)
     found = table_or_none(spark, path)
     if found is None:
-        create_table(spark, delta_name(path), wanted, keys=keys)
+        create_table(spark, path, wanted, keys=keys)
     elif missing := [name for name in wanted if name not in found.columns]:
         added = ", ".join(f"{quote(name)} {wanted[name]}" for name in missing)
         spark.sql(f"ALTER TABLE {delta_name(path)} ADD COLUMNS ({added})")

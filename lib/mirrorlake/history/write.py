@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.delta_log import ROW_TRACKING, read_snapshot
+from mirrorlake.delta_log import ROW_TRACKING, clear_unborn, read_snapshot
 from mirrorlake.errors import InvalidNameError, QueryError, UsageError
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, VIEW_PROPERTY
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
@@ -59,6 +59,7 @@ def write_table(
     path = storage.path(table.table_path)
     try:
         if snapshot is None:
+            clear_unborn(path)
             spark.sql(_creation(path, frame, partition_by, dict(properties or {})))
         writer = frame.write.format("delta").mode(mode)
         if mode == "append":
@@ -122,7 +123,7 @@ def check_own(storage: Storage, table: TableName) -> None:
     around = table.schema is None and (
         snapshot is None
         and (
-            storage.list(table.table_path).folders != ()
+            set(storage.list(table.table_path).folders) - {"_delta_log"} != set()
             or storage.list(f"{ZONE}/{table.name}{SCHEMA_SUFFIX}").folders != ()
         )
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta_log import clear_unborn, read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.vorder import order_files, ordered_add, sort_prefix
 from mirrorlake.layout.vorder_file import Task
@@ -83,6 +83,7 @@ def write_table(
         # Parquet's writers refuse some characters unless the files have names of their own.
         odd = any(char in _ODD for column in rows.columns for char in column)
         mapped = " TBLPROPERTIES ('delta.columnMapping.mode' = 'name')" if odd else ""
+        clear_unborn(path)
         spark.sql(f"CREATE TABLE {delta_name(path)} ({columns}) USING delta{mapped}")
     note = json.dumps({"mirrorlake": "write in vorder"})
     with transaction(spark, path, note=note) as txn:

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.delta_log import Snapshot
+from mirrorlake.delta_log import Snapshot, clear_unborn
 from mirrorlake.errors import SchemaError
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity
@@ -101,6 +101,7 @@ def create_table(spark: SparkSession, work: Work) -> None:
         work.metadata, work.target.columns, work.identity.incarnation
     )
     listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
+    clear_unborn(work.path)
     new_session(spark).sql(
         f"CREATE TABLE IF NOT EXISTS {delta_name(work.path)} ({columns})"
         f" USING delta TBLPROPERTIES ({listed})"

@@ -19,7 +19,6 @@ from mirrorlake.rows.views.definition import Definition, definition_of, visible_
 from mirrorlake.rows.views.plan import make_plan
 from mirrorlake.rows.views.shape import Method
 from mirrorlake.rows.views.sources import pin_sources
-from mirrorlake.spark.sql import delta_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +64,7 @@ def create_view(
     # A feed of single rows would cost a merge as much again: whoever needs it switches it on. And
     # Delta 4.4 can't write an update's change rows where a column's name has a backtick.
     feed = plan.shape.method not in _BY_ROW and not any("`" in column for column in columns)
-    path = delta_name(storage.path(name.table_path))
+    path = storage.path(name.table_path)
     create_table(spark, path, columns, feed=feed, properties=properties)
     return definition
 
