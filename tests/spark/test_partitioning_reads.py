@@ -146,7 +146,8 @@ def test_a_views_table(lake: Lake) -> None:
     done = lake.views.refresh("v", how="incremental", check=True)
     assert (done.mode, done.differences) == ("incremental", 0)
     assert partitioning.operate()
-    assert check_homogeneous(live_files(lake.storage.path("Tables/v")), policy) == 4
+    files = live_files(lake.storage.path("Tables/v"))
+    assert check_homogeneous(files, policy) == len(files) >= 4
     assert {row.n for row in lake.table("v").read("k = 'k5'").collect()} == {6}
     assert "view" in [finding.rule for finding in partitioning.advise().findings]
 
