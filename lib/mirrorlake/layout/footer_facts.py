@@ -217,17 +217,17 @@ def _schemas(
 def _leaves(tail: bytes) -> list[_Leaf]:
     try:
         metadata = pq.read_metadata(pa.BufferReader(tail))
-    except (OSError, pa.ArrowException) as error:
+        columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+        return [
+            _Leaf(
+                column.path,
+                str(column.logical_type),
+                LeafType(column.physical_type, column.logical_type.to_json()),
+            )
+            for column in columns
+        ]
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # a name may be damaged, too
         raise MalformedError(str(error)) from error
-    columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
-    return [
-        _Leaf(
-            column.path,
-            str(column.logical_type),
-            LeafType(column.physical_type, column.logical_type.to_json()),
-        )
-        for column in columns
-    ]
 
 
 def _chunks(some: _Parsed) -> dict[str, pa.Array]:
