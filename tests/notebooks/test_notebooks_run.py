@@ -14,6 +14,7 @@ from mirrorlake.places import NOTEBOOKS, PROJECT
 from mirrorlake.runs.plan import RunSummary, run_plan
 
 SANITIZE = Path(__file__).parent / "sanitize.cfg"
+CONF = PROJECT / "tests" / "spark" / "conf"  # papermill's run has Spark's own defaults
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def test_nbval_finds_the_committed_outputs(tmp_path: Path) -> None:
     """In the order of their numbers, for each goes on with the lake of the one before."""
     command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-sanitize-with", str(SANITIZE)]
     command += ["-p", "no:cacheprovider", "-q", *map(str, sorted(NOTEBOOKS.glob("[0-9]*.ipynb")))]
-    environment = os.environ | {"MIRRORLAKE_HOME": str(tmp_path)}
+    environment = os.environ | {"MIRRORLAKE_HOME": str(tmp_path), "SPARK_CONF_DIR": str(CONF)}
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=PROJECT, env=environment, check=False
     )
