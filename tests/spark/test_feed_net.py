@@ -117,6 +117,24 @@ def test_a_key_with_several_rows_is_refused_where_keys_are_relied_on(
     assert Counter((r[3], r[2], tuple(r)[:2]) for r in found) == Counter(expected)
 
 
+@pytest.mark.parametrize(
+    ("schema", "before", "after"),
+    [
+        ("k INT, a BIGINT, b BIGINT", (1, 5, None), (1, None, 5)),
+        ("k INT, a ARRAY<INT>, b INT", (1, [1, None], 2), (1, [None, 1], 2)),
+        ("k INT, a STRUCT<x: INT, y: INT>, b INT", (1, (1, None), 2), (1, (None, 1), 2)),
+    ],
+)
+def test_a_value_that_moves_where_null_was_is_a_change(
+    spark: SparkSession, schema: str, before: tuple[Any, ...], after: tuple[Any, ...]
+) -> None:
+    schema += ", _change_type STRING, _commit_version BIGINT, _commit_timestamp TIMESTAMP"
+    rows = [(*before, "update_preimage", 1, None), (*after, "update_postimage", 1, None)]
+    changes = spark.createDataFrame(rows, schema)
+    found = net_changes(changes, ["k"], unique=range(1, 2)).collect()
+    assert sorted(map(str, found)) == sorted(map(str, changes.collect()))
+
+
 def test_a_mirrored_table(lake: Lake) -> None:
     """Whatever happens between two versions, net changes are what the two differ by."""
     publisher = lake.publisher("t", keys=["id"])

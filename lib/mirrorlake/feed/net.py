@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mirrorlake.feed.schema import RESERVED
+from mirrorlake.spark.rewrite import whole_hash
 from mirrorlake.spark.sql import quote
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def net_changes(
         keys: the columns that tell rows apart; NULL is a value like any other.
         unique: the versions, where a key never has two rows at once, which is quicker. It is
             checked by sums of hashes of 40 bits: a job fails, with the keys' names, where it isn't
-            so.
+            so. Rows with nested values are summed up all the same.
 
     Returns:
         The same columns. A key that is new has an `insert`, one that is gone a `delete`, one whose
@@ -49,11 +50,15 @@ def net_changes(
         `_commit_version` and `_commit_timestamp` are those of the key's last change.
     """
     from pyspark.sql import functions as F
+    from pyspark.sql import types as T
 
+    # Spark's hashes pass NULLs inside of nested values over: [1, NULL] is [NULL, 1] to them.
+    nested = (T.ArrayType, T.MapType, T.StructType, T.VariantType)
+    is_nested = any(isinstance(field.dataType, nested) for field in changes.schema.fields)
     data = [quote(name) for name in changes.columns if name not in RESERVED]
     sign = F.when(F.col(_KIND).isin("insert", "update_postimage"), 1).otherwise(-1)
     signed = changes.select(*data, _VERSION, _MOMENT, sign.alias(_COUNT))
-    if unique is None or 2 * len(unique) > 2 ** (63 - _PRINT_BITS):
+    if unique is None or is_nested or 2 * len(unique) > 2 ** (63 - _PRINT_BITS):
         rows = _of_any_rows(signed, data, keys)
     else:
         rows = _of_unique_keys(signed, data, keys, unique.start)
@@ -73,9 +78,8 @@ def _of_unique_keys(
 
     over_key = f"OVER (PARTITION BY {', '.join(map(quote, keys))})"
     place = f"2L * ({_VERSION} - {start}) + IF({_COUNT} > 0, 1, 0)"
-    marked = signed.selectExpr(
-        "*", f"shiftrightunsigned(xxhash64({', '.join(data)}), {64 - _PRINT_BITS}) AS {_PRINT}"
-    ).selectExpr(
+    hashed = whole_hash(signed.select(*data), row_ids=False)
+    marked = signed.withColumn(_PRINT, F.shiftrightunsigned(hashed, 64 - _PRINT_BITS)).selectExpr(
         *data,
         *(_MOMENT, _COUNT),
         f"shiftleft({place}, {_PRINT_BITS}) | {_PRINT} AS {_MARK}",
