@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -138,20 +136,6 @@ def find_newest(storage: Storage, table_path: str) -> int | None:
         middle = (low + high) // 2
         low, high = (middle, high) if is_there(middle) else (low, middle)
     return low
-
-
-def clear_unborn(path: str) -> None:
-    """Makes way for version 0 where a process was killed while it wrote it.
-
-    Spark takes the empty log that is left for a table: CREATE TABLE refuses, or does nothing. A log
-    with anything but hidden files in it is left alone. Object stores have no empty folders.
-
-    Args:
-        path: the table's folder, in full.
-    """
-    log = Path(path) / "_delta_log"
-    if not any(file.is_file() and not file.name.startswith(".") for file in log.rglob("*")):
-        shutil.rmtree(log, ignore_errors=True)
 
 
 def delta_tables(storage: Storage, *, but: Collection[TableName] = ()) -> list[TableName]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mirrorlake import Lake
-from mirrorlake.delta_log import clear_unborn
 from mirrorlake.feed.dimension import Dimension
 from mirrorlake.feed.scd import apply_changes
+from mirrorlake.spark.creation import clear_unborn
 
 
 def leave_remains(lake: Lake, *names: str) -> None:

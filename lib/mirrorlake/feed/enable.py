@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta_log import ROW_TRACKING, clear_unborn
+from mirrorlake.delta_log import ROW_TRACKING
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.schema import KEYS_PROPERTY, RESERVED
-from mirrorlake.spark.sql import delta_name, literal, quote
+from mirrorlake.spark.creation import create_delta, mapping_property
+from mirrorlake.spark.sql import delta_name, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,15 +96,9 @@ def create_table(
         wanted[ROW_TRACKING] = str(row_tracking).lower()
     if keys:
         wanted[KEYS_PROPERTY] = json.dumps(list(keys), ensure_ascii=False)
-    if any(char in " ,;{}()\n\t=" for name in columns for char in name):
-        wanted["delta.columnMapping.mode"] = "name"
-    listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in wanted.items())
-    clear_unborn(path)
-    spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {delta_name(path)}"
-        f" ({', '.join(f'{quote(name)} {kind}' for name, kind in columns.items())})"
-        f" USING delta{f' TBLPROPERTIES ({listed})' if listed else ''}"
-    )
+    wanted |= mapping_property(columns)
+    ddl = ", ".join(f"{quote(name)} {kind}" for name, kind in columns.items())
+    create_delta(spark, path, ddl, wanted)
 
 
 def column_types(schema: StructType) -> dict[str, str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.delta_log import ROW_TRACKING, clear_unborn, read_snapshot
+from mirrorlake.delta_log import ROW_TRACKING, read_snapshot
 from mirrorlake.errors import InvalidNameError, QueryError, UsageError
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, VIEW_PROPERTY
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
+from mirrorlake.spark.creation import create_delta, mapping_property
 from mirrorlake.spark.messages import spark_message
-from mirrorlake.spark.sql import delta_name, literal, quote
+from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Listing, Storage
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 MODES = ("append", "overwrite")
 PROPERTIES = {"delta.enableChangeDataFeed": "true", ROW_TRACKING: "true"}
-_ODD = " ,;{}()\n\t="
 
 
 def write_table(
@@ -59,8 +59,9 @@ def write_table(
     path = storage.path(table.table_path)
     try:
         if snapshot is None:
-            clear_unborn(path)
-            spark.sql(_creation(path, frame, partition_by, dict(properties or {})))
+            ddl = ", ".join(f"{quote(f.name)} {_ddl(f.dataType)}" for f in frame.schema.fields)
+            wanted = PROPERTIES | mapping_property(frame.columns) | dict(properties or {})
+            create_delta(spark, path, ddl, wanted, partition_by=partition_by)
         writer = frame.write.format("delta").mode(mode)
         if mode == "append":
             writer = writer.option("mergeSchema", "true")
@@ -71,22 +72,6 @@ def write_table(
         raise QueryError(spark_message(error)) from error
     written = read_snapshot(storage, table.table_path)
     return -1 if written is None else written.version
-
-
-def _creation(
-    path: str, frame: DataFrame, partition_by: Sequence[str], properties: dict[str, str]
-) -> str:
-    """Version 0: no rows yet, but all properties, so that feed and row ids cover everything."""
-    columns = ", ".join(f"{quote(f.name)} {_ddl(f.dataType)}" for f in frame.schema.fields)
-    properties = PROPERTIES | properties
-    if any(char in _ODD for name in frame.columns for char in name):
-        properties.setdefault("delta.columnMapping.mode", "name")
-    listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
-    parts = f" PARTITIONED BY ({', '.join(map(quote, partition_by))})" if partition_by else ""
-    return (
-        f"CREATE TABLE IF NOT EXISTS {delta_name(path)} ({columns}) USING delta{parts}"
-        f" TBLPROPERTIES ({listed})"
-    )
 
 
 def _ddl(kind: DataType) -> str:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from mirrorlake.delta_log import clear_unborn, read_snapshot
+from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.vorder import order_files, ordered_add, sort_prefix
 from mirrorlake.layout.vorder_file import Task
 from mirrorlake.names import TableName
+from mirrorlake.spark.creation import create_delta, mapping_property
 from mirrorlake.spark.gateway import Add, transaction
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_ODD = " ,;{}()\n\t="
 MODES = {"append": "Append", "overwrite": "Overwrite"}
 
 
@@ -80,11 +80,7 @@ def write_table(
     if read_snapshot(storage, name.table_path) is None:
         # Not by writing no rows: that leaves an empty file.
         columns = _nullable(rows.schema).toDDL()
-        # Parquet's writers refuse some characters unless the files have names of their own.
-        odd = any(char in _ODD for column in rows.columns for char in column)
-        mapped = " TBLPROPERTIES ('delta.columnMapping.mode' = 'name')" if odd else ""
-        clear_unborn(path)
-        spark.sql(f"CREATE TABLE {delta_name(path)} ({columns}) USING delta{mapped}")
+        create_delta(spark, path, columns, mapping_property(rows.columns), may_exist=False)
     note = json.dumps({"mirrorlake": "write in vorder"})
     with transaction(spark, path, note=note) as txn:
         gone: list[Add] = []

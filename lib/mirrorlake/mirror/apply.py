@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.delta_log import Snapshot, clear_unborn
+from mirrorlake.delta_log import Snapshot
 from mirrorlake.errors import SchemaError
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity
@@ -25,11 +25,11 @@ from mirrorlake.mirror.properties import (
     INCARNATION_PROPERTY,
     creation_properties,
     keys_property,
-    mapping_property,
     resting_feed,
     woken_feed,
 )
 from mirrorlake.mirror.schema import Target, check_keys_known
+from mirrorlake.spark.creation import create_delta, mapping_property
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote
 
@@ -100,12 +100,7 @@ def create_table(spark: SparkSession, work: Work) -> None:
     properties = work.retention | creation_properties(
         work.metadata, work.target.columns, work.identity.incarnation
     )
-    listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
-    clear_unborn(work.path)
-    new_session(spark).sql(
-        f"CREATE TABLE IF NOT EXISTS {delta_name(work.path)} ({columns})"
-        f" USING delta TBLPROPERTIES ({listed})"
-    )
+    create_delta(new_session(spark), work.path, columns, properties)
 
 
 def new_properties(work: Work) -> dict[str, str]:

@@ -6,13 +6,13 @@ import json
 
 from mirrorlake.delta_log import ROW_TRACKING
 from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.spark.creation import mapping_property
 
 KEYS_PROPERTY = "mirrorlake.keys"
 INCARNATION_PROPERTY = "mirrorlake.incarnation"
 VIEW_PROPERTY = "mirrorlake.view"
 _FEED = "delta.enableChangeDataFeed"
 _FEED_RESTS = "mirrorlake.feedRests"  # switched off by the mirror, which switches it on again
-_ODD = " ,;{}()\n\t="
 
 
 def creation_properties(
@@ -31,12 +31,6 @@ def creation_properties(
 def keys_property(metadata: TableMetadata) -> dict[str, str]:
     """The keys as a JSON list."""
     return {KEYS_PROPERTY: json.dumps(list(metadata.keys), ensure_ascii=False)}
-
-
-def mapping_property(columns: dict[str, str]) -> dict[str, str]:
-    """Column mapping, only where a name has a character that Parquet's writers refuse."""
-    odd = any(char in _ODD for name in columns for char in name)
-    return {"delta.columnMapping.mode": "name"} if odd else {}
 
 
 def resting_feed(

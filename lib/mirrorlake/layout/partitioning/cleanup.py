@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from mirrorlake.delta_log import Snapshot, read_snapshot
-from mirrorlake.history.vacuum import Vacuum, vacuum_table
+from mirrorlake.history.vacuum import vacuum_table
 from mirrorlake.history.versions import FILE_RETENTION, retention
 from mirrorlake.layout.partitioning.receipts import Receipt, read_receipts
 from mirrorlake.layout.partitioning.timespan import to_micros
@@ -22,29 +22,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def clean_up(spark: SparkSession, storage: Storage, name: TableName) -> Vacuum | None:
+def clean_up(spark: SparkSession, storage: Storage, name: TableName) -> int | None:
     """Vacuums a table if files that operations replaced are out of its retention.
 
     Returns:
-        What was done, or None if it is too early.
+        When it is to be done next, microseconds since 1970; None for never.
     """
     snapshot = read_snapshot(storage, name.table_path)
     if snapshot is None:
         return None
-    due = [one for one in _kept(storage, name) if _due(one, snapshot) < datetime.now(timezone.utc)]
-    if not due:
-        return None
-    done = vacuum_table(spark, storage, name, dry_run=False)
-    storage.write_json(_place(name), {"at": max(receipt.at for receipt in due)})
-    return done
-
-
-def next_clean_up(storage: Storage, name: TableName) -> int | None:
-    """When replaced files are out of the table's retention next, microseconds since 1970."""
-    snapshot = read_snapshot(storage, name.table_path)
-    if snapshot is None:
-        return None
-    moments = (to_micros(_due(receipt, snapshot)) for receipt in _kept(storage, name))
+    kept, now = _kept(storage, name), datetime.now(timezone.utc)
+    due = [receipt for receipt in kept if _due(receipt, snapshot) < now]
+    if due:
+        vacuum_table(spark, storage, name, dry_run=False)
+        storage.write_json(_place(name), {"at": max(receipt.at for receipt in due)})
+    moments = (to_micros(_due(receipt, snapshot)) for receipt in kept if receipt not in due)
     return min(moments, default=None)
 
 

@@ -23,7 +23,7 @@ from mirrorlake.layout.partitioning.capacity import (
     read_capacity,
     write_capacity,
 )
-from mirrorlake.layout.partitioning.cleanup import clean_up, next_clean_up
+from mirrorlake.layout.partitioning.cleanup import clean_up
 from mirrorlake.layout.partitioning.idle import Idle, read_idle, write_idle
 from mirrorlake.layout.partitioning.operation import is_at_work, run_operation
 from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt
@@ -38,14 +38,13 @@ from mirrorlake.layout.partitioning.steps import StepListener
 from mirrorlake.layout.partitioning.store import (
     alter_policy,
     fitting_setting,
-    kept_setting,
     now_micros,
     read_setting,
 )
 from mirrorlake.layout.partitioning.timespan import format_moment
 from mirrorlake.mirror.steps import ignore
 from mirrorlake.names import TableName
-from mirrorlake.policy_log import count_policies
+from mirrorlake.policy_log import count_policies, has_policy
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.storage import Storage
 from mirrorlake.tabular import Shown, html_table
@@ -281,13 +280,10 @@ class Process:
                 )
                 if receipt is not None:
                     return receipt
-            due = None
             if self._options.clean_up:
-                clean_up(spark, self._storage, name)
-                due = next_clean_up(self._storage, name)
-            self._idle[name] = replace(seen, due=due)
-            if self._options.clean_up:
-                write_idle(self._storage, name, self._idle[name])
+                seen = replace(seen, due=clean_up(spark, self._storage, name))
+                write_idle(self._storage, name, seen)
+            self._idle[name] = seen
         except BusyError:
             self._busy.add(name)  # another process has it in its hands
         except MirrorlakeError as error:
@@ -316,9 +312,7 @@ def diagnose_lake(spark: SparkSession, storage: Storage, tables: list[TableName]
     """The process's state, and how far behind the tables with a policy are."""
     lines, at_work = [], 0
     for name in tables:
-        there = find_newest(storage, name.table_path) is not None
-        kept = kept_setting(storage, name) if there else None
-        if kept is not None and kept.policy is not None:
+        if has_policy(storage, name):
             # By a policy that no longer fits, nothing is partitioned.
             setting = fitting_setting(storage, name)
             lines.append(count_files(newest_files(spark, storage, name), name, setting))
