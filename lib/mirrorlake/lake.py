@@ -12,15 +12,15 @@ from mirrorlake.delta_log import delta_tables
 from mirrorlake.lake_table import LakeTable
 from mirrorlake.landing.published import Partner
 from mirrorlake.landing.publisher import Publisher
-from mirrorlake.mirror import control
-from mirrorlake.mirror.drops import undrop
+from mirrorlake.mirror import operator_settings
 from mirrorlake.mirror.engine import Engine, status_report
 from mirrorlake.mirror.ledger import Ledger, read_ledger
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.quarantine import read_quarantine
 from mirrorlake.mirror.replay import replay, reseed
 from mirrorlake.mirror.state import Report
-from mirrorlake.mirror.steps import StepListener, ignore
+from mirrorlake.mirror.steps import StepListener, noop
+from mirrorlake.mirror.trash import undrop
 from mirrorlake.names import ZONE, TableName, as_table
 from mirrorlake.storage import Storage
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mirrorlake.lint.table import FileListener
     from mirrorlake.mirror.forget import Forgotten
     from mirrorlake.mirror.reconcile import Reconciliation
-    from mirrorlake.rows.views.verbs import Views
+    from mirrorlake.rows.views.api import Views
 
 
 class Lake:
@@ -93,7 +93,7 @@ class Lake:
         table: str | TableName | None = None,
         *,
         options: MirrorOptions | None = None,
-        on_step: StepListener = ignore,
+        on_step: StepListener = noop,
         vorder: bool = False,
     ) -> Report:
         """Runs one cycle of the mirror.
@@ -145,7 +145,7 @@ class Lake:
         table: str | TableName | None = None,
         interval: float = 5,
         options: MirrorOptions | None = None,
-        on_step: StepListener = ignore,
+        on_step: StepListener = noop,
         on_report: Callable[[Report], None] = lambda _report: None,
     ) -> Report:
         """Mirrors cycle after cycle until `stop` is set; see `mirror.watch`."""
@@ -161,15 +161,15 @@ class Lake:
 
     def pause(self, table: str | TableName) -> None:
         """Applies no further files of a table until it is resumed."""
-        control.pause(self.storage, as_table(table))
+        operator_settings.pause(self.storage, as_table(table))
 
     def resume(self, table: str | TableName) -> None:
         """Lets a paused table go on."""
-        control.resume(self.storage, as_table(table))
+        operator_settings.resume(self.storage, as_table(table))
 
     def skip(self, table: str | TableName, number: int) -> None:
         """Passes over a file that can't be applied, or that never comes."""
-        control.skip(self.storage, as_table(table), number)
+        operator_settings.skip(self.storage, as_table(table), number)
 
     def replay(
         self, table: str | TableName, first: int, last: int | None = None, *, as_is: bool = False
@@ -340,7 +340,7 @@ class Lake:
     @property
     def views(self) -> Views:
         """Tables that follow a query by what changes in its sources; see `Views`."""
-        from mirrorlake.rows.views.verbs import Views
+        from mirrorlake.rows.views.api import Views
 
         return Views(self.storage, lambda: self.spark, self.find)
 
@@ -357,7 +357,7 @@ class Lake:
         table: str | TableName | None = None,
         *,
         options: ProcessOptions | None = None,
-        on_step: PartitionListener = ignore,
+        on_step: PartitionListener = noop,
     ) -> Process:
         """The background process of partitioning; see `layout.partitioning.process`."""
         from mirrorlake.layout.partitioning.process import Process

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from mirrorlake.history.diff import Match
     from mirrorlake.history.restore import Restore
     from mirrorlake.history.vacuum import Vacuum
-    from mirrorlake.history.versions import Reach
+    from mirrorlake.history.versions import ReadableRange
     from mirrorlake.layout.analysis import Analysis
     from mirrorlake.layout.partitioning.scan import Scan
     from mirrorlake.layout.partitioning.table_policy import TablePolicy
     from mirrorlake.layout.vorder import VOrderReport
-    from mirrorlake.rows.biography import Biography
-    from mirrorlake.rows.tracking import Enabling, Tracking
+    from mirrorlake.rows.row_history import RowHistory
+    from mirrorlake.rows.tracking import FeatureChange, Tracking
 
 
 class LakeTable(Table):
@@ -66,11 +66,11 @@ class LakeTable(Table):
         most = "" if limit is None else f" LIMIT {int(limit)}"
         return self.spark.sql(f"DESCRIBE HISTORY {self.sql_name}{most}")
 
-    def reach(self) -> Reach:
+    def readable_range(self) -> ReadableRange:
         """Which versions can be read, and why not older ones."""
-        from mirrorlake.history.versions import find_reach, is_enforced
+        from mirrorlake.history.versions import find_readable_range, is_enforced
 
-        return find_reach(self.storage, self.name, enforced=is_enforced(self.spark))
+        return find_readable_range(self.storage, self.name, enforced=is_enforced(self.spark))
 
     def diff(
         self,
@@ -284,19 +284,19 @@ class LakeTable(Table):
 
         return read_tracking(self)
 
-    def enable_row_tracking(self, *, dry_run: bool = False) -> Enabling:
+    def enable_row_tracking(self, *, dry_run: bool = False) -> FeatureChange:
         """Gives all rows ids; a dry run says what that commits. See `rows/tracking.py`."""
         from mirrorlake.rows.tracking import enable_tracking
 
         return enable_tracking(self, dry_run=dry_run)
 
-    def disable_row_tracking(self, *, dry_run: bool = False) -> Enabling:
+    def disable_row_tracking(self, *, dry_run: bool = False) -> FeatureChange:
         """Hides the ids; the feature stays. See `rows/tracking.py`."""
         from mirrorlake.rows.tracking import disable_tracking
 
         return disable_tracking(self, dry_run=dry_run)
 
-    def drop_row_tracking(self, *, dry_run: bool = False) -> Enabling:
+    def drop_row_tracking(self, *, dry_run: bool = False) -> FeatureChange:
         """Takes the feature out of the protocol. See `rows/tracking.py`."""
         from mirrorlake.rows.tracking import drop_tracking
 
@@ -321,10 +321,10 @@ class LakeTable(Table):
 
         return read_row_changes(self, start, end, beyond_latest=beyond_latest)
 
-    def biography(
+    def row_history(
         self, *, key: Any = None, row_id: int | None = None, start: int | None = None
-    ) -> Biography:
-        """Everything that happened to one row, by its key or its id; see `rows/biography.py`."""
-        from mirrorlake.rows.biography import read_biography
+    ) -> RowHistory:
+        """Everything that happened to one row, by its key or its id; see `rows/row_history.py`."""
+        from mirrorlake.rows.row_history import read_row_history
 
-        return read_biography(self, key=key, row_id=row_id, start=start)
+        return read_row_history(self, key=key, row_id=row_id, start=start)

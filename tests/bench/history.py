@@ -19,7 +19,7 @@ from typing import Any
 
 from mirrorlake import Lake
 from mirrorlake.history.commits import CommitLog
-from mirrorlake.history.versions import find_reach
+from mirrorlake.history.versions import find_readable_range
 from mirrorlake.runs.bench import BenchResult, compare, join_results, lake_part
 
 VERSIONS = 10_000
@@ -47,13 +47,13 @@ def history(lake: Lake, pairs: int) -> BenchResult:
     return _join(found, _flat("history by versions", newest, pairs))
 
 
-def reach(lake: Lake, pairs: int) -> BenchResult:
+def readable_range(lake: Lake, pairs: int) -> BenchResult:
     _many_versions(lake)
     for name, count in (("few files", FILES // SMALLER), ("many files", FILES)):
         _make(lake, name, versions=1, files=count)
 
     def found(name: str) -> None:
-        assert find_reach(lake.storage, lake.table(name).name).earliest == 0
+        assert find_readable_range(lake.storage, lake.table(name).name).earliest == 0
 
     def found_by_files(name: str) -> None:
         found(f"{name} files")
@@ -93,7 +93,7 @@ def show(lake: Lake, pairs: int) -> BenchResult:
 
 PARTS = {
     "history": lake_part(history),
-    "range": lake_part(reach),
+    "range": lake_part(readable_range),
     "vacuum": lake_part(vacuum),
     "show": lake_part(show),
 }

@@ -26,7 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bench_data import (
+from helpers.bench_data import (
     COLUMNS,
     change_files,
     collapsed,

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from mirrorlake.places import PARAMETERS
+from mirrorlake.paths import PARAMETERS
 from mirrorlake.runs.bench import BenchResult, compare, run_script
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from log_lines import TENANTS, guid, log_files
+from helpers.log_lines import TENANTS, guid, log_files
 from mirrorlake import Lake
 from mirrorlake.layout.partitioning.encoding import CONFS
 from mirrorlake.layout.partitioning.nodes import on_each_node

@@ -30,14 +30,14 @@ def run(pairs: int) -> BenchResult:
             compare(
                 "rows",
                 "biography, a table a tenth the size as peer",
-                lambda: biography(large),
-                lambda: biography(small),
+                lambda: row_history(large),
+                lambda: row_history(small),
                 pairs,
             ),
             compare(
                 "rows",
                 "biography, the filtered feed as peer",
-                lambda: biography(large),
+                lambda: row_history(large),
                 lambda: filtered_feed(large),
                 pairs,
             ),
@@ -59,9 +59,9 @@ def make(lake: Lake, name: str, files: int) -> LakeTable:
     return table
 
 
-def biography(table: LakeTable) -> float:
+def row_history(table: LakeTable) -> float:
     began = time.perf_counter()
-    story = table.biography(key={"id": KEY})
+    story = table.row_history(key={"id": KEY})
     assert story.events.count() == 1 + 2 * (1 + (UPDATES - 1) // (UPDATES // OWN))
     return time.perf_counter() - began
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake.places import NOTEBOOKS, PROJECT
+from mirrorlake.paths import NOTEBOOKS, PROJECT
 from mirrorlake.runs.plan import RunSummary, run_plan
 
 SANITIZE = Path(__file__).parent / "sanitize.cfg"

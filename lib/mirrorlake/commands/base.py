@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from mirrorlake.lake import Lake
-    from mirrorlake.tabular import Shown
+    from mirrorlake.text_table import TextTable
 
 app = typer.Typer(
     add_completion=False,
@@ -84,7 +84,7 @@ def literal(text: str) -> str:
     return escape(text)
 
 
-def print_shown(shown: Shown) -> None:
+def print_shown(shown: TextTable) -> None:
     """A small result, as a table."""
     table = RichTable(*map(literal, shown.columns))
     for row in shown.rows:

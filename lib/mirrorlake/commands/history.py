@@ -37,7 +37,7 @@ def history(
 ) -> None:
     """Show a table's versions, newest first, and how far back it can be read."""
     from mirrorlake.history.commits import CommitLog
-    from mirrorlake.history.versions import find_reach
+    from mirrorlake.history.versions import find_readable_range
 
     lake = open_lake(root)
     name = find_table(lake, table)
@@ -49,7 +49,7 @@ def history(
     print_shown(found.with_moments())
     if found.more:
         out.print(f"… and older ones; --limit {limit} shows the newest {limit}.")
-    print_shown(find_reach(lake.storage, name).shown())
+    print_shown(find_readable_range(lake.storage, name).shown())
 
 
 @app.command()

@@ -25,7 +25,7 @@ from mirrorlake.commands.history import find_table
 if TYPE_CHECKING:
     from mirrorlake.history.compact import Compaction
     from mirrorlake.history.vacuum import Vacuum
-    from mirrorlake.tabular import Shown
+    from mirrorlake.text_table import TextTable
 
 ApplyOption = Annotated[bool, typer.Option("--apply", help="Do it, not only say it.")]
 # Nothing is lost by a rewrite: old versions keep their files until a vacuum.
@@ -114,7 +114,7 @@ def maintain(
 ) -> None:
     """Run a policy over all tables: reorg, optimize, vacuum; only said, unless it says apply."""
     from mirrorlake.history.maintenance import load_policy
-    from mirrorlake.places import PARAMETERS
+    from mirrorlake.paths import PARAMETERS
 
     lake = open_lake(root)
     chosen = load_policy(policy or PARAMETERS / "07_maintain.yaml")
@@ -131,7 +131,7 @@ def maintain(
         raise typer.Exit(1)
 
 
-def _print(done: Compaction | Vacuum, shown: Shown, as_json: bool) -> None:
+def _print(done: Compaction | Vacuum, shown: TextTable, as_json: bool) -> None:
     if as_json:
         document: dict[str, Any] = {**asdict(done), "table": str(done.table)}
         print_json(document)

@@ -117,7 +117,7 @@ def forget(
     as_json: JsonOption = False,
 ) -> None:
     """Find a person's rows in table, history, feed, quarantine and files; then remove them."""
-    from mirrorlake.mirror.traces import key_columns, parse_key
+    from mirrorlake.mirror.key_search import key_columns, parse_key
 
     lake = open_lake(root)
     wanted = parse_key(key, key_columns(lake.storage, TableName.parse(table)))

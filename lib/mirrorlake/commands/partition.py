@@ -27,7 +27,7 @@ from mirrorlake.errors import UsageError
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
     from mirrorlake.layout.partitioning.process import PartitionReport
-    from mirrorlake.tabular import Shown
+    from mirrorlake.text_table import TextTable
 
 EVERY = "*"
 
@@ -194,7 +194,7 @@ def _read(path: Path | None, verb: PartitionVerb) -> str:
         raise UsageError(f"{path} can't be read: {error}.") from error
 
 
-def _print(shown: Shown, as_json: bool) -> None:
+def _print(shown: TextTable, as_json: bool) -> None:
     if not as_json:
         print_shown(shown)
         return

@@ -22,7 +22,7 @@ def demo(
     root: Annotated[Path | None, typer.Option(help="Where the demo's lake goes.")] = None,
 ) -> None:
     """Publish, mirror and query a year of real flights, by the notebooks."""
-    from mirrorlake.places import PARAMETERS
+    from mirrorlake.paths import PARAMETERS
 
     overrides = {} if root is None else {"root": str(root.absolute())}
     summary = _run_plan(PARAMETERS / "plans" / "demo.yaml", None, overrides)
@@ -44,7 +44,7 @@ def run(
 def _warm_up() -> None:
     """Makes what later starts of a local Spark are quicker with, if it is missing."""
     if not {"SPARK_MASTER", "SPARK_REMOTE"} & set(os.environ):
-        from mirrorlake.spark.archive import ensure_archive
+        from mirrorlake.spark.class_data_sharing import ensure_archive
         from mirrorlake.spark.session import launch_environment
 
         ensure_archive(*launch_environment())
@@ -80,7 +80,7 @@ def test(
     long: Annotated[bool, typer.Option("--long", help="Add kill matrices and soaks.")] = False,
 ) -> None:
     """Run the tests, in two processes; further arguments go to pytest (`-n 0`: in one)."""
-    from mirrorlake.places import PROJECT
+    from mirrorlake.paths import PROJECT
 
     _warm_up()
     # A file's tests stay in one process, and the files in their order: the notebooks take longest.
@@ -93,7 +93,7 @@ def test(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def lab(context: typer.Context) -> None:
     """Open JupyterLab on the notebooks; further arguments go to it."""
-    from mirrorlake.places import NOTEBOOKS
+    from mirrorlake.paths import NOTEBOOKS
 
     _warm_up()
     os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", str(NOTEBOOKS), *context.args])

@@ -106,7 +106,7 @@ def _biography(
 
     wanted = _parse_key(key, table.keys) if key else None
     with progress("following the row …"):
-        story = table.biography(key=wanted, row_id=row_id, start=start)
+        story = table.row_history(key=wanted, row_id=row_id, start=start)
         document = rows_document(story.events)
     if as_json:
         facts = {"table": story.table, "ids": list(story.ids)}

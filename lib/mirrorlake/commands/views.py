@@ -19,7 +19,7 @@ from mirrorlake.commands.base import (
 )
 from mirrorlake.errors import UsageError
 from mirrorlake.lake import Lake
-from mirrorlake.tabular import Shown
+from mirrorlake.text_table import TextTable
 
 
 class ViewVerb(str, Enum):
@@ -66,7 +66,7 @@ def view(
         _check(lake, name, as_json)
     elif verb is ViewVerb.DROP:
         lake.views.drop(name)
-        _print({"dropped": name}, Shown(("dropped",), ((name,),)), as_json)
+        _print({"dropped": name}, TextTable(("dropped",), ((name,),)), as_json)
     else:
         how = "full" if full else "incremental" if incremental else "auto"
         with progress(f"{verb.value} {name} …"):
@@ -76,12 +76,12 @@ def view(
                 done = lake.views.refresh(name, how=how, check=check)
         seconds = ("seconds", f"{done.seconds:.1f}")
         shown = done.shown()
-        _print(done.as_dict(), Shown(shown.columns, (*shown.rows, seconds)), as_json)
+        _print(done.as_dict(), TextTable(shown.columns, (*shown.rows, seconds)), as_json)
         if done.differences:
             raise typer.Exit(1)
 
 
-def _print(document: dict[str, object], shown: Shown, as_json: bool) -> None:
+def _print(document: dict[str, object], shown: TextTable, as_json: bool) -> None:
     if as_json:
         print_json(document)
     else:
@@ -109,4 +109,4 @@ def _list(lake: Lake, as_json: bool) -> None:
         print_json({"views": document})
         return
     rows = [(str(v.name), ", ".join(map(str, v.sources)), " ".join(v.sql.split())) for v in found]
-    print_shown(Shown(("view", "sources", "query"), tuple(rows)))
+    print_shown(TextTable(("view", "sources", "query"), tuple(rows)))

@@ -18,7 +18,7 @@ from mirrorlake.feed.changes import refusal
 from mirrorlake.feed.cursor import FORMAT, Lag, consumer_folder, lag_of, table_id
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.enable import column_types, create_table
-from mirrorlake.feed.log import Timeline, moment_text, read_timeline
+from mirrorlake.feed.log import Timeline, moment_text, read_versions
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import delta_name, literal, quote
@@ -100,7 +100,7 @@ class Archive:
             FeedError: the feed no longer holds what follows, or the archive is another table's.
         """
         source = self.table
-        timeline = read_timeline(source.storage, source.name.table_path)
+        timeline = read_versions(source.storage, source.name.table_path)
         place = self._prepare()
         on_step("prepared")
         if place < 0:
@@ -133,7 +133,7 @@ class Archive:
         assert target is not None
         done = max(timeline.latest, place)
         self._save(kept | {"target_version": target.version})
-        newest = read_timeline(source.storage, source.name.table_path)
+        newest = read_versions(source.storage, source.name.table_path)
         lag = lag_of(newest, done)
         return ArchiveReport(str(source.name), str(self.target), first, done, lag, recovered)
 

@@ -16,7 +16,7 @@ from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.findings import Diagnosis, span_text
 from mirrorlake.feed.gaps import ORIGIN, bridge
-from mirrorlake.feed.log import Timeline, moment_text, read_timeline
+from mirrorlake.feed.log import Timeline, moment_text, read_versions
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.scan import read_feed
 from mirrorlake.feed.schema import RESERVED, declared_keys
@@ -85,7 +85,7 @@ def read_changes(
         FeedError: the feed doesn't hold all of the range; with what to do.
         UsageError: an end that is no version and no moment, or a start after the end.
     """
-    timeline = read_timeline(table.storage, table.name.table_path)
+    timeline = read_versions(table.storage, table.name.table_path)
     chosen = key_columns(table, keys) if net else ()
     if across_gaps:
         span = resolve_span(table.spark, timeline, start, end, beyond_latest)

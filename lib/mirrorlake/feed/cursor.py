@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import nothing, readable_span
-from mirrorlake.feed.log import Timeline, read_commit, read_timeline
+from mirrorlake.feed.log import Timeline, read_commit, read_versions
 from mirrorlake.feed.scan import read_feed
 from mirrorlake.names import STATE, check_part
 
@@ -106,7 +106,7 @@ class Cursor:
     @property
     def lag(self) -> Lag:
         """How far the consumer is behind."""
-        return lag_of(read_timeline(self.table.storage, self.table.name.table_path), self.position)
+        return lag_of(read_versions(self.table.storage, self.table.name.table_path), self.position)
 
     def read(
         self,
@@ -126,7 +126,7 @@ class Cursor:
             FeedError: the feed no longer holds what follows the place; with what to do.
         """
         table = self.table
-        timeline = read_timeline(table.storage, table.name.table_path)
+        timeline = read_versions(table.storage, table.name.table_path)
         start = self.position + 1
         last = timeline.latest if end is None else min(end, timeline.latest)
         if start > last:

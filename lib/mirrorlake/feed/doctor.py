@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from mirrorlake.feed.findings import Diagnosis, Finding, span_text
-from mirrorlake.feed.log import State, Timeline, read_states, read_timeline
+from mirrorlake.feed.log import State, Timeline, read_states, read_versions
 from mirrorlake.feed.schema import Break, find_breaks, reserved_columns
 from mirrorlake.storage import Storage
 
@@ -39,7 +39,7 @@ def diagnose(table: Table, start: int | None = None, end: int | None = None) -> 
         start: the first version; by default the oldest there ever was.
         end: the last version; by default the newest.
     """
-    timeline = read_timeline(table.storage, table.name.table_path)
+    timeline = read_versions(table.storage, table.name.table_path)
     end = timeline.latest if end is None else min(end, timeline.latest)
     first = 0 if start is None else start
     return examine(table, timeline, first, end, files=True)

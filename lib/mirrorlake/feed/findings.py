@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Diagnosis:
         """The document that `--json` prints."""
         return {"findings": [finding.as_dict() for finding in self.findings]}
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """One row a finding."""
         rows = tuple((f.rule, span_text(f.versions), f.message, f.fix) for f in self.findings)
-        return Shown(("rule", "versions", "what", "fix"), rows)
+        return TextTable(("rule", "versions", "what", "fix"), rows)
 
     def __repr__(self) -> str:
         return (

@@ -124,7 +124,7 @@ class State:
         return self.properties.get("delta.columnMapping.mode", "none") != "none"
 
 
-def read_timeline(storage: Storage, table_path: str) -> Timeline:
+def read_versions(storage: Storage, table_path: str) -> Timeline:
     """The table's versions and moments, by a listing of its log.
 
     Args:

@@ -5,8 +5,8 @@ shuffle once, by key. Where a key stands for one row, as a table's declared keys
 the first row that went and the last one that came; one look at each key's changes finds both and
 proves that nothing else was there. Otherwise changes are summed up by the whole row: what was
 inserted and deleted, changed and changed back, or written again as it was, is 0; the order does not
-matter, and rows that occur several times come out right. `tests/feed_model.py` is the same as a
-loop.
+matter, and rows that occur several times come out right. `tests/helpers/feed_model.py` is the
+same as a loop.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.feed.changes import readable_span
-from mirrorlake.feed.log import read_timeline
+from mirrorlake.feed.log import read_versions
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import literal
@@ -86,7 +86,7 @@ def _relation(table: Table, ends: list[str]) -> str:
             hint="write table_changes('name', start[, end]).",
         )
     start, end = (_value(table, text) for text in (ends * 2)[:2])
-    timeline = read_timeline(table.storage, table.name.table_path)
+    timeline = read_versions(table.storage, table.name.table_path)
     span = readable_span(table, timeline, start, end if len(ends) == 2 else None)
     if span.is_empty:
         kinds = ("STRING", "BIGINT", "TIMESTAMP")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.changes import End, refusal, resolve_span
 from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.log import read_timeline
+from mirrorlake.feed.log import read_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -73,7 +73,7 @@ def stream_changes(
                 hint="start at version 0, or read the snapshot as a batch: table.as_of().",
             )
         return reader.load(table.path)
-    timeline = read_timeline(table.storage, table.name.table_path)
+    timeline = read_versions(table.storage, table.name.table_path)
     latest = timeline.latest
     # One after the latest is what a consumer that has read everything goes on from.
     from_now = str(start) == str(latest + 1)

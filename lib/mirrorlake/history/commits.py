@@ -13,7 +13,7 @@ from typing import Any
 
 from mirrorlake.delta_log import find_newest, read_commit_info
 from mirrorlake.storage import Storage
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 _MILLISECOND = timedelta(milliseconds=1)
 _CLOCKS = 5  # versions to look back for a clock that was set back
@@ -52,22 +52,22 @@ class History:
     commits: tuple[Commit, ...]
     more: bool = False
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """One row a version, without its moment, which changes from run to run."""
         rows = tuple(
             (commit.version, commit.operation, _short(commit.parameters), _short(commit.metrics))
             for commit in self.commits
         )
-        return Shown(("version", "operation", "parameters", "metrics"), rows, more=self.more)
+        return TextTable(("version", "operation", "parameters", "metrics"), rows, more=self.more)
 
-    def with_moments(self) -> Shown:
+    def with_moments(self) -> TextTable:
         """The same, with when each version was made."""
         shown = self.shown()
         moments = [f"{commit.timestamp:%Y-%m-%d %H:%M:%S}" for commit in self.commits]
         rows = tuple(
             (row[0], moment, *row[1:]) for row, moment in zip(shown.rows, moments, strict=True)
         )
-        return Shown(("version", "made (UTC)", *shown.columns[1:]), rows, more=self.more)
+        return TextTable(("version", "made (UTC)", *shown.columns[1:]), rows, more=self.more)
 
     def as_dict(self) -> dict[str, Any]:
         """The document that `history --json` prints."""

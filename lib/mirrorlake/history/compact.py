@@ -22,7 +22,7 @@ from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +58,7 @@ class Compaction:
     applied: bool = False
     files_ordered: int | None = None
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """The same facts, one a row."""
         rows = [
             ("files rewritten" if self.applied else "files to rewrite", self.files),
@@ -74,7 +74,7 @@ class Compaction:
             rows.append(
                 ("files in V-Order" if self.applied else "files to order", self.files_ordered)
             )
-        return Shown((f"{self.action} {self.table}", "value"), tuple(rows))
+        return TextTable((f"{self.action} {self.table}", "value"), tuple(rows))
 
     def __repr__(self) -> str:
         if not self.applied:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mirrorlake.delta_log import ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.history.versions import check_version, is_enforced
-from mirrorlake.landing.identity import lives_of
+from mirrorlake.landing.identity import incarnations
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.spark.sql import quote
 
@@ -58,8 +58,8 @@ def choose_match(
 
 def is_made_anew(before: Snapshot | None, after: Snapshot | None) -> bool:
     """Whether a mirrored table's folder was made anew in between, and all its rows with it."""
-    lives = lives_of(before)
-    return bool(lives) and lives != lives_of(after)
+    lives = incarnations(before)
+    return bool(lives) and lives != incarnations(after)
 
 
 def is_tracked(properties: dict[str, str]) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from mirrorlake.errors import FrameError
 from mirrorlake.names import SCHEMA_SUFFIX, STATE, TableName, check_part
 from mirrorlake.storage import Storage, to_json
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 FORMAT = 1
 FRAMES = f"{STATE}/frames"
@@ -110,12 +110,12 @@ class Frame:
         """The record as it lies on disk."""
         return {"format": FORMAT, **asdict(self)}
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """One row a table."""
         rows = tuple(
             (t.table, t.version, t.files, t.row_groups, t.rows, t.bytes) for t in self.tables
         )
-        return Shown(("table", "version", "files", "row groups", "rows", "bytes"), rows)
+        return TextTable(("table", "version", "files", "row groups", "rows", "bytes"), rows)
 
     def __repr__(self) -> str:
         at = ", ".join(f"{t.table}@v{t.version}" for t in self.tables)

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import FrameError, MirrorlakeError, TableNotFoundError, UsageError
 from mirrorlake.history.commits import CommitLog
+from mirrorlake.history.consistent_versions import TRIES as _TRIES
+from mirrorlake.history.consistent_versions import newest_versions, versions_at_once
 from mirrorlake.history.files import files_of, hadoop_path
+from mirrorlake.history.frame_diff import FrameDiff, compare_table
 from mirrorlake.history.frame_files import follow_move, read_list, write_list
 from mirrorlake.history.frame_records import (
     ABANDONED,
@@ -36,9 +39,6 @@ from mirrorlake.history.frame_records import (
     utc_now,
 )
 from mirrorlake.history.listing import missing_files
-from mirrorlake.history.moments import TRIES as _TRIES
-from mirrorlake.history.moments import newest_versions, versions_at_once
-from mirrorlake.history.reload import Reload, compare_table
 from mirrorlake.history.versions import ENFORCED
 from mirrorlake.names import TableName, as_table, check_part
 from mirrorlake.spark.messages import spark_message
@@ -239,7 +239,7 @@ class Frames:
 
     def show(
         self, model: str, *, delete: tuple[str | TableName, str] | None = None
-    ) -> tuple[Reload, ...]:
+    ) -> tuple[FrameDiff, ...]:
         """How far the lake has moved on, and what the next frame would load anew.
 
         Args:

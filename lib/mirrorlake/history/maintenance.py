@@ -20,7 +20,7 @@ from mirrorlake.history.vacuum import Vacuum, vacuum_table
 from mirrorlake.names import TableName
 from mirrorlake.policy_log import has_policy
 from mirrorlake.storage import Storage
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Upkeep:
+class TableMaintenance:
     """What was found and done for one table.
 
     Attributes:
@@ -76,14 +76,14 @@ class Maintenance:
     """One run of a policy over a lake."""
 
     policy: Policy
-    tables: tuple[Upkeep, ...]
+    tables: tuple[TableMaintenance, ...]
 
     @property
-    def failed(self) -> tuple[Upkeep, ...]:
+    def failed(self) -> tuple[TableMaintenance, ...]:
         """The tables with an error."""
         return tuple(line for line in self.tables if line.error)
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """One row a table."""
         rows = tuple(
             (
@@ -95,7 +95,9 @@ class Maintenance:
             )
             for line in self.tables
         )
-        return Shown(("table", "files purged", "files compacted", "files deleted", "note"), rows)
+        return TextTable(
+            ("table", "files purged", "files compacted", "files deleted", "note"), rows
+        )
 
     def __repr__(self) -> str:
         verb = "maintained" if self.policy.apply else "would maintain"
@@ -105,7 +107,7 @@ class Maintenance:
         return html_table(self.shown())
 
 
-def _said(line: Upkeep) -> str:
+def _said(line: TableMaintenance) -> str:
     if line.error:
         return line.error
     lost = line.vacuum.unreadable if line.vacuum else None
@@ -172,7 +174,7 @@ def maintain(
         try:
             lines.append(_upkeep(spark(), storage, table, policy))
         except MirrorlakeError as error:
-            lines.append(Upkeep(table, error=str(error)))
+            lines.append(TableMaintenance(table, error=str(error)))
     if policy.apply and policy.vacuum:
         Frames(storage, spark).sweep()
     return Maintenance(policy, tuple(lines))
@@ -188,7 +190,9 @@ def _chosen(known: list[TableName], policy: Policy) -> list[TableName]:
     return wanted or known
 
 
-def _upkeep(spark: SparkSession, storage: Storage, table: TableName, policy: Policy) -> Upkeep:
+def _upkeep(
+    spark: SparkSession, storage: Storage, table: TableName, policy: Policy
+) -> TableMaintenance:
     reorg = optimize = vacuum = None
     if policy.reorg:
         found = reorg_table(spark, storage, table)
@@ -210,4 +214,4 @@ def _upkeep(spark: SparkSession, storage: Storage, table: TableName, policy: Pol
             feed_hours=policy.feed_hours if policy.feed_hours > 0 else None,
             dry_run=not policy.apply,
         )
-    return Upkeep(table, reorg, optimize, vacuum)
+    return TableMaintenance(table, reorg, optimize, vacuum)

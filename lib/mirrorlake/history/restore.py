@@ -16,7 +16,7 @@ from mirrorlake.names import TableName
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ class Restore:
     warnings: tuple[str, ...]
     applied: bool
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """The same facts, one a row."""
         rows: list[tuple[str, Any]] = [
             ("table", str(self.table)),
@@ -59,7 +59,7 @@ class Restore:
             rows.append(("columns", " ".join(self.columns)))
         rows += [("warning", warning) for warning in self.warnings]
         rows.append(("done", "yes" if self.applied else "no: a dry run"))
-        return Shown(("what", "value"), tuple((what, str(value)) for what, value in rows))
+        return TextTable(("what", "value"), tuple((what, str(value)) for what, value in rows))
 
     def __repr__(self) -> str:
         verb = "restored" if self.applied else "would restore"

@@ -102,7 +102,7 @@ def removed_since(storage: Storage, table_path: str, version: int, newest: int) 
     ]
 
 
-def missing(storage: Storage, table_path: str, removed: Iterable[Removed]) -> list[str]:
+def missing_files(storage: Storage, table_path: str, removed: Iterable[Removed]) -> list[str]:
     """Those files that are no longer there; only the table's own folder is looked at."""
     names = sorted({name for entry in removed for name in entry.files if "://" not in name})
     own = [name for name in names if not name.startswith(("/", "file:"))]

@@ -33,7 +33,7 @@ from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,7 +79,7 @@ class Vacuum:
     broken_frames: tuple[str, ...]
     applied: bool = False
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """One row a reason, and what is lost."""
         verb = "deleted" if self.applied else "would be deleted"
         rows: list[tuple[Any, ...]] = [(verb, self.delete_files, self.delete_bytes)]
@@ -88,7 +88,7 @@ class Vacuum:
             first, last = self.unreadable
             rows.append((f"no longer readable: versions {first} to {last}", "", ""))
         rows += [(f"no longer readable: {frame}", "", "") for frame in self.broken_frames]
-        return Shown(("what", "files", "bytes"), tuple(rows))
+        return TextTable(("what", "files", "bytes"), tuple(rows))
 
     def __repr__(self) -> str:
         verb = "deleted" if self.applied else "would delete"

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from mirrorlake.delta_log import Snapshot, read_commit_info, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError, VersionError
 from mirrorlake.history.commits import CommitLog
-from mirrorlake.history.tombstones import missing, recent_removals, removed_since
+from mirrorlake.history.tombstones import missing_files, recent_removals, removed_since
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +54,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Reach:
+class ReadableRange:
     """The versions of a table that can be read.
 
     Attributes:
@@ -78,13 +78,13 @@ class Reach:
             f"versions {self.earliest} to {self.newest}, made from {moments[0]} to {moments[1]}"
         ).replace("+00:00", "Z")
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """The range and its limits, without moments, which change from run to run."""
         rows = [("readable", f"versions {self.earliest} to {self.newest}")]
         rows += [
             (limit.what, f"from version {limit.version}: {limit.why}") for limit in self.limits
         ]
-        return Shown(("what", "how far"), tuple(rows))
+        return TextTable(("what", "how far"), tuple(rows))
 
     def __repr__(self) -> str:
         why = f"; {self.limits[0].what}: {self.limits[0].why}" if self.limits else ""
@@ -110,9 +110,9 @@ def retention(snapshot: Snapshot, name: str) -> timedelta:
     return parse_interval(snapshot.properties.get(name, _DEFAULTS[name]))
 
 
-def find_reach(
+def find_readable_range(
     storage: Storage, table: TableName, *, enforced: bool = True, now: datetime | None = None
-) -> Reach:
+) -> ReadableRange:
     """What can be read of a table, from its log alone; the cost does not grow with the log.
 
     Args:
@@ -133,7 +133,7 @@ def find_reach(
     since, until = log.timestamp(first), log.timestamp(newest)
     if since is None or until is None:
         raise VersionError(f"The log of {table} is being cut off.", hint="ask again.")
-    return Reach(table, first, newest, since, until, tuple(limits))
+    return ReadableRange(table, first, newest, since, until, tuple(limits))
 
 
 def _bounds(
@@ -180,7 +180,7 @@ def _vacuumed(log: CommitLog, first: int, newest: int) -> Limit | None:
     info = read_commit_info(log.storage, log.table_path, first) if first > 0 else {}
     since = int(info.get("timestamp", 0)) - _SLACK
     removals = [removed for removed in removals if removed.at >= since]
-    gone = set(missing(log.storage, log.table_path, removals))
+    gone = set(missing_files(log.storage, log.table_path, removals))
     if not gone:
         return None
     latest = max((r for r in removals if gone & set(r.files)), key=lambda r: r.at)
@@ -250,33 +250,33 @@ def check_version(
     first, newest, _ = _bounds(log, _snapshot(storage, table), enforced=enforced)
     if first <= version <= newest and not _vacuumed(log, version, newest):
         return  # only what was removed since was looked at
-    reach = find_reach(storage, table, enforced=enforced)
-    if reach.earliest <= version <= reach.newest:
+    readable = find_readable_range(storage, table, enforced=enforced)
+    if readable.earliest <= version <= readable.newest:
         return
-    bounding = [limit for limit in reach.limits if limit.version > version]
-    if version > reach.newest or version < 0 or not bounding:
+    bounding = [limit for limit in readable.limits if limit.version > version]
+    if version > readable.newest or version < 0 or not bounding:
         raise VersionError(
-            f"There is no version {version} of {table}.", hint=f"it has {reach.range}."
+            f"There is no version {version} of {table}.", hint=f"it has {readable.range}."
         )
     limit = bounding[-1]
     if limit.what == "vacuumed files":
         # Not every older version needs a deleted file.
-        removed = removed_since(storage, table.table_path, version, reach.newest)
-        gone = missing(storage, table.table_path, removed)
+        removed = removed_since(storage, table.table_path, version, readable.newest)
+        gone = missing_files(storage, table.table_path, removed)
         if not gone:
             return
         more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
         raise VersionError(
             f"Version {version} of {table} was vacuumed: {gone[0]}{more} can't be found.",
             file=gone[0],
-            hint=f"readable are {reach.range}.",
+            hint=f"readable are {readable.range}.",
         )
     fix = ""
     if limit.what == "retention check":
         fix = f" A longer {FILE_RETENTION} of the table lets it be read, if its files are there."
     raise VersionError(
         f"Version {version} of {table} can't be read any more: {limit.why}.",
-        hint=f"readable are {reach.range}.{fix}",
+        hint=f"readable are {readable.range}.{fix}",
     )
 
 
@@ -288,21 +288,21 @@ def check_moment(
     Raises:
         VersionError: with the range.
     """
-    reach = find_reach(storage, table, enforced=enforced)
-    if moment > reach.until:
+    readable = find_readable_range(storage, table, enforced=enforced)
+    if moment > readable.until:
         raise VersionError(
             f"{moment.isoformat()} is after the newest version of {table}.",
-            hint=f"it has {reach.range}.",
+            hint=f"it has {readable.range}.",
         )
-    if moment >= reach.since:
+    if moment >= readable.since:
         return
     log = CommitLog(storage, table.table_path)
-    first = log.first_readable(reach.newest)
+    first = log.first_readable(readable.newest)
     made = log.raw_timestamp(first)
     if made is not None and moment < made:
         raise VersionError(
             f"{moment.isoformat()} is before the first version of {table} that its log holds.",
-            hint=f"readable are {reach.range}.",
+            hint=f"readable are {readable.range}.",
         )
-    after = log.first_since(moment + timedelta(milliseconds=1), first, reach.newest)
+    after = log.first_since(moment + timedelta(milliseconds=1), first, readable.newest)
     check_version(storage, table, after - 1, enforced=enforced)

@@ -39,7 +39,7 @@ class Identity:
         return f"{(self.origin or self.table).state_path}/{self.incarnation}"
 
 
-def lives_of(snapshot: Snapshot | None) -> frozenset[str]:
+def incarnations(snapshot: Snapshot | None) -> frozenset[str]:
     """The incarnations of its folder that a version of a table has rows from, or had."""
     apps = snapshot.txns if snapshot else {}
     return frozenset(app.rpartition("/")[2] for app in apps if app.startswith(_APP))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 
 @dataclass(frozen=True)
@@ -41,4 +41,4 @@ class Published:
 
     def _repr_html_(self) -> str:
         row = (self.table, self.file, self.rows, self.bytes)
-        return html_table(Shown(("table", "file", "rows", "bytes"), (row,)))
+        return html_table(TextTable(("table", "file", "rows", "bytes"), (row,)))

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.layout.analysis import Analysis
 from mirrorlake.layout.column_facts import ColumnFacts, look_at_columns
-from mirrorlake.layout.fewer_rows import old_rows, summary_of
 from mirrorlake.layout.measures import PROPERTIES
+from mirrorlake.layout.row_reduction import old_rows, summary_of
 from mirrorlake.spark.sql import quote
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -69,10 +69,10 @@ class Advice:
     def _repr_html_(self) -> str:
         return html_table(self.shown())
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """The findings as rows."""
         columns = ("Rule", "Column", "Evidence", "Gain", "Remedy")
-        return Shown(
+        return TextTable(
             columns,
             tuple((f.rule, f.column, f.evidence, f.gain, f.remedy) for f in self.findings),
         )

@@ -29,7 +29,7 @@ from mirrorlake.layout.stale_files import stale_files
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -73,7 +73,7 @@ class Analysis:
         )
 
     def _repr_html_(self) -> str:
-        return html_table(Shown(("", str(self.name)), tuple(self.summary.items())))
+        return html_table(TextTable(("", str(self.name)), tuple(self.summary.items())))
 
     def save(self, names: Iterable[str] | None = None, *, at: datetime | None = None) -> list[str]:
         """Appends the tables, each to a Delta table in the lake's schema `diagnostics`.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from mirrorlake.errors import UsageError
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -105,12 +105,12 @@ class GuardrailReport:
     def _repr_html_(self) -> str:
         return html_table(self.shown())
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """The guardrails as rows."""
         columns = ("SKU", "Guardrail", "Value", "Limit", "Headroom Percent", "After OPTIMIZE",
                    "Consequence", "Smallest SKU", "Smallest SKU After OPTIMIZE")  # fmt: skip
         ends = (self.smallest, self.smallest_after_optimize)
-        return Shown(
+        return TextTable(
             columns,
             tuple(
                 (self.sku, one.guardrail, one.value, one.limit, one.headroom, one.after_optimize,

@@ -32,7 +32,7 @@ from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
 from mirrorlake.storage import Storage
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,10 +85,10 @@ class VOrderReport:
     def _repr_html_(self) -> str:
         return html_table(self.shown())
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """The files as rows."""
         columns = ("file", "rows", "bytes", "bytes after", "order", "sorted by", "why it stays")
-        return Shown(
+        return TextTable(
             columns,
             tuple(
                 (one.path, one.rows, one.size, one.new_size, one.order, ", ".join(one.columns),

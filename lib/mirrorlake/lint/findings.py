@@ -7,7 +7,7 @@ from typing import Any
 
 from mirrorlake.lint.rule import Severity
 from mirrorlake.lint.rules import BY_ID
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,12 @@ class LintReport:
         """The document that `--json` prints."""
         return {"findings": [asdict(found) for found in self.findings]}
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """One row a finding."""
         columns = ("severity", "rule", "table", "file", "row", "column", "message", "fix")
-        return Shown(columns, tuple(tuple(getattr(f, c) for c in columns) for f in self.findings))
+        return TextTable(
+            columns, tuple(tuple(getattr(f, c) for c in columns) for f in self.findings)
+        )
 
     def _repr_html_(self) -> str:
         return html_table(self.shown())

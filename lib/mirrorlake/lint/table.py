@@ -19,7 +19,7 @@ from mirrorlake.lint.files import look_at
 from mirrorlake.lint.findings import Finding, finding
 from mirrorlake.lint.listing import lint_applied, lint_names, lint_sequence, lint_times
 from mirrorlake.lint.metadata import lint_metadata
-from mirrorlake.mirror.apply import is_of_another_life
+from mirrorlake.mirror.apply import is_stale_incarnation
 from mirrorlake.mirror.numbering import number_files
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.names import IDENTITY, METADATA, TableName
@@ -121,7 +121,7 @@ class TableLint:
         if snapshot is None and identity.origin and not self._is_copy(identity, identity.origin):
             # Renamed since the last cycle: the table is still where the folder was.
             snapshot = read_snapshot(self._storage, identity.origin.table_path)
-        if snapshot is None or is_of_another_life(snapshot, identity):
+        if snapshot is None or is_stale_incarnation(snapshot, identity):
             return _Mirrored(identity)
         return _Mirrored(identity, snapshot, snapshot.txns.get(identity.app_id, 0))
 

@@ -19,14 +19,14 @@ from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.markers import Marker
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.mirror.batch import read_batch
-from mirrorlake.mirror.collapse import ACTION, APPEND, DELETE, REPLACE, collapse
+from mirrorlake.mirror.compact_changes import ACTION, APPEND, DELETE, REPLACE, compact_changes
 from mirrorlake.mirror.key_range import key_conditions
 from mirrorlake.mirror.properties import (
     INCARNATION_PROPERTY,
     creation_properties,
     keys_property,
-    resting_feed,
-    woken_feed,
+    reenable_feed,
+    suspend_feed,
 )
 from mirrorlake.mirror.schema import Target, check_keys_known
 from mirrorlake.spark.creation import create_delta, mapping_property
@@ -77,7 +77,7 @@ class Work:
     @property
     def recreated(self) -> bool:
         """Whether the table there belongs to an earlier life of the folder."""
-        return is_of_another_life(self.snapshot, self.identity)
+        return is_stale_incarnation(self.snapshot, self.identity)
 
     @property
     def rows(self) -> Counter[Marker]:
@@ -85,7 +85,7 @@ class Work:
         return sum((file.rows for file in self.files), Counter())
 
 
-def is_of_another_life(snapshot: Snapshot | None, identity: Identity) -> bool:
+def is_stale_incarnation(snapshot: Snapshot | None, identity: Identity) -> bool:
     """Whether a table was filled from, or made for, an earlier incarnation of its folder."""
     if snapshot is None or identity.app_id in snapshot.txns:
         return False
@@ -115,9 +115,9 @@ def new_properties(work: Work) -> dict[str, str]:
     wanted |= keys_property(work.metadata)
     if work.snapshot is not None and work.recreated:
         before = {name: str(kind) for name, kind in work.snapshot.schema.items()}
-        wanted |= resting_feed(known, before, work.target.columns)
+        wanted |= suspend_feed(known, before, work.target.columns)
     else:
-        wanted |= woken_feed(known)
+        wanted |= reenable_feed(known)
     return {name: value for name, value in wanted.items() if known.get(name) != value}
 
 
@@ -144,7 +144,7 @@ def apply_work(spark: SparkSession, work: Work) -> None:
         _write(batch, work)
         return
     keys = check_keys_known(work.metadata.keys, work.target)
-    changes = collapse(batch, keys, markers)
+    changes = compact_changes(batch, keys, markers)
     if work.recreated:
         kept = changes.where(changes[ACTION].isin(REPLACE, APPEND))
         _write(kept.drop(ACTION), work)

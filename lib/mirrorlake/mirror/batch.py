@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.markers import Marker
-from mirrorlake.mirror.collapse import MARKER, POSITION
+from mirrorlake.mirror.compact_changes import MARKER, POSITION
 from mirrorlake.mirror.schema import Target
 from mirrorlake.names import file_number
 from mirrorlake.spark.sql import escape_glob, quote

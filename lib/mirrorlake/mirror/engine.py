@@ -23,11 +23,10 @@ from mirrorlake.landing.identity import read_identity
 from mirrorlake.landing.metadata import BY_TIME
 from mirrorlake.landing.zone import BadFolder, Folder, by_number, by_time, find_tables
 from mirrorlake.mirror.cleanup import sweep
-from mirrorlake.mirror.control import Control, read_controls
-from mirrorlake.mirror.drops import purge_dropped
 from mirrorlake.mirror.failures import explain
-from mirrorlake.mirror.folders import follow_folders, rebuild_states
+from mirrorlake.mirror.folder_changes import follow_folders, rebuild_states
 from mirrorlake.mirror.lock import only_mirror
+from mirrorlake.mirror.operator_settings import OperatorSettings, read_all_settings
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import (
     INITIALIZED,
@@ -37,13 +36,14 @@ from mirrorlake.mirror.state import (
     TableState,
     TableStatus,
     failed,
+    file_signature,
     is_told_running,
     load_states,
     save_states,
-    tail_of,
 )
-from mirrorlake.mirror.steps import StepListener, ignore
+from mirrorlake.mirror.steps import StepListener, noop
 from mirrorlake.mirror.table_cycle import TableCycle
+from mirrorlake.mirror.trash import purge_dropped
 from mirrorlake.names import IDENTITY, METADATA, SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.storage import Entry, Listing, Storage
 
@@ -71,7 +71,7 @@ class Engine:
         storage: Storage,
         spark: Callable[[], SparkSession],
         options: MirrorOptions | None = None,
-        on_step: StepListener = ignore,
+        on_step: StepListener = noop,
         stop: Event | None = None,
     ) -> None:
         self._storage = storage
@@ -80,7 +80,7 @@ class Engine:
         self._options = options or MirrorOptions()
         self._on_step = on_step
         self._stop = stop or Event()
-        self._controls: dict[str, Control] = {}
+        self._settings: dict[str, OperatorSettings] = {}
         self._purged: datetime | None = None
 
     def run_cycle(self, only: TableName | None = None) -> Report:
@@ -111,7 +111,7 @@ class Engine:
             dropped = follow_folders(self._storage, states, found)
             self._purge(bool(dropped))
         schemas = set(self._storage.list(ZONE).folders)
-        self._controls = read_controls(self._storage)
+        self._settings = read_all_settings(self._storage)
 
         def clash(table: TableName) -> bool:
             return table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas
@@ -182,7 +182,7 @@ class Engine:
         return table.folder, known, status_of(known, view(table, listing, known))
 
     def _is_paused(self, table: TableName) -> bool:
-        return self._controls.get(table.place, Control()).paused is not None
+        return self._settings.get(table.place, OperatorSettings()).paused is not None
 
     def _refuse(self, folder: BadFolder) -> _Line:
         state = failed(TableState(folder.schema, folder.name), folder.error.as_dict())
@@ -211,7 +211,7 @@ class Engine:
                     self._on_step,
                     listing,
                     state,
-                    self._controls.get(table.place, Control()),
+                    self._settings.get(table.place, OperatorSettings()),
                 )
                 try:
                     state = cycle.run()
@@ -250,7 +250,7 @@ class Engine:
 def view(table: TableName, listing: Listing, state: TableState) -> Folder | None:
     """The folder's files as a report counts them, from the listing alone; None if it can't."""
     if state.strategy == BY_TIME:
-        tails = (entry.name for entry in listing.files if tail_of(entry) == state.tail)
+        tails = (entry.name for entry in listing.files if file_signature(entry) == state.tail)
         return by_time(table, listing, dict.fromkeys(tails, state.last_file), state.last_file)
     try:
         return by_number(table, listing)
@@ -310,14 +310,14 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
     if rebuild:
         states = rebuild_states(storage, delta_tables(storage))
         save_states(storage, states)
-    controls = read_controls(storage)
+    settings = read_all_settings(storage)
     lines = []
     for table in find_tables(storage):
         state = states.get(table.folder) or TableState(table.schema, table.name)
         if isinstance(table, BadFolder):
             lines.append(status_of(failed(state, table.error.as_dict()), None))
             continue
-        wish = controls.get(table.place, Control())
+        asked = settings.get(table.place, OperatorSettings())
         try:
             listing = storage.list(table.folder)
             folder = view(table, listing, state) or by_number(table, listing)
@@ -326,9 +326,9 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
             elif state.seen not in (None, listing.moment(IDENTITY)):
                 # The folder has begun another life, of which nothing may be applied yet.
                 state = _caught_up(storage, replace(state, last_file=0), table)
-            if wish.paused is not None:
+            if asked.paused is not None:
                 state = replace(state, state=STOPPED)
-            lines.append(status_of(state, view(table, listing, state), wish.skip))
+            lines.append(status_of(state, view(table, listing, state), asked.skip))
         except MirrorlakeError as error:
             lines.append(status_of(failed(state, error.as_dict()), None))
     return Report(tuple(lines))

@@ -22,12 +22,12 @@ from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import MirrorlakeError, SequenceError, TracesLeftError
 from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.identity import Identity, read_identity
-from mirrorlake.mirror.control import pause, read_control, resume
-from mirrorlake.mirror.erase import DeltaTraces, erase_rows, trace_delta
+from mirrorlake.mirror.key_search import UNKNOWN, Tracer, delta_paths, read_key
 from mirrorlake.mirror.lock import only_mirror
+from mirrorlake.mirror.operator_settings import pause, read_settings, resume
 from mirrorlake.mirror.plan import Plan, plan_of, plan_path, staging
+from mirrorlake.mirror.purge import DeltaTraces, erase_rows, trace_delta
 from mirrorlake.mirror.quarantine import QUARANTINE
-from mirrorlake.mirror.traces import UNKNOWN, Tracer, delta_paths, read_key
 from mirrorlake.names import (
     IDENTITY,
     METADATA,
@@ -39,7 +39,7 @@ from mirrorlake.names import (
 )
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,7 +105,7 @@ class Forgotten:
 
     def _repr_html_(self) -> str:
         rows = tuple((t.where, t.files, t.rows, t.action) for t in self.traces)
-        return html_table(Shown(("where", "files", "rows", "action"), rows))
+        return html_table(TextTable(("where", "files", "rows", "action"), rows))
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _apply(spark: SparkSession, storage: Storage, tracer: Tracer) -> Forgotten:
             hint="mirror the table, or delete these files; then forget.",
         )
     # Where there is no lock: a mirror must not take a file that is being replaced for a new one.
-    was_paused = read_control(storage, table).paused is not None
+    was_paused = read_settings(storage, table).paused is not None
     pause(storage, table)
     _remove(spark, storage, tracer, found)
     if not was_paused:

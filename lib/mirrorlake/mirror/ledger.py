@@ -11,11 +11,11 @@ from typing import Any
 
 from mirrorlake.delta_log import versions
 from mirrorlake.landing.identity import read_identity
-from mirrorlake.mirror.notes import read_note
+from mirrorlake.mirror.commit_metadata import read_note
 from mirrorlake.mirror.plan import find_plan
 from mirrorlake.names import TableName, file_number
 from mirrorlake.storage import Storage
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Ledger:
             )
             for e in self.entries
         )
-        return html_table(Shown(columns, rows))
+        return html_table(TextTable(columns, rows))
 
 
 def read_ledger(storage: Storage, table: TableName) -> Ledger:

@@ -33,7 +33,7 @@ def keys_property(metadata: TableMetadata) -> dict[str, str]:
     return {KEYS_PROPERTY: json.dumps(list(metadata.keys), ensure_ascii=False)}
 
 
-def resting_feed(
+def suspend_feed(
     known: dict[str, str], before: dict[str, str], after: dict[str, str]
 ) -> dict[str, str]:
     """What to set before a table is replaced by one of other columns; empty where nothing is.
@@ -53,7 +53,7 @@ def resting_feed(
     return {}
 
 
-def woken_feed(known: dict[str, str]) -> dict[str, str]:
+def reenable_feed(known: dict[str, str]) -> dict[str, str]:
     """What to set after such a commit."""
     return {_FEED: "true", _FEED_RESTS: "false"} if known.get(_FEED_RESTS) == "true" else {}
 

@@ -12,7 +12,7 @@ from mirrorlake.mirror.ledger import read_ledger
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +61,7 @@ class Reconciliation:
     def _repr_html_(self) -> str:
         columns = ("table", "rule", "message")
         rows = tuple((f.table, f.rule, f.message) for f in self.findings)
-        return html_table(Shown(columns, rows))
+        return html_table(TextTable(columns, rows))
 
 
 def reconcile(spark: SparkSession, storage: Storage, tables: list[TableName]) -> Reconciliation:

@@ -26,7 +26,7 @@ from mirrorlake.landing.metadata import TableMetadata, read_metadata
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
 from mirrorlake.mirror.cleanup import processed_number
-from mirrorlake.mirror.control import pause, read_control, resume
+from mirrorlake.mirror.operator_settings import pause, read_settings, resume
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, TableName
 from mirrorlake.storage import Storage
 
@@ -122,7 +122,7 @@ def reseed(storage: Storage, table: TableName, files: Iterable[Path] = ()) -> No
         SequenceError: an applied file is no longer kept.
         MirrorlakeError: a file of the new load is not sound; nothing has changed then.
     """
-    was_paused = read_control(storage, table).paused is not None
+    was_paused = read_settings(storage, table).paused is not None
     loads = list(files)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Storage(folder)
@@ -145,7 +145,7 @@ def _take_back(storage: Storage, table: TableName) -> None:
     """Puts all applied files back into the folder, in their order."""
     applied = _last_applied(storage, table)
     kept = _kept_files(storage, table)
-    skipped = read_control(storage, table).skip
+    skipped = read_settings(storage, table).skip
     _check_kept([n for n in range(1, applied + 1) if n not in skipped], kept, applied)
     for _number, path in sorted(kept.items()):
         name = path.rpartition("/")[2]

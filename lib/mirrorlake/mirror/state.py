@@ -12,7 +12,7 @@ from typing import Any
 from mirrorlake.landing.metadata import SEQUENTIAL
 from mirrorlake.names import MONITORING, STATE, TableName
 from mirrorlake.storage import Entry, Storage, to_json
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 FORMAT = 2
 _PATH = f"{STATE}/state.json"
@@ -66,7 +66,7 @@ class TableState:
         return TableName(self.schema, self.name)
 
 
-def tail_of(entry: Entry) -> str:
+def file_signature(entry: Entry) -> str:
     """A file without a number of its own, as it is recognised in a later listing."""
     return f"{entry.name} {entry.size} {entry.modified.isoformat()}"
 
@@ -129,7 +129,7 @@ class Report:
         """The document that `--json` prints."""
         return {"tables": [asdict(table) for table in self.tables]}
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """One row a table, without what changes from run to run."""
         columns = ("table", "state", "rows", "last_file", "backlog_files", "error")
         rows = tuple(
@@ -145,7 +145,7 @@ class Report:
         )
         # A column of nothing but "no error" tells nothing.
         keep = len(columns) if self.failed else len(columns) - 1
-        return Shown(columns[:keep], tuple(row[:keep] for row in rows))
+        return TextTable(columns[:keep], tuple(row[:keep] for row in rows))
 
     def _repr_html_(self) -> str:
         return html_table(self.shown())

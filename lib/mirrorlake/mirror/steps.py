@@ -28,5 +28,5 @@ class Step(Enum):
 StepListener = Callable[[TableName, Step], None]
 
 
-def ignore(*_heard: object) -> None:
+def noop(*_heard: object) -> None:
     """A listener that does not care, of these steps and of others."""

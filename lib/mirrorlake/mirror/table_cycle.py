@@ -22,17 +22,16 @@ from mirrorlake.mirror.apply import (
     Work,
     apply_work,
     create_table,
-    is_of_another_life,
+    is_stale_incarnation,
     new_properties,
     set_properties,
 )
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers
+from mirrorlake.mirror.commit_metadata import committed_version, last_note, state_of_note
 from mirrorlake.mirror.compact import compact
-from mirrorlake.mirror.control import Control
-from mirrorlake.mirror.drops import drop_table, take_back, was_elsewhere
 from mirrorlake.mirror.failures import commit_with_retries
-from mirrorlake.mirror.notes import committed_version, last_note, state_of_note
 from mirrorlake.mirror.numbering import number_files
+from mirrorlake.mirror.operator_settings import OperatorSettings
 from mirrorlake.mirror.options import SKIP_FILE, MirrorOptions
 from mirrorlake.mirror.plan import (
     Plan,
@@ -44,11 +43,12 @@ from mirrorlake.mirror.plan import (
     renew_plan,
     staging,
 )
-from mirrorlake.mirror.properties import KEYS_PROPERTY, retention_properties, woken_feed
+from mirrorlake.mirror.properties import KEYS_PROPERTY, reenable_feed, retention_properties
 from mirrorlake.mirror.quarantine import put_into_quarantine
 from mirrorlake.mirror.schema import Target, plan_schema
-from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed, tail_of
+from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed, file_signature
 from mirrorlake.mirror.steps import Step, StepListener
+from mirrorlake.mirror.trash import drop_table, take_back, was_elsewhere
 from mirrorlake.names import IDENTITY, METADATA
 from mirrorlake.policy_log import has_policy
 from mirrorlake.storage import Entry, Listing, Storage
@@ -60,7 +60,7 @@ Facts = tuple[FileFacts, ...]
 
 
 @dataclass(frozen=True)
-class _Standing:
+class TableContext:
     """How a table stands: whose files, what the folder declares, the Delta table as it is.
 
     Attributes:
@@ -75,7 +75,7 @@ class _Standing:
     @property
     def recreated(self) -> bool:
         """Whether the table there belongs to an earlier life of the folder."""
-        return is_of_another_life(self.snapshot, self.identity)
+        return is_stale_incarnation(self.snapshot, self.identity)
 
     @property
     def columns(self) -> dict[str, str]:
@@ -95,7 +95,7 @@ class TableCycle:
         on_step: hears of every finished step.
         listing: what lies in the folder.
         state: what was known of the table.
-        control: what an operator asked for.
+        settings: what an operator asked for.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class TableCycle:
         on_step: StepListener,
         listing: Listing,
         state: TableState,
-        control: Control,
+        settings: OperatorSettings,
     ) -> None:
         self._storage = storage
         self._spark = spark
@@ -115,7 +115,7 @@ class TableCycle:
         self._table = state.table
         self._folder = Folder(self._table, {}, listing)
         self._state = state
-        self._skip = dict.fromkeys(control.skip, "Skipped on demand.")
+        self._skip = dict.fromkeys(settings.skip, "Skipped on demand.")
 
     def run(self) -> TableState:
         """Does what is to be done.
@@ -127,7 +127,7 @@ class TableCycle:
         metadata = read_metadata(self._storage, self._table)
         identity = ensure_identity(self._storage, self._table)
         self._done(Step.IDENTIFIED)
-        at = self._stand(identity, metadata)
+        at = self._load_context(identity, metadata)
         self._recall(at)
         self._number(at, self._folder.listing)
         late = self._tidy(at)
@@ -135,7 +135,7 @@ class TableCycle:
         plan = find_plan(self._storage, identity, at.last + 1)
         if plan is not None:
             error = self._carry_out(at, plan)
-            at = self._stand(identity, metadata)
+            at = self._load_context(identity, metadata)
             self._number(at, self._storage.list(self._table.folder))
         if error is None:
             error = self._run_batch(at)
@@ -145,33 +145,33 @@ class TableCycle:
     def _done(self, step: Step) -> None:
         self._on_step(self._table, step)
 
-    def _stand(self, identity: Identity, metadata: TableMetadata) -> _Standing:
+    def _load_context(self, identity: Identity, metadata: TableMetadata) -> TableContext:
         """The Delta table as it is; a dropped one is back where its folder is."""
         snapshot = read_snapshot(self._storage, self._table.table_path)
-        if is_of_another_life(snapshot, identity) and was_elsewhere(self._storage, identity):
+        if is_stale_incarnation(snapshot, identity) and was_elsewhere(self._storage, identity):
             drop_table(self._storage, self._table, None)
             snapshot = None
         if snapshot is None and take_back(self._storage, identity):
             snapshot = read_snapshot(self._storage, self._table.table_path)
         if snapshot is None:
-            return _Standing(identity, metadata, None, 0)
+            return TableContext(identity, metadata, None, 0)
         if KEYS_PROPERTY not in snapshot.properties:
             raise InvalidNameError(
                 f"There is a table {self._table} already that no mirror made.",
                 hint="rename one of the two, or move that table away.",
             )
-        if not is_of_another_life(snapshot, identity):
+        if not is_stale_incarnation(snapshot, identity):
             old = tuple(json.loads(snapshot.properties[KEYS_PROPERTY]))
             check_keys_kept(self._table, old, metadata.keys)
-        return _Standing(identity, metadata, snapshot, snapshot.txns.get(identity.app_id, 0))
+        return TableContext(identity, metadata, snapshot, snapshot.txns.get(identity.app_id, 0))
 
-    def _number(self, at: _Standing, listing: Listing) -> None:
+    def _number(self, at: TableContext, listing: Listing) -> None:
         """Numbers the files; the last applied one is known again in a listing from now on."""
         self._folder = number_files(self._storage, at.identity, at.metadata, listing, at.last)
         tail = self._folder.numbered.get(at.last) if at.metadata.strategy == BY_TIME else None
-        self._state = replace(self._state, tail=tail_of(tail) if tail else None)
+        self._state = replace(self._state, tail=file_signature(tail) if tail else None)
 
-    def _recall(self, at: _Standing) -> None:
+    def _recall(self, at: TableContext) -> None:
         """Brings the kept state in line with the table's log, which is always right."""
         known = self._state
         incarnation = at.identity.incarnation
@@ -191,14 +191,14 @@ class TableCycle:
             strategy=at.metadata.strategy,
         )
 
-    def _tidy(self, at: _Standing) -> SequenceError | None:
+    def _tidy(self, at: TableContext) -> SequenceError | None:
         try:
             move_leftovers(self._storage, at.identity, self._folder, at.last)
         except SequenceError as error:
             return error
         return None
 
-    def _carry_out(self, at: _Standing, plan: Plan) -> MirrorlakeError | None:
+    def _carry_out(self, at: TableContext, plan: Plan) -> MirrorlakeError | None:
         """Applies a plan that was found, as it stands; all of it or nothing."""
         skip = {
             plan.numbers[file.name]: file.skipped for file in plan.files if file.skipped is not None
@@ -210,7 +210,7 @@ class TableCycle:
             self._commit(at, plan, facts)
         return error
 
-    def _run_batch(self, at: _Standing) -> MirrorlakeError | None:
+    def _run_batch(self, at: TableContext) -> MirrorlakeError | None:
         """Plans and commits the files after the last one, up to the first that isn't sound."""
         ready, _ = self._folder.pending(at.last, self._skip)
         if not ready and at.last == 0:
@@ -233,7 +233,7 @@ class TableCycle:
             self._commit(at, plan, facts)
         return error
 
-    def _late(self, at: _Standing, ready: list[Entry]) -> SequenceError | None:
+    def _late(self, at: TableContext, ready: list[Entry]) -> SequenceError | None:
         """What is wrong with a file without a number that is older than the last applied one."""
         if at.metadata.strategy != BY_TIME or self._options.late_files or not (at.last and ready):
             return None
@@ -247,7 +247,7 @@ class TableCycle:
             hint="upload it again if its changes are new, or allow late files.",
         )
 
-    def _begin(self, at: _Standing) -> MirrorlakeError | None:
+    def _begin(self, at: TableContext) -> MirrorlakeError | None:
         """A folder without files yet: a table where one is declared, none of an earlier life."""
         if not at.metadata.columns:
             if at.recreated:
@@ -265,7 +265,7 @@ class TableCycle:
         return None
 
     def _check(
-        self, at: _Standing, first: int, names: list[str], on_error: str, skip: dict[int, str]
+        self, at: TableContext, first: int, names: list[str], on_error: str, skip: dict[int, str]
     ) -> tuple[Facts, MirrorlakeError | None]:
         """The longest sound beginning of a batch, and what is wrong with the next file."""
         if not names:
@@ -292,11 +292,11 @@ class TableCycle:
         self._done(Step.CHECKED)
         return facts, error
 
-    def _target(self, at: _Standing, facts: Facts) -> Target:
+    def _target(self, at: TableContext, facts: Facts) -> Target:
         declared = at.metadata.table_columns
         return plan_schema(at.columns, facts, declared=declared, widen=self._options.widen)
 
-    def _work(self, at: _Standing, facts: Facts) -> Work:
+    def _work(self, at: TableContext, facts: Facts) -> Work:
         return Work(
             identity=at.identity,
             storage=self._storage,
@@ -325,10 +325,10 @@ class TableCycle:
         self._done(Step.COMMITTED)
         if work.recreated:
             found = read_snapshot(self._storage, self._table.table_path)
-            if found and (woken := woken_feed(found.properties)):
+            if found and (woken := reenable_feed(found.properties)):
                 set_properties(self._spark(), work, woken)
 
-    def _commit(self, at: _Standing, plan: Plan, facts: Facts) -> None:
+    def _commit(self, at: TableContext, plan: Plan, facts: Facts) -> None:
         work = self._work(at, facts)
         now = datetime.now(timezone.utc)
         state = replace(
@@ -358,7 +358,9 @@ class TableCycle:
         self._state = replace(
             state,
             version=version,
-            tail=tail_of(published) if published and at.metadata.strategy == BY_TIME else None,
+            tail=file_signature(published)
+            if published and at.metadata.strategy == BY_TIME
+            else None,
             latency=_age(published) if published else None,
         )
         move_applied(self._storage, at.identity, self._folder, plan)

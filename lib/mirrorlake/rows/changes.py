@@ -15,12 +15,12 @@ from mirrorlake.delta_log import ROW_ID_COLUMN, Snapshot
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.changes import End, Outside, read_changes, resolve_span
 from mirrorlake.feed.doctor import file_exists
-from mirrorlake.feed.log import Timeline, read_timeline
+from mirrorlake.feed.log import Timeline, read_versions
 from mirrorlake.feed.schema import RESERVED
-from mirrorlake.rows.file_actions import DataFile, FileHistory, Use, read_uses
+from mirrorlake.rows.file_actions import DataFile, FileChange, FileHistory, read_uses
 from mirrorlake.rows.file_rows import FILE, ROW, ROW_ID, ROW_VERSION, read_file_rows
 from mirrorlake.rows.ids import ID_NAMES
-from mirrorlake.rows.trust import read_trust
+from mirrorlake.rows.row_id_validity import read_row_id_validity
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -51,9 +51,9 @@ def read_row_changes(
         FeedError: files of the range are gone, or the feed is needed and can't be read.
         UsageError: the ends make no sense.
     """
-    timeline = read_timeline(table.storage, table.name.table_path)
+    timeline = read_versions(table.storage, table.name.table_path)
     span = resolve_span(table.spark, timeline, start, end, beyond_latest)
-    trust = read_trust(table)
+    trust = read_row_id_validity(table)
     numbered, readable = trust.numbered_from, trust.readable_from
     first = max(span.start, span.end + 1 if numbered is None else numbered + (numbered > 0))
     parts = []
@@ -81,7 +81,7 @@ def read_row_changes(
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1], allowMissingColumns=True)
 
 
-def missing_versions(table: Table, uses: Iterable[Use]) -> list[int]:
+def missing_versions(table: Table, uses: Iterable[FileChange]) -> list[int]:
     """The versions that can't be read, because a file that they bring or take is gone."""
     wanted = {name: use.version for use in uses for name in use.file.names}
     names = list(wanted)
@@ -95,7 +95,7 @@ def as_changes(
     table: Table,
     snapshot: Snapshot,
     timeline: Timeline,
-    uses: Sequence[Use],
+    uses: Sequence[FileChange],
     *,
     ids: Sequence[int] | None = None,
 ) -> DataFrame:

@@ -100,7 +100,7 @@ class FileHistory:
 
 
 @dataclass(frozen=True)
-class Use:
+class FileChange:
     """A file that a version brought (`side` 1) or took away (-1)."""
 
     version: int
@@ -110,7 +110,7 @@ class Use:
 
 def read_uses(
     storage: Storage, table_path: str, start: int, end: int, history: FileHistory
-) -> Iterator[Use]:
+) -> Iterator[FileChange]:
     """The files that versions of a range brought or took as a change of data, ascending.
 
     Args:
@@ -128,7 +128,7 @@ def read_uses(
         for kind, action in sorted(actions, key=lambda found: found[0] == "add"):
             found = history.data_file(action, carries=not fresh or kind == "remove")
             if found is not None and action.get("dataChange", True):
-                yield Use(version, 1 if kind == "add" else -1, found)
+                yield FileChange(version, 1 if kind == "add" else -1, found)
 
 
 def encode(path: str) -> str:

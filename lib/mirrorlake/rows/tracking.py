@@ -15,9 +15,9 @@ from mirrorlake.delta_log import ROW_TRACKING, Snapshot
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.history.diff import is_tracked
 from mirrorlake.rows.file_actions import live_files
-from mirrorlake.rows.trust import Trust, read_trust
+from mirrorlake.rows.row_id_validity import RowIdValidity, read_row_id_validity
 from mirrorlake.spark.messages import spark_message
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 if TYPE_CHECKING:
     from mirrorlake.feed.findings import Finding
@@ -56,7 +56,7 @@ class Tracking:
         facts = {name: getattr(self, name) for name in names}
         return facts | {"findings": [finding.as_dict() for finding in self.findings]}
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """The same facts, one a row."""
         rows = [
             ("row tracking", "on" if self.enabled else "off"),
@@ -66,7 +66,7 @@ class Tracking:
             rows.append(("numbered since", f"version {self.numbered_from}"))
             rows.append(("ids kept since", f"version {self.trusted_from}"))
         rows += [(finding.rule, f"{finding.message} {finding.fix}") for finding in self.findings]
-        return Shown(("what", "value"), tuple(rows))
+        return TextTable(("what", "value"), tuple(rows))
 
     def __repr__(self) -> str:
         since = f", ids kept since version {self.trusted_from}" if self.enabled else ""
@@ -79,7 +79,7 @@ class Tracking:
 
 
 @dataclass(frozen=True)
-class Enabling:
+class FeatureChange:
     """What enabling, disabling or dropping commits, or has committed.
 
     Attributes:
@@ -103,7 +103,7 @@ class Enabling:
     warnings: tuple[str, ...]
     applied: bool
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """The same facts, one a row."""
         listed = [f"version {self.before + n}: {what}" for n, what in enumerate(self.commits, 1)]
         rows = [
@@ -113,7 +113,7 @@ class Enabling:
             *(("warning", warning) for warning in self.warnings),
             ("done", "yes" if self.applied else "no: a dry run"),
         ]
-        return Shown(("what", "value"), tuple(rows))
+        return TextTable(("what", "value"), tuple(rows))
 
     def __repr__(self) -> str:
         done = "" if self.applied else "would "
@@ -153,7 +153,7 @@ def check_tracked(table: Table, snapshot: Snapshot) -> None:
 def read_tracking(table: Table) -> Tracking:
     """How a table's rows are tracked, and how far their ids can be trusted; needs no Spark job."""
     snapshot = table.snapshot()
-    trust: Trust = read_trust(table)
+    trust: RowIdValidity = read_row_id_validity(table)
     return Tracking(
         str(table.name),
         snapshot.version,
@@ -165,7 +165,7 @@ def read_tracking(table: Table) -> Tracking:
     )
 
 
-def enable_tracking(table: Table, *, dry_run: bool = False) -> Enabling:
+def enable_tracking(table: Table, *, dry_run: bool = False) -> FeatureChange:
     """Gives every row of an existing table an id and a commit version.
 
     Args:
@@ -177,7 +177,9 @@ def enable_tracking(table: Table, *, dry_run: bool = False) -> Enabling:
     """
     snapshot = table.snapshot()
     if is_enabled(snapshot):
-        return Enabling(str(table.name), "enable", snapshot.version, (), 0, 0, 0, (), not dry_run)
+        return FeatureChange(
+            str(table.name), "enable", snapshot.version, (), 0, 0, 0, (), not dry_run
+        )
     supported = is_supported(snapshot)
     files = live_files(table.storage, table.name.table_path, snapshot.version)
     without = [add for add in files if add.get("baseRowId") is None]
@@ -191,7 +193,7 @@ def enable_tracking(table: Table, *, dry_run: bool = False) -> Enabling:
             "Writers that don't know row tracking are refused from then on; dropping the feature"
             " lets them in again. Readers are not concerned."
         )
-    elif read_trust(table).numbered_from is not None:
+    elif read_row_id_validity(table).numbered_from is not None:
         warnings.append(
             "Rows were tracked before: those that were rewritten in between get other ids than"
             " they had, and nothing tells which."
@@ -200,7 +202,7 @@ def enable_tracking(table: Table, *, dry_run: bool = False) -> Enabling:
     return done if dry_run else _apply(table, done, f"SET TBLPROPERTIES ({_switch('true')})")
 
 
-def disable_tracking(table: Table, *, dry_run: bool = False) -> Enabling:
+def disable_tracking(table: Table, *, dry_run: bool = False) -> FeatureChange:
     """Hides the ids; the feature and the protocol stay, and the ids can't be trusted afterwards.
 
     Args:
@@ -212,7 +214,9 @@ def disable_tracking(table: Table, *, dry_run: bool = False) -> Enabling:
     """
     snapshot = table.snapshot()
     if not is_enabled(snapshot):
-        return Enabling(str(table.name), "disable", snapshot.version, (), 0, 0, 0, (), not dry_run)
+        return FeatureChange(
+            str(table.name), "disable", snapshot.version, (), 0, 0, 0, (), not dry_run
+        )
     warnings = [
         "Ids are no longer kept when rows are rewritten: enabled again, they can't be compared with"
         " those of today.",
@@ -222,7 +226,7 @@ def disable_tracking(table: Table, *, dry_run: bool = False) -> Enabling:
     return done if dry_run else _apply(table, done, f"SET TBLPROPERTIES ({_switch('false')})")
 
 
-def drop_tracking(table: Table, *, dry_run: bool = False) -> Enabling:
+def drop_tracking(table: Table, *, dry_run: bool = False) -> FeatureChange:
     """Takes the feature out of the protocol, so that any writer may write again.
 
     The feature `domainMetadata`, which came with it, goes too, unless clustering needs it.
@@ -236,7 +240,9 @@ def drop_tracking(table: Table, *, dry_run: bool = False) -> Enabling:
     """
     snapshot = table.snapshot()
     if not is_supported(snapshot):
-        return Enabling(str(table.name), "drop", snapshot.version, (), 0, 0, 0, (), not dry_run)
+        return FeatureChange(
+            str(table.name), "drop", snapshot.version, (), 0, 0, 0, (), not dry_run
+        )
     files = live_files(table.storage, table.name.table_path, snapshot.version)
     numbered = [add for add in files if add.get("baseRowId") is not None]
     most = int(table.spark.conf.get(_FILES_CONF, _FILES_A_COMMIT) or _FILES_A_COMMIT)
@@ -268,8 +274,8 @@ def _plan(
     commits: list[str],
     files: list[dict[str, Any]],
     warnings: list[str],
-) -> Enabling:
-    return Enabling(
+) -> FeatureChange:
+    return FeatureChange(
         str(table.name),
         verb,
         snapshot.version,
@@ -282,9 +288,9 @@ def _plan(
     )
 
 
-def _apply(table: Table, planned: Enabling, clause: str) -> Enabling:
+def _apply(table: Table, planned: FeatureChange, clause: str) -> FeatureChange:
     try:
         table.spark.sql(f"ALTER TABLE {table.sql_name} {clause}")
     except Exception as error:
         raise QueryError(spark_message(error)) from error
-    return Enabling(**{**vars(planned), "applied": True})
+    return FeatureChange(**{**vars(planned), "applied": True})

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from mirrorlake.errors import UsageError
-from mirrorlake.places import NOTEBOOKS, PARAMETERS, home
+from mirrorlake.paths import NOTEBOOKS, PARAMETERS, home
 from mirrorlake.runs.record import read_records
 from mirrorlake.spark.session import PROFILE_VARIABLE, PROFILES
 

@@ -11,7 +11,7 @@ from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import quote
-from mirrorlake.tabular import Shown
+from mirrorlake.text_table import TextTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mirrorlake.mirror.state import Report
 
 
-def show_rows(df: DataFrame, *, order_by: Sequence[str | Column], limit: int = 10) -> Shown:
+def show_rows(df: DataFrame, *, order_by: Sequence[str | Column], limit: int = 10) -> TextTable:
     """The first rows of a Spark DataFrame; no others are fetched.
 
     Args:
@@ -42,15 +42,15 @@ def show_rows(df: DataFrame, *, order_by: Sequence[str | Column], limit: int = 1
         for quoted in [quote(name)]
     ]
     rows = tuple(tuple(row) for row in first.select(*shown).collect())
-    return Shown(tuple(first.columns), rows[:limit], more=len(rows) > limit)
+    return TextTable(tuple(first.columns), rows[:limit], more=len(rows) > limit)
 
 
-def show_status(report: Report) -> Shown:
+def show_status(report: Report) -> TextTable:
     """How the tables stand: one row a table, without what changes from run to run."""
     return report.shown()
 
 
-def show_errors(report: Report) -> Shown:
+def show_errors(report: Report) -> TextTable:
     """What stopped tables, one row each: in which file and column, and how to go on."""
     columns = ("table", "file", "row", "column", "message")
     found = tuple(
@@ -60,12 +60,12 @@ def show_errors(report: Report) -> Shown:
     )
     # Most errors are of a whole column or file: a row is shown where one is named.
     keep = [i for i, name in enumerate(columns) if name != "row" or any(row[i] for row in found)]
-    return Shown(
+    return TextTable(
         tuple(columns[i] for i in keep), tuple(tuple(row[i] for i in keep) for row in found)
     )
 
 
-def show_files(lake: Lake, table: str) -> Shown:
+def show_files(lake: Lake, table: str) -> TextTable:
     """The data files that lie in a table's folder of the zone, with their rows by marker.
 
     Raises:
@@ -81,4 +81,4 @@ def show_files(lake: Lake, table: str) -> Shown:
             kind = next(iter(facts.rows))
             marker = f"{int(kind)}: {Marker(kind).name.lower()}"
         rows.append((entry.name, facts.row_count, marker, f"{entry.size / 1024:,.0f} KiB"))
-    return Shown(("file", "rows", "marker", "size"), tuple(rows))
+    return TextTable(("file", "rows", "marker", "size"), tuple(rows))

@@ -34,7 +34,7 @@ def create_delta(
         partition_by: the columns that it is partitioned by.
         may_exist: nothing happens if there is one; otherwise Spark refuses.
     """
-    clear_unborn(path)
+    remove_empty_log(path)
     listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
     parts = ", ".join(map(quote, partition_by))
     spark.sql(
@@ -50,7 +50,7 @@ def mapping_property(columns: Iterable[str]) -> dict[str, str]:
     return {"delta.columnMapping.mode": "name"} if odd else {}
 
 
-def clear_unborn(path: str) -> None:
+def remove_empty_log(path: str) -> None:
     """Makes way for version 0 where a process was killed while it wrote it.
 
     Spark takes the empty log that is left for a table: CREATE TABLE refuses, or does nothing. A log

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mirrorlake.errors import SetupError
 from mirrorlake.notices import say
-from mirrorlake.places import cache
+from mirrorlake.paths import cache
 
 VERSION = "4.4.0"
 SHA256 = {

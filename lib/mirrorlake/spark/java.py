@@ -20,7 +20,7 @@ from pathlib import Path
 
 from mirrorlake.errors import SetupError
 from mirrorlake.notices import say
-from mirrorlake.places import cache
+from mirrorlake.paths import cache
 from mirrorlake.spark.truststore import keystore, machine_certificates
 
 SUPPORTED = (17, 21)

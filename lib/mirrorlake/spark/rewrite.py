@@ -236,7 +236,7 @@ def hash_sums(hashed: Column) -> list[Column]:
     return [F.count("*").alias("rows"), F.sum(low).alias("low"), F.sum(high).alias("high")]
 
 
-def told(sums: Sequence[int | None] | None) -> tuple[int, str]:
+def as_pair(sums: Sequence[int | None] | None) -> tuple[int, str]:
     """Rows and checksum, of what `hash_sums` found; none at all of None."""
     return (0, "") if sums is None else (sums[0] or 0, checksum(sums[1], sums[2]))
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import SetupError, UsageError
-from mirrorlake.places import cache
+from mirrorlake.paths import cache
 from mirrorlake.spark import jars
-from mirrorlake.spark.archive import archive_flags
+from mirrorlake.spark.class_data_sharing import archive_flags
 from mirrorlake.spark.java import Java, find_java
 
 if TYPE_CHECKING:

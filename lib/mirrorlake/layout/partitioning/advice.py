@@ -25,7 +25,7 @@ from mirrorlake.layout.partitioning.policy import (
     RangeKey,
 )
 from mirrorlake.layout.partitioning.survey import Survey, TextFacts
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 MEDIUM, HIGH, LARGE = 10_000, 1_000_000, 10_000_000
 LEAST_BYTES = 2**30
@@ -76,10 +76,10 @@ class Advice:
         policy = None if self.policy is None else self.policy.document()
         return {"policy": policy, "findings": [finding.as_dict() for finding in self.findings]}
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """One row a finding."""
         rows = tuple((f.rule, f.column, f.message, f.fix) for f in self.findings)
-        return Shown(("rule", "column", "what", "fix"), rows)
+        return TextTable(("rule", "column", "what", "fix"), rows)
 
     def __repr__(self) -> str:
         if self.policy is None:

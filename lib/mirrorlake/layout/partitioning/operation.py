@@ -33,26 +33,26 @@ from mirrorlake.layout.partitioning.receipts import (
     MERGE,
     PARTITION,
     Receipt,
+    commit_metadata,
     delete_files,
     new_id,
-    note_of,
-    settle,
+    recover,
     write_receipt,
 )
 from mirrorlake.layout.partitioning.steps import Step, StepListener
 from mirrorlake.layout.partitioning.store import Setting, now_micros, read_setting
 from mirrorlake.layout.partitioning.tagging import tagged
 from mirrorlake.mirror.lock import only_one
-from mirrorlake.mirror.steps import ignore
+from mirrorlake.mirror.steps import noop
 from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import Add, DeltaTransaction
 from mirrorlake.spark.rewrite import (
     Bounds,
     Written,
+    as_pair,
     compare_sides,
     hash_sums,
     rewrite_files,
-    told,
     whole_hash,
 )
 from mirrorlake.spark.sql import quote
@@ -92,7 +92,7 @@ def run_operation(
     name: TableName,
     *,
     kind: str = PARTITION,
-    on_step: StepListener = ignore,
+    on_step: StepListener = noop,
 ) -> Receipt | None:
     """Runs one operation on a table.
 
@@ -113,8 +113,8 @@ def run_operation(
         UsageError: the policy no longer fits the table, or there is no JVM to commit through.
     """
     with table_lock(storage, name):
-        settle(storage, name, locked=storage.local is not None)
-        on_step(name, Step.SETTLED)
+        recover(storage, name, locked=storage.local is not None)
+        on_step(name, Step.RECOVERED)
         setting = read_setting(storage, name)
         if setting is None or setting.policy is None:
             return None
@@ -124,7 +124,7 @@ def run_operation(
             storage.path(name.table_path),
             job.choose,
             job.write,
-            note=note_of(job.id),
+            note=commit_metadata(job.id),
             bounds=Bounds(MOST_FILES, setting.policy.row_limit, setting.policy.size_limit),
             confs=CONFS,
         )
@@ -201,10 +201,10 @@ class _Job:
         self._on_step(self._name, Step.WRITTEN)
         proofs = prove_files(txn, written, self._keys, groups, derived=derived)
         rows, checksum = total(proofs.values())
-        if told(seen()) != (rows, checksum) or logged_rows(chosen) not in (None, rows):
+        if as_pair(seen()) != (rows, checksum) or logged_rows(chosen) not in (None, rows):
             # Neither refutes anything: Spark sums up a repeated task's rows twice, and others'
             # statistics may be wrong. So the old files are asked, in a job of their own.
-            compare_sides(told(sources.agg(*hash_sums(hashed)).first()), (rows, checksum))
+            compare_sides(as_pair(sources.agg(*hash_sums(hashed)).first()), (rows, checksum))
         adds = [
             tagged(
                 add,

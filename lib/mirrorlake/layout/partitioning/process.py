@@ -42,12 +42,12 @@ from mirrorlake.layout.partitioning.store import (
     read_setting,
 )
 from mirrorlake.layout.partitioning.timespan import format_moment
-from mirrorlake.mirror.steps import ignore
+from mirrorlake.mirror.steps import noop
 from mirrorlake.names import TableName
 from mirrorlake.policy_log import count_policies, has_policy
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.storage import Storage
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,7 +110,7 @@ class PartitionReport:
         """How many operations were committed."""
         return sum(len(line.receipts) for line in self.tables)
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """One row an operation, and one a failure."""
         columns = ("table", "version", "kind", "rows", "files", "files after", "bytes",
                    "bytes after", "partitions", "outlier rows", "problem")  # fmt: skip
@@ -124,7 +124,7 @@ class PartitionReport:
                 )  # fmt: skip
             if line.error:
                 rows.append((line.table, *[None] * 9, line.error))
-        return Shown(columns, tuple(rows))
+        return TextTable(columns, tuple(rows))
 
     def __repr__(self) -> str:
         late = f", put off for too many files: {', '.join(self.put_off)}" if self.put_off else ""
@@ -151,7 +151,7 @@ class Process:
         spark: Callable[[], SparkSession],
         tables: Callable[[], list[TableName]],
         options: ProcessOptions | None = None,
-        on_step: StepListener = ignore,
+        on_step: StepListener = noop,
     ) -> None:
         self._storage, self._spark, self._tables = storage, spark, tables
         self._options = options or ProcessOptions()

@@ -85,7 +85,7 @@ def new_id() -> str:
     return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}-{uuid.uuid4().hex[:8]}"
 
 
-def note_of(operation: str) -> str:
+def commit_metadata(operation: str) -> str:
     """What a commit's userMetadata says of its operation."""
     return json.dumps({"mirrorlake": _NOTE, "operation": operation})
 
@@ -102,7 +102,7 @@ def read_receipts(storage: Storage, table: TableName) -> tuple[Receipt, ...]:
     return tuple(map(_receipt, filter(None, documents)))
 
 
-def settle(storage: Storage, table: TableName, *, locked: bool) -> tuple[Receipt, ...]:
+def recover(storage: Storage, table: TableName, *, locked: bool) -> tuple[Receipt, ...]:
     """Finds out what became of operations that were cut off, and cleans up after them.
 
     Args:

@@ -19,7 +19,7 @@ from mirrorlake.layout.partitioning.predicate import Values, key_values
 from mirrorlake.layout.partitioning.store import fitting_setting
 from mirrorlake.spark.gateway import has_gateway, transaction
 from mirrorlake.spark.messages import spark_message
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -79,7 +79,7 @@ class Scan:
         """The bytes of the files that are read."""
         return sum(file.size for file in self.read)
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """One row a fact."""
         facts = (
             ("files read", len(self.read)),
@@ -88,7 +88,7 @@ class Scan:
             ("bytes read", self.bytes_read),
             ("bytes there", self.size),
         )
-        return Shown(("scan", str(self.table)), facts)
+        return TextTable(("scan", str(self.table)), facts)
 
     def __repr__(self) -> str:
         return (

@@ -17,7 +17,7 @@ from mirrorlake.layout.partitioning.store import Setting, now_micros
 from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import has_gateway, transaction
 from mirrorlake.storage import Storage
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,7 +90,7 @@ class Diagnostics:
         """Whether a table is so far behind that the capacity should be looked at."""
         return self.least_percentage is not None and self.least_percentage < LOW_PERCENTAGE
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """One row."""
         columns = (
             "DataPartitioningLoadFactor",
@@ -100,7 +100,7 @@ class Diagnostics:
         )
         least = None if self.least_percentage is None else round(self.least_percentage, 2)
         row = (self.load_factor, self.operations_in_progress, least, self.least_table)
-        return Shown(columns, (row,))
+        return TextTable(columns, (row,))
 
     def __repr__(self) -> str:
         behind = f", {self.least_table} is at {self.least_percentage:.1f} %" * self.is_behind
@@ -187,7 +187,7 @@ def count_files(files: DataFrame, name: TableName, setting: Setting | None) -> T
     return TableStatistics(str(name), text, **line.asDict())
 
 
-def show_statistics(lines: Sequence[TableStatistics]) -> Shown:
+def show_statistics(lines: Sequence[TableStatistics]) -> TextTable:
     """One row a table."""
     columns = (
         "TableName",
@@ -214,4 +214,4 @@ def show_statistics(lines: Sequence[TableStatistics]) -> Shown:
         )
         for line in lines
     )
-    return Shown(columns, rows)
+    return TextTable(columns, rows)

@@ -14,7 +14,7 @@ from mirrorlake.names import TableName
 class Step(Enum):
     """What has just been done for a table."""
 
-    SETTLED = "settled"
+    RECOVERED = "settled"
     CHOSEN = "chosen"
     COUNTED = "counted"
     WRITTEN = "written"

@@ -26,7 +26,7 @@ from mirrorlake.layout.partitioning.timespan import (
 from mirrorlake.names import TableName
 from mirrorlake.policy_log import all_policies, append_policy, newest_policy
 from mirrorlake.storage import Storage
-from mirrorlake.tabular import Shown
+from mirrorlake.text_table import TextTable
 
 POLICY_NAME = "DataPartitioning"
 _COLUMNS = ("PolicyName", "EntityName", "Policy", "ChildEntities", "EntityType")
@@ -168,20 +168,20 @@ def _kept(storage: Storage, name: TableName) -> tuple[Setting | None, Snapshot |
     return _setting(document), snapshot
 
 
-def read_history(storage: Storage, name: TableName) -> Shown:
+def read_history(storage: Storage, name: TableName) -> TextTable:
     """All policies that a table has had, the oldest first."""
     settings = [_setting(document) for document in all_policies(storage, name)]
     rows = [
         (format_moment(one.at), one.reason, _text(one.policy), _span(one.hot)) for one in settings
     ]
-    return Shown(("At", "Reason", "Policy", "Hot"), tuple(rows))
+    return TextTable(("At", "Reason", "Policy", "Hot"), tuple(rows))
 
 
-def show_policy(storage: Storage, name: TableName) -> Shown:
+def show_policy(storage: Storage, name: TableName) -> TextTable:
     """The policy's row, as the original shows it; `Policy` is NULL where there is none."""
     setting = kept_setting(storage, name)
     policy = None if setting is None else setting.policy
-    return Shown(_COLUMNS, ((POLICY_NAME, str(name), _text(policy), None, "Table"),))
+    return TextTable(_COLUMNS, ((POLICY_NAME, str(name), _text(policy), None, "Table"),))
 
 
 def _fitted(setting: Setting, snapshot: Snapshot) -> Setting:

@@ -11,7 +11,7 @@ from mirrorlake.layout.partitioning import store
 from mirrorlake.layout.partitioning.policy import Policy
 from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt, read_receipts
 from mirrorlake.layout.partitioning.steps import StepListener
-from mirrorlake.mirror.steps import ignore
+from mirrorlake.mirror.steps import noop
 
 if TYPE_CHECKING:
     from mirrorlake.layout.partitioning.advice import Advice
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mirrorlake.layout.partitioning.spread import Spread
     from mirrorlake.layout.partitioning.statistics import TableStatistics
     from mirrorlake.table import Table
-    from mirrorlake.tabular import Shown
+    from mirrorlake.text_table import TextTable
 
 
 class TablePolicy:
@@ -91,11 +91,11 @@ class TablePolicy:
         """Takes the policy away; the files stay as they are."""
         store.delete_policy(self.table.storage, self.table.name)
 
-    def show(self) -> Shown:
+    def show(self) -> TextTable:
         """The policy's row, as the original shows it."""
         return store.show_policy(self.table.storage, self.table.name)
 
-    def history(self) -> Shown:
+    def history(self) -> TextTable:
         """All policies that the table has had."""
         return store.read_history(self.table.storage, self.table.name)
 
@@ -103,7 +103,7 @@ class TablePolicy:
         """The operations of the last 30 days, the oldest first."""
         return read_receipts(self.table.storage, self.table.name)
 
-    def operate(self, *, merge: bool = False, on_step: StepListener = ignore) -> Receipt | None:
+    def operate(self, *, merge: bool = False, on_step: StepListener = noop) -> Receipt | None:
         """Runs one operation; see `operation.run_operation`.
 
         Args:
@@ -117,7 +117,7 @@ class TablePolicy:
             self.table.spark, self.table.storage, self.table.name, kind=kind, on_step=on_step
         )
 
-    def run(self, *, on_step: StepListener = ignore) -> tuple[Receipt, ...]:
+    def run(self, *, on_step: StepListener = noop) -> tuple[Receipt, ...]:
         """Partitions all of the tail, operation by operation, and merges what is small then."""
         found: list[Receipt] = []
         for merge in (False, True):

@@ -13,18 +13,18 @@ from mirrorlake.rows.views.calls import HIDDEN
 from mirrorlake.rows.views.commit import (
     FILE,
     ROW,
+    RowReplacement,
     Scratch,
-    Swap,
     Target,
     append,
-    exchange,
+    replace_rows,
 )
-from mirrorlake.rows.views.contents import hashes, with_ids
 from mirrorlake.rows.views.delta import Delta
 from mirrorlake.rows.views.merge import insert_clause, merge, update_clause
 from mirrorlake.rows.views.plan import CHECK, HASH, ID, listed, named
 from mirrorlake.rows.views.shape import Method
 from mirrorlake.rows.views.sources import SIGN
+from mirrorlake.rows.views.view_sql import hashes, with_ids
 from mirrorlake.spark.sql import delta_name, quote
 
 _GONE, _COPY, _COUNT, _OLD, _PAIR = (
@@ -70,10 +70,10 @@ def _change_rows(delta: Delta, kept: Scratch, target: Target) -> None:
     gone = kept.broadcast(kept.view(session.sql(hashed)), went)
     rows = with_ids(came, target.number)
 
-    def find(table: str) -> Swap:
-        return Swap(_places(gone, table), rows, went, fresh)
+    def find(table: str) -> RowReplacement:
+        return RowReplacement(_places(gone, table), rows, went, fresh)
 
-    if not exchange(kept, find, target):
+    if not replace_rows(kept, find, target):
         _merge_rows(gone, came, columns, kept, target)
 
 

@@ -6,15 +6,15 @@ from mirrorlake.rows.views.calls import HIDDEN
 from mirrorlake.rows.views.commit import (
     FILE,
     ROW,
+    RowReplacement,
     Scratch,
-    Swap,
     Target,
-    exchange,
+    replace_rows,
 )
-from mirrorlake.rows.views.contents import keys_of, selected_groups
 from mirrorlake.rows.views.delta import Delta
 from mirrorlake.rows.views.merge import insert_clause, merge, update_clause
 from mirrorlake.rows.views.plan import Plan, listed, named, same
+from mirrorlake.rows.views.view_sql import keys_of, selected_groups
 from mirrorlake.spark.sql import quote
 
 _AFFECTED, _GONE, _FOUND = (quote(f"{HIDDEN}{name}") for name in ("affected", "gone", "found"))
@@ -27,10 +27,10 @@ def change_groups(delta: Delta, kept: Scratch, target: Target) -> None:
     view, count = _affected(delta, kept)
     anew = selected_groups(plan, plan.newest(), _is_affected(plan.shape.keys, view))
 
-    def find(table: str) -> Swap:
+    def find(table: str) -> RowReplacement:
         return _swap(plan, kept, _there(plan, kept, view, count, table), anew)
 
-    if not exchange(kept, find, target):
+    if not replace_rows(kept, find, target):
         _merge_groups(plan, kept, view, anew, target)
 
 
@@ -40,14 +40,16 @@ def change_partitions(delta: Delta, kept: Scratch, target: Target) -> None:
     view, count = _affected(delta, kept)
     anew = selected_groups(plan, plan.newest(), _is_affected(plan.shape.keys, view))
 
-    def find(table: str) -> Swap:
+    def find(table: str) -> RowReplacement:
         there = kept.keep(kept.session.sql(_there(plan, kept, view, count, table)))
         fresh = kept.keep(kept.session.sql(anew))
         (gone,), (come,) = kept.measure(there), kept.measure(fresh)
         places, rows = listed([FILE, ROW]), listed(_written(plan))
-        return Swap(f"SELECT {places} FROM {there}", f"SELECT {rows} FROM {fresh}", gone, come)
+        return RowReplacement(
+            f"SELECT {places} FROM {there}", f"SELECT {rows} FROM {fresh}", gone, come
+        )
 
-    if not exchange(kept, find, target):
+    if not replace_rows(kept, find, target):
         _merge_partitions(plan, kept, view, anew, target)
 
 
@@ -58,7 +60,7 @@ def _there(plan: Plan, kept: Scratch, view: str, count: int, table: str) -> str:
     return f"SELECT t.* FROM {table} t JOIN {kept.broadcast(view, count)} k ON {on}"
 
 
-def _swap(plan: Plan, kept: Scratch, there: str, anew: str) -> Swap:
+def _swap(plan: Plan, kept: Scratch, there: str, anew: str) -> RowReplacement:
     """Groups that are not what they were."""
     written, rest = _written(plan), _rest(plan)
     differs = f"NOT ({same(rest, 't', 'n')})" if rest else "false"
@@ -71,7 +73,7 @@ def _swap(plan: Plan, kept: Scratch, there: str, anew: str) -> Swap:
     view = kept.keep(kept.session.sql(pairs))
     both = f"count_if({_ROW} IS NOT NULL AND {_FOUND})"
     _, gone, come, updated = kept.measure(view, f"count({_ROW})", f"count({_FOUND})", both)
-    return Swap(
+    return RowReplacement(
         f"SELECT {_FILE}, {_ROW} FROM {view} WHERE {_ROW} IS NOT NULL",
         f"SELECT {listed(written)} FROM {view} WHERE {_FOUND}",
         gone,

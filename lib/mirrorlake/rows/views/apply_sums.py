@@ -5,12 +5,16 @@ from __future__ import annotations
 from mirrorlake.rows.views.commit import (
     FILE,
     ROW,
+    RowReplacement,
     Scratch,
-    Swap,
     Target,
-    exchange,
+    replace_rows,
 )
-from mirrorlake.rows.views.contents import (
+from mirrorlake.rows.views.delta import Delta
+from mirrorlake.rows.views.merge import insert_clause, merge, update_clause
+from mirrorlake.rows.views.plan import ARGUMENT, ROWS, SUM, Plan, listed, same
+from mirrorlake.rows.views.sources import SIGN
+from mirrorlake.rows.views.view_sql import (
     arguments_of,
     count_column,
     keys_of,
@@ -18,10 +22,6 @@ from mirrorlake.rows.views.contents import (
     state_columns,
     summand,
 )
-from mirrorlake.rows.views.delta import Delta
-from mirrorlake.rows.views.merge import insert_clause, merge, update_clause
-from mirrorlake.rows.views.plan import ARGUMENT, ROWS, SUM, Plan, listed, same
-from mirrorlake.rows.views.sources import SIGN
 from mirrorlake.spark.sql import delta_name, quote
 
 _FILE, _ROW = quote(FILE), quote(ROW)
@@ -32,10 +32,10 @@ def change_sums(delta: Delta, kept: Scratch, target: Target) -> None:
     view = kept.keep(kept.session.sql(_changed(delta)))
     (count,) = kept.measure(view)
 
-    def find(table: str) -> Swap:
+    def find(table: str) -> RowReplacement:
         return _swap(delta.plan, kept, view, count, table)
 
-    if not exchange(kept, find, target):
+    if not replace_rows(kept, find, target):
         _merge(delta.plan, kept, view, target)
 
 
@@ -61,9 +61,9 @@ def _changed(delta: Delta) -> str:
     )
 
 
-def _swap(plan: Plan, kept: Scratch, view: str, count: int, table: str) -> Swap:
+def _swap(plan: Plan, kept: Scratch, view: str, count: int, table: str) -> RowReplacement:
     if not count:
-        return Swap("", "", 0, 0)
+        return RowReplacement("", "", 0, 0)
     keys, columns = keys_of(plan), state_columns(plan)
     there = (
         f"SELECT {listed([FILE, ROW], 't.')}, {_old(plan)} FROM {table} t"
@@ -85,7 +85,7 @@ def _swap(plan: Plan, kept: Scratch, view: str, count: int, table: str) -> Swap:
         f"count_if({stays})",
         f"count_if({_ROW} IS NOT NULL AND {stays})",
     )
-    return Swap(
+    return RowReplacement(
         f"SELECT {_FILE}, {_ROW} FROM {groups} WHERE {_ROW} IS NOT NULL",
         shown_of(plan, f"SELECT {listed([*keys, *columns])} FROM {groups} WHERE {stays}"),
         gone,

@@ -131,7 +131,7 @@ def _write(rows: DataFrame, target: Target, mode: str, more: dict[str, str]) -> 
 
 
 @dataclass(frozen=True)
-class Swap:
+class RowReplacement:
     """Rows of the view's table that go, and those that come.
 
     Attributes:
@@ -149,7 +149,7 @@ class Swap:
     updated: int = 0
 
 
-def exchange(kept: Scratch, find: Callable[[str], Swap], target: Target) -> bool:
+def replace_rows(kept: Scratch, find: Callable[[str], RowReplacement], target: Target) -> bool:
     """Takes single rows out of the view's table and adds others, in one transaction of Delta's own.
 
     A MERGE scans the table for the files, for the rows in them, and for what the rows become, and

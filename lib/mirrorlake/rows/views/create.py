@@ -14,11 +14,11 @@ from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.calls import HIDDEN
 from mirrorlake.rows.views.clauses import parse_query
-from mirrorlake.rows.views.contents import whole_contents
 from mirrorlake.rows.views.definition import Definition, definition_of, visible_columns
 from mirrorlake.rows.views.plan import make_plan
 from mirrorlake.rows.views.shape import Method
 from mirrorlake.rows.views.sources import pin_sources
+from mirrorlake.rows.views.view_sql import whole_contents
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

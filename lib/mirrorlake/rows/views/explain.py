@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.rows.views.gate import Cost, Costs
+from mirrorlake.rows.views.cost_model import Cost, Costs
 from mirrorlake.rows.views.joins import Role
 from mirrorlake.rows.views.reasons import Reason, reason
-from mirrorlake.rows.views.refresh import FULL, INCREMENTAL, NOTHING, Situation
+from mirrorlake.rows.views.refresh import FULL, INCREMENTAL, NOTHING, RefreshPlan
 from mirrorlake.rows.views.shape import RULES, Method, is_steady
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 _ROLES = {
     Role.LINEAR: "a changed row's part of the query is what changed",
@@ -80,7 +80,7 @@ class Explanation:
             "last_seconds": {kind: cost.seconds for kind, cost in self.last.items()},
         }
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """The plan, one step a row, without seconds, which change from run to run."""
         rows = [("shape", self.method), ("rule", RULES[Method(self.method)])]
         for source in self.sources:
@@ -92,9 +92,9 @@ class Explanation:
         rows.append(("next refresh", self.mode))
         if self.reason is not None:
             rows.append(("why", repr(self.reason)))
-        return Shown(("what", "how"), tuple(rows))
+        return TextTable(("what", "how"), tuple(rows))
 
-    def with_seconds(self) -> Shown:
+    def with_seconds(self) -> TextTable:
         """The same, with what is expected and what the last refreshes took."""
         rows = [
             (f"expected, {kind}", "unknown" if seconds is None else f"{seconds:.1f} s")
@@ -102,7 +102,7 @@ class Explanation:
         ]
         rows += [(f"last, {kind}", f"{cost.seconds:.1f} s") for kind, cost in self.last.items()]
         shown = self.shown()
-        return Shown(shown.columns, (*shown.rows, *rows))
+        return TextTable(shown.columns, (*shown.rows, *rows))
 
     def __repr__(self) -> str:
         why = f", {self.reason.code}" if self.reason else ""
@@ -112,7 +112,7 @@ class Explanation:
         return html_table(self.shown())
 
 
-def explain(found: Situation, costs: Costs) -> Explanation:
+def explain(found: RefreshPlan, costs: Costs) -> Explanation:
     """What is known before a refresh, put into words.
 
     Args:

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.delta_log import read_commit_info, read_snapshot
 from mirrorlake.errors import ConflictError, UsageError
 from mirrorlake.history.versions import ENFORCED
-from mirrorlake.mirror.steps import ignore
+from mirrorlake.mirror.steps import noop
 from mirrorlake.rows.views.apply import apply_delta
 from mirrorlake.rows.views.commit import Scratch, Target, overwrite, scratch
-from mirrorlake.rows.views.contents import whole_contents
-from mirrorlake.rows.views.definition import Definition
-from mirrorlake.rows.views.delta import Delta
-from mirrorlake.rows.views.gate import (
+from mirrorlake.rows.views.cost_model import (
     COMMIT_SECONDS,
     Cost,
     Estimate,
@@ -24,6 +21,8 @@ from mirrorlake.rows.views.gate import (
     read_costs,
     save_cost,
 )
+from mirrorlake.rows.views.definition import Definition
+from mirrorlake.rows.views.delta import Delta
 from mirrorlake.rows.views.joins import Role
 from mirrorlake.rows.views.plan import Plan, make_plan
 from mirrorlake.rows.views.reasons import Reason, reason
@@ -36,11 +35,12 @@ from mirrorlake.rows.views.sources import (
     pin_sources,
     read_changes,
 )
-from mirrorlake.rows.views.standing import Standing, find_standing, note_of, read_note
+from mirrorlake.rows.views.state import ViewState, commit_metadata, read_note, read_view_state
 from mirrorlake.rows.views.steps import ViewListener, ViewStep
+from mirrorlake.rows.views.view_sql import whole_contents
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.tabular import Shown, html_table
+from mirrorlake.text_table import TextTable, html_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +105,7 @@ class Refresh:
             "differences": self.differences,
         }
 
-    def shown(self) -> Shown:
+    def shown(self) -> TextTable:
         """The same facts, one a row, without seconds, which change from run to run."""
         moved = ", ".join(
             f"{name} {b}" if a in (None, b) else f"{name} {a} → {b}"
@@ -119,7 +119,7 @@ class Refresh:
         facts += [(f"rows {what}", f"{count:,}") for what, count in self.rows.items()]
         if self.differences is not None:
             facts.append(("differences from the query", f"{self.differences:,}"))
-        return Shown(("what", "value"), tuple(facts))
+        return TextTable(("what", "value"), tuple(facts))
 
     def __repr__(self) -> str:
         why = f", {self.reason.code}" if self.reason else ""
@@ -131,7 +131,7 @@ class Refresh:
 
 
 @dataclass(frozen=True)
-class Situation:
+class RefreshPlan:
     """All that is known before a refresh reads a row.
 
     Attributes:
@@ -142,7 +142,7 @@ class Situation:
         estimate: what the two ways are expected to take.
     """
 
-    standing: Standing
+    standing: ViewState
     plan: Plan
     changes: tuple[Changes, ...]
     reason: Reason | None
@@ -161,14 +161,14 @@ def refresh_session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def look(
+def plan_refresh(
     spark: SparkSession,
     session: SparkSession,
     storage: Storage,
     definition: Definition,
-    standing: Standing,
+    standing: ViewState,
     sources: Sequence[Source],
-) -> Situation:
+) -> RefreshPlan:
     """What a refresh would have to do, from logs and the query alone.
 
     Args:
@@ -194,7 +194,7 @@ def look(
     costs = read_costs(storage, definition.name)
     least = COMMIT_SECONDS if "incremental" in costs else least_seconds(storage)
     guess = estimate(plan.shape.method, size, costs, least)
-    return Situation(standing, plan, tuple(changes), why, guess)
+    return RefreshPlan(standing, plan, tuple(changes), why, guess)
 
 
 def _columns_changed(session: SparkSession, storage: Storage, plan: Plan) -> Reason | None:
@@ -211,13 +211,13 @@ def refresh_view(
     definition: Definition,
     *,
     how: str = "auto",
-    on_step: ViewListener = ignore,
+    on_step: ViewListener = noop,
 ) -> Refresh:
     """Brings a view up to date; see `Views.refresh`."""
     if how not in HOW:
         raise UsageError(f"There is no refresh {how!r}.", hint=f"choose one of {HOW}.")
     began = time.perf_counter()
-    standing = find_standing(storage, definition)
+    standing = read_view_state(storage, definition)
     sources = pin_sources(storage, definition, standing.sources)
     moved = any(source.moved for source in sources) or not is_steady(definition.sql)
     if not moved and standing.reason is None and how != FULL:
@@ -225,7 +225,7 @@ def refresh_view(
         taken = time.perf_counter() - began
         return Refresh(str(definition.name), NOTHING, None, standing.version, at, 0, {}, taken)
     session = refresh_session(spark)
-    found = look(spark, session, storage, definition, standing, sources)
+    found = plan_refresh(spark, session, storage, definition, standing, sources)
     on_step(ViewStep.PINNED)
     why = found.reason
     if how == FULL:
@@ -262,7 +262,7 @@ def _cost(guess: Estimate) -> Reason:
     return Reason("COST", why, "how='incremental' refreshes by what changed all the same")
 
 
-def _plan_once(session: SparkSession, found: Situation) -> None:
+def _plan_once(session: SparkSession, found: RefreshPlan) -> None:
     """Lets Spark plan few changes once: to plan anew behind each shuffle costs more than it saves.
 
     Only where each big table is met by changes that are broadcast: other joins need the sizes that
@@ -278,7 +278,7 @@ def _plan_once(session: SparkSession, found: Situation) -> None:
 
 
 def _read(
-    spark: SparkSession, kept: Scratch, storage: Storage, found: Situation
+    spark: SparkSession, kept: Scratch, storage: Storage, found: RefreshPlan
 ) -> tuple[Delta, Reason | None]:
     """What changed, at hand; why it is of no use, if so."""
     views = {}
@@ -294,12 +294,12 @@ def _read(
 
 
 def _target(
-    storage: Storage, definition: Definition, found: Situation, why: Reason | None
+    storage: Storage, definition: Definition, found: RefreshPlan, why: Reason | None
 ) -> Target:
     standing, number = found.standing, found.standing.number + 1
     how = {"mode": FULL if why else INCREMENTAL, "reason": why.code if why else None}
     sources = {str(s.name): {"id": s.id, "version": s.new} for s in found.plan.tables}
-    note = note_of(definition, number, standing.version, how, sources)
+    note = commit_metadata(definition, number, standing.version, how, sources)
     return Target(storage, definition.name.table_path, definition.app_id, number, note)
 
 
@@ -318,7 +318,7 @@ def _source_bytes(session: SparkSession, plan: Plan) -> int:
 
 
 def _outcome(
-    storage: Storage, definition: Definition, found: Situation, why: Reason | None
+    storage: Storage, definition: Definition, found: RefreshPlan, why: Reason | None
 ) -> Refresh:
     """What the commit says that it did.
 

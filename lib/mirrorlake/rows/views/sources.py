@@ -14,10 +14,10 @@ from mirrorlake.errors import BusyError, TableNotFoundError, VersionError
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.findings import Diagnosis
 from mirrorlake.feed.gaps import ORIGIN, bridge
-from mirrorlake.feed.log import Timeline, read_commit, read_states, read_timeline
+from mirrorlake.feed.log import Timeline, read_commit, read_states, read_versions
 from mirrorlake.feed.scan import read_feed
 from mirrorlake.feed.schema import RESERVED
-from mirrorlake.history.moments import versions_at_once
+from mirrorlake.history.consistent_versions import versions_at_once
 from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.calls import HIDDEN
@@ -153,7 +153,7 @@ def look_at_changes(spark: SparkSession, storage: Storage, source: Source) -> Ch
     if source.id != source.old_id or source.old > source.new:
         return reason("SOURCE_RECREATED", what)
     table = Table(spark, storage, source.name)
-    timeline = read_timeline(storage, source.name.table_path)
+    timeline = read_versions(storage, source.name.table_path)
     found = examine(table, timeline, source.old + 1, source.new, files=True)
     by_ids = False
     if found.blocking:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mirrorlake.delta_log import read_commit_info, read_snapshot
 from mirrorlake.rows.views.definition import Definition
-from mirrorlake.rows.views.standing import find_standing
+from mirrorlake.rows.views.state import read_view_state
 from mirrorlake.storage import Storage
 
 CURRENT, BEHIND, UNKNOWN = "current", "behind", "unknown"
@@ -58,7 +58,7 @@ class ViewStatus:
 
 def view_status(storage: Storage, definition: Definition) -> ViewStatus:
     """How a view stands; the cost is the commits of its table since its last refresh."""
-    standing = find_standing(storage, definition)
+    standing = read_view_state(storage, definition)
     sources, oldest = [], None
     reason = standing.reason.code if standing.reason else None
     now = time.time()

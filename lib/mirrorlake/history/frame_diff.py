@@ -1,0 +1,254 @@
+"""What the next frame would load anew: the files of a frame against the table as it is now.
+
+A model that is framed again keeps the columns' segments of row groups that are still there, and
+loads the others. A file whose deletion vector changed keeps its segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.delta_log import read_snapshot
+from mirrorlake.errors import QueryError
+from mirrorlake.history.commits import CommitLog
+from mirrorlake.history.files import changed_files, files_of, full_path, hadoop_path
+from mirrorlake.history.frame_files import read_list
+from mirrorlake.history.frame_records import Frame, FramedTable
+from mirrorlake.history.listing import measure_files
+from mirrorlake.spark.messages import spark_message
+from mirrorlake.spark.sql import delta_name
+from mirrorlake.storage import Storage
+from mirrorlake.text_table import TextTable, html_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_MANY = 1_000  # commits; beyond these the newest checkpoint is the shorter way
+
+
+@dataclass(frozen=True)
+class FrameDiff:
+    """One table of a frame, and how far the lake has moved on from it.
+
+    Attributes:
+        framed, newest: version numbers; `newest` is None if the table is gone.
+        files_added, files_removed, files_preserved: data files, by their names.
+        row_groups_added, row_groups_removed, row_groups_preserved: likewise; added ones are None
+            where the files are not written yet.
+        rows_added: rows of the added files.
+        rows_removed: rows of the removed files, and rows that deletion vectors took since.
+        bytes_added, bytes_removed: sizes of these files.
+        vectors_changed: preserved files with another deletion vector than when framed.
+        recreated: whether this is another table of the same name.
+        forecast: the predicate of a DELETE that is assumed, or None.
+    """
+
+    table: str
+    framed: int
+    newest: int | None
+    files_added: int = 0
+    files_removed: int = 0
+    files_preserved: int = 0
+    row_groups_added: int | None = 0
+    row_groups_removed: int = 0
+    row_groups_preserved: int = 0
+    rows_added: int = 0
+    rows_removed: int = 0
+    bytes_added: int = 0
+    bytes_removed: int = 0
+    vectors_changed: int = 0
+    recreated: bool = False
+    forecast: str | None = None
+
+    @property
+    def preserved(self) -> float:
+        """The share of the framed row groups that the next frame need not load, 0 to 1."""
+        framed = self.row_groups_removed + self.row_groups_preserved
+        return self.row_groups_preserved / framed if framed else 1.0
+
+    def shown(self) -> TextTable:
+        """What was added, removed and preserved, by what is counted."""
+        rows: tuple[tuple[Any, ...], ...] = (
+            ("files", self.files_added, self.files_removed, self.files_preserved),
+            (
+                "row groups",
+                "not known" if self.row_groups_added is None else self.row_groups_added,
+                self.row_groups_removed,
+                self.row_groups_preserved,
+            ),
+            ("rows", self.rows_added, self.rows_removed, None),
+            ("bytes", self.bytes_added, self.bytes_removed, None),
+            ("deletion vectors changed", None, None, self.vectors_changed),
+        )
+        text = tuple(tuple("" if v is None else v for v in row) for row in rows)
+        return TextTable((str(self), "added", "removed", "preserved"), text)
+
+    def __str__(self) -> str:
+        if self.newest is None:
+            return f"{self.table}: framed at {self.framed}, and gone since"
+        moved = f"{self.table}: framed at {self.framed}, now {self.newest}"
+        return f"{moved}, made anew" if self.recreated else moved
+
+    def __repr__(self) -> str:
+        return f"{self}; {self.preserved:.0%} of the row groups preserved"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.shown())
+
+
+def compare_table(
+    spark: Callable[[], SparkSession],
+    storage: Storage,
+    frame: Frame,
+    framed: FramedTable,
+    *,
+    delete: str | None = None,
+) -> FrameDiff:
+    """Compares one framed table with what it is now, or would be after a DELETE.
+
+    Args:
+        spark: called if anything has changed.
+        storage: the lake's files.
+        frame: the frame.
+        framed: the table in it.
+        delete: a predicate; only what it would do is worked out, nothing is deleted.
+
+    Raises:
+        QueryError: Spark refused the predicate.
+    """
+    table = framed.name
+    snapshot = read_snapshot(storage, table.table_path)
+    kept: dict[str, Any] = {
+        "files_preserved": framed.files,
+        "row_groups_preserved": framed.row_groups,
+    }
+    if snapshot is None:
+        return FrameDiff(framed.table, framed.version, None, **kept)
+    recreated = snapshot.metadata["id"] != framed.table_id
+    if delete is None and not recreated and snapshot.version == framed.version:
+        return FrameDiff(framed.table, framed.version, framed.version, **kept)
+    session = spark()
+    before = read_list(session, storage, frame, framed)
+    if delete is None and not recreated and _holds_since(storage, framed, snapshot.version):
+        before, now = _touched(session, storage, framed, snapshot.version, before)
+    else:
+        now = files_of(session, storage, table.table_path, snapshot.version)
+    if delete is not None:
+        vectors = snapshot.properties.get("delta.enableDeletionVectors", "false") == "true"
+        now = _after_delete(session, storage, framed, now, delete, vectors=vectors)
+    try:
+        added = _added(session, storage, before, now, written=delete is None)
+        figures = added.crossJoin(_removed(before, now)).collect()[0].asDict()
+    except Exception as error:
+        raise QueryError(spark_message(error)) from error
+    return FrameDiff(
+        framed.table,
+        framed.version,
+        snapshot.version,
+        recreated=recreated,
+        forecast=delete,
+        files_preserved=framed.files - figures["files_removed"],
+        row_groups_preserved=framed.row_groups - figures["row_groups_removed"],
+        **figures,
+    )
+
+
+def _holds_since(storage: Storage, framed: FramedTable, newest: int) -> bool:
+    """Whether the log still has every commit since the frame, and these are the shorter way."""
+    log = CommitLog(storage, framed.name.table_path)
+    first = framed.version + 1
+    # Commits are cut off at the front: with the first all of them are there.
+    return first <= newest < first + _MANY and storage.exists(log.name(first))
+
+
+def _touched(
+    spark: SparkSession, storage: Storage, framed: FramedTable, newest: int, before: DataFrame
+) -> tuple[DataFrame, DataFrame]:
+    """The files that commits since the frame name: as they were framed, and as they are now."""
+    from pyspark.sql import functions as F
+
+    path = framed.name.table_path
+    changed = changed_files(spark, storage, path, framed.version + 1, newest)
+    named = F.broadcast(changed.select("path").distinct())
+    return before.join(named, "path", "left_semi"), changed.where("live").drop("live", "removed")
+
+
+def _added(
+    spark: SparkSession, storage: Storage, before: DataFrame, now: DataFrame, *, written: bool
+) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    added = now.join(before.select("path"), "path", "left_anti")
+    if written:
+        added = measure_files(spark, storage, added)
+    groups = F.coalesce(F.sum("row_groups"), F.lit(0)) if written else F.lit(None).cast("bigint")
+    return added.agg(
+        F.count("*").alias("files_added"),
+        groups.alias("row_groups_added"),
+        F.coalesce(F.sum("rows"), F.lit(0)).alias("rows_added"),
+        F.coalesce(F.sum("size"), F.lit(0)).alias("bytes_added"),
+    )
+
+
+def _removed(before: DataFrame, now: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    today = now.select(
+        "path",
+        F.col("vector").alias("vector_now"),
+        F.col("masked").alias("masked_now"),
+        F.lit(1).alias("there"),
+    )
+    both = before.join(today, "path", "left")
+    gone = F.col("there").isNull()
+    moved = ~gone & ~F.col("vector").eqNullSafe(F.col("vector_now"))
+
+    def total(when: Any, what: Any) -> Any:
+        return F.coalesce(F.sum(F.when(when, what)), F.lit(0))
+
+    # Not every file has statistics, but each deletion vector says how many rows it takes.
+    taken = total(moved, F.col("masked_now") - F.col("masked"))
+    return both.agg(
+        F.count_if(gone).alias("files_removed"),
+        total(gone, F.col("row_groups")).alias("row_groups_removed"),
+        (total(gone, F.col("rows")) + taken).alias("rows_removed"),
+        total(gone, F.col("size")).alias("bytes_removed"),
+        F.count_if(moved).alias("vectors_changed"),
+    )
+
+
+def _after_delete(
+    spark: SparkSession,
+    storage: Storage,
+    framed: FramedTable,
+    now: DataFrame,
+    predicate: str,
+    *,
+    vectors: bool,
+) -> DataFrame:
+    """The files as a DELETE would leave them: gone, rewritten under other names, or masked."""
+    from pyspark.sql import functions as F
+
+    name = delta_name(storage.path(framed.name.table_path))
+    base = hadoop_path(storage, framed.name.table_path)
+    try:
+        # The predicate becomes a column of its own: nothing in it can end the statement.
+        matched = spark.sql(f"SELECT * FROM {name}").where(F.expr(predicate))
+        hits = matched.groupBy(full_path(F.col("_metadata.file_path"), base).alias("path")).agg(
+            F.count("*").alias("hits")
+        )
+    except Exception as error:
+        raise QueryError(spark_message(error)) from error
+    both = now.join(hits, "path", "left").withColumn("hits", F.coalesce("hits", F.lit(0)))
+    left = both.where("rows IS NULL OR hits < rows")
+    touched = F.col("hits") > 0
+    if vectors:
+        changed = left.withColumn("vector", F.when(touched, "new").otherwise(F.col("vector")))
+    else:
+        renamed = F.when(touched, F.concat("path", F.lit(" rewritten"))).otherwise(F.col("path"))
+        changed = left.withColumn("path", renamed)
+    fewer = {"rows": F.col("rows") - F.col("hits"), "masked": F.col("masked") + F.col("hits")}
+    return changed.withColumns(fewer).drop("hits")

@@ -1,0 +1,80 @@
+"""What an operator asked for: tables paused, files to skip. One small file a table, kept on disk.
+
+Every mirror of the lake obeys it, and a killed one finds it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from mirrorlake.names import STATE, TableName
+from mirrorlake.storage import Storage
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class OperatorSettings:
+    """An operator's wishes for one table.
+
+    Attributes:
+        paused: since when nothing is to be applied, ISO-8601 UTC; None if the table is not paused.
+        skip: numbers of files that are not to be applied, whether they are there or not.
+    """
+
+    paused: str | None = None
+    skip: frozenset[int] = frozenset()
+
+
+def _path(place: str) -> str:
+    return f"{STATE}/control/{place}.json"
+
+
+def _read(storage: Storage, place: str) -> OperatorSettings:
+    document: dict[str, Any] = storage.read_json(_path(place)) or {}
+    return OperatorSettings(document.get("paused"), frozenset(document.get("skip", ())))
+
+
+def read_settings(storage: Storage, table: TableName) -> OperatorSettings:
+    """What was asked for; nothing if nobody asked."""
+    return _read(storage, table.place)
+
+
+def read_all_settings(storage: Storage) -> dict[str, OperatorSettings]:
+    """All wishes there are, by the table's place; costs a listing and what there is."""
+    listing = storage.list(f"{STATE}/control")
+    places = [entry.name for entry in listing.files]
+    for folder in listing.folders:
+        inner = storage.list(f"{STATE}/control/{folder}").files
+        places += [f"{folder}/{entry.name}" for entry in inner]
+    names = (place.removesuffix(".json") for place in places)
+    return {name: _read(storage, name) for name in names}
+
+
+def _write(storage: Storage, table: TableName, settings: OperatorSettings) -> None:
+    if settings == OperatorSettings():
+        storage.delete(_path(table.place))
+        return
+    document = {"format": FORMAT, "paused": settings.paused, "skip": sorted(settings.skip)}
+    storage.write_json(_path(table.place), document)
+
+
+def pause(storage: Storage, table: TableName) -> None:
+    """Lets no further file of the table be applied; what runs is ended."""
+    settings = read_settings(storage, table)
+    if settings.paused is None:
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        _write(storage, table, OperatorSettings(now, settings.skip))
+
+
+def resume(storage: Storage, table: TableName) -> None:
+    """Lets the table go on."""
+    _write(storage, table, OperatorSettings(None, read_settings(storage, table).skip))
+
+
+def skip(storage: Storage, table: TableName, number: int) -> None:
+    """Lets a file that can't be applied, or never comes, be passed over."""
+    settings = read_settings(storage, table)
+    _write(storage, table, OperatorSettings(settings.paused, settings.skip | {number}))

@@ -1,0 +1,220 @@
+"""One row's values through all versions, by its id: also where its key changes, or it comes again.
+
+The cost follows the row, not the table: of all files that commits brought and took, only those are
+read that may hold the row, by the statistics of the keys, by the numbers of the rows, and within
+the files by the statistics of the ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.delta_log import Snapshot, physical_name
+from mirrorlake.errors import FeedError, UsageError
+from mirrorlake.feed.changes import key_columns
+from mirrorlake.feed.findings import Finding
+from mirrorlake.feed.log import read_versions
+from mirrorlake.feed.schema import RESERVED
+from mirrorlake.rows.changes import as_changes, missing_versions
+from mirrorlake.rows.file_actions import DataFile, FileChange, FileHistory, live_files, read_uses
+from mirrorlake.rows.file_rows import ROW, ROW_ID, read_file_rows
+from mirrorlake.rows.ids import ID_NAMES
+from mirrorlake.rows.row_id_validity import read_row_id_validity
+from mirrorlake.spark.sql import quote
+from mirrorlake.text_table import TextTable, html_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from mirrorlake.table import Table
+
+Key = Mapping[str, Any]
+_MOST = 1000  # ids of one key; more than that is no key
+
+
+@dataclass(frozen=True)
+class RowHistory:
+    """What became of a row.
+
+    Attributes:
+        ids: the row's id, or all that a key has had.
+        start: the first version that was looked at; rows of then are `existing`.
+        end: the last one.
+        files: how many data files could hold the row, of `files_seen` in these versions.
+        events: the changes as `read_row_changes` has them, by version.
+        findings: what to know about the ids in these versions.
+    """
+
+    table: str
+    ids: tuple[int, ...]
+    start: int
+    end: int
+    files: int
+    files_seen: int
+    events: DataFrame
+    findings: tuple[Finding, ...]
+
+    def shown(self) -> TextTable:
+        """What was looked at; the events are a DataFrame."""
+        rows = [
+            ("row ids", ", ".join(map(str, self.ids)) or "none"),
+            ("versions", f"{self.start} to {self.end}"),
+            ("files that may hold the row", f"{self.files} of {self.files_seen}"),
+        ]
+        rows += [(finding.rule, f"{finding.message} {finding.fix}") for finding in self.findings]
+        return TextTable(("what", "value"), tuple(rows))
+
+    def __repr__(self) -> str:
+        ids = ", ".join(map(str, self.ids)) or "none"
+        return f"{self.table}: row id {ids}, versions {self.start} to {self.end}"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.shown())
+
+
+def read_row_history(
+    table: Table, *, key: Any = None, row_id: int | None = None, start: int | None = None
+) -> RowHistory:
+    """Everything that happened to one row.
+
+    Args:
+        table: the table.
+        key: the row's key: a value where the table declares one key column, else values by column.
+            All rows that ever had it are told of, also while they had another one.
+        row_id: the row's id, instead of a key.
+        start: the first version; by default the oldest whose files, columns and ids allow it.
+
+    Raises:
+        FeedError: a file of the versions from `start` on is gone.
+        UsageError: neither or both of key and id are given, or rows have no ids.
+    """
+    if (key is None) == (row_id is None):
+        raise UsageError("Give either a key or a row id.")
+    trust = read_row_id_validity(table)
+    snapshot = table.snapshot()
+    if trust.numbered_from is None:
+        raise UsageError(
+            f"The rows of {table.name} never had ids.", hint=f"`rows ROOT {table.name} enable`."
+        )
+    oldest = max(trust.numbered_from, trust.readable_from, trust.first)
+    if start is not None and not oldest <= start <= snapshot.version:
+        raise UsageError(
+            f"{start} is no version to start with.",
+            hint=f"from {oldest} on rows have the present ids; the newest is {snapshot.version}.",
+        )
+    wanted = None if key is None else _key(table, snapshot, key)
+    first = oldest if start is None else start
+    seen = _uses(table, first, snapshot.version)
+    ids = None if row_id is None else [row_id]
+    while True:
+        if ids is not None:
+            uses = [u for u in seen if u.file.carries or any(map(u.file.holds, ids))]
+        else:
+            uses = [u for u in seen if may_hold(u.file, snapshot, wanted or {})]
+        if gone := missing_versions(table, uses):
+            if start is not None or gone[-1] == first:
+                raise FeedError(
+                    f"A file of version {gone[-1]} of {table.name} is gone: a VACUUM has deleted"
+                    " it.",
+                    hint=f"start at version {gone[-1]}.",
+                )
+            first = gone[-1]  # what was taken then is not needed from then on
+            seen = _uses(table, first, snapshot.version)
+        elif ids is None:
+            ids = _ids_of(table, snapshot, uses, wanted or {})
+        else:
+            break
+    timeline = read_versions(table.storage, table.name.table_path)
+    events = _in_order(as_changes(table, snapshot, timeline, uses, ids=ids or [-1]), first)
+    told = tuple(f for f in trust.findings if f.versions[1] >= first)
+    files, total = (len({use.file.key for use in some}) for some in (uses, seen))
+    return RowHistory(
+        str(table.name), tuple(ids), first, snapshot.version, files, total, events, told
+    )
+
+
+def _uses(table: Table, first: int, newest: int) -> list[FileChange]:
+    """The files that versions brought and took, those that the first one has included."""
+    storage, path = table.storage, table.name.table_path
+    history = FileHistory()
+    uses: list[FileChange] = []
+    if first > 0:
+        for action in live_files(storage, path, first):
+            if (found := history.data_file(action)) is not None:
+                uses.append(FileChange(first, 1, found))
+    return [*uses, *read_uses(storage, path, first + (first > 0), newest, history)]
+
+
+def _key(table: Table, snapshot: Snapshot, key: Any) -> Key:
+    if isinstance(key, Mapping):
+        names = key_columns(table, list(map(str, key)))
+        return dict(zip(names, key.values(), strict=True))
+    names = key_columns(table, None)
+    if len(names) != 1:
+        raise UsageError(
+            f"The keys of {table.name} are {', '.join(names)}.", hint="give a value for each."
+        )
+    return {names[0]: key}
+
+
+def may_hold(file: DataFile, snapshot: Snapshot, key: Key) -> bool:
+    """Whether a file may have rows of a key, by what the log says of its values."""
+    fields = {f["name"]: f for f in json.loads(snapshot.metadata["schemaString"])["fields"]}
+    low, high = (file.stats.get(name) or {} for name in ("minValues", "maxValues"))
+    for column, value in key.items():
+        field = fields[column]
+        name = physical_name(field)
+        typed = _comparable(field["type"], value)
+        if typed is None or name not in low or name not in high:
+            continue
+        if not low[name] <= typed <= high[name]:
+            return False
+    return True
+
+
+def _comparable(kind: Any, value: Any) -> Any:
+    """A value as statistics have it; None if it can't be compared with them."""
+    try:
+        if kind in ("byte", "short", "integer", "long"):
+            return int(value)
+        if kind in ("string", "date"):
+            return value.isoformat() if isinstance(value, date) else str(value)
+    except ValueError:
+        return None
+    return None
+
+
+def _ids_of(table: Table, snapshot: Snapshot, uses: Sequence[FileChange], key: Key) -> list[int]:
+    """The ids of all rows that ever had a key."""
+    from pyspark.sql import functions as F
+
+    files = list({use.file.key: use.file for use in uses}.values())
+    rows = read_file_rows(table, snapshot, files)
+    for column, value in key.items():
+        name = f"{ROW}.{quote(column)}"
+        kind = rows.select(name).schema[0].dataType
+        rows = rows.where(F.col(name).eqNullSafe(F.lit(value).cast(kind)))
+    found = [row[0] for row in rows.select(ROW_ID).distinct().limit(_MOST + 1).collect()]
+    if len(found) > _MOST:
+        raise UsageError(
+            f"More than {_MOST:,} rows of {table.name} had this key.", hint="give a whole key."
+        )
+    return sorted(found)
+
+
+def _in_order(changes: DataFrame, first: int) -> DataFrame:
+    """By version; rows that were there before the first version are `existing`."""
+    from pyspark.sql import functions as F
+
+    kind = F.col(RESERVED[0])
+    if first > 0:
+        there = (F.col(RESERVED[1]) == first) & (kind == "insert")
+        kind = F.when(there, "existing").otherwise(kind)
+    named = changes.withColumn(RESERVED[0], kind)
+    kinds = ("delete", "existing", "insert", "update_preimage", "update_postimage")
+    place = F.array_position(F.array(*map(F.lit, kinds)), F.col(RESERVED[0]))
+    return named.orderBy(RESERVED[1], ID_NAMES[0], place)

@@ -1,0 +1,174 @@
+"""The views of one lake: created, refreshed, explained, checked, listed, dropped."""
+
+from __future__ import annotations
+
+import builtins
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mirrorlake.delta_log import read_snapshot
+from mirrorlake.errors import UsageError
+from mirrorlake.mirror.steps import noop
+from mirrorlake.names import STATE, TableName, as_table
+from mirrorlake.rows.views.check import Check, check_view
+from mirrorlake.rows.views.cost_model import forget_costs, read_costs
+from mirrorlake.rows.views.create import create_view
+from mirrorlake.rows.views.definition import (
+    Definition,
+    list_definitions,
+    read_definition,
+    visible_columns,
+)
+from mirrorlake.rows.views.explain import Explanation, explain
+from mirrorlake.rows.views.plan import listed, make_plan
+from mirrorlake.rows.views.refresh import Refresh, plan_refresh, refresh_session, refresh_view
+from mirrorlake.rows.views.sources import pin_sources
+from mirrorlake.rows.views.state import read_view_state
+from mirrorlake.rows.views.status import ViewStatus, view_status
+from mirrorlake.rows.views.steps import ViewListener, ViewStep
+from mirrorlake.spark.sql import delta_name
+from mirrorlake.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Finder = Callable[[TableName], "TableName | None"]
+
+
+class Views:
+    """The views of a lake, as `lake.views` hands them out.
+
+    Args:
+        storage: the lake's files.
+        spark: called when, and only when, a session is needed.
+        find: the lake's own spelling of a table's name, or None.
+    """
+
+    def __init__(self, storage: Storage, spark: Callable[[], SparkSession], find: Finder) -> None:
+        self._storage = storage
+        self._spark = spark
+        self._find = find
+
+    def create(self, name: str | TableName, sql: str, *, on_step: ViewListener = noop) -> Refresh:
+        """Makes a view and fills it; killed on the way, it is made good by the next call.
+
+        Args:
+            name: a table's name that is free.
+            sql: one query over the lake's tables.
+            on_step: hears of every finished step.
+
+        Raises:
+            UsageError: the name is taken, or the query reads no table of the lake.
+            QueryError: Spark refuses the query.
+        """
+        view = as_table(name)
+        spark = self._spark()
+        create_view(refresh_session(spark), self._storage, view, sql.strip(), self._find)
+        on_step(ViewStep.CREATED)
+        return self.refresh(view, on_step=on_step)
+
+    def refresh(
+        self,
+        name: str | TableName,
+        *,
+        how: str = "auto",
+        check: bool = False,
+        on_step: ViewListener = noop,
+    ) -> Refresh:
+        """Brings a view up to date with its sources.
+
+        Args:
+            name: the view.
+            how: `auto` lets the expected costs decide; `incremental` refreshes by what changed
+                wherever there is a rule for it, `full` computes everything anew.
+            check: compare the view with its query afterwards.
+            on_step: hears of every finished step.
+
+        Raises:
+            TableNotFoundError: there is no such view, or a source is gone.
+            UsageError: it is a table, no view.
+            QueryError: the query no longer fits its sources.
+            ConflictError: somebody else wrote to the view meanwhile.
+        """
+        definition = self.get(name)
+        done = refresh_view(self._spark(), self._storage, definition, how=how, on_step=on_step)
+        if check:
+            done = replace(done, differences=self.check(definition.name).differences)
+        return done
+
+    def explain(self, name: str | TableName) -> Explanation:
+        """What the next refresh would do, and why; reads logs only. See `refresh` for errors."""
+        definition, spark = self.get(name), self._spark()
+        standing = read_view_state(self._storage, definition)
+        sources = pin_sources(self._storage, definition, standing.sources)
+        session = refresh_session(spark)
+        found = plan_refresh(spark, session, self._storage, definition, standing, sources)
+        return explain(found, read_costs(self._storage, definition.name))
+
+    def check(self, name: str | TableName) -> Check:
+        """Compares a view with its query at the versions that it shows, by EXCEPT ALL both ways.
+
+        Raises:
+            UsageError: it shows none.
+            QueryError: they can't be read any more.
+        """
+        definition = self.get(name)
+        standing = read_view_state(self._storage, definition)
+        if not standing.sources:
+            raise UsageError(f"{definition.name} can't be checked: {standing.reason}.")
+        session = refresh_session(self._spark())
+        sources = pin_sources(self._storage, definition, standing.sources)
+        shown = [replace(s, new=s.new if s.old is None else s.old) for s in sources]
+        plan = make_plan(session, definition, shown)
+        return check_view(session, plan, self._storage.path(definition.name.table_path))
+
+    def read(self, name: str | TableName) -> DataFrame:
+        """The view's rows as its last refresh left them."""
+        definition = self.get(name)
+        path = delta_name(self._storage.path(definition.name.table_path))
+        snapshot = read_snapshot(self._storage, definition.name.table_path)
+        names = [] if snapshot is None else visible_columns(snapshot)
+        return self._spark().sql(f"SELECT {listed(names)} FROM {path}")
+
+    def get(self, name: str | TableName) -> Definition:
+        """A view's definition.
+
+        Raises:
+            TableNotFoundError: there is no table of that name.
+            UsageError: it is no view's.
+        """
+        wanted = as_table(name)
+        return read_definition(self._storage, self._find(wanted) or wanted)
+
+    def list(self) -> list[Definition]:
+        """The views, ordered by name; needs no Spark."""
+        return list_definitions(self._storage)
+
+    def status(self, tables: Iterable[TableName] | None = None) -> builtins.list[ViewStatus]:
+        """How the views stand, ordered by name; reads logs only, needs no Spark.
+
+        Args:
+            tables: look among these only.
+        """
+        return [view_status(self._storage, one) for one in list_definitions(self._storage, tables)]
+
+    def drop(self, name: str | TableName) -> None:
+        """Removes a view with its table; its sources stay as they are.
+
+        Raises:
+            UsageError: another view reads it.
+        """
+        definition = self.get(name)
+        for other in self.list():
+            if definition.name in other.sources:
+                raise UsageError(
+                    f"The view {other.name} reads {definition.name}.",
+                    hint=f"drop {other.name} first.",
+                )
+        grave = f"{STATE}/views/dropped-{uuid.uuid4().hex}"
+        # Moved first: a view that is killed while it is deleted is gone all the same.
+        self._storage.move_folder(definition.name.table_path, grave)
+        self._storage.delete_folder(grave)
+        forget_costs(self._storage, definition.name)

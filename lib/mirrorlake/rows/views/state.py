@@ -1,0 +1,110 @@
+"""What a view's table shows: which versions of its sources, as its own log tells.
+
+Each refresh is one commit, which carries a note with the versions that it read. Commits that change
+no rows are passed over; after a RESTORE of the view the note of the version that came back counts;
+rows that somebody else wrote make the view's state unknown, and the next refresh a full one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from mirrorlake.delta_log import read_commit_info, read_snapshot
+from mirrorlake.feed.log import read_commit
+from mirrorlake.rows.views.definition import Definition
+from mirrorlake.rows.views.reasons import Reason, reason
+from mirrorlake.storage import Storage
+
+NOTE = "mirrorlake.view"
+
+
+@dataclass(frozen=True)
+class ViewState:
+    """Where a view stands.
+
+    Attributes:
+        version: the newest version of its table.
+        number: how many refreshes there were, for the next one's number.
+        sources: id and version of each source that its last refresh read; empty if nobody knows.
+        reason: why the view does not show them; None if it does.
+    """
+
+    version: int
+    number: int
+    sources: dict[str, tuple[str, int]]
+    reason: Reason | None = None
+
+
+def commit_metadata(
+    definition: Definition, number: int, base: int, how: dict[str, Any], sources: dict[str, Any]
+) -> str:
+    """What a refresh writes into its commit.
+
+    Args:
+        definition: the view.
+        number: the refresh's.
+        base: the version of the view's table that it works on.
+        how: what kind of refresh it is, and why.
+        sources: id and version of each source.
+    """
+    document = {NOTE: definition.id, "refresh": number, "base": base, **how, "sources": sources}
+    return json.dumps(document, ensure_ascii=False)
+
+
+def read_note(storage: Storage, definition: Definition, version: int) -> dict[str, Any] | None:
+    """The note of one of the view's versions; None if no refresh made it."""
+    info = read_commit_info(storage, definition.name.table_path, version)
+    try:
+        found = json.loads(info.get("userMetadata") or "null")
+    except ValueError:  # somebody else's
+        return None
+    ours = isinstance(found, dict) and found.get(NOTE) == definition.id
+    return found if ours else None
+
+
+def read_view_state(storage: Storage, definition: Definition) -> ViewState:
+    """Where a view stands, from its table's log: the cost is the commits since its last refresh."""
+    path = definition.name.table_path
+    snapshot = read_snapshot(storage, path)
+    assert snapshot is not None, definition
+    number = snapshot.txns.get(definition.app_id, 0)
+
+    changed = reason("VIEW_CHANGED", str(definition.name))
+    why: Reason | None = None
+
+    def unknown(found: Reason) -> ViewState:
+        return ViewState(snapshot.version, number, {}, found)
+
+    version = snapshot.version
+    while version >= 0:
+        if note := read_note(storage, definition, version):
+            if _changed(storage, path, note["base"] + 1, version - 1):
+                why = changed
+            sources = {name: (one["id"], one["version"]) for name, one in note["sources"].items()}
+            return ViewState(snapshot.version, number, sources, why)
+        info = read_commit_info(storage, path, version)
+        if not info:
+            return unknown(reason("STATE_LOST", str(definition.name)))
+        if info.get("operation") == "RESTORE":
+            back = str((info.get("operationParameters") or {}).get("version"))
+            if not back.isdecimal():  # restored to a moment
+                return unknown(changed)
+            version = int(back)
+            continue
+        if _changed(storage, path, version, version):
+            why = changed
+        version -= 1
+    return unknown(why or reason("FIRST", str(definition.name)))
+
+
+def _changed(storage: Storage, path: str, first: int, last: int) -> bool:
+    """Whether a commit of a range changed rows; what the log no longer has counts as changed."""
+    for version in range(first, last + 1):
+        try:
+            if read_commit(storage, path, version, files=True).files:
+                return True
+        except FileNotFoundError:
+            return True
+    return False

@@ -1,0 +1,67 @@
+"""Class archives (AppCDS): most of Spark's start is loading classes, and an archive halves it.
+
+Made once per Java and class path by a throw-away process that starts Spark, mirrors a tiny table a
+few times and queries it. The JVM ignores an archive that is broken or was made for another class
+path, so using one is never fatal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from mirrorlake.notices import say
+from mirrorlake.paths import cache
+from mirrorlake.spark.java import Java
+
+_TRAINING = "MIRRORLAKE_ARCHIVE_TRAINING"
+_WARNINGS_TO_STDERR = "-Xlog:disable -Xlog:all=warning:stderr"
+
+
+def archive_path(java: Java, class_path: list[Path]) -> Path:
+    """Where the archive for a Java and a class path lies, or would lie."""
+    import pyspark
+
+    parts = [str(java.home), java.version, pyspark.__version__, pyspark.__file__]
+    parts += [str(path) for path in class_path]
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return cache() / "archives" / f"{key}.jsa"
+
+
+def archive_flags(java: Java, class_path: list[Path]) -> str:
+    """The JVM's flags to use the archive if there is one; in a training process, to make it."""
+    # Spark splits its options at spaces, except within quotes.
+    if target := os.environ.get(_TRAINING):
+        return f'"-XX:ArchiveClassesAtExit={target}"'
+    path = archive_path(java, class_path)
+    if not path.is_file():
+        return ""
+    # The JVM would complain of an archive it can't use on stdout, which belongs to the results.
+    return f'"-XX:SharedArchiveFile={path}" -Xshare:auto {_WARNINGS_TO_STDERR}'
+
+
+def ensure_archive(java: Java, class_path: list[Path]) -> Path | None:
+    """Makes the archive if there is none; None if that did not work: starts are slower then."""
+    path = archive_path(java, class_path)
+    if path.is_file():
+        return path
+    say("making a class archive, once, so that Spark starts in half the time …")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        staged = Path(scratch) / path.name
+        environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_REMOTE",)}
+        environment[_TRAINING] = str(staged)
+        command = [sys.executable, "-m", "mirrorlake.runs.training", scratch]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        # What a process that failed has left behind may be half an archive.
+        if done.returncode != 0 or not staged.is_file():
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            say(f"that did not work, so Spark starts as slowly as usual: {reason}")
+            return None
+        staged.chmod(0o644)
+        staged.rename(path)
+    return path

@@ -1,0 +1,82 @@
+"""Rows to look at: the same facts as aligned text and as HTML, wherever they are from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from html import escape
+from typing import Any
+
+_NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
+_TEXT = "text-align:left"
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Rows to look at.
+
+    Attributes:
+        columns: the names.
+        rows: the values, in the columns' order.
+        more: whether rows were left out.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    more: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """Columns and rows, as `--json` prints them."""
+        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        return {"columns": list(self.columns), "rows": rows}
+
+    def __repr__(self) -> str:
+        return text_table(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(self)
+
+
+def html_table(shown: TextTable) -> str:
+    """The rows as HTML, numbers to the right, every value escaped."""
+    styles = [_NUMBER if _is_numeric(shown, i) else _TEXT for i in range(len(shown.columns))]
+    head = _html_row("th", shown.columns, styles)
+    body = "".join(_html_row("td", map(_text, row), styles) for row in shown.rows)
+    more = "<p>… and more rows</p>" if shown.more else ""
+    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>{more}"
+
+
+def text_table(shown: TextTable) -> str:
+    """The rows as aligned text."""
+    lines = [list(shown.columns), *([_text(value) for value in row] for row in shown.rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    right = [_is_numeric(shown, i) for i in range(len(widths))]
+    texts = [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+    return "\n".join(texts + ["… and more rows"] * shown.more)
+
+
+def _html_row(tag: str, cells: Iterable[str], styles: list[str]) -> str:
+    inner = "".join(
+        f'<{tag} style="{style}">{escape(cell)}</{tag}>'
+        for cell, style in zip(cells, styles, strict=True)
+    )
+    return f"<tr>{inner}</tr>"
+
+
+def _is_numeric(shown: TextTable, index: int) -> bool:
+    values = [row[index] for row in shown.rows if row[index] is not None]
+    return bool(values) and all(isinstance(v, (int, float, Decimal)) for v in values)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    # Sums of parts differ in the last digits from run to run.
+    return f"{value:.10g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,109 @@
+"""What a Connect client asks of a lake, in a process of its own; prints the answers as JSON.
+
+`test_connect.py` runs it, with the lake's folder and the names of the parts: PySpark has room for
+one kind of session in a process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from mirrorlake import Lake
+from mirrorlake.errors import UsageError
+from mirrorlake.spark.session import launch_conf, prepare
+
+
+def connect() -> SparkSession:
+    """A client of a server that PySpark starts beside it."""
+    conf = launch_conf("notebook")
+    master = conf.pop("spark.master")
+    settings = " ".join(f"--conf '{name}={value}'" for name, value in conf.items())
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{settings} pyspark-shell"
+    return prepare(SparkSession.builder.remote(master).getOrCreate())
+
+
+def mirrored(lake: Lake) -> dict[str, Any]:
+    """Two cycles, the table now and then, and a row's story."""
+    publisher = lake.publisher("t", keys=["id"])
+    publisher.write([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+    failed = [line.error for line in lake.mirror().failed]
+    publisher.upsert([{"id": 2, "v": "c", "w": 1.5}])
+    publisher.delete([{"id": 1}])
+    failed += [line.error for line in lake.mirror().failed]
+    table = lake.table("t")
+    story = table.row_history(key=2).events.collect()
+    return {
+        "failed": failed,
+        "now": [tuple(row) for row in lake.sql("SELECT * FROM t").collect()],
+        "was": [tuple(row) for row in lake.sql("SELECT * FROM t@v1 ORDER BY id").collect()],
+        "rows": [row["_row_id"] for row in table.with_row_ids().collect()],
+        "told": [(row["v"], row["_change_type"], row["_row_id"]) for row in story],
+    }
+
+
+def viewed(lake: Lake) -> list[Any]:
+    """A view that follows its table."""
+    publisher = lake.publisher("seen", keys=["id"])
+    publisher.write([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
+    lake.mirror("seen")
+    lake.views.create("view", "SELECT id, v FROM seen")
+    publisher.delete([{"id": 1}])
+    lake.mirror("seen")
+    refresh = lake.views.refresh("view", how="incremental")
+    return [refresh.mode, *map(tuple, lake.views.read("view").collect())]
+
+
+def past(lake: Lake) -> dict[str, Any]:
+    """Versions, moments, a frame from its making to its release, and a vacuum's plan."""
+    table = lake.table("t")
+    newest = table.readable_range().until
+    found = {
+        "as_of": [row["v"] for row in table.as_of(version=1).sort("id").collect()],
+        "moment": lake.sql(f"SELECT count(*) FROM t TIMESTAMP AS OF '{newest}'").collect()[0][0],
+        "framed": lake.frames.create("m", ["t"]).tables[0].rows,
+    }
+    lake.publisher("t", keys=["id"]).upsert([{"id": 3, "v": "d", "w": 0.5}])
+    found["failed"] = [line.error for line in lake.mirror().failed]
+    (line,) = lake.frames.show("m")
+    (forecast,) = lake.frames.show("m", delete=("t", "id = 2"))
+    moved = [line.files_added, line.rows_added, line.files_preserved, forecast.rows_removed]
+    plan = table.vacuum(retention_hours=0, allow_short=True)
+    return found | {
+        "shown": moved,
+        "read": [row["id"] for row in lake.frames.read("m", "t").collect()],
+        "asked": lake.sql("SELECT count(*) FROM t", frame="m").collect()[0][0],
+        "kept": [share.why for share in plan.kept],
+        "released": lake.frames.release("m").state,
+    }
+
+
+def partitioned(lake: Lake) -> list[Any]:
+    """Nobody can name files to read there: what Delta skips has to do; operations say why not."""
+    for key in ("a", "b", "z"):
+        lake.write("p", [{"k": key}])
+    table = lake.table("p")
+    hashed = {"ColumnName": "k", "Kind": "Hash", "Properties": {"MaxPartitionCount": 2}}
+    table.partitioning.set({"PartitionKeys": [hashed], "EffectiveDateTime": "2000-01-01"})
+    where = "k = 'b'"
+    scan, every = table.scan(where), table.scan()
+    found = [[row["k"] for row in rows.collect()] for rows in (scan.rows, table.read(where))]
+    try:
+        table.partitioning.operate()
+    except UsageError as error:
+        found.append([type(error).__name__])
+    pending = table.partitioning.statistics().pending_rows
+    return [*found, len(scan.read), scan.tail, len(every.read), every.files, pending]
+
+
+PARTS = {"mirrored": mirrored, "viewed": viewed, "past": past, "partitioned": partitioned}
+
+if __name__ == "__main__":
+    spark = connect()
+    lake = Lake(sys.argv[1], spark=spark)
+    answers: dict[str, Any] = {"kind": type(spark).__module__}
+    print(json.dumps(answers | {name: PARTS[name](lake) for name in sys.argv[2:]}))

@@ -1,0 +1,49 @@
+"""A process was killed while it wrote a table's version 0: whoever makes the table next can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mirrorlake import Lake
+from mirrorlake.feed.dimension import Dimension
+from mirrorlake.feed.scd import apply_changes
+from mirrorlake.spark.creation import remove_empty_log
+
+
+def leave_remains(lake: Lake, *names: str) -> None:
+    """What Delta has on disk before a first commit gets its name."""
+    for name in names:
+        log = Path(lake.storage.path(f"Tables/{name}/_delta_log"))
+        (log / "_staged_commits").mkdir(parents=True)
+        (log / ".00000000000000000000.json.5e1a.tmp").write_text('{"commitInfo":')
+
+
+def test_every_way_to_make_a_table_goes_on(lake: Lake) -> None:
+    leave_remains(lake, "t", "made", "written", "ordered", "archived", "dimension", "view")
+    lake.publisher("t", keys=["id"]).write([{"id": 1, "v": "a"}])
+    assert not lake.mirror().failed
+    lake.create_table("made", {"id": "BIGINT"}, keys=["id"])
+    rows = lake.table("t").read()
+    lake.write("written", rows)
+    lake.write_in_vorder("ordered", rows)
+    lake.archive("t", "archived")
+    apply_changes(rows, lake.storage.path("Tables/dimension"), Dimension(("id",), "id"))
+    lake.views.create("view", "SELECT v, count(*) AS n FROM t GROUP BY v")
+    lake.views.refresh("view")
+    counts = {str(name): lake.table(name).read().count() for name in lake.tables()}
+    assert counts == {"made": 0} | dict.fromkeys(
+        ("archived", "dimension", "ordered", "t", "view", "written"), 1
+    )
+    assert lake.table("t").snapshot().properties["delta.enableChangeDataFeed"] == "true"
+    lake.archive("t", "archived")  # it knows its own
+
+
+def test_a_log_that_lost_its_versions_is_left_alone(tmp_path: Path) -> None:
+    checksum = tmp_path / "_delta_log" / "00000000000000000007.crc"
+    checksum.parent.mkdir()
+    checksum.write_text("{}")
+    remove_empty_log(str(tmp_path))
+    assert checksum.exists()
+    checksum.rename(checksum.with_name(".7.crc.tmp"))
+    remove_empty_log(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []

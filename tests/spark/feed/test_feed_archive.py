@@ -1,0 +1,219 @@
+"""The archive is the feed, every change once: over runs, kills, lost checkpoints, a RESTORE."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.killing import run_until
+from mirrorlake import Lake
+from mirrorlake.errors import FeedError
+from mirrorlake.feed.archive import Archive
+from mirrorlake.feed.schema import RESERVED
+from mirrorlake.lake_table import LakeTable
+from mirrorlake.names import TableName
+
+INTO = TableName("history", "stock")
+STEPS = ("prepared", "begun", "saved", "streamed")
+KILLER = """
+import os, signal, sys
+from mirrorlake import Lake
+from mirrorlake.feed.archive import Archive
+from mirrorlake.names import TableName
+def kill(step):
+    if step == sys.argv[2]:
+        os.kill(os.getpid(), signal.SIGKILL)
+lake = Lake(sys.argv[1])
+Archive(lake.table("stock"), TableName("history", "stock")).run(on_step=kill)
+"""
+RUN = """
+import sys
+from mirrorlake import Lake
+Lake(sys.argv[1]).archive("stock", "history.stock")
+"""
+KILLS = 8  # at moments evenly apart
+
+
+class Killed(BaseException):
+    """Not an Exception, so that nothing on the way takes it for a failure."""
+
+
+def change(table: LakeTable, number: int) -> None:
+    """Two more versions: an insert of several files, an update."""
+    rows = table.spark.range(number * 10, number * 10 + 4, 1, 2).selectExpr("id", "'a' AS v")
+    rows.write.format("delta").mode("append").save(table.path)
+    table.spark.sql(f"UPDATE {table.sql_name} SET v = 'b{number}' WHERE id % 10 = 1")
+
+
+def model(changes: int) -> Counter[tuple[Any, ...]]:
+    """What so many changes leave in a feed, as a loop."""
+    feed: Counter[tuple[Any, ...]] = Counter()
+    values: dict[int, str] = {}
+    for number in range(1, changes + 1):
+        for key in range(number * 10, number * 10 + 4):
+            values[key] = "a"
+            feed[key, "a", "insert", 2 * number - 1] += 1
+        for key in (key for key in values if key % 10 == 1):
+            feed[key, values[key], "update_preimage", 2 * number] += 1
+            values[key] = f"b{number}"
+            feed[key, values[key], "update_postimage", 2 * number] += 1
+    return feed
+
+
+@pytest.fixture
+def stock(lake: Lake) -> LakeTable:
+    table = lake.create_table("stock", {"id": "BIGINT", "v": "STRING"}, keys=["id"])
+    change(table, 1)
+    return table
+
+
+def content(table: LakeTable, columns: tuple[str, ...] = ("id", "v")) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(row) for row in table.read().select(*columns, *RESERVED).collect())
+
+
+def check(lake: Lake, start: int = 0) -> None:
+    feed = lake.table("stock").changes(start)
+    expected = Counter(tuple(row) for row in feed.select("id", "v", *RESERVED).collect())
+    assert content(lake.table(INTO)) == expected
+
+
+@pytest.mark.promise("CF-06", "CF-16")
+def test_every_run_appends_what_is_new(lake: Lake, stock: LakeTable) -> None:
+    first = lake.archive("stock", INTO)
+    assert repr(first) == "stock → history.stock: 3 new versions, archived up to 2"
+    assert (first.lag.versions, first.recovered) == (0, "")
+    check(lake)
+    version = lake.table(INTO).snapshot().version
+    assert repr(lake.archive("stock", INTO)).endswith("0 new versions, archived up to 2")
+    assert lake.table(INTO).snapshot().version == version  # nothing new is no commit
+    change(stock, 2)
+    assert (lake.archive("stock", INTO).start, lake.archive("stock", INTO).end) == (3, 4)
+    check(lake)
+    state = Path(lake.storage.root) / "Files/_mirrorlake/feeds/stock/archive-history.stock"
+    shutil.rmtree(state / "checkpoint-1")
+    change(stock, 3)
+    lost = lake.archive("stock", INTO)
+    assert (lost.start, lost.end) == (5, 6)
+    assert "the old one is gone" in lost.recovered
+    check(lake)
+    for file in (state / "checkpoint-2" / "offsets").iterdir():
+        file.write_text("nonsense")
+    change(stock, 4)
+    assert "new checkpoint" in lake.archive("stock", INTO).recovered
+    check(lake)
+    shutil.rmtree(state.parent)
+    change(stock, 5)
+    lake.archive("stock", INTO)
+    check(lake)
+    kept = lake.table(INTO)
+    lake.spark.sql(f"RESTORE TABLE {kept.sql_name} TO VERSION AS OF 2")
+    assert "restored" in lake.archive("stock", INTO).recovered
+    check(lake)
+    lake.spark.sql(f"RESTORE TABLE {stock.sql_name} TO VERSION AS OF 2")  # the source this time
+    lake.spark.sql(f"ALTER TABLE {stock.sql_name} ADD COLUMN w INT")
+    lake.spark.sql(f"INSERT INTO {stock.sql_name} VALUES (99, 'x', 5)")
+    lake.archive("stock", INTO)
+    check(lake)
+    assert lake.table(INTO).read().where("w = 5").count() == 1
+    with pytest.raises(FeedError, match="no archive of"):
+        lake.archive(INTO, "stock")
+
+
+@pytest.mark.parametrize(
+    "step", [*(pytest.param(s, marks=pytest.mark.long) for s in STEPS[:-1]), STEPS[-1]]
+)
+def test_an_exception_after_any_step(lake: Lake, stock: LakeTable, step: str) -> None:
+    archive = Archive(stock, INTO)
+
+    def kill(done: str) -> None:
+        if done == step:
+            raise Killed
+
+    with pytest.raises(Killed):
+        archive.run(on_step=kill)
+    change(stock, 2)
+    archive.run()
+    check(lake)
+    if step == "streamed":  # the sink has committed, the checkpoint has not
+        state = Path(lake.storage.root) / "Files/_mirrorlake/feeds/stock/archive-history.stock"
+        commits = sorted((state / "checkpoint-1" / "commits").glob("[0-9]*"))
+        commits[-1].unlink()
+        (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+        change(stock, 3)
+        archive.run()
+        check(lake)
+
+
+@pytest.mark.long
+def test_an_archive_that_begins_with_a_snapshot_or_a_version(lake: Lake, stock: LakeTable) -> None:
+    off = "SET TBLPROPERTIES (delta.enableChangeDataFeed = %s)"
+    lake.spark.sql(f"ALTER TABLE {stock.sql_name} {off % 'false'}")  # 3
+    lake.spark.sql(f"ALTER TABLE {stock.sql_name} {off % 'true'}")  # 4
+
+    def kill(done: str) -> None:
+        if done == "begun":
+            raise Killed
+
+    with pytest.raises(Killed):
+        Archive(stock, INTO).run(on_step=kill)
+    change(stock, 2)  # 5 and 6
+    report = lake.archive("stock", INTO)
+    assert (report.start, report.end) == (5, 6)
+    found = content(lake.table(INTO))
+    assert sorted(row[:4] for row in found if row[3] == 4) == sorted(
+        (row.id, row.v, "insert", 4) for row in stock.as_of(version=4).collect()
+    )
+    later = lake.table(INTO).read().where("_commit_version > 4")
+    assert later.exceptAll(stock.changes(5)).count() == 0
+    assert later.count() == stock.changes(5).count()
+    lake.archive("stock", "from_5", start=5)
+    assert lake.table("from_5").read().exceptAll(stock.changes(5)).count() == 0
+    with pytest.raises(FeedError, match="not enabled in version 3"):
+        lake.archive("stock", "from_1", start=1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", STEPS)
+def test_sigkill(lake: Lake, stock: LakeTable, step: str) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLER, lake.storage.root, step], capture_output=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    change(stock, 2)
+    lake.archive("stock", INTO)
+    check(lake)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("archived_before", [False, True], ids=["new", "existing"])
+def test_sigkill_at_any_moment(
+    lake: Lake, stock: LakeTable, tmp_path: Path, archived_before: bool
+) -> None:
+    if archived_before:
+        lake.archive("stock", INTO)
+        change(stock, 2)
+    changes = 1 + archived_before
+
+    def run(moment: int) -> tuple[bool, int]:
+        root = tmp_path / f"killed after {moment}"
+        shutil.copytree(lake.storage.root, root)
+        killed, made = run_until(lambda made: len(made) >= moment, root, RUN)
+        copy = Lake(root)
+        change(copy.table("stock"), changes + 1)
+        for _ in range(2):
+            copy.archive("stock", INTO)
+            rows = copy.table(INTO).read().select("id", "v", *RESERVED[:2]).collect()
+            assert Counter(map(tuple, rows)) == model(changes + 1), moment
+        return killed, len(made)
+
+    killed, total = run(10**9)
+    assert not killed
+    kills = sum(run(moment)[0] for moment in range(1, total, max(1, total // KILLS)))
+    assert kills >= KILLS // 2

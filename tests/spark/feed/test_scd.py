@@ -1,0 +1,260 @@
+"""Dimensions against their reference: any changes, in any order, in any batches, more than once.
+
+Many examples share one table, each under its own key prefix: a MERGE costs a second, a row nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from helpers.dimensions import HOW, as_rows, events_of, type_1, type_2
+from helpers.feed_model import Event, type_1_model, type_2_model
+from mirrorlake import Lake
+from mirrorlake.errors import UsageError
+from mirrorlake.feed.dimension import Dimension, feed_dimension
+from mirrorlake.feed.scd import apply_changes, apply_snapshot
+
+VALUES = st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from(["p", "q"]))
+CHANGE = st.tuples(
+    st.sampled_from([None, "a", "`b'"]), st.integers(1, 9), st.none() | VALUES, st.integers(0, 2)
+)
+EXAMPLES = st.lists(st.lists(CHANGE, max_size=9), min_size=50, max_size=50)
+
+
+def how(stored_as: Any, **more: Any) -> Dimension:
+    return Dimension(**HOW, stored_as=stored_as, **more)
+
+
+def to_batches(examples: list[list[Any]]) -> list[list[Event]]:
+    """Three batches; a key's changes have different sequences, some changes come twice."""
+    batches: list[list[Event]] = [[], [], []]
+    for number, example in enumerate(examples):
+        unique = {(key, at): (row, batch) for key, at, row, batch in example}
+        for place, ((key, at), (row, batch)) in enumerate(unique.items()):
+            event = Event((number, key), at, row)
+            batches[batch].append(event)
+            if place % 3 == 0:
+                batches[(batch + place) % 3].append(event)
+    return batches
+
+
+@pytest.mark.parametrize(
+    ("stored_as", "ignore_nulls", "tracked"),
+    [
+        (1, False, None),
+        (2, True, 1),
+        pytest.param(1, True, None, marks=pytest.mark.long),
+        pytest.param(2, False, None, marks=pytest.mark.long),
+        pytest.param(2, True, None, marks=pytest.mark.long),
+        pytest.param(2, False, 1, marks=pytest.mark.long),
+    ],
+)
+@settings(
+    max_examples=1,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+    phases=[
+        Phase.generate
+    ],  # a failing batch of examples says enough; shrinking takes Spark minutes
+)
+@given(examples=EXAMPLES)
+def test_any_batches_end_as_the_model_does(
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+    stored_as: Any,
+    ignore_nulls: bool,
+    tracked: int | None,
+    examples: list[list[Any]],
+) -> None:
+    path = str(tmp_path_factory.mktemp("scd") / "a `table`")
+    columns = ("v", "w.x")[:tracked] if tracked else None
+    dimension = how(stored_as, ignore_null_updates=ignore_nulls, track_history=columns)
+    batches = to_batches(examples)
+    seen: list[Event] = []
+    for batch in [*batches, batches[1]]:  # one of them again
+        random.Random(len(seen)).shuffle(batch)
+        apply_changes(as_rows(spark, batch), path, dimension)
+        seen += batch
+        if stored_as == 1:
+            assert type_1(spark, path) == type_1_model(seen, ignore_nulls=ignore_nulls)
+        else:
+            model = type_2_model(seen, ignore_nulls=ignore_nulls, tracked=tracked)
+            assert type_2(spark, path) == model
+
+
+def test_truncates_and_tracked_columns(spark: SparkSession, lake: Lake) -> None:
+    path = lake.storage.path("Tables/emptied")
+    emptied = how(1, apply_as_truncates="op = 'T'")
+    seen: list[Event] = []
+    for text in ("a1=1p b2=1p c9=1p", "!5 d6=1p a3=2p b7=2q", "d4=9q !2 a8=3p a6-"):
+        seen += events_of(text)
+        apply_changes(as_rows(spark, events_of(text)), path, emptied)
+        assert type_1(spark, path) == type_1_model(seen), text
+    path = lake.storage.path("Tables/tracked")
+    tracked = how(2, track_history=("v",))
+    seen = []
+    for text in ("a1=1p a2=1q b1=1p", "a4=1p b2=2p a5=2p", "b5- a6=2q b7=2p b8=2q", "a3=3q"):
+        seen += events_of(text)
+        apply_changes(as_rows(spark, events_of(text)), path, tracked)
+        found = type_2(spark, path)
+        assert found == type_2_model(seen, tracked=1), text
+
+
+def test_snapshots(spark: SparkSession, lake: Lake) -> None:
+    path = lake.storage.path("Tables/dim")
+    schema = "id INT, v STRING"
+    dimension = Dimension(("id",), "1", 2)
+    for at, rows in (
+        (1, [(1, "a"), (2, "b"), (None, "n")]),
+        (2, [(1, "a"), (2, "c"), (3, "d")]),
+        (2, [(1, "a"), (2, "c"), (3, "d")]),
+    ):
+        apply_snapshot(spark.createDataFrame(rows, schema), path, dimension, at)
+    found = {tuple(row) for row in lake.table("dim").read().collect()}
+    assert found == {
+        (1, "a", 1, None),
+        (2, "b", 1, 2),
+        (2, "c", 2, None),
+        (3, "d", 2, None),
+        (None, "n", 1, 2),
+    }
+    nulls = Dimension(("ID",), "1", 2, ignore_null_updates=True)
+    whole = spark.createDataFrame([(1, "a")], schema)
+    with pytest.raises(UsageError, match=r"NULL in it is the value.*ignore_null_updates"):
+        apply_snapshot(whole, path, nulls, 3)
+    # Only a tracked column begins a new period; the others show the period's last value.
+    path = lake.storage.path("Tables/tracked")
+    tracked = Dimension(("ID",), "1", 2, track_history=("V",))
+    for at, row in ((1, (1, "a", 10)), (2, (1, "a", 20)), (3, (1, "b", 20)), (4, (1, "b", 30))):
+        frame = spark.createDataFrame([row], "id INT, v STRING, n INT")
+        apply_snapshot(frame, path, tracked, at)
+    periods = lake.table("tracked").read().select("id", "v", "n", "__START_AT", "__END_AT")
+    assert {tuple(row) for row in periods.collect()} == {(1, "a", 20, 1, 3), (1, "b", 30, 3, None)}
+
+
+class Killed(BaseException):
+    """Not an Exception, so that nothing on the way takes it for a failure."""
+
+
+POINTS = [
+    (1, "ready_table", 1),
+    (1, "ready_table", 2),
+    (1, "_merge", 1),
+    (1, "_emptied", 1),
+    (1, "_merge", 2),
+    (2, "ready_table", 1),
+    (2, "_merge", 1),
+]
+QUICK = {(2, "_merge", 1)}  # test_scd_kill.py has one of type 1
+
+
+@pytest.mark.parametrize(
+    ("stored_as", "step", "times"),
+    [pytest.param(*p, marks=[] if p in QUICK else [pytest.mark.long]) for p in POINTS],
+)
+def test_stopped_after_any_step_and_run_again(
+    spark: SparkSession,
+    lake: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+    stored_as: Any,
+    step: str,
+    times: int,
+) -> None:
+    """Every step is a commit; the one that stops is the real one, and has been done."""
+    path = lake.storage.path("Tables/dim")
+    empties = {"apply_as_truncates": "op = 'T'"} if stored_as == 1 else {}
+    dimension = how(stored_as, **empties)
+    texts = ("a1=1p b2=1p", "!3 c4=1p a5=2p c6-" if stored_as == 1 else "c4=1p a5=2p c6- b3-")
+    model = type_1_model if stored_as == 1 else type_2_model
+    found = type_1 if stored_as == 1 else type_2
+    apply_changes(as_rows(spark, events_of(texts[0])), path, dimension)
+    module = "mirrorlake.feed.scd1" if stored_as == 1 else "mirrorlake.feed.scd2"
+    real = getattr(importlib.import_module(module), step)
+    done = []
+
+    def stop(*arguments: Any) -> Any:
+        result = real(*arguments)
+        done.append(step)
+        if len(done) == times:
+            raise Killed
+        return result
+
+    seen = events_of(texts[0]) + events_of(texts[1])
+    batch = as_rows(spark, events_of(texts[1]))
+    with monkeypatch.context() as patched:
+        patched.setattr(f"{module}.{step}", stop)
+        with pytest.raises(Killed):
+            apply_changes(batch, path, dimension)
+    for _ in range(2):
+        apply_changes(batch, path, dimension)
+        assert found(spark, path) == model(seen)
+
+
+@pytest.mark.promise("CF-19")
+def test_a_mirrored_tables_dimensions(lake: Lake, spark: SparkSession) -> None:
+    """Type 1 is the table itself; type 2 is the table at each of its versions."""
+    publisher = lake.publisher("stock", keys=["id"])
+    for step in (
+        [("write", [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])],
+        [("update", [{"id": 1, "v": "c"}]), ("delete", [{"id": 2}])],
+        [("upsert", [{"id": 2, "v": "d"}, {"id": 3, "v": None}])],
+    ):
+        for verb, rows in step:
+            getattr(publisher, verb)(rows)
+        assert not lake.mirror().failed
+        for stored_as in (1, 2):
+            report = lake.apply_feed("stock", into=f"dim{stored_as}", stored_as=stored_as)
+        assert report.is_empty is False
+    assert lake.apply_feed("stock", into="dim2", stored_as=2).is_empty
+    now = {tuple(row) for row in lake.table("stock").read().collect()}
+    assert {tuple(row)[:2] for row in lake.table("dim1").read().collect()} == now
+    periods = [tuple(row) for row in lake.table("dim2").read().collect()]
+    for version in range(1, 4):
+        then = {(i, v) for i, v, a, b in periods if a <= version and (b is None or version < b)}
+        assert then == {tuple(r) for r in lake.table("stock").as_of(version=version).collect()}
+    assert len(periods) == 5
+    # A stream applies the same changes by foreachBatch, killed and run again included.
+    path = lake.storage.path("Tables/streamed")
+    dimension = feed_dimension(["id"], 2)
+    for checkpoint in ("one", "two"):  # the second knows nothing of the first: all of it again
+        stream = lake.table("stock").stream_changes(0, max_files=1).writeStream
+        stream = stream.option("checkpointLocation", lake.storage.path(f"Files/cp/{checkpoint}"))
+        stream.foreachBatch(lambda rows, _: apply_changes(rows, path, dimension)).trigger(
+            availableNow=True
+        ).start().awaitTermination()
+        assert Counter(tuple(r) for r in lake.table("streamed").read().collect()) == Counter(
+            periods
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"keys": ()}, "needs keys"),
+        ({"stored_as": 3}, "no type 3"),
+        ({"track_history": ("v",)}, "no history"),
+        ({"stored_as": 2, "apply_as_truncates": "true"}, "can't be emptied"),
+        ({"keys": ("nope",)}, "no column nope"),
+        ({"columns": ("v",)}, "key id is left out"),
+        ({"except_columns": ("gone",)}, "no column gone"),
+    ],
+)
+def test_wrong_use(spark: SparkSession, arguments: dict[str, Any], says: str) -> None:
+    rows = spark.createDataFrame([(1, 2)], "id INT, v INT")
+    with pytest.raises(UsageError, match=says):
+        Dimension(**{"keys": ("id",), "sequence_by": "v", **arguments}).data_columns(rows)
+
+
+def test_a_change_without_sequence_is_refused(spark: SparkSession, lake: Lake) -> None:
+    rows = spark.createDataFrame([(1, None)], "id INT, v INT")
+    with pytest.raises(Exception, match="v is NULL in a change"):
+        apply_changes(rows, lake.storage.path("Tables/x"), Dimension(("id",), "v"))

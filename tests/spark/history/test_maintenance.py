@@ -1,0 +1,201 @@
+"""Optimize, reorg, vacuum, policies: dry runs that say what is done then, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from helpers.delta_files import data_files, files_on_disk, log_file, needed_files
+from mirrorlake import Lake
+from mirrorlake.errors import QueryError, RetentionError, UsageError, VersionError
+from mirrorlake.history.maintenance import Policy, load_policy, make_policy
+from mirrorlake.paths import PARAMETERS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VECTORS = {"delta.enableDeletionVectors": "true"}
+
+
+def folder(lake: Lake, table: str) -> Path:
+    return Path(lake.storage.root) / "Tables" / table
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def some(spark: SparkSession, first: int, count: int, parts: int = 1) -> DataFrame:
+    return spark.range(first, first + count, 1, parts).selectExpr("id", "id % 2 AS `a day`")
+
+
+@pytest.mark.promise("DL-11")
+def test_optimize_by_partition(lake: Lake, spark: SparkSession) -> None:
+    properties = VECTORS | {"delta.columnMapping.mode": "none"}
+    plain = some(spark, 0, 8, 2).withColumnRenamed("a day", "day")
+    table = lake.write("t", plain, partition_by=["day"], properties=properties)
+    folders = {path.name for path in folder(lake, "t").iterdir()}
+    assert folders >= {"day=0", "day=1"}
+    lake.write("t", spark.sql("SELECT 9L AS id, 7L AS day"))
+    assert (folder(lake, "t") / "day=7").is_dir()
+    before = data_files(folder(lake, "t"))
+
+    # A filter on the key reads only its folder, and a change touches only its folder.
+    read = table.read().where("day = 1").selectExpr("_metadata.file_path AS path").distinct()
+    assert {Path(row.path).parent.name for row in read.collect()} == {"day=1"}
+    spark.sql(f"UPDATE {table.sql_name} SET id = id + 100 WHERE day = 7")
+    assert {name.split("/")[0] for name in data_files(folder(lake, "t")) ^ before} <= {"day=7"}
+
+    found = table.optimize(where="day = 1")
+    inside = {name for name in before if name.startswith("day=1/")}
+    assert (found.applied, found.files) == (False, len(inside))
+    assert data_files(folder(lake, "t")) >= inside
+    told = rows(table.read())
+    done = table.optimize(where="day = 1", dry_run=False)
+    assert (done.applied, done.files, done.files_added) == (True, len(inside), 1)
+    after = data_files(folder(lake, "t"))
+    assert {n for n in after if n.startswith("day=0/")} == {n for n in before if "day=0/" in n}
+    assert rows(table.read()) == told
+    assert table.optimize(where="day = 1").files == 0
+    ordered = table.optimize(zorder_by=["id"], dry_run=False)
+    assert ordered.files_added
+    for wrong, says in (("id = 1", "id is no partition column"), ("day =", "no predicate")):
+        with pytest.raises(UsageError, match=says):
+            table.optimize(where=wrong)
+    with pytest.raises(QueryError):
+        table.optimize(zorder_by=["nothing"], dry_run=False)
+
+
+def test_optimize_by_size_and_by_clustering(lake: Lake, spark: SparkSession) -> None:
+    place = f"delta.`{lake.storage.path('Tables/c')}`"
+    spark.sql(f"CREATE TABLE {place} (id BIGINT) USING delta CLUSTER BY (id)")
+    for first, count in ((0, 3), (0, 3), (0, 5000)):
+        table = lake.write("c", spark.range(first, first + count, 1, 1))
+    assert [table.optimize(target_bytes=size).files for size in (1, 5_000, 10**6)] == [0, 2, 3]
+    with pytest.raises(UsageError, match="of -1 bytes"):
+        table.optimize(target_bytes=-1)
+    done = table.optimize(dry_run=False)
+    assert (done.files, done.files_added) == (3, 1)
+    newest = log_file(folder(lake, "c"), table.snapshot().version).read_text()
+    assert '"clusteringProvider":"liquid"' in newest
+
+
+@pytest.mark.promise("DL-24", "DL-23")
+def test_reorg_then_vacuum_leaves_nothing_of_what_was_deleted(
+    lake: Lake, spark: SparkSession
+) -> None:
+    properties = VECTORS | {"delta.columnMapping.mode": "name"}
+    data = some(spark, 0, 10).selectExpr("*", "'secret' AS `who is`")
+    table = lake.write("s.t", data, properties=properties)
+    path = folder(lake, "s/t")
+    spark.sql(f"DELETE FROM {table.sql_name} WHERE id < 3")
+    spark.sql(f"ALTER TABLE {table.sql_name} DROP COLUMN `who is`")
+    (old,) = data_files(path)
+    assert pq.read_metadata(path / old).num_rows == 10
+    found = table.reorg()
+    assert (found.files, found.masked_rows, found.applied) == (1, 3, False)
+    done = table.reorg(dry_run=False)
+    assert (done.files, done.files_added) == (1, 1)
+    (new,) = data_files(path)
+    assert pq.read_metadata(path / new).num_rows == 7
+    assert b"secret" not in (path / new).read_bytes()
+    assert b"secret" in (path / old).read_bytes()
+
+    with pytest.raises(RetentionError, match=r"1 hours is less than the 168.*allow a short"):
+        table.vacuum(retention_hours=1)
+    with pytest.raises(RetentionError, match="nan hours"):
+        table.vacuum(retention_hours=float("nan"))
+    for name, age in (("forgotten.parquet", 6 * 86_400), ("older.parquet", 8 * 86_400)):
+        (path / name).touch()
+        os.utime(path / name, (time.time() - age, time.time() - age))
+    kept = table.vacuum()
+    assert (kept.delete_files, kept.unreadable) == (1, None)  # seven days are the default
+    assert {share.why: share.files for share in kept.kept} == {
+        "newest version": 1,
+        "removed within the retention": 2,  # the old file and its deletion vector
+        "written within the retention": 1,
+    }
+    planned = table.vacuum(retention_hours=0, allow_short=True)
+    assert files_on_disk(path) > needed_files(path)
+    assert (planned.delete_files, planned.unreadable) == (4, (0, 3))
+    done_too = table.vacuum(retention_hours=0, allow_short=True, dry_run=False)
+    assert (done_too.delete_files, done_too.applied) == (4, True)
+    assert files_on_disk(path) == needed_files(path) == {new}
+    assert rows(table.read()) == [(n, n % 2) for n in range(3, 10)]
+    with pytest.raises(VersionError, match="was vacuumed"):
+        table.as_of(version=2)
+    assert table.readable_range().earliest == 4
+    assert table.vacuum(retention_hours=0, allow_short=True, dry_run=False).delete_files == 0
+
+
+def test_vacuum_keeps_what_the_change_feed_needs_and_says_what_breaks(
+    lake: Lake, spark: SparkSession
+) -> None:
+    table = lake.write("t", some(spark, 0, 4), properties=VECTORS)
+    lake.frames.create("m", ["t"])
+    spark.sql(f"UPDATE {table.sql_name} SET id = id + 100 WHERE id = 1")
+    spark.sql(f"DELETE FROM {table.sql_name} WHERE id = 2")
+    lake.write("t", some(spark, 50, 2), mode="overwrite")
+    query = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0)
+    before = query.load(table.path).count()
+    assert before
+    every = files_on_disk(folder(lake, "t"))
+    fed = table.vacuum(retention_hours=0, feed_hours=24, allow_short=True, dry_run=False)
+    assert fed.delete_files == 0
+    assert files_on_disk(folder(lake, "t")) == every
+    assert query.load(table.path).count() == before
+    spark.sql(
+        f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES ('mirrorlake.feedRetentionHours' = '24')"
+    )
+    assert table.vacuum(retention_hours=0, allow_short=True).delete_files == 0
+
+    planned = table.vacuum(retention_hours=0, feed_hours=0, allow_short=True)
+    assert {share.why for share in planned.kept} == {"newest version", "frame 1 of m"}
+    assert planned.unreadable == (0, 3)
+    assert planned.broken_frames == ()
+    lake.frames.release("m")
+    planned = table.vacuum(retention_hours=0, feed_hours=0, allow_short=True)
+    assert planned.broken_frames == ("frame 1 of m",)
+    assert "no longer readable: frame 1 of m" in repr(planned.shown())
+
+    inner = lake.storage.path("Tables/t/inner")
+    spark.range(1).write.format("delta").save(inner)
+    with pytest.raises(RetentionError, match="A table inner lies in the folder of t"):
+        table.vacuum()
+
+
+@pytest.mark.promise("DL-25")
+def test_a_policy_for_a_whole_lake(lake: Lake, spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(4):
+        lake.write("a", some(spark, number, 1), properties=VECTORS)
+    lake.write("s.b", some(spark, 0, 3))
+    spark.sql(f"DELETE FROM {lake.table('s.b').sql_name} WHERE id = 1")
+    policy = load_policy(PARAMETERS / "07_maintain.yaml")
+    assert not policy.apply
+    said = lake.maintain(policy)
+    assert [(str(line.table), line.error) for line in said.tables] == [("a", None), ("s.b", None)]
+    (first, _) = said.tables
+    assert first.optimize is not None
+    assert (first.optimize.files, first.optimize.applied) == (4, False)
+    assert len(data_files(folder(lake, "a"))) == 4
+    file = tmp_path / "policy.yaml"
+    file.write_text("tables: a\napply: true\nvacuum: false\n")
+    done = lake.maintain(load_policy(file))
+    assert [str(line.table) for line in done.tables] == ["a"]
+    assert len(data_files(folder(lake, "a"))) == 1
+    then = time.time() - 9 * 86_400
+    for path in folder(lake, "a").glob("*.parquet"):
+        os.utime(path, (then, then))
+    done = lake.maintain(Policy(tables="a", apply=True))
+    assert done.tables[0].vacuum is not None
+    assert done.tables[0].vacuum.delete_files == 0  # removed a moment ago: kept for seven days
+    with pytest.raises(UsageError, match="names nowhere, which the lake has not"):
+        lake.maintain(Policy(tables="nowhere"))
+    for wrong in ({"colour": 1}, {"apply": "yes"}, {"target_mib": 1.5}, {"retention_hours": True}):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            make_policy(wrong)

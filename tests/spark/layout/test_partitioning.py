@@ -1,0 +1,378 @@
+"""Operations on whole tables: homogeneous files, bounds, dates, outliers, age; no row changes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from helpers.delta_by_hand import HandMade
+from helpers.partitions import LiveFile, bin_start, check_homogeneous, live_files
+from helpers.tables import bag
+from mirrorlake import Lake
+from mirrorlake.errors import RewriteError, UsageError
+from mirrorlake.layout.partitioning import tags
+from mirrorlake.layout.partitioning.policy import parse_policy
+from mirrorlake.layout.partitioning.statistics import count_files, logged_files
+from mirrorlake.layout.partitioning.store import now_micros, read_setting
+from mirrorlake.layout.partitioning.timespan import format_moment
+from mirrorlake.names import TableName
+from mirrorlake.spark.gateway import DeltaTransaction
+from mirrorlake.spark.rewrite import as_pair
+
+SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
+START = datetime(2024, 3, 1, tzinfo=timezone.utc)
+LONG_AGO = "2000-01-01"
+PAST = {"EffectiveDateTime": LONG_AGO}
+HOUR_MS = 3_600_000
+
+
+def hashed(count: int = 4, **properties: Any) -> dict[str, Any]:
+    return {
+        "ColumnName": "k",
+        "Kind": "Hash",
+        "Properties": {"MaxPartitionCount": count} | properties,
+    }
+
+
+def ranged(size: str = "1d", **properties: Any) -> dict[str, Any]:
+    return {
+        "ColumnName": "at",
+        "Kind": "UniformRange",
+        "Properties": {"RangeSize": size} | properties,
+    }
+
+
+def some_rows(start: int, count: int, *, days: int = 2, keys: int = 40) -> pa.Table:
+    """Rows in no order of key or moment, with a NULL key and a NULL moment among them."""
+    ids = range(start, start + count)
+    texts = [None if n % 41 == 0 else "" if n % 43 == 0 else f"k{n * 7919 % keys}é" for n in ids]
+    moments = [
+        None if n % 37 == 0 else START + timedelta(minutes=n * 7919 % (days * 1440)) for n in ids
+    ]
+    return pa.Table.from_arrays([pa.array(ids), pa.array(texts), pa.array(moments)], schema=SCHEMA)
+
+
+def hand_made(lake: Lake, files: list[pa.Table], *, ages_hours: list[float] | None = None) -> Path:
+    """A table `t` of some files, each created so many hours ago."""
+    folder = Path(lake.storage.path("Tables/t"))
+    table = HandMade(folder)
+    table.create(SCHEMA)
+    now = now_micros() // 1000
+    names = [
+        table.file(
+            f"f{n}.parquet",
+            rows,
+            created=now - int((ages_hours[n] if ages_hours else 0) * HOUR_MS),
+        )
+        for n, rows in enumerate(files)
+    ]
+    table.commit("WRITE", add=names)
+    return folder
+
+
+def small_table(lake: Lake, name: str, files: list[int]) -> None:
+    """Files of so many rows each; they are the tests' smallest tables."""
+    table = HandMade(Path(lake.storage.path(f"Tables/{name}")))
+    table.create(SCHEMA)
+    table.commit(
+        "WRITE", add=[table.file(f"f{n}", some_rows(0, rows)) for n, rows in enumerate(files)]
+    )
+
+
+def everything(lake: Lake) -> Counter[tuple[Any, ...]]:
+    return bag(lake, "t", ["id", "k", "at"])
+
+
+def done(folder: Path) -> list[LiveFile]:
+    return [file for file in live_files(folder) if file.is_done]
+
+
+def rows_of(files: list[LiveFile]) -> int:
+    return sum(file.rows.num_rows for file in files)
+
+
+@pytest.mark.promise("PP-01", "PP-02", "PP-05", "PP-09")
+def test_mixed_files_become_homogeneous_ones(lake: Lake) -> None:
+    """Row ids, odd names, deleted rows, the feed: all stay; without a policy nothing happens."""
+    path = lake.storage.path("Tables/t")
+    lake.spark.sql(
+        f"CREATE TABLE delta.`{path}` (id BIGINT, `k. ,``y` STRING, at TIMESTAMP) USING delta"
+        " TBLPROPERTIES ('delta.enableRowTracking' = 'true', 'delta.columnMapping.mode' = 'name',"
+        " 'delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true')"
+    )
+    rows = lake.spark.createDataFrame(some_rows(0, 900)).withColumnRenamed("k", "k. ,`y")
+    for part in (rows.where("id < 600"), rows.where("id >= 600")):
+        part.coalesce(1).write.format("delta").mode("append").save(path)
+    lake.spark.sql(f"DELETE FROM delta.`{path}` WHERE id % 100 = 7")
+    hidden = ", _metadata.row_id, _metadata.row_commit_version"
+    query = f"SELECT *{hidden} FROM delta.`{path}`"
+    before = Counter(map(repr, lake.spark.sql(query).collect()))
+    table, version = lake.table("t"), lake.table("t").snapshot().version
+    assert lake.partition().operations == 0
+    assert table.partitioning.operate() is None
+    assert table.snapshot().version == version
+    assert table.partitioning.show().rows[0][2] is None
+    key = hashed(3) | {"ColumnName": "k. ,`y"}
+    table.partitioning.set({"PartitionKeys": [key, ranged()], **PAST})
+    report = lake.partition()
+    ((receipt,),) = [line.receipts for line in report.tables]
+    assert table.snapshot().version == version + 1 == receipt.version
+    assert Counter(map(repr, lake.spark.sql(query).collect())) == before
+    physical = json.loads(table.snapshot().metadata["schemaString"])["fields"]
+    names = {f["metadata"]["delta.columnMapping.physicalName"]: f["name"] for f in physical}
+    plain = parse_policy({"PartitionKeys": [hashed(3), ranged()]})
+    files = [
+        LiveFile(
+            f.path,
+            f.size,
+            f.tags,
+            f.rows.rename_columns(
+                [names.get(c, c).replace("k. ,`y", "k") for c in f.rows.column_names]
+            ),
+            f.modified,
+        )
+        for f in live_files(path)
+    ]
+    assert all(file.is_done for file in files)
+    assert check_homogeneous(files, plain) == len(receipt.files_out)
+    # MaxPartitionCount is per time range: every bin has its own buckets, all of them here.
+    per_bin = Counter(file.tags[tags.BIN] for file in files)
+    assert len(per_bin) == 3
+    assert max(per_bin.values()) == 3
+    assert receipt.rows == sum(before.values()) == rows_of(files)
+    start = table.snapshot().version
+    feed = lake.spark.read.format("delta").option("readChangeFeed", "true")
+    assert feed.option("startingVersion", start).load(path).count() == 0
+    # Ordered within by V-Order a file stays sorted by its key, and tagged.
+    ordered = table.vorder(apply=True, again=True)
+    assert all(
+        one.columns[:1] == (files[0].tags[tags.SORTED],)
+        for one in ordered.outcomes
+        if not one.reason
+    )
+    assert all(file.is_done for file in live_files(path))
+    with pytest.raises(UsageError, match="would mix its partitions"):
+        table.optimize()
+    # Renamed, the column is no longer the policy's: reads go on, and nothing is partitioned.
+    lake.spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN `k. ,``y` TO renamed")
+    at_one_key = sum(row == "k1é" for row in table.read().toPandas()["renamed"])
+    assert table.read("renamed = 'k1é'").count() == at_one_key > 0
+    (line,) = lake.partition().failed
+    assert "no column 'k. ,`y'" in str(line.error)
+    assert lake.partition_diagnostics().least_percentage == 0
+    assert table.partitioning.advise().findings[0].rule == "misfit"
+    # Its files know it by what they call it, so nothing is done anew under its new name.
+    table.partitioning.alter({"PartitionKeys": [key | {"ColumnName": "renamed"}, ranged()]})
+    assert lake.partition().operations == 0
+    assert table.partitioning.statistics().percentage == 100
+    scan = table.scan("renamed = 'k1é'")
+    assert (scan.tail, scan.rows.count()) == (0, at_one_key)
+    assert len(scan.read) == 3
+    table.partitioning.delete()
+    assert table.partitioning.policy is None
+    kept = [row[1] for row in table.partitioning.history().rows]
+    assert kept == ["set", "altered", "deleted"]
+
+
+@pytest.mark.promise("PP-10", "PP-12", "PP-13")
+def test_dates_decide_what_is_touched(lake: Lake) -> None:
+    """Files of 50, 30, 10, 1 hours ago: only new ones, then history step by step, only hot."""
+    ages = [50.0, 30.0, 10.0, 1.0]
+    folder = hand_made(lake, [some_rows(100 * n, 100) for n in range(4)], ages_hours=ages)
+    before, partitioning = everything(lake), lake.table("t").partitioning
+    policy = partitioning.set({"PartitionKeys": [hashed()]})
+    assert abs((policy.effective or 0) - now_micros()) < 60_000_000  # now, where it is left out
+    assert partitioning.operate() is None
+    statistics = partitioning.statistics()
+    assert (statistics.rows, statistics.partitioned_rows, statistics.tail_rows) == (400, 0, 400)
+    assert statistics.pending_rows == 0
+
+    def since(hours: float) -> dict[str, str]:
+        return {"EffectiveDateTime": format_moment(now_micros() - int(hours * HOUR_MS * 1000))}
+
+    partitioning.alter(since(20))
+    assert partitioning.operate()
+    assert rows_of(done(folder)) == 200
+    assert lake.table("t").read("k = 'k1é'").count() == sum(row[1] == "k1é" for row in before)
+    # Cold files stay as they are, whatever the effective moment says.
+    partitioning.alter(PAST, hot="45h")
+    assert partitioning.operate()
+    assert partitioning.operate() is None
+    assert rows_of(done(folder)) == 300
+    partitioning.alter({}, hot="60h")
+    assert partitioning.operate()
+    assert rows_of(done(folder)) == 400
+    check_homogeneous(done(folder), parse_policy({"PartitionKeys": [hashed()]}))
+    # What arrives is a tail again: readable at once, and counted.
+    lake.spark.createDataFrame(some_rows(400, 41)).write.format("delta").mode("append").save(
+        str(folder)
+    )
+    scan = lake.table("t").scan("k = 'k1é'")
+    assert scan.tail >= 1
+    assert {row.id for row in scan.rows.collect() if row.id >= 400} == {
+        row["id"] for row in some_rows(400, 41).to_pylist() if row["k"] == "k1é"
+    }
+    statistics = partitioning.statistics()
+    assert (statistics.tail_rows, statistics.pending_rows) == (41, 41)
+    assert statistics.percentage == pytest.approx(100 * 400 / 441)
+    # Under Spark Connect the log itself says the same.
+    setting = read_setting(lake.storage, TableName.parse("t"))
+    logged = logged_files(lake.spark, lake.storage, TableName.parse("t"))
+    assert count_files(logged, TableName.parse("t"), setting) == statistics
+    assert sum(everything(lake).values()) == 441
+    assert not before - everything(lake)
+
+
+@pytest.mark.promise("PP-11")
+def test_an_operation_is_bounded(lake: Lake) -> None:
+    folder = hand_made(
+        lake, [some_rows(100 * n, 100) for n in range(5)], ages_hours=[5, 4, 3, 2, 1]
+    )
+    sizes = {file.path: file.size for file in live_files(folder)}
+    partitioning = lake.table("t").partitioning
+    policy = partitioning.set({"PartitionKeys": [hashed()], **PAST})
+    assert (policy.min_rows, policy.row_limit, policy.size_limit) == (0, 5_000_000, 5 * 2**30)
+    partitioning.alter({"MaxRowCountPerOperation": 250})
+    first = partitioning.operate()
+    assert first is not None
+    assert set(first.files_in) == {"f0.parquet", "f1.parquet"}  # those created first
+    partitioning.alter(
+        {"MaxRowCountPerOperation": 0, "MaxOriginalSizePerOperation": sizes["f2.parquet"] + 1}
+    )
+    second = partitioning.operate()
+    assert second is not None
+    assert second.files_in == ("f2.parquet",)
+    partitioning.alter({"MinRowCountPerOperation": 201, "MaxOriginalSizePerOperation": 0})
+    assert partitioning.operate() is None
+    partitioning.alter({"MinRowCountPerOperation": 200})
+    third = partitioning.operate()
+    assert third is not None
+    assert (third.rows, len(third.files_in)) == (200, 2)
+    assert partitioning.operate() is None
+    # Four files of a partition and of one size are merged, those of different ones never.
+    partitioning.alter({"MinRowCountPerOperation": 0})
+    lake.spark.createDataFrame(some_rows(500, 100)).coalesce(1).write.format("delta").mode(
+        "append"
+    ).save(str(folder))
+    last = partitioning.operate()
+    assert last is not None
+    # No two of these fit into one operation: rewriting one alone would never come to an end.
+    partitioning.alter({"MaxRowCountPerOperation": 30})
+    assert partitioning.operate(merge=True) is None
+    partitioning.alter({"MaxRowCountPerOperation": 0})
+    (merged,) = partitioning.run()
+    assert (last.kind, merged.kind) == ("partition", "merge")
+    assert len(merged.files_in) == 4 * len(merged.files_out)
+    files = live_files(folder)
+    assert check_homogeneous(files, parse_policy({"PartitionKeys": [hashed()]})) == len(files) == 4
+    assert rows_of(files) == 600
+    assert [r.version for r in partitioning.receipts()] == [2, 3, 4, 6, 7]
+    group = pq.ParquetFile(folder / files[0].path).metadata.row_group(0)
+    columns = [group.column(at) for at in range(group.num_columns)]
+    assert {column.compression for column in columns} == {"ZSTD"}
+    assert [column.physical_type for column in columns] == ["INT64", "BYTE_ARRAY", "INT64"]
+
+
+def test_sums_on_their_way_prove_and_never_refute(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark sums up the rows of a repeated task twice, or loses its answer; lost rows are found."""
+    folder = hand_made(lake, [some_rows(0, 100)])
+    partitioning = lake.table("t").partitioning
+    before = everything(lake)
+    partitioning.set({"PartitionKeys": [hashed()], **PAST})
+    watched = DeltaTransaction.watched
+    answers: list[Any] = []
+
+    def answer(self: DeltaTransaction, rows: Any, sums: Any) -> Any:
+        frame, tell = watched(self, rows, sums)
+        return frame, lambda: answers.append(tell()) or [2 * n for n in answers[-1]]
+
+    monkeypatch.setattr(DeltaTransaction, "watched", answer)
+    twice = partitioning.operate()
+    assert twice is not None
+    assert as_pair(answers[0]) == (100, twice.checksum)
+    assert everything(lake) == before
+    monkeypatch.setattr(DeltaTransaction, "watched", lambda _, rows, sums: (rows, lambda: None))
+    partitioning.alter({"PartitionKeys": [hashed(3)]})
+    silent = partitioning.operate()
+    assert silent is not None
+    assert silent.checksum == twice.checksum
+    monkeypatch.setattr(
+        DeltaTransaction, "watched", lambda self, rows, sums: watched(self, rows.limit(99), sums)
+    )
+    partitioning.alter({"PartitionKeys": [hashed(2)]})
+    paths = {file.path for file in live_files(folder)}
+    with pytest.raises(RewriteError, match="99 rows"):
+        partitioning.operate()
+    assert {file.path for file in live_files(folder)} == paths
+
+
+@pytest.mark.promise("PP-08")
+def test_creation_time_follows_the_key_and_retention_follows_it(lake: Lake) -> None:
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    rows = [
+        {"id": n, "k": f"k{n}", "at": now - timedelta(days=days, minutes=n)}
+        for n, days in enumerate([400, 400, 30, 30, 1, 1])
+    ]
+    folder = hand_made(lake, [pa.Table.from_pylist(rows, SCHEMA)])
+    partitioning = lake.table("t").partitioning
+    partitioning.set({"PartitionKeys": [ranged("7d", OverrideCreationTime=True)], **PAST})
+    assert partitioning.operate()
+    for file in done(folder):
+        moments = file.rows["at"].to_pylist()
+        ends = [f"{int(m.timestamp()) * 1_000_000}" for m in (min(moments), max(moments))]
+        assert file.tags[tags.CREATED] == "/".join(ends)
+    assert repr(partitioning.drop_older_than("365d")).startswith(
+        "t: would drop 1 files with 2 rows"
+    )
+    assert lake.table("t").read().count() == 6
+    dropped = partitioning.drop_older_than("365d", dry_run=False)
+    assert (dropped.rows, dropped.version) == (2, 3)
+    assert {row.id for row in lake.table("t").read().collect()} == {2, 3, 4, 5}
+    assert partitioning.drop_older_than("29d", dry_run=False).rows == 2
+    # Without the override a file is as old as the files that it was made of.
+    partitioning.alter({"PartitionKeys": [ranged("7d")]})
+    assert partitioning.operate()
+    assert partitioning.drop_older_than("12h").files == 0
+    assert partitioning.drop_older_than("0.00:00:00").rows == 2
+
+
+def test_files_that_are_cold_by_their_own_moments_are_merged_once_the_span_covers_them(
+    lake: Lake,
+) -> None:
+    """OverrideCreationTime makes new files old; what is looked back to is the span of hot ones."""
+    folder = hand_made(lake, [])
+    partitioning = lake.table("t").partitioning
+    key = ranged("7d", OverrideCreationTime=True)
+    policy = partitioning.set({"PartitionKeys": [key], **PAST}, hot="30d")
+    old = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(days=400)
+    start, moment = bin_start(old, policy), int(old.timestamp()) * 1_000_000
+    setting = read_setting(lake.storage, TableName.parse("t"))
+    assert setting is not None
+    named = {
+        tags.POLICY: setting.fingerprint,
+        tags.SORTED: "at",
+        tags.BIN: str(start),
+        tags.CREATED: f"{moment}/{moment}",
+    }
+    rows = [pa.Table.from_pylist([{"id": n, "k": "k", "at": old}], SCHEMA) for n in range(4)]
+    table = HandMade(folder, version=1)
+    files = [table.file(f"f{n}", some, tags=named) for n, some in enumerate(rows)]
+    table.commit("WRITE", add=files)
+    assert partitioning.statistics().partitioned_rows == 4
+    assert partitioning.operate(merge=True) is None
+    partitioning.alter({}, hot="500d")
+    merged = partitioning.operate(merge=True)
+    assert merged is not None
+    assert (len(merged.files_in), merged.rows) == (4, 4)
+    (file,) = live_files(folder)
+    assert file.tags[tags.CREATED] == named[tags.CREATED]
+    assert check_homogeneous([file], policy) == 1

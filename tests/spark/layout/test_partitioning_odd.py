@@ -1,0 +1,112 @@
+"""Rows and files that are out of the ordinary: outliers, what others mixed, wrote oddly."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta, timezone
+
+import pyarrow as pa
+from test_partitioning import (
+    PAST,
+    SCHEMA,
+    START,
+    done,
+    everything,
+    hand_made,
+    hashed,
+    ranged,
+    rows_of,
+    some_rows,
+)
+
+from helpers.delta_by_hand import HandMade
+from helpers.partitions import bin_start, bucket, check_homogeneous, live_files
+from mirrorlake import Lake
+from mirrorlake.layout.partitioning import tags
+
+
+def test_outliers_get_files_of_their_own(lake: Lake) -> None:
+    """NULL and 'N/A' would make two buckets huge; dates of 1950 on would make a file each."""
+    rows = []
+    for n in range(2000):
+        key = None if n % 4 == 0 else "N/A" if n % 4 == 1 else f"k{n}"
+        at = (
+            START + timedelta(hours=n % 48)
+            if n >= 12
+            else datetime(1950 + n, 1, 1, tzinfo=timezone.utc)
+        )
+        rows.append({"id": n, "k": key, "at": at})
+    folder = hand_made(lake, [pa.Table.from_pylist(rows, SCHEMA)])
+    before, partitioning = everything(lake), lake.table("t").partitioning
+    policy = partitioning.set({"PartitionKeys": [hashed(16), ranged()], **PAST})
+    receipt = partitioning.operate()
+    assert receipt is not None
+    files = done(folder)
+    assert check_homogeneous(files, policy) == len(files)
+    far = [file for file in files if file.tags.get(tags.OUTLIER) == tags.FAR]
+    assert [file.rows.num_rows for file in far] == [12]
+    own = [file for file in files if file.tags.get(tags.OUTLIER) == tags.DOMINANT]
+    assert Counter(file.tags[tags.VALUE] for file in own) == {"null": 2, '"N/A"': 2}
+    assert receipt.outlier_rows == rows_of(own) + 12 == partitioning.statistics().outlier_rows
+    assert len(files) == 2 * 16 + 4 + 1
+    assert everything(lake) == before
+    # An equality passes by the outliers' files of its own bucket, too.
+    key = next(
+        r["k"]
+        for r in rows
+        if r["k"] and r["k"] != "N/A" and bucket(r["k"], policy) == bucket(None, policy)
+    )
+    scan = lake.table("t").scan(f"k = '{key}'")
+    assert len(scan.read) <= 3  # its bucket in two bins, and the far file
+    assert scan.rows.count() == 1
+    assert lake.table("t").scan("k IS NULL").rows.count() == sum(row[1] is None for row in before)
+    start = bin_start(datetime(1955, 1, 1, tzinfo=timezone.utc), policy)
+    assert lake.table("t").read(f"at = timestamp_micros({start})").count() == 1
+
+
+def test_what_others_mix_is_mended(lake: Lake) -> None:
+    """OPTIMIZE by others takes the tags away: such files are done again; a guard prevents it."""
+    folder = hand_made(lake, [some_rows(0, 200), some_rows(200, 200)])
+    before, table = everything(lake), lake.table("t")
+    policy = table.partitioning.set({"PartitionKeys": [hashed()], **PAST})
+    table.partitioning.operate()
+    optimize = f"OPTIMIZE {table.sql_name}"
+    lake.spark.sql(optimize).collect()
+    assert not done(folder)
+    assert table.partitioning.statistics().pending_rows == 400
+    table.partitioning.operate()
+    assert check_homogeneous(live_files(folder), policy) == 4
+    table.partitioning.set({"PartitionKeys": [hashed(5)], **PAST}, guard=True)
+    policy = table.partitioning.policy
+    assert policy is not None
+    table.partitioning.operate()
+    paths = {file.path for file in live_files(folder)}
+    lake.spark.sql(optimize).collect()
+    assert {file.path for file in live_files(folder)} == paths
+    assert check_homogeneous(live_files(folder), policy) == 5
+    assert everything(lake) == before
+    # A deletion vector takes rows, and leaves the bucket what it is.
+    props = "SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    lake.spark.sql(f"ALTER TABLE {table.sql_name} {props}")
+    lake.spark.sql(f"DELETE FROM {table.sql_name} WHERE id % 3 = 0")
+    assert check_homogeneous(live_files(folder), policy) == 5
+    assert table.partitioning.statistics().partitioned_rows == table.read().count() == 266
+
+
+def test_files_that_others_wrote_oddly(lake: Lake) -> None:
+    """Without statistics a file is partitioned all the same; without a row it is left alone."""
+    folder = hand_made(lake, [])
+    table = HandMade(folder, version=1)
+    files = [table.file("a", some_rows(0, 0)), table.file("b", some_rows(0, 60))]
+    table.adds["b"].pop("stats")
+    table.commit("WRITE", add=files)
+    partitioning = lake.table("t").partitioning
+    bounds = {"MaxOriginalSizePerOperation": 1}  # a file at a time, the empty one first
+    policy = partitioning.set({"PartitionKeys": [hashed()], **bounds, **PAST})
+    (line,) = lake.partition().tables
+    assert (line.error, [receipt.rows for receipt in line.receipts]) == (None, [60])
+    assert check_homogeneous(live_files(folder), policy) == 4
+    assert (partitioning.statistics().percentage, partitioning.statistics().pending_files) == (
+        100,
+        0,
+    )

@@ -1,0 +1,403 @@
+"""The process over a lake, its reads, its advice, its leftovers, and what a kill leaves of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from test_partitioning import (
+    PAST,
+    everything,
+    hand_made,
+    hashed,
+    ranged,
+    small_table,
+    some_rows,
+)
+from typer.testing import CliRunner
+
+from helpers.partitions import check_homogeneous, live_files
+from mirrorlake import Lake
+from mirrorlake.cli import app
+from mirrorlake.errors import UsageError
+from mirrorlake.layout.partitioning.capacity import read_capacity
+from mirrorlake.layout.partitioning.operation import is_at_work, table_lock
+from mirrorlake.layout.partitioning.process import Process, ProcessOptions
+from mirrorlake.layout.partitioning.receipts import write_receipt
+from mirrorlake.layout.partitioning.steps import Step
+from mirrorlake.names import TableName
+from mirrorlake.policy_log import tables_with_policies
+from mirrorlake.storage import Storage
+
+KILLER = """
+import os, signal, sys
+from mirrorlake import Lake
+from mirrorlake.layout.partitioning.steps import Step
+def kill(table, step):
+    if step is Step[sys.argv[2]]:
+        os.kill(os.getpid(), signal.SIGKILL)
+Lake(sys.argv[1]).table("t").partitioning.operate(on_step=kill)
+"""
+
+
+class Killed(BaseException):
+    """Not an Exception, so that nothing on the way takes it for a table's failure."""
+
+
+def killer(step: Step) -> Any:
+    def kill(_table: TableName, done: Step) -> None:
+        if done is step:
+            raise Killed
+
+    return kill
+
+
+@pytest.mark.promise("PP-14", "PP-15")
+def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: Lake) -> None:
+    for name, files in (("small", [10]), ("large", [60, 60]), ("without", [9])):
+        small_table(lake, name, files)
+    one_file = {"PartitionKeys": [hashed(2)], "MaxRowCountPerOperation": 60, **PAST}
+    for name in ("small", "large"):
+        lake.table(name).partitioning.set(one_file)
+    order: list[str] = []
+    lock = threading.Lock()
+
+    def hear(table: TableName, step: Step) -> None:
+        with lock:
+            if step is Step.COMMITTED:
+                order.append(str(table))
+
+    process = lake.partitioner(on_step=hear)
+    report = process.run()
+    assert not report.failed
+    # One at a time at first, the neediest; each full round of successes raises the capacity.
+    assert order[0] == "large"
+    assert set(order[1:]) == {"large", "small"}
+    assert report.operations == len(order) == 3
+    assert report.capacity == 3 == read_capacity(lake.storage).current
+    before = {n: lake.table(n).snapshot().version for n in ("small", "large", "without")}
+    assert process.run().tables == ()  # a look at each newest version, and no more
+    assert {n: lake.table(n).snapshot().version for n in before} == before
+    assert before["without"] == 1
+    # Another process takes that over: of an idle table it reads one document, and no log.
+    read: list[str] = []
+    whole = Storage.read
+
+    def listen(self: Storage, path: str) -> bytes:
+        found = whole(self, path)
+        read.append(path)
+        return found
+
+    def nobody() -> Any:
+        raise AssertionError("idle tables need no session")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Storage, "read", listen)
+        late = Process(lake.storage, nobody, lambda: tables_with_policies(lake.storage))
+        assert late.run().tables == ()
+    assert Counter(path.rpartition("/")[2] for path in read) == {
+        "idle.json": 2, "partitioning_capacity.json": 2
+    }  # fmt: skip
+    with table_lock(lake.storage, TableName.parse("small")):
+        found = lake.partition_diagnostics()
+        assert found.shown().rows == ((33.3, 1, 100.0, "large"),)
+        # Who is busy may be killed yet, so the next run asks again.
+        small_rows = lake.spark.createDataFrame(some_rows(0, 10))
+        small_rows.write.format("delta").mode("append").save(lake.storage.path("Tables/small"))
+        assert process.run().tables == ()
+    assert not is_at_work(lake.storage, TableName.parse("small"))
+    # Over the limit of files: nothing more for some hours, and the history says why.
+    slowed = lake.partition(options=ProcessOptions(file_limit=3, put_off_hours=6))
+    assert (slowed.operations, slowed.put_off) == (0, ("large", "small"))
+    policy = lake.table("small").partitioning.policy
+    assert policy is not None
+    hours = ((policy.effective or 0) / 1e6 - time.time()) / 3600
+    assert 5.9 < hours <= 6
+    history = lake.table("small").partitioning.history()
+    assert [row[1] for row in history.rows] == ["set", "put off: more than 3 files"]
+    statistics = lake.table("small").partitioning.statistics()
+    assert (statistics.rows, statistics.partitioned_rows, statistics.percentage) == (20, 10, 50.0)
+    lake.table("small").partitioning.alter(PAST)
+    (line,) = process.run().tables
+    assert (line.table, len(line.receipts)) == ("small", 1)
+    # What comes between a table's count and its operation is not taken for done.
+    lake.table("small").partitioning.alter({"MaxRowCountPerOperation": 50})
+    asked: list[int] = []
+
+    def session() -> Any:
+        asked.append(len(asked))
+        if len(asked) == 2:
+            small_rows.write.format("delta").mode("append").save(lake.storage.path("Tables/small"))
+        return lake.spark
+
+    hurried = Process(lake.storage, session, lambda: [TableName.parse("small")])
+    assert hurried.run().operations == 1
+
+
+@pytest.mark.promise("PP-17")
+def test_advice_and_outliers(lake: Lake) -> None:
+    """NULL, empty, 'N/A', one dominant value and far dates are reported, and kept apart."""
+    count = 22_000
+    lake.spark.range(0, count, 1, 4).selectExpr(
+        "id",
+        "CASE id % 10 WHEN 0 THEN NULL WHEN 1 THEN '' WHEN 2 THEN ' n/a' WHEN 3 THEN 'one'"
+        " ELSE 'key ' || id END AS k",
+        "'region ' || id % 7 AS region",
+        "IF(id < 9, TIMESTAMP '1955-01-01', TIMESTAMP '2024-01-01')"
+        " + MAKE_DT_INTERVAL(id * 7919 % 60, 0, 0, 0) AS at",
+    ).write.format("delta").save(lake.storage.path("Tables/t"))
+    partitioning = lake.table("t").partitioning
+    no = partitioning.advise()
+    assert no.policy is None  # it is far too small, whatever its keys are
+    assert no.findings[0].rule == "too small"
+    small = partitioning.statistics().size // 20
+    yes = partitioning.advise(least_bytes=small)
+    assert yes.policy is not None
+    assert yes.policy.hash is not None
+    assert (yes.policy.hash.column, yes.policy.hash.mode) == ("k", "Uniform")
+    rules = [(f.rule, f.column, f.message) for f in yes.findings]
+    for word in ("NULL", "empty text", "'N/A'", "one value"):
+        assert any(r == "outlier value" and c == "k" and word in m for r, c, m in rules), word
+    assert ("far dates", "at", "9 rows lie far from all others") in rules
+    assert any(r == "few values" and c == "region" for r, c, _ in rules)
+    with pytest.raises(UsageError, match="'id' is no column"):
+        partitioning.advise(["id"])
+
+
+@pytest.mark.promise("PP-18")
+def test_leftovers_go(lake: Lake) -> None:
+    """What a killed operation wrote goes with the next one; what it replaced, after retention."""
+    folder = hand_made(lake, [some_rows(0, 60), some_rows(60, 60)])
+    table = lake.table("t")
+    table.partitioning.set({"PartitionKeys": [hashed(2)], **PAST})
+    with pytest.raises(Killed):
+        table.partitioning.operate(on_step=killer(Step.RECORDED))
+    (dead,) = table.partitioning.receipts()
+    assert dead.version is None
+    assert all((folder / path).exists() for path in dead.files_out)
+    disturb = iter([f"DELETE FROM {table.sql_name} WHERE id = 5"])
+
+    def meddle(_table: TableName, step: Step) -> None:
+        if step is Step.RECORDED and (statement := next(disturb, None)):
+            lake.spark.sql(statement)
+
+    # A delete is quicker once, so the operation starts again from what is left.
+    receipt = table.partitioning.operate(on_step=meddle)
+    assert receipt is not None
+    assert receipt.rows == 119
+    before = everything(lake)
+    assert sum(before.values()) == 119
+    assert not any((folder / path).exists() for path in dead.files_out)
+    there = {path.name for path in folder.glob("*.parquet")}
+    assert set(receipt.files_out) <= there
+    assert len(there - {"f0.parquet", "f1.parquet"} - set(receipt.files_out)) == 1  # the delete's
+    assert [r.version for r in table.partitioning.receipts()] == [-1, receipt.version]
+    # A commit that nobody noted down is found again by its note.
+    write_receipt(lake.storage, table.name, replace(receipt, version=None))
+    assert table.partitioning.operate() is None
+    assert table.partitioning.receipts()[-1] == receipt
+    # The replaced files stay for older versions; a process cleans them up when they are due.
+    assert lake.partition().operations == 0
+    assert (folder / "f0.parquet").exists()
+    zero = "'delta.deletedFileRetentionDuration' = 'interval 0 hours'"
+    lake.spark.sql(f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES ({zero})")
+    hours_ago = datetime.now(timezone.utc) - timedelta(hours=2)
+    write_receipt(lake.storage, table.name, replace(receipt, at=hours_ago.isoformat()))
+    assert not lake.partition().failed
+    assert not (folder / "f0.parquet").exists()
+    assert everything(lake) == before
+    write_receipt(lake.storage, table.name, replace(receipt, at="2020-01-01T00:00:00+00:00"))
+    table.partitioning.operate()
+    assert not [r for r in table.partitioning.receipts() if r.at.startswith("2020")]
+
+
+ACTIONS = ("append", "delete", "update", "partition", "merge", "optimize", *Step)
+KILLS = (Step.WRITTEN, Step.RECORDED, Step.COMMITTED)
+STORY = st.permutations(["append", "delete", "update", "optimize", *KILLS])
+
+
+def tell(root: Path, story: list[str | Step]) -> None:
+    """Does it all to a table and to a dict, and compares after each thing that could go wrong."""
+    lake = Lake(root)
+    folder = Path(lake.storage.path("Tables/t"))
+    name = f"delta.`{folder}`"
+    lake.spark.sql(
+        f"CREATE TABLE {name} (id BIGINT, k STRING, at TIMESTAMP) USING delta TBLPROPERTIES"
+        " ('delta.enableDeletionVectors' = 'true', 'delta.enableRowTracking' = 'true')"
+    )
+    partitioning = lake.table("t").partitioning
+    policy = partitioning.set({"PartitionKeys": [hashed(3), ranged("1d")], **PAST})
+    model: dict[int, tuple[Any, Any]] = {}
+    for turn, action in enumerate(["append", *story, "partition"]):
+        if action == "append":
+            new = some_rows(turn * 100, 30)
+            lake.spark.createDataFrame(new).coalesce(1).write.format("delta").mode("append").save(
+                str(folder)
+            )
+            model |= {
+                r["id"]: (r["k"], r["at"] and r["at"].replace(tzinfo=None)) for r in new.to_pylist()
+            }
+        elif action == "delete":
+            lake.spark.sql(f"DELETE FROM {name} WHERE id % 5 = {turn % 5}")
+            model = {key: row for key, row in model.items() if key % 5 != turn % 5}
+        elif action == "update":
+            lake.spark.sql(f"UPDATE {name} SET k = 'new {turn}' WHERE id % 7 = {turn % 7}")
+            for key in [key for key in model if key % 7 == turn % 7]:
+                model[key] = (f"new {turn}", model[key][1])
+        elif action == "optimize":
+            lake.spark.sql(f"OPTIMIZE {name}").collect()
+        elif isinstance(action, Step):
+            with contextlib.suppress(Killed):
+                partitioning.operate(on_step=killer(action))
+        else:
+            partitioning.operate(merge=action == "merge")
+        found = Counter(map(tuple, lake.table("t").read().collect()))
+        assert found == Counter((key, *row) for key, row in model.items()), (turn, action)
+    check_homogeneous(live_files(folder), policy)
+    assert partitioning.statistics().pending_rows == 0
+    assert all(receipt.version is not None for receipt in partitioning.receipts())
+
+
+ONCE = settings(
+    max_examples=1,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@ONCE
+@given(STORY)
+def test_any_story_keeps_the_rows(
+    tmp_path_factory: pytest.TempPathFactory, story: list[Any]
+) -> None:
+    tell(tmp_path_factory.mktemp("story"), story)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(8))
+@settings(ONCE, max_examples=5, derandomize=False)
+@given(story=st.lists(st.sampled_from(ACTIONS), min_size=5, max_size=20))
+def test_many_stories(
+    tmp_path_factory: pytest.TempPathFactory, part: int, story: list[Any]
+) -> None:
+    """Forty in eight parts, each a few minutes long; chance makes the parts differ."""
+    tell(tmp_path_factory.mktemp("story"), story)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", list(Step), ids=lambda step: step.value)
+def test_sigkill(lake: Lake, step: Step) -> None:
+    folder = hand_made(lake, [some_rows(0, 60), some_rows(60, 60)])
+    before = everything(lake)
+    policy = lake.table("t").partitioning.set({"PartitionKeys": [hashed(2)], **PAST})
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLER, lake.storage.root, step.name],
+        capture_output=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    assert everything(lake) == before
+    assert not lake.partition().failed
+    files = live_files(folder)
+    assert check_homogeneous(files, policy) == len(files) == 2
+    assert everything(lake) == before
+    assert [r.version for r in lake.table("t").partitioning.receipts() if r.version != -1] == [2]
+
+
+def test_the_command(lake: Lake, tmp_path: Path) -> None:
+    small_table(lake, "t", [50, 50])
+    policy = tmp_path / "policy.json"
+    policy.write_text(json.dumps({"PartitionKeys": [hashed(2)], **PAST}))
+
+    def call(*arguments: str, table: str = "t") -> tuple[int, Any]:
+        done = CliRunner().invoke(app, ["partition", lake.storage.root, table, *arguments])
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.exit_code, json.loads(done.stdout) if "--json" in arguments else done.stdout
+
+    code, document = call("set", str(policy), "--json")
+    assert code == 0
+    assert document["rows"][0]["Policy"]["PartitionKeys"][0]["Properties"]["MaxPartitionCount"] == 2
+    policy.write_text('{"MaxRowCountPerOperation": 50}')
+    _, document = call("alter-merge", str(policy), "--json")
+    assert document["rows"][0]["Policy"]["MaxRowCountPerOperation"] == 50
+    with pytest.raises(UsageError, match="needs a policy"):
+        call("set")
+    for wrong in (["show", str(policy)], ["run", "--hot", "3d"], ["alter-merge", "--guard"]):
+        with pytest.raises(UsageError, match=f"{wrong[0]} takes no"):
+            call(*wrong)
+    with pytest.raises(UsageError, match="needs a table"):
+        call("show", table="*")
+    assert call("stats", "--json", table="*")[0] == 1  # behind
+    code, document = call("run", "--json", table="*")
+    assert code == 0
+    assert [len(line["operations"]) for line in document["tables"]] == [2]
+    _, document = call("stats", "--json")
+    assert document["rows"][0]["PartitionedRowPercentage"] == 100.0
+    assert call("stats", table="*")[0] == 0
+    assert "0 operations" in call("run", "--once")[1]
+    _, document = call("advise", "--json")
+    assert document["policy"] is None
+    assert document["findings"][0]["rule"] == "too small"
+    assert "DataPartitioning" in call("show")[1]
+    _, document = call("delete", "--json")
+    assert document["rows"][0]["Policy"] is None
+
+
+def test_the_mirror_leaves_partitioned_files_alone(lake: Lake) -> None:
+    """Its own compaction would mix them; the process runs in a thread beside it till it is told."""
+    from mirrorlake.mirror.options import MirrorOptions
+
+    publisher = lake.publisher("t", keys=["id"])
+    rows = [{"id": n, "k": f"k{n % 9}"} for n in range(60)]
+    publisher.write(pa.Table.from_pylist(rows))
+    lake.mirror(options=MirrorOptions(compact_after=1))
+    keys = {"PartitionKeys": [hashed(3)], **PAST}
+    policy = lake.table("t").partitioning.set(keys, bucket_column="bucket")
+    stop, reports = threading.Event(), []
+    process = lake.partitioner("t")
+
+    def hear(report: Any) -> None:
+        reports.append(report)
+        if len(reports) > 1 or report.operations:
+            stop.set()
+
+    worker = threading.Thread(
+        target=process.watch, args=(stop,), kwargs={"interval": 0.05, "on_report": hear}
+    )
+    worker.start()
+    publisher.upsert([{"id": 1, "k": "new"}, {"id": 100, "k": "k1"}])
+    assert not lake.mirror(options=MirrorOptions(compact_after=1)).failed
+    worker.join()
+    assert not [report for report in reports if report.failed]
+    lake.partition()
+    folder = lake.storage.path("Tables/t")
+    assert check_homogeneous(live_files(folder), policy) == len(live_files(folder))
+    # A changed key took its bucket with it, which the mirror knows nothing of.
+    assert lake.table("t").read("bucket IS NULL").count() == 0
+    assert lake.table("t").read("k = 'new'").count() == 1
+    assert lake.table("t").read().count() == 61
+    operations = {row.operation for row in lake.table("t").history().collect()}
+    assert not [
+        row
+        for row in lake.table("t").history().collect()
+        if row.operation == "OPTIMIZE" and "mirrorlake" not in (row.userMetadata or "")
+    ], operations

@@ -1,0 +1,165 @@
+"""Reads of partitioned tables: by tags, by a stored bucket, node by node, and of a view's table."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import functions as F
+from test_partitioning import (
+    PAST,
+    START,
+    everything,
+    hand_made,
+    hashed,
+    ranged,
+    small_table,
+    some_rows,
+)
+
+from helpers.partitions import bucket, check_homogeneous, live_files
+from mirrorlake import Lake
+from mirrorlake.errors import UsageError
+from mirrorlake.layout.partitioning.nodes import node_rows, on_each_node
+
+
+@pytest.mark.promise("PP-06", "PP-19")
+def test_reads_touch_only_their_partitions(lake: Lake) -> None:
+    """An equality, an IN, an aggregation and a join on the key; ByPartition and Uniform."""
+    folder = hand_made(lake, [some_rows(0, 1000, keys=300), some_rows(1000, 1000, keys=300)])
+    small_table(lake, "names", [300])
+    model, table = everything(lake), lake.table("t")
+    by_partition = hashed(8, PartitionAssignmentMode="ByPartition")
+    policy = table.partitioning.set({"PartitionKeys": [by_partition, ranged()], **PAST})
+    whole = table.scan("k = 'k1é'")
+    assert len(whole.read) == whole.files == 2  # before: text at random can't be pruned
+    lake.table("names").partitioning.set({"PartitionKeys": [by_partition], **PAST})
+    lake.partition()
+    tail = some_rows(2000, 50, keys=300)
+    lake.spark.createDataFrame(tail).coalesce(1).write.format("delta").mode("append").save(
+        str(folder)
+    )
+    model += Counter(
+        (r["id"], r["k"], r["at"].replace(tzinfo=None) if r["at"] else None)
+        for r in tail.to_pylist()
+    )
+    files = live_files(folder)
+    for where, keep in (
+        ("k = 'k1é'", lambda k: k == "k1é"),
+        ("k IN ('k1é', 'k2é', 'nobody') AND id >= 0", lambda k: k in ("k1é", "k2é")),
+        ("k IS NULL", lambda k: k is None),
+        ("(k = 'k1é' OR k = '') AND k <> 'x'", lambda k: k in ("k1é", "")),
+    ):
+        scan = table.scan(where)
+        found = Counter((row.id, row.k, row.at) for row in scan.rows.collect())
+        assert found == Counter({row: n for row, n in model.items() if keep(row[1])}), where
+        values = {row[1] for row in model if keep(row[1])} | (
+            {"nobody"} if "nobody" in where else set()
+        )
+        at_most = 3 * len({bucket(value, policy) for value in values}) + 1
+        assert (scan.tail, scan.files) == (1, len(files))
+        assert len(scan.read) <= at_most < len(files)
+        assert scan.bytes_read < scan.size
+    # A moment alone, and both: Delta's own statistics do that once bins are apart.
+    day = f"at >= '{START:%Y-%m-%d}' AND at < '{START:%Y-%m-%d}' + INTERVAL 1 DAY"
+    assert len(table.scan(day).read) <= 8 + 1
+    assert len(table.scan(f"k = 'k1é' AND {day}").read) <= 2
+    assert table.read("k = 'k1é' AND id < 0").count() == 0
+    with pytest.raises(Exception, match="nothing_here"):
+        table.read("nothing_here = 1")
+    # Whole partitions in one task each: equal keys meet without a shuffle.
+    nodes = node_rows(table, 4)
+    buckets = []
+    for node in nodes:
+        rows = node.selectExpr("id", "k", "at", "spark_partition_id() AS task").collect()
+        assert len({row.task for row in rows}) == 1
+        buckets.append({bucket(row.k, policy) % 4 for row in rows})
+    assert buckets == [{0}, {1}, {2}, {3}]
+    counted = on_each_node([table], lambda rows: rows.groupBy("k").count(), nodes=4)
+    assert "Exchange" not in plan_of(counted)
+    assert "Exchange" in plan_of(table.read().groupBy("k").count())
+    assert dict(map(tuple, counted.collect())) == Counter(row[1] for row in model.elements())
+    pairs = [table, lake.table("names")]
+    joined = on_each_node(pairs, lambda a, b: a.join(b.hint("merge"), "k"), nodes=4)
+    assert "Exchange" not in plan_of(joined)
+    names = Counter(r["k"] for r in some_rows(0, 300).to_pylist())
+    wanted = sum(names[row[1]] for row in model.elements() if row[1] is not None)
+    assert joined.count() == wanted > 0
+    # Uniform: partitions don't count, sizes do.
+    table.partitioning.alter({"PartitionKeys": [hashed(8), ranged()]})
+    shares = [node.count() for node in node_rows(table, 4)]
+    assert sum(shares) == 2050
+    assert max(shares) < 2 * min(shares)
+    with pytest.raises(UsageError, match="ByPartition"):
+        on_each_node([table], lambda rows: rows, nodes=2)
+
+
+def test_a_stored_bucket_prunes_for_every_engine(lake: Lake) -> None:
+    folder = hand_made(lake, [some_rows(0, 200)])
+    before, table = everything(lake), lake.table("t")
+    plain = {"PartitionKeys": [hashed(8)], **PAST}
+    for name in ("", " ", "_metadata", "__mirrorlake_b"):
+        with pytest.raises(UsageError, match="can't be the name"):
+            table.partitioning.set(plain, bucket_column=name)
+    table.partitioning.set(plain)
+    assert table.partitioning.operate()
+    policy = table.partitioning.set(plain, bucket_column="bucket")
+    # What was partitioned before is read by its tags meanwhile, and gets its buckets.
+    assert table.scan("k = 'k1é'").tail == 0
+    assert table.partitioning.operate()
+    assert table.partitioning.operate() is None
+    assert everything(lake) == before
+    rows = table.read().select("k", "bucket").distinct().collect()
+    assert all(row.bucket == bucket(row.k, policy) for row in rows)
+    tail = lake.spark.createDataFrame(some_rows(200, 10)).withColumn(
+        "bucket", F.lit(None).cast("int")
+    )
+    tail.coalesce(1).write.format("delta").mode("append").save(str(folder))
+    number = bucket("k1é", policy)
+    wanted = (pc.field("bucket") == number) | pc.field("bucket").is_null()
+    data = DeltaTable(str(folder)).to_pyarrow_dataset()  # delta-rs knows no tags
+    assert (len(list(data.get_fragments())), len(list(data.get_fragments(wanted)))) == (9, 2)
+    # A changed key with the old bucket is refused; a plain change of policy ends the column.
+    with pytest.raises(Exception, match=r"(?i)check constraint"):
+        lake.spark.sql(f"UPDATE {table.sql_name} SET k = 'other' WHERE k = 'k1é'")
+    lake.spark.sql(f"UPDATE {table.sql_name} SET k = 'other', bucket = NULL WHERE k = 'k1é'")
+    assert table.partitioning.operate()
+    assert table.read("bucket IS NULL").count() == 0
+    with pytest.raises(UsageError, match="choose another name"):
+        table.partitioning.set({"PartitionKeys": [hashed(9)], **PAST}, bucket_column="bucket")
+
+
+def test_a_views_table(lake: Lake) -> None:
+    """Its files are partitioned like any others, and refreshes still go by what changed."""
+    source = lake.create_table("t", {"id": "INT", "k": "STRING"}, keys=["id"])
+    insert = f"INSERT INTO {source.sql_name} SELECT id, concat('k', id % 9) FROM"
+    lake.spark.sql(f"{insert} range(0, 50)")
+    lake.views.create("v", "SELECT k, count(*) AS n FROM t GROUP BY k")
+    partitioning = lake.table("v").partitioning
+    policy = partitioning.set({"PartitionKeys": [hashed(4)], **PAST})
+    assert partitioning.operate()
+    lake.spark.sql(f"{insert} range(50, 54)")
+    done = lake.views.refresh("v", how="incremental", check=True)
+    assert (done.mode, done.differences) == ("incremental", 0)
+    assert partitioning.operate()
+    files = live_files(lake.storage.path("Tables/v"))
+    assert check_homogeneous(files, policy) == len(files) >= 4
+    assert {row.n for row in lake.table("v").read("k = 'k5'").collect()} == {6}
+    assert "view" in [finding.rule for finding in partitioning.advise().findings]
+
+
+def plan_of(frame: Any) -> str:
+    lines: list[str] = []
+    old, sys.stdout = (
+        sys.stdout,
+        type("Out", (), {"write": lambda _, t: lines.append(t), "flush": lambda _: None})(),
+    )
+    try:
+        frame.explain()
+    finally:
+        sys.stdout = old
+    return "".join(lines)

@@ -1,0 +1,206 @@
+"""What becomes of a table whose folder changes: made again, with NULL columns only at first."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from helpers.tables import bag
+from mirrorlake import Lake
+from mirrorlake.errors import TableNotFoundError
+from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.mirror.steps import Step
+from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
+
+
+def test_a_folder_made_again_while_nobody_watched_makes_the_table_anew(lake: Lake) -> None:
+    publisher = lake.publisher("t", keys=["id"])
+    publisher.write([{"id": 1, "v": "old"}])
+    publisher.upsert([{"id": 2, "v": "old"}])
+    assert not lake.mirror().failed
+    shutil.rmtree(Path(lake.landing_zone) / "t")
+    publisher = lake.publisher("t", keys=["code"])
+    publisher.write([{"code": "x", "v": 1.5}, {"code": "y", "v": 2.5}])  # the same numbers again
+    publisher.delete([{"code": "y"}])
+    assert not lake.mirror().failed
+    assert bag(lake, "t", ["code", "v"]) == {("x", 1.5): 1}
+    snapshot = lake.table("t").snapshot()
+    assert list(snapshot.schema) == ["code", "v"]
+    assert snapshot.properties["mirrorlake.keys"] == '["code"]'
+    before = lake.table("t").as_of(version=1)  # history survives, frames of it too
+    assert sorted(tuple(row) for row in before.collect()) == [(1, "old"), (2, "old")]
+
+
+def test_columns_of_nothing_but_null_wait_for_their_type(lake: Lake) -> None:
+    folder = Path(lake.landing_zone) / "t"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"a": pa.nulls(2), "b": pa.nulls(2)}), folder / file_name(1))
+    (line,) = lake.mirror().tables
+    assert line.error is not None
+    assert "none has a type" in line.error["message"]
+    pq.write_table(pa.table({"a": [1], "b": pa.nulls(1)}), folder / file_name(2))
+    assert not lake.mirror().failed
+    assert bag(lake, "t", ["a"]) == {(None,): 2, (1,): 1}
+    pq.write_table(pa.table({"a": [2], "b": ["now"]}), folder / file_name(3))
+    assert not lake.mirror().failed
+    assert bag(lake, "t", ["a", "b"]) == {(None, None): 2, (1, None): 1, (2, "now"): 1}
+
+
+def processed(lake: Lake, folder: str) -> list[str]:
+    return sorted(p.name for p in (Path(lake.landing_zone) / "t" / folder).glob("*"))
+
+
+@pytest.mark.promise("LZ-29", "LZ-14")
+def test_applied_files_pass_through_two_folders_and_go_after_7_days(lake: Lake) -> None:
+    publisher = lake.publisher("t", keys=["id"])
+    for number in range(3):
+        publisher.upsert([{"id": number}])
+    lake.mirror()
+    names = [file_name(n) for n in (1, 2, 3)]
+    assert processed(lake, PROCESSED) == names[:2]
+    zone, now = Path(lake.landing_zone) / "t", time.time()
+    os.utime(zone / PROCESSED / names[0], (now - 1.2 * 86_400,) * 2)
+    (lake.storage.local / "Files/_mirrorlake/state.json").unlink()  # else it is looked at daily
+    (zone / PROCESSED / "00000000000000000009.parquet").write_bytes(b"nobody applied this")
+    os.utime(zone / PROCESSED / "00000000000000000009.parquet", (now - 9e6,) * 2)
+    lake.mirror()
+    assert processed(lake, READY_TO_DELETE) == names[:1]
+    assert processed(lake, PROCESSED) == [names[1], "00000000000000000009.parquet"]
+    os.utime(zone / READY_TO_DELETE / names[0], (now - 7.1 * 86_400,) * 2)
+    (lake.storage.local / "Files/_mirrorlake/state.json").unlink()
+    (line,) = lake.mirror().tables
+    assert (line.error, line.rows, line.last_file) == (None, 3, 3)
+    assert processed(lake, READY_TO_DELETE) == []
+    assert (zone / names[2]).exists()  # the last one stays
+
+
+@pytest.mark.promise("LZ-22")
+def test_a_folder_deleted_while_it_is_read_breaks_nothing(lake: Lake) -> None:
+    steps = [step for step in Step if step not in (Step.COMPACTED, Step.QUARANTINED)]
+    for step in steps:
+        publisher = lake.publisher(f"in {step.value}", keys=["id"])
+        publisher.write([{"id": 1}])
+        publisher.upsert([{"id": 2}])
+    lake.publisher("beside").write([{"id": 1}])
+
+    def delete(table: TableName, done: Step) -> None:
+        if table.name == f"in {done.value}":
+            shutil.rmtree(Path(lake.landing_zone) / table.name)
+
+    report = lake.mirror(on_step=delete)
+    assert [line.name for line in report.failed] == []
+    assert bag(lake, "beside", ["id"]) == {(1,): 1}
+    report = lake.mirror()
+    assert [line.name for line in report.tables] == ["beside"]
+    assert [str(table) for table in lake.tables()] == ["beside"]
+
+
+def test_a_drop_can_be_undone_and_publishers_go_on(lake: Lake) -> None:
+    lake.publisher("t", keys=["id"]).write([{"id": 1, "v": "a"}])
+    lake.mirror()
+    shutil.rmtree(Path(lake.landing_zone) / "t")
+    assert lake.mirror().dropped == ("t",)
+    with pytest.raises(TableNotFoundError):
+        lake.table("t")
+    lake.undrop("t")
+    with pytest.raises(TableNotFoundError, match="No dropped table"):
+        lake.undrop("other")
+    lake.publisher("t", keys=["id"]).upsert([{"id": 1, "v": "b"}, {"id": 2, "v": "c"}])
+    report = lake.mirror()
+    assert (report.failed, report.dropped) == ((), ())
+    assert bag(lake, "t", ["id", "v"]) == {(1, "b"): 1, (2, "c"): 1}
+    shutil.rmtree(Path(lake.landing_zone) / "t")
+    lake.mirror(options=MirrorOptions(keep_dropped_days=0))
+    with pytest.raises(TableNotFoundError, match="No dropped table"):
+        lake.undrop("t")
+
+
+def test_a_copied_folder_lives_on_its_own_and_lost_states_are_rebuilt(lake: Lake) -> None:
+    publisher = lake.publisher("t", keys=["id"])
+    publisher.write([{"id": 1}])
+    lake.publisher("gone").write([{"id": 1}])
+    lake.mirror()
+    zone = Path(lake.landing_zone)
+    shutil.copytree(zone / "t", zone / "copy")
+    publisher.upsert([{"id": 2}])
+    assert not lake.mirror().failed
+    assert bag(lake, "t", ["id"]) == {(1,): 1, (2,): 1}
+    assert bag(lake, "copy", ["id"]) == {(1,): 1}
+    shutil.rmtree(zone / "gone")
+    (lake.storage.local / "Files/_mirrorlake/state.json").unlink()
+    assert lake.mirror().dropped == ("gone",)
+    assert [str(table) for table in lake.tables()] == ["copy", "t"]
+
+
+def test_types_widen_by_a_switch(lake: Lake) -> None:
+    folder = Path(lake.landing_zone) / "t"
+    folder.mkdir(parents=True)
+    (folder / "_metadata.json").write_text('{"keyColumns": ["id"]}')
+
+    def put(number: int, marker: int, **types: pa.DataType) -> None:
+        columns = {name: pa.array([number], kind) for name, kind in types.items()}
+        columns["__rowMarker__"] = pa.array([marker], pa.int32())
+        pq.write_table(pa.table(columns), folder / file_name(number))
+
+    narrow = {"id": pa.int32(), "n": pa.int16(), "f": pa.float32(), "d": pa.decimal128(5, 1)}
+    wide = {"id": pa.int64(), "n": pa.int32(), "f": pa.float64(), "d": pa.decimal128(9, 3)}
+    put(1, 0, **narrow)
+    lake.mirror()
+    put(2, 4, **wide)
+    (line,) = lake.mirror().tables
+    assert line.error is not None
+    assert line.error["column"] == "id"
+    assert "--widen" in line.error["message"]
+    assert not lake.mirror(options=MirrorOptions(widen=True)).failed
+    types = lake.table("t").snapshot().schema
+    assert types == {"id": "long", "n": "integer", "f": "double", "d": "decimal(9,3)"}
+    put(3, 4, **narrow)
+    assert not lake.mirror().failed
+    assert sorted(int(row.d) for row in lake.table("t").read().collect()) == [1, 2, 3]
+
+
+def test_small_files_are_put_together_and_retention_is_a_parameter(lake: Lake) -> None:
+    publisher = lake.publisher("t")
+    options = MirrorOptions(compact_after=3, log_retention_days=12, feed_retention_days=3)
+    for number in range(3):
+        publisher.write([{"id": number}])
+        assert not lake.mirror(options=options).failed
+    table = lake.table("t")
+    assert len(table.read().inputFiles()) == 1
+    properties = table.snapshot().properties
+    assert properties["delta.logRetentionDuration"] == "interval 12 days"
+    assert properties["delta.deletedFileRetentionDuration"] == "interval 3 days"
+    before = table.snapshot().version
+    lake.mirror(options=MirrorOptions(log_retention_days=20))  # nothing new: nothing is touched
+    assert table.snapshot().version == before
+    publisher.write([{"id": 9}])
+    lake.mirror(options=MirrorOptions(log_retention_days=20))
+    assert lake.table("t").snapshot().properties["delta.logRetentionDuration"] == "interval 20 days"
+
+
+def test_the_mirror_tries_again_when_a_layout_operation_was_quicker(lake: Lake) -> None:
+    publisher = lake.publisher("t", keys=["id"])
+    for number in range(3):
+        publisher.write([{"id": number, "v": "old"}])
+        lake.mirror()
+    publisher.upsert([{"id": 1, "v": "new"}])
+    path, spark = lake.table("t").sql_name, lake.spark
+    merge, raced = type(spark).sql, []
+
+    def racing(session, query, *args, **kwargs):
+        if "MERGE" in query and not raced:
+            raced.append(merge(spark, f"OPTIMIZE {path}").collect())
+            raise RuntimeError("[DELTA_CONCURRENT_DELETE_READ] a file was deleted meanwhile")
+        return merge(session, query, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(spark), "sql", racing)
+        assert not lake.mirror().failed
+    assert raced
+    assert bag(lake, "t", ["id", "v"]) == {(0, "old"): 1, (1, "new"): 1, (2, "old"): 1}

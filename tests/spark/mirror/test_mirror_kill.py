@@ -1,0 +1,130 @@
+"""The mirror killed at any of its steps and run again: the result is the model's.
+
+An injected exception in the process at every step; real SIGKILL in a process of its own at three.
+Between kill and second run more files arrive: a larger batch must not apply the first ones twice.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.model import TableModel
+from helpers.tables import bag
+from mirrorlake import Lake
+from mirrorlake.landing.markers import MARKER, Marker
+from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.mirror.steps import Step
+from mirrorlake.names import TableName
+
+COLUMNS = ["id", "v"]
+FIRST = [(Marker.INSERT, {"id": n, "v": 0}) for n in range(5)]
+SECOND = [
+    (Marker.INSERT, {"id": 1, "v": 10}),
+    (Marker.DELETE, {"id": 2, "v": None}),
+    (Marker.UPSERT, {"id": 9, "v": 11}),
+]
+THIRD = [(Marker.INSERT, {"id": 1, "v": 20}), (Marker.UPDATE, {"id": 3, "v": 21})]
+KILLER = """
+import os, signal, sys
+from mirrorlake import Lake
+from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.mirror.steps import Step
+def kill(table, step):
+    if step is Step[sys.argv[2]]:
+        os.kill(os.getpid(), signal.SIGKILL)
+Lake(sys.argv[1]).mirror(on_step=kill, options=MirrorOptions(compact_after=1))
+"""
+
+
+# Where a bad row is passed over: test_operate.py has one.
+STEPS = [step for step in Step if step is not Step.QUARANTINED]
+
+
+class Killed(BaseException):
+    """Not an Exception, so that nothing on the way takes it for a table's failure."""
+
+
+def publish(lake: Lake, model: TableModel, changes: list) -> None:
+    rows = [{**row, MARKER: int(marker)} for marker, row in changes]
+    lake.publisher("t", keys=["id"]).write(rows)
+    model.apply_all(changes)
+
+
+def check(lake: Lake, model: TableModel, commits: int) -> None:
+    report = lake.mirror()
+    assert not report.failed
+    assert bag(lake, "t", COLUMNS) == model.bag(COLUMNS)
+    (line,) = report.tables
+    assert (line.state, line.backlog_files) == ("Replicating", 0)
+    folder = lake.storage.list(TableName.parse("t").folder)
+    numbered = [entry.name for entry in folder.files if entry.name[0] == "0"]
+    assert numbered == [f"{line.last_file:020d}.parquet"]
+    assert lake.table("t").snapshot().version <= commits
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.value)
+@pytest.mark.parametrize("mirrored_before", [False, True], ids=["new", "existing"])
+def test_an_exception_after_any_step(lake: Lake, step: Step, mirrored_before: bool) -> None:
+    if mirrored_before and step is Step.CREATED:
+        pytest.skip("an existing table is not created")
+    model = TableModel(("id",))
+    publish(lake, model, FIRST)
+    if mirrored_before:
+        lake.mirror()
+        publish(lake, model, SECOND)
+
+    def kill(_table: TableName, done: Step) -> None:
+        if done is step:
+            raise Killed
+
+    with pytest.raises(Killed):
+        lake.mirror(on_step=kill, options=MirrorOptions(compact_after=1))
+    publish(lake, model, THIRD)
+    check(lake, model, commits=4)
+
+
+QUICK = {"PLANNED", "CREATED", "COMMITTED"}
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(s.name, marks=[] if s.name in QUICK else pytest.mark.long, id=s.value)
+        for s in STEPS
+    ],
+)
+def test_sigkill(lake: Lake, step: str) -> None:
+    model = TableModel(("id",))
+    publish(lake, model, FIRST)
+    publish(lake, model, SECOND)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLER, lake.storage.root, step], capture_output=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    (line,) = lake.status().tables  # from the table's own log where the kept state is behind
+    assert line.last_file == (2 if step in ("COMMITTED", "MOVED", "COMPACTED") else 0)
+    publish(lake, model, THIRD)
+    check(lake, model, commits=3)
+
+
+def test_another_mirror_that_planned_less_is_obeyed(lake: Lake) -> None:
+    """Two mirrors list at different moments: whoever plans first decides what one commit holds."""
+    model = TableModel(("id",))
+    publish(lake, model, FIRST)
+
+    def publish_more(_table: TableName, done: Step) -> None:
+        if done is Step.CHECKED and not done_once:
+            done_once.append(True)
+            other = Lake(Path(lake.storage.root))
+            publish(other, model, SECOND)
+            other.mirror(options=MirrorOptions(patience=None))
+
+    done_once: list[bool] = []
+    assert not lake.mirror(on_step=publish_more).failed
+    publish(lake, model, THIRD)
+    check(lake, model, commits=3)

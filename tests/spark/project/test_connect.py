@@ -1,0 +1,60 @@
+"""The same code under Spark Connect, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).parents[2] / "helpers" / "connect_program.py"
+
+
+def ask(lake: Path, *parts: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(lake), *parts],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    answers = json.loads(done.stdout.splitlines()[-1])
+    assert "connect" in answers.pop("kind")
+    return answers
+
+
+def test_connect(tmp_path: Path) -> None:
+    mirrored = ask(tmp_path / "lake", "mirrored")["mirrored"]
+    (row_id,) = mirrored["rows"]
+    assert mirrored == {
+        "failed": [],
+        "now": [[2, "c", 1.5]],
+        "was": [[1, "a"], [2, "b"]],
+        "rows": [row_id],
+        "told": [
+            ["b", "insert", row_id],
+            ["b", "update_preimage", row_id],
+            ["c", "update_postimage", row_id],
+        ],
+    }
+
+
+@pytest.mark.long
+def test_the_past_views_and_policies(tmp_path: Path) -> None:
+    answers = ask(tmp_path / "lake", "mirrored", "viewed", "past", "partitioned")
+    assert answers["viewed"] == ["incremental", [2, "b"]]
+    assert answers["past"] == {
+        "failed": [],
+        "as_of": ["a", "b"],
+        "moment": 1,
+        "framed": 1,
+        "shown": [1, 1, 1, 1],
+        "read": [2],
+        "asked": 1,
+        "kept": ["newest version"],
+        "released": "released",
+    }
+    assert answers["partitioned"] == [["b"], ["b"], ["UsageError"], 1, 1, 3, 3, 3]

@@ -1,0 +1,83 @@
+"""Starts on machines that are not as they should be; each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mirrorlake.paths import cache
+
+GARBAGE = """
+from mirrorlake.spark.class_data_sharing import archive_path
+from mirrorlake.spark.session import get_spark, launch_environment
+
+path = archive_path(*launch_environment())
+path.parent.mkdir(parents=True)
+path.write_bytes(b"not an archive " * 1000)
+"""
+START = "print(get_spark().range(3).count())"
+WORK = """
+import json
+from mirrorlake import Lake
+
+lake = Lake("a lake")
+lake.publisher("t", keys=["id"]).write([{"id": 1, "word": "a"}])
+states = [table.state for table in lake.mirror().tables]
+rows = [tuple(row) for row in lake.sql("SELECT * FROM t@v1").collect()]
+java = lake.spark._jvm.java.lang.System.getProperty("java.home")
+# A Python worker has to start too.
+squares = lake.spark.sparkContext.parallelize([3], 1).map(lambda n: n * n).collect()
+print(json.dumps([states, rows, java, squares]))
+"""
+TOOLS = ("bash", "dirname", "chmod", "ls", "readlink", "uname", "ps")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a space in its name, and a cache that has the jars and nothing else."""
+    folder = tmp_path / "a b"
+    (folder / "cache").mkdir(parents=True)
+    (folder / "cache" / "jars").symlink_to(cache() / "jars")
+    return folder
+
+
+def run(program: str, python: str | Path, folder: Path, environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        [python, "-c", program],
+        env=environment | {"MIRRORLAKE_CACHE": str(folder / "cache")},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_a_broken_archive_is_no_obstacle(folder: Path) -> None:
+    stdout = run(GARBAGE + START, sys.executable, folder, dict(os.environ))
+    assert stdout == "3\n"  # the JVM's complaint about it must not be among the results
+
+
+def test_a_machine_without_java_in_a_folder_with_spaces(folder: Path) -> None:
+    (folder / "bin").mkdir()
+    (folder / "home").mkdir()
+    for tool in TOOLS:
+        if found := shutil.which(tool):
+            (folder / "bin" / tool).symlink_to(found)
+    (folder / "venv").symlink_to(sys.prefix)
+    environment = {"PATH": str(folder / "bin"), "HOME": str(folder / "home")}
+    program = GARBAGE + WORK
+    stdout = run(program, folder / "venv" / "bin" / "python", folder, environment)
+    states, rows, java, squares = json.loads(stdout)
+    assert states == ["Replicating"]
+    assert rows == [[1, "a"]]
+    assert Path(java).is_relative_to(folder / "cache" / "java")
+    assert squares == [9]
+    assert (folder / "a lake" / "Tables" / "t" / "_delta_log").is_dir()

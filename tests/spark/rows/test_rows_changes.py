@@ -1,0 +1,238 @@
+"""The changes with row ids, and one row's biography, against a model that knows every row."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from mirrorlake import Lake, cli
+from mirrorlake.errors import FeedError, UsageError
+from mirrorlake.lake_table import LakeTable
+
+# A life is what happened to one row: (version, change, key, value), in order.
+Life = tuple[tuple[int, str, int, str], ...]
+KEYS = st.lists(st.integers(0, 7), min_size=6, max_size=6)
+KINDS = ["update", "merge", "rekey", "restore", "optimize", "delete"]
+
+
+class Rows:
+    """A table whose rows are objects: the obvious way to tell them apart."""
+
+    def __init__(self) -> None:
+        self.lives: list[list[tuple[int, str, int, str]]] = []
+        self.versions: list[dict[int, tuple[int, str, int]]] = [{}]  # row: key, value, changed
+
+    def commit(self, after: dict[int, tuple[int, str]], touched: set[int]) -> None:
+        """A version: what is there, and which rows were written anew."""
+        before, version = self.versions[-1], len(self.versions)
+        state = {}
+        for row, (key, value) in after.items():
+            state[row] = (key, value, version) if row in touched else before[row]
+        self.append(state)
+
+    def append(self, state: dict[int, tuple[int, str, int]]) -> None:
+        before, version = self.versions[-1], len(self.versions)
+        for row in before.keys() | state.keys():
+            old, new = before.get(row), state.get(row)
+            if old is not None and new is not None and old != new:
+                self.lives[row].append((version, "update_preimage", *old[:2]))
+                self.lives[row].append((version, "update_postimage", *new[:2]))
+            elif old is None and new is not None:
+                self.lives[row].append((version, "insert", *new[:2]))
+            elif new is None and old is not None:
+                self.lives[row].append((version, "delete", *old[:2]))
+        self.versions.append(state)
+
+    def new_row(self) -> int:
+        self.lives.append([])
+        return len(self.lives) - 1
+
+
+def play(table: LakeTable, rows: Rows, step: str, key: int) -> None:
+    """One operation on the table and on the model; one version each."""
+    version = len(rows.versions)
+    now = {row: (k, value) for row, (k, value, _) in rows.versions[-1].items()}
+    hit = {row for row, (k, _) in now.items() if k in (key, key + 3)}
+    if step == "update":
+        run(table, f"UPDATE {{T}} SET v = 'u{version}' WHERE id IN ({key}, {key + 3})")
+        rows.commit({r: (k, f"u{version}" if r in hit else v) for r, (k, v) in now.items()}, hit)
+    elif step == "rekey":
+        run(table, f"UPDATE {{T}} SET id = id + 100 WHERE id IN ({key}, {key + 3})")
+        rows.commit({r: (k + 100 if r in hit else k, v) for r, (k, v) in now.items()}, hit)
+    elif step == "delete":
+        run(table, f"DELETE FROM {{T}} WHERE id IN ({key}, {key + 3})")
+        rows.commit({r: state for r, state in now.items() if r not in hit}, set())
+    elif step == "merge":
+        run(
+            table,
+            f"MERGE INTO {{T}} t USING (SELECT {key} AS id, 'm{version}' AS v UNION ALL"
+            f" SELECT {version + 1000}, 'n') s ON t.id = s.id"
+            " WHEN MATCHED THEN UPDATE SET v = s.v"
+            " WHEN NOT MATCHED THEN INSERT (id, v, `the part`) VALUES (s.id, s.v, '0')",
+        )
+        same = {row for row, (k, _) in now.items() if k == key}
+        after = {r: (k, f"m{version}" if r in same else v) for r, (k, v) in now.items()}
+        fresh = {rows.new_row(): (version + 1000, "n")}
+        fresh |= {} if same else {rows.new_row(): (key, f"m{version}")}
+        rows.commit(after | fresh, same | set(fresh))
+    elif step == "restore":
+        run(table, f"RESTORE TABLE {{T}} TO VERSION AS OF {1 + key % (version - 1)}")
+        rows.append(rows.versions[1 + key % (version - 1)])
+    else:
+        run(table, "OPTIMIZE {T}")
+        rows.append(rows.versions[-1])
+
+
+def run(table: LakeTable, statement: str) -> None:
+    before = table.snapshot().version
+    table.spark.sql(statement.replace("{T}", table.sql_name))
+    if table.snapshot().version == before:  # nothing to do is no version; the model counts one
+        reset = f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES (n = {before})"
+        table.spark.sql(reset)
+
+
+def lives(changes: list[Any]) -> dict[int, Life]:
+    found: dict[int, list[tuple[int, str, int, str]]] = {}
+    order = ["delete", "insert", "update_preimage", "update_postimage"]
+    for row in changes:
+        event = (row._commit_version, row._change_type, row.id, row.v)
+        found.setdefault(row._row_id, []).append(event)
+    by_time = {k: sorted(v, key=lambda e: (e[0], order.index(e[1]))) for k, v in found.items()}
+    return {row_id: tuple(events) for row_id, events in by_time.items()}
+
+
+@settings(
+    max_examples=3,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(steps=st.permutations(KINDS), keys=KEYS, vectors=st.booleans())
+@pytest.mark.long
+def test_any_changes_with_ids_are_the_model(
+    lake: Lake, steps: list[str], keys: list[int], vectors: bool
+) -> None:
+    check_model(lake, list(zip(steps, keys, strict=True)), vectors=vectors)
+
+
+@pytest.mark.promise("RT-08")
+def test_changes_with_ids_are_the_model(lake: Lake) -> None:
+    steps = list(zip(KINDS, (0, 3, 3, 1, 0, 4), strict=True))
+    check_model(lake, steps, vectors=True)
+
+
+def check_model(lake: Lake, steps: list[tuple[str, int]], *, vectors: bool) -> None:
+    name = f"t{len(lake.tables())}"
+    properties = {"delta.enableDeletionVectors": str(vectors).lower()}
+    data = lake.spark.sql(
+        "SELECT CAST(id AS INT) AS id, 'a' AS v, CAST(id % 2 AS STRING) AS `the part` FROM range(6)"
+    )
+    table = lake.write(name, data, partition_by=["the part"], properties=properties)
+    rows = Rows()
+    first = {rows.new_row(): (key, "a") for key in range(6)}
+    rows.commit(first, set(first))
+    for step, key in steps:
+        play(table, rows, step, key)
+    assert table.snapshot().version == len(rows.versions) - 1
+    changes = table.row_changes(0).collect()
+    found = lives(changes)
+    assert Counter(found.values()) == Counter(map(tuple, rows.lives))
+    # The same as the feed, which has no ids; only a RESTORE moves more than it changes.
+    feed = table.changes(0)
+    with pytest.raises(Exception, match="row_id"):
+        feed.select("_metadata.row_id")
+    told = ["id", "v", "the part", "_change_type", "_commit_version"]
+    back = 2 + [step for step, _ in steps].index("restore")
+    ours, theirs = (
+        Counter(tuple(row[name] for name in told) for row in some if row._commit_version != back)
+        for some in (changes, feed.collect())
+    )
+    assert ours == theirs
+    # A key's story are the lives of all rows that ever had it.
+    life = max(found.values(), key=len)
+    key = life[0][2]
+    story = table.row_history(key={"id": key})
+    wanted = {i: found[i] for i in found if key in {event[2] for event in found[i]}}
+    assert set(story.ids) == set(wanted)
+    assert lives(story.events.collect()) == wanted
+
+
+@pytest.fixture
+def command(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Any]:
+    """Runs `rows … --json` on the lake; its document, if there is one."""
+
+    def call(*arguments: str, status: int = 0) -> Any:
+        line = ["mirrorlake", "rows", str(lake.storage.root), *arguments, "--json"]
+        monkeypatch.setattr(sys, "argv", line)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        assert (ended.value.code or 0) == status, (shown.out, shown.err)
+        return json.loads(shown.out) if shown.out else None
+
+    return call
+
+
+def test_a_biography_from_where_files_are_left(lake: Lake, command: Callable[..., Any]) -> None:
+    publisher = lake.publisher("stock", keys=["id"])
+    publisher.write([{"id": n, "v": "a"} for n in range(4)])
+    lake.mirror()  # 1
+    for value in "bcd":
+        publisher.update([{"id": 1, "v": value}])
+        assert not lake.mirror().failed  # 2 to 4
+    table = lake.table("stock")
+    whole = table.row_history(key=1)
+    kinds = [(row.v, row._change_type) for row in whole.events.collect()]
+    assert kinds[0] == ("a", "insert")
+    assert [v for v, kind in kinds if kind == "update_postimage"] == ["b", "c", "d"]
+    assert repr(whole) == "stock: row id 1, versions 0 to 4"
+    by_id = table.row_history(row_id=1).events
+    assert [(row.v, row._change_type) for row in by_id.collect()] == kinds
+    # The command tells the same.
+    document = command("stock", "biography", "--key", "1")
+    assert [(row["v"], row["_change_type"]) for row in document["rows"]] == kinds
+    assert (document["ids"], document["findings"]) == ([1], [])
+    assert command("stock", "biography", "--row-id", "99", status=1)["rows"] == []
+    command("stock", "biography", status=2)
+    command("nothing", "show", status=1)
+    shown = command("stock", "show", "--limit", "2")
+    assert (shown["enabled"], shown["trusted_from"], shown["findings"]) == (True, 0, [])
+    assert shown["columns"] == ["id", "v", "_row_id", "_row_commit_version"]
+    assert [(row["id"], row["_row_commit_version"]) for row in shown["rows"]] == [(0, 1), (1, 4)]
+    planned = command("stock", "disable", "--dry-run")
+    assert (planned["commits"], planned["applied"]) == (["SET TBLPROPERTIES"], False)
+    assert command("stock", "enable")["commits"] == []
+    # A vacuumed file cuts the story short, and its first state is then what there was.
+    log = (Path(table.path) / "_delta_log" / f"{3:020d}.json").read_text().splitlines()
+    removed = [json.loads(line)["remove"]["path"] for line in log if '{"remove"' in line]
+    for path in removed:
+        (Path(table.path) / path).unlink()
+    story = table.row_history(key=1)
+    assert (story.start, story.ids) == (3, (1,))
+    kinds = [(row.v, row._change_type) for row in story.events.collect()]
+    assert kinds[:2] == [("c", "existing"), ("c", "update_preimage")]
+    with pytest.raises(FeedError, match=r"version 3 of stock is gone.*start at version 3"):
+        table.row_history(key=1, start=2)
+    with pytest.raises(FeedError, match=r"removed are gone.*start after version 3"):
+        table.row_changes(1)
+    with pytest.raises(UsageError, match="either a key or a row id"):
+        table.row_history()
+    # Files of before a column's type changed don't fit any more.
+    odd = lake.write("odd", [{"id": 1, "v": 1}])
+    lake.write("odd", [{"id": 1, "v": "one"}], mode="overwrite")
+    with pytest.raises(FeedError, match=r"changed its type in version 2.*start after version 2"):
+        odd.row_changes(1)
+    (event,) = odd.row_history(key={"id": 1}).events.collect()
+    assert (event.v, event._change_type, event._commit_version) == ("one", "existing", 2)

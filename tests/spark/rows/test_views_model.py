@@ -1,0 +1,242 @@
+"""Views against their reference: every shape over every kind of change, and random queries.
+
+One refresh of a shape carries many cases: each has a number, the column `example`. The first five
+are the golden matrix, a kind of change each; the others are hypothesis's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from helpers.views_model import VIEWS
+from mirrorlake import Lake
+
+KINDS = {1: "insert", 2: "update", 3: "delete", 4: "merge", 5: "nothing"}
+QUICK = ["rows", "sums", "extremes", "left_join", "windows"]
+REST = [name for name in VIEWS if name not in QUICK]
+T_START = [(1, "a", 1), (2, "a", 5), (2, "a", 5), (3, "b", None), (4, None, 2)]
+S_START = [("a", 1), ("b", 2), ("b", 3), (None, 4), ("z", 5)]
+KEYS = st.sampled_from([None, "a", "b", "`"])
+VALUES = st.sampled_from([None, -1, 0, 1, 5])
+IDS = st.integers(0, 3)
+T_ROWS = st.lists(st.tuples(IDS, KEYS, VALUES), max_size=5)
+S_ROWS = st.lists(st.tuples(KEYS, st.sampled_from([1, 2])), max_size=3)
+CASES = st.tuples(
+    T_ROWS,
+    S_ROWS,
+    st.dictionaries(IDS, st.none() | st.tuples(KEYS, VALUES), max_size=3),  # None: deleted
+    T_ROWS,
+    st.sets(KEYS, max_size=2),  # what s loses
+    S_ROWS,
+)
+
+
+def examples(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
+    """Hypothesis's examples as a list: one refresh takes them all."""
+    found: list[Any] = []
+
+    @settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
+    @given(strategy)
+    def collect(example: Any) -> None:
+        found.append(example)
+
+    collect()
+    return found
+
+
+class Tables:
+    """The tables t and s of a lake, and the same as lists."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.spark = lake.spark
+        self.t: list[tuple[Any, ...]] = []
+        self.s: list[tuple[Any, ...]] = []
+        kinds = {"example": "INT", "id": "INT", "g": "STRING", "x": "INT"}
+        self.t_path = lake.create_table("t", kinds).path
+        kinds = {"example": "INT", "g": "STRING", "w": "INT"}
+        self.s_path = lake.create_table("s", kinds).path
+
+    def insert(self, t: list[tuple[Any, ...]], s: list[tuple[Any, ...]]) -> None:
+        self.t += t
+        self.s += s
+        for rows, kinds, path in (
+            (t, "example INT, id INT, g STRING, x INT", self.t_path),
+            (s, "example INT, g STRING, w INT", self.s_path),
+        ):
+            frame = self.spark.createDataFrame(rows, kinds).coalesce(1)
+            frame.write.format("delta").mode("append").save(path)
+
+    def run(self, statement: str) -> None:
+        self.spark.sql(statement.format(t=f"delta.`{self.t_path}`", s=f"delta.`{self.s_path}`"))
+
+    def update_and_delete(self, changes: dict[tuple[int, int], Any], lost: set[Any]) -> None:
+        """By example and id: new values, or None; and the example and g of rows that s loses."""
+        rows = [(e, i, *(new or (None, None)), new is None) for (e, i), new in changes.items()]
+        kinds = "example INT, id INT, g STRING, x INT, gone BOOLEAN"
+        self.spark.createDataFrame(rows, kinds).createOrReplaceTempView("changed")
+        self.run(
+            "MERGE INTO {t} t USING changed c ON t.example = c.example AND t.id = c.id"
+            " WHEN MATCHED AND c.gone THEN DELETE"
+            " WHEN MATCHED THEN UPDATE SET g = c.g, x = c.x"
+        )
+        kept = [row for row in self.t if changes.get(row[:2], row) is not None]
+        self.t = [(*row[:2], *changes[row[:2]]) if row[:2] in changes else row for row in kept]
+        if lost:
+            self.spark.createDataFrame(list(lost), "example INT, g STRING").createOrReplaceTempView(
+                "lost"
+            )
+            self.run(
+                "MERGE INTO {s} s USING lost c ON s.example = c.example AND s.g <=> c.g"
+                " WHEN MATCHED THEN DELETE"
+            )
+            self.s = [row for row in self.s if row[:2] not in lost]
+
+
+def golden(tables: Tables) -> None:
+    """The changes of the first five cases."""
+    tables.insert([(1, 5, "b", 7), (1, 6, "z", 1), (1, 2, "a", 5)], [(1, "c", 9)])
+    tables.run("UPDATE {t} SET x = coalesce(x, 0) + 10, g = 'b' WHERE example = 2 AND id IN (1, 4)")
+    tables.run("UPDATE {s} SET w = w + 1 WHERE example = 2 AND g = 'b'")
+    tables.run("DELETE FROM {t} WHERE example = 3 AND id IN (2, 3)")
+    tables.run("DELETE FROM {s} WHERE example = 3 AND g = 'a'")
+    tables.run(
+        "MERGE INTO {t} t USING (SELECT * FROM VALUES (1, 'a', -3), (2, NULL, NULL), (9, 'b', 4)"
+        " AS v (id, g, x)) c ON t.example = 4 AND t.id = c.id"
+        " WHEN MATCHED AND c.g IS NULL THEN DELETE WHEN MATCHED THEN UPDATE SET x = c.x"
+        " WHEN NOT MATCHED THEN INSERT (example, id, g, x) VALUES (4, c.id, c.g, c.x)"
+    )
+    updated = {
+        (2, 1, "a", 1): (2, 1, "b", 11),
+        (2, 4, None, 2): (2, 4, "b", 12),
+        (4, 1, "a", 1): (4, 1, "a", -3),
+    }
+    gone = [(3, 2), (3, 3), (4, 2)]
+    tables.t = [updated.get(row, row) for row in tables.t if row[:2] not in gone]
+    tables.t.append((4, 9, "b", 4))
+    in_s = [row for row in tables.s if row[:2] != (3, "a")]
+    tables.s = [(e, g, w + 1) if (e, g) == (2, "b") else (e, g, w) for e, g, w in in_s]
+
+
+@pytest.mark.parametrize(
+    "names", [QUICK, pytest.param(REST, marks=pytest.mark.long)], ids=["quick", "rest"]
+)
+def test_every_shape_follows_every_kind_of_change(lake: Lake, names: list[str]) -> None:
+    views = {name: VIEWS[name] for name in names}
+    tables = Tables(lake)
+    numbered = list(enumerate(examples(CASES, 40), len(KINDS) + 1))
+    t = [(e, *row) for e in KINDS for row in T_START]
+    s = [(e, *row) for e in KINDS for row in S_START]
+    t += [(e, *row) for e, case in numbered for row in case[0]]
+    s += [(e, *row) for e, case in numbered for row in case[1]]
+    tables.insert(t, s)
+    for name, (method, query, _) in views.items():
+        done = lake.views.create(name, query)
+        assert (done.mode, done.reason.code if done.reason else "") == ("full", "FIRST")
+        assert done.sources.keys() <= {"t", "s"}
+        assert lake.views.explain(name).method == method
+    golden(tables)
+    changed = {(e, i): new for e, case in numbered for i, new in case[2].items()}
+    lost = {(e, g) for e, case in numbered for g in case[4]}
+    tables.update_and_delete(changed, lost)
+    tables.insert(
+        [(e, *row) for e, case in numbered for row in case[3]],
+        [(e, *row) for e, case in numbered for row in case[5]],
+    )
+    for name, (_, _, model) in views.items():
+        done = lake.views.refresh(name, how="incremental")
+        assert (done.mode, done.reason) == ("incremental", None), name
+        found = Counter(tuple(row) for row in lake.views.read(name).collect())
+        expected = model(tables.t, tables.s)
+        for example in {row[0] for row in [*found, *expected]}:
+            there = Counter({row: n for row, n in found.items() if row[0] == example})
+            wanted = Counter({row: n for row, n in expected.items() if row[0] == example})
+            assert there == wanted, (name, KINDS.get(example, example))
+
+
+SOURCES = [
+    "t",
+    "t JOIN s ON t.g = s.g",
+    "t LEFT JOIN s ON t.g <=> s.g AND w > 1",
+    "s RIGHT JOIN t ON s.g = t.g",
+    "t JOIN t u ON t.id = u.id LEFT SEMI JOIN s ON s.g = t.g",
+]
+FILTERS = ["", " WHERE t.x > 0", " WHERE NOT coalesce(t.x = 1, false)", " WHERE t.d IS NOT NULL"]
+PLAIN = ["t.id", "t.g AS h", "t.x + 1 AS y", "upper(t.g) AS `odd, name`", "t.f", "t.d * 2 AS dd"]
+SUMS = ["sum(t.x)", "count(t.d)", "avg(t.x)", "sum(t.d) / count(*)", "avg(t.d)", "count_if(t.x>0)"]
+ANEW = ["min(t.f)", "max(t.d)", "count(DISTINCT t.x)", "sum(t.f)", "avg(t.f)", "stddev(t.f)"]
+
+
+@st.composite
+def queries(draw: st.DrawFn) -> str:
+    """A query of one of the supported shapes."""
+    source = draw(st.sampled_from(SOURCES)) + draw(st.sampled_from(FILTERS))
+    shape = draw(st.sampled_from(["rows", "distinct", "sums", "anew", "having", "window"]))
+    plain = draw(st.lists(st.sampled_from(PLAIN), min_size=1, max_size=3, unique=True))
+    if shape in ("rows", "distinct"):
+        distinct = "DISTINCT " if shape == "distinct" else ""
+        return f"SELECT {distinct}{', '.join(plain)} FROM {source}"
+    if shape == "window":
+        over = "OVER (PARTITION BY t.g ORDER BY t.x, t.id)"
+        windows = f"dense_rank() {over} AS r, count(*) {over} AS c"
+        return f"SELECT {', '.join(plain)}, {windows} FROM {source}"
+    pool = ANEW + SUMS if shape == "anew" else SUMS
+    some = draw(st.lists(st.sampled_from(pool), min_size=1, max_size=3, unique=True))
+    named = [f"{text} AS a{number}" for number, text in enumerate(some)]
+    keys = draw(st.sampled_from([["t.g"], ["upper(t.g)", "t.x % 2"]]))
+    having = " HAVING count(*) > 1" if shape == "having" else ""
+    shown = [f"{key} AS k{number}" for number, key in enumerate(keys)]
+    group = f" GROUP BY {', '.join(keys)}{having}"
+    return f"SELECT {', '.join(shown + named)} FROM {source}{group}"
+
+
+CHANGES = st.lists(
+    st.sampled_from(
+        [
+            "INSERT INTO {t} VALUES (9, 'a', 1, 2.5, 0), (9, 'a', 1, 2.5, 0), (8, NULL, 2, 1, 1)",
+            "UPDATE {t} SET x = x + 1, d = NULL WHERE id % 2 = 0",
+            "UPDATE {t} SET g = 'b' WHERE g = 'a'",
+            "DELETE FROM {t} WHERE x = 1",
+            "DELETE FROM {t} WHERE g IS NULL",
+            "INSERT INTO {s} VALUES ('b', 7), (NULL, 8)",
+            "UPDATE {s} SET w = w - 1",
+            "DELETE FROM {s} WHERE g = 'a'",
+        ]
+    ),
+    min_size=3,
+    max_size=3,
+    unique=True,
+)
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(16, marks=pytest.mark.long)])
+def test_random_queries_equal_their_recomputation(lake: Lake, count: int) -> None:
+    chosen = examples(queries(), count)[1:]  # the first is always the simplest
+    changes = examples(CHANGES, 2)[-1]
+    kinds = {"id": "INT", "g": "STRING", "x": "INT", "d": "DECIMAL(10, 2)", "f": "DOUBLE"}
+    names = {"t": lake.create_table("t", kinds).sql_name}
+    names["s"] = lake.create_table("s", {"g": "STRING", "w": "INT"}).sql_name
+    run = lambda statement: lake.spark.sql(statement.format(**names))  # noqa: E731
+    run(
+        "INSERT INTO {t} VALUES (1, 'a', 1, 1.25, 0.5), (2, 'a', NULL, 2.5, 1.5),"
+        " (3, 'b', 5, NULL, 2.5), (4, NULL, 7, 1, NULL), (4, NULL, 7, 1, NULL), (5, 'c', 2, 3, 1)"
+    )
+    run("INSERT INTO {s} VALUES ('a', 1), ('b', 2), ('b', 3), (NULL, 4), ('z', 5)")
+    for number, query in enumerate(chosen):
+        lake.views.create(f"v{number}", query)
+    for statement in changes:
+        run(statement)
+    for number, query in enumerate(chosen):
+        done = lake.views.refresh(f"v{number}", how="incremental", check=True)
+        assert (done.mode, done.differences) == ("incremental", 0), (query, changes)

@@ -1,0 +1,291 @@
+"""What is read of a log without Spark: versions, their moments, what was removed; and frames."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from mirrorlake import Lake
+from mirrorlake.delta_log import checkpoint_files, find_newest, read_snapshot
+from mirrorlake.errors import InvalidNameError, TableNotFoundError, UsageError, VersionError
+from mirrorlake.history.commits import CommitLog
+from mirrorlake.history.frame_records import (
+    COMPLETE,
+    PINNED,
+    RELEASED,
+    Frame,
+    FramedTable,
+    find_pins,
+    live_frame,
+    newest_complete,
+    publish_horizon,
+    read_frames,
+    read_horizon,
+    reserve_frame,
+    save_frame,
+    utc_now,
+)
+from mirrorlake.history.sql import resolve_tables
+from mirrorlake.history.tombstones import Removed, missing_files, recent_removals, removed_since
+from mirrorlake.history.versions import (
+    check_moment,
+    check_version,
+    find_readable_range,
+    parse_interval,
+)
+from mirrorlake.names import TableName
+from mirrorlake.storage import Storage
+
+LOG = "Tables/t/_delta_log"
+TABLE = TableName(None, "t")
+META = {"metaData": {"id": "x", "schemaString": '{"fields": []}', "configuration": {}}}
+
+
+def commit(storage: Storage, version: int, *actions: dict, **info: object) -> None:
+    info = {"timestamp": 1, "operation": "WRITE", "operationMetrics": {"numFiles": "2"}, **info}
+    lines = [json.dumps(a, separators=(",", ":")) for a in ({"commitInfo": info}, *actions)]
+    storage.write(f"{LOG}/{version:020d}.json", "\n".join(lines).encode() + b"\n")
+
+
+def add(path: str) -> dict:
+    return {"add": {"path": path, "size": 1, "dataChange": True}}
+
+
+def remove(path: str, at: int) -> dict:
+    return {"remove": {"path": path, "deletionTimestamp": at, "dataChange": True}}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 64, 100])
+def test_the_newest_version_is_found_by_leaps(any_storage: Storage, count: int) -> None:
+    for version in range(count):
+        commit(any_storage, version, *([META] if version == 0 else []))
+    assert find_newest(any_storage, "Tables/t") == count - 1
+    assert CommitLog(any_storage, "Tables/t").earliest(count - 1) == 0
+    any_storage.write(f"{LOG}/_last_checkpoint", b'{"version": 0}')
+    assert find_newest(any_storage, "Tables/t") == count - 1
+    assert find_newest(any_storage, "Tables/nowhere") is None
+    for version in range(count // 2):
+        any_storage.delete(f"{LOG}/{version:020d}.json")
+    assert CommitLog(any_storage, "Tables/t").earliest(count - 1) == count // 2
+
+
+def test_history_reads_only_what_is_shown(any_storage: Storage) -> None:
+    for version in range(30):
+        commit(any_storage, version, inCommitTimestamp=1_000 * version, userMetadata="why")
+    log = CommitLog(any_storage, "Tables/t")
+    reads: list[str] = []
+    inner = any_storage.open
+    any_storage.open = lambda path: (reads.append(path), inner(path))[1]  # type: ignore[method-assign]
+    found = log.read(29, 3)
+    assert len(reads) == 3
+    assert [commit.version for commit in found.commits] == [29, 28, 27]
+    assert (found.more, found.commits[0].metrics) == (True, {"numFiles": 2})
+    assert found.commits[0].timestamp == datetime.fromtimestamp(29, timezone.utc)
+    document = found.as_dict()
+    assert document["columns"][:3] == ["version", "timestamp", "operation"]
+    assert document["rows"][0]["timestamp"] == "1970-01-01T00:00:29.000+00:00"
+    assert document["rows"][0]["note"] == "why"
+    assert "29" in repr(found)
+    assert not log.read(29, 100).more
+
+
+def test_a_clock_that_was_set_back(storage: Storage) -> None:
+    for version, moment in enumerate((100, 300, 200, 250)):
+        commit(storage, version)
+        assert storage.local
+        os.utime(storage.local / f"{LOG}/{version:020d}.json", (moment, moment))
+    found = CommitLog(storage, "Tables/t").read(3, 10).commits
+    moments = [commit.timestamp.timestamp() for commit in reversed(found)]
+    assert moments == pytest.approx([100, 300, 300.001, 300.002])
+
+
+def test_what_was_removed_and_what_is_missing(any_storage: Storage) -> None:
+    commit(any_storage, 0, META, add("a%20b"), add("c"))
+    commit(any_storage, 1, remove("c", 5), add("d"))
+    commit(any_storage, 2, remove("d", 7), add("e"))
+    assert removed_since(any_storage, "Tables/t", 0, 2) == [Removed("c", None, 5)]
+    assert removed_since(any_storage, "Tables/t", 1, 2) == [Removed("d", None, 7)]
+    assert {r.path for r in recent_removals(any_storage, "Tables/t", 2)} == {"c", "d"}
+    any_storage.write("Tables/t/c", b"x")
+    found = recent_removals(any_storage, "Tables/t", 2)
+    assert missing_files(any_storage, "Tables/t", found) == ["d"]
+
+
+def test_a_removal_dated_by_a_clock_that_was_ahead(storage: Storage) -> None:
+    hour = 3_600_000
+    now = int(utc_now().timestamp() * 1000)
+    for version in range(6):
+        gone = [remove("f1", now + hour)] if version == 2 else []
+        made = now - (10 - version) * 1000
+        commit(storage, version, *([META] if version == 0 else gone), inCommitTimestamp=made)
+    readable = find_readable_range(storage, TABLE)
+    assert [(limit.what, limit.version) for limit in readable.limits] == [("vacuumed files", 2)]
+    with pytest.raises(VersionError, match="1 of t was vacuumed: f1"):
+        check_version(storage, TABLE, 1)
+    check_version(storage, TABLE, 2)
+
+
+def test_the_reach_of_a_table_that_was_copied(storage: Storage) -> None:
+    day = 86_400_000
+    now = int(utc_now().timestamp() * 1000)
+    for version in range(5):  # its commits' files are of today, whatever they say themselves
+        made = now - (5 - version) * day
+        gone = [remove(f"f{version}", made)] if version in (1, 3) else []
+        commit(storage, version, *([META] if version == 0 else gone), timestamp=made)
+    readable = find_readable_range(storage, TABLE)
+    assert [(limit.what, limit.version) for limit in readable.limits] == [("vacuumed files", 3)]
+    for version in (1, 2):
+        with pytest.raises(VersionError, match="was vacuumed: f3"):
+            check_version(storage, TABLE, version)
+    check_version(storage, TABLE, 3)
+
+
+def test_the_reach_looks_only_at_what_was_removed_since(storage: Storage) -> None:
+    now = int(utc_now().timestamp() * 1000)
+    day = 86_400_000
+    for version in range(6):  # a day apart, the newest now; each takes the file of the one before
+        made = now - (5 - version) * day
+        actions = [remove(f"f{version - 1}", made)] if version else [META]
+        commit(storage, version, *actions, add(f"f{version}"), timestamp=made)
+        storage.write(f"Tables/t/f{version}", b"x")
+    looked: list[str] = []
+    inner = storage.exists
+    storage.exists = lambda path: (looked.append(path), inner(path))[1]  # type: ignore[method-assign]
+    check_version(storage, TABLE, 4)
+    assert {path for path in looked if "_delta_log" not in path} == {
+        f"Tables/t/f{n}" for n in (3, 4)
+    }
+    looked.clear()
+    check_version(storage, TABLE, 5)
+    assert not [path for path in looked if "_delta_log" not in path]
+
+
+def test_the_reach_and_its_words(any_storage: Storage) -> None:
+    now = datetime.now(timezone.utc)
+    week = timedelta(days=7)
+
+    def at(ago: timedelta) -> int:
+        return int((now - ago).timestamp() * 1000)
+
+    ages = [week * 3, week * 2, week / 2, week / 3, timedelta(0)]
+    for version, ago in enumerate(ages):
+        actions = [META] if version == 0 else [remove(f"f{version - 1}", at(ago))]
+        commit(any_storage, version, *actions, add(f"f{version}"), inCommitTimestamp=at(ago))
+        any_storage.write(f"Tables/t/f{version}", b"x")
+    readable = find_readable_range(any_storage, TABLE)
+    assert (readable.earliest, readable.newest) == (2, 4)
+    assert [limit.what for limit in readable.limits] == ["retention check"]
+    assert find_readable_range(any_storage, TABLE, enforced=False).earliest == 0
+    any_storage.delete("Tables/t/f2")
+    readable = find_readable_range(any_storage, TABLE)
+    assert (readable.earliest, [limit.what for limit in readable.limits]) == (
+        3,
+        ["vacuumed files", "retention check"],
+    )
+    with pytest.raises(VersionError, match=r"2 of t was vacuumed: f2"):
+        check_version(any_storage, TABLE, 2)
+    with pytest.raises(VersionError, match="refuses older ones"):
+        check_version(any_storage, TABLE, 1)
+    for version in (-1, 5):
+        with pytest.raises(VersionError, match=f"no version {version} of t.*versions 3 to 4"):
+            check_version(any_storage, TABLE, version)
+    for moment in (now + week, now - 4 * week):
+        with pytest.raises(VersionError, match="versions 3 to 4"):
+            check_moment(any_storage, TABLE, moment)
+    check_moment(any_storage, TABLE, now - week / 4)
+    with pytest.raises(TableNotFoundError):
+        find_readable_range(any_storage, TableName(None, "gone"))
+
+
+def test_a_snapshot_of_an_older_version(any_storage: Storage) -> None:
+    for version in range(4):
+        meta = {"metaData": {**META["metaData"], "configuration": {"v": str(version)}}}
+        commit(any_storage, version, meta)
+    found = [read_snapshot(any_storage, "Tables/t", version) for version in (1, None, 99)]
+    assert [s and s.properties["v"] for s in found] == ["1", "3", "3"]
+    assert checkpoint_files(any_storage, "Tables/t") == (-1, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "days"),
+    [("interval 1 week", 7), ("168 HOURS", 7), ("interval 1 day 12 hours", 1.5), ("0 days", 0)],
+)
+def test_intervals(text: str, days: float) -> None:
+    assert parse_interval(text) == timedelta(days=days)
+
+
+def frame(number: int, state: str, *, model: str = "m", hours: float = 1) -> Frame:
+    table = FramedTable("s.t", 3, "2024-01-01T00:00:00+00:00", "id")
+    expires = (utc_now() + timedelta(hours=hours)).isoformat()
+    created = utc_now().isoformat()
+    return Frame(model, number, state, "ann", created, expires, (table,))
+
+
+def test_which_frames_hold_files(any_storage: Storage) -> None:
+    for one in (frame(1, COMPLETE), frame(2, COMPLETE), frame(3, PINNED)):
+        save_frame(any_storage, one)
+    found = read_frames(any_storage, "m")
+    assert [f.number for f in found] == [1, 2, 3]
+    assert newest_complete(found) == found[1] == live_frame(any_storage, "m")
+    pins, dead = find_pins(any_storage, utc_now())
+    assert ([f.number for f in pins], [f.number for f in dead]) == ([2, 3], [1])
+    later = utc_now() + timedelta(days=2)
+    assert find_pins(any_storage, later)[0] == []  # expired, and never completed
+    save_frame(any_storage, frame(2, RELEASED))
+    assert [f.number for f in find_pins(any_storage, utc_now())[0]] == [3]
+    assert reserve_frame(any_storage, frame(0, PINNED)).number == 4
+    assert found[0].table(TableName("S", "T")) == found[0].tables[0]
+    assert found[0].files_path(TableName("s", "t")).endswith("m/00000001/s.schema/t/files")
+
+
+def test_a_horizon_never_goes_back(any_storage: Storage) -> None:
+    assert read_horizon(any_storage, TABLE, "id") == 0
+    for version in (5, 9, 7):
+        publish_horizon(any_storage, TABLE, "id", version)
+    assert read_horizon(any_storage, TABLE, "id") == 9
+    assert read_horizon(any_storage, TABLE, "of another life") == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("SELECT * FROM t@v2", "delta.`/t` VERSION AS OF 2 AS `t`"),
+        ("SELECT * FROM `t`@V2 x", "delta.`/t` VERSION AS OF 2 x"),
+        ("SELECT * FROM T AS OF VERSION 2", "delta.`/t` VERSION AS OF 2 AS `T`"),
+        ("SELECT * FROM t FOR VERSION AS OF 2", "delta.`/t` FOR VERSION AS OF 2 AS `t`"),
+        ("SELECT * FROM `t@v2`", "FROM `t@v2`"),
+        ("SELECT 't@v2' /* t@v2 */ FROM u -- t@v2", "SELECT 't@v2' /* t@v2 */ FROM u -- t@v2"),
+        ("WITH t AS (SELECT * FROM t@v1) SELECT * FROM t", "SELECT * FROM t"),
+        ("WITH t AS (SELECT * FROM t@v1) SELECT * FROM t", "delta.`/t` VERSION AS OF 1 AS `t`"),
+        ("WITH RECURSIVE t AS (SELECT 1 UNION ALL SELECT * FROM t) SELECT 1", "FROM t)"),
+        ("SELECT * FROM (SELECT * FROM t@v1) JOIN t@v2 b", "JOIN delta.`/t` VERSION AS OF 2 b"),
+    ],
+)
+def test_every_way_to_say_when(query: str, expected: str) -> None:
+    assert expected in resolve_tables(query, lambda n: "/t" if n.name.lower() == "t" else None)
+
+
+def test_a_moment_that_has_to_be_worked_out() -> None:
+    asked: list[str] = []
+
+    def evaluate(expression: str) -> datetime:
+        asked.append(expression)
+        return datetime(2024, 4, 28, tzinfo=timezone.utc)
+
+    checked: list[object] = []
+    query = "SELECT * FROM t TIMESTAMP AS OF current_date() - INTERVAL 1 DAY x"
+    found = resolve_tables(query, lambda n: "/t", lambda n, when: checked.append(when), evaluate)
+    assert asked == ["current_date() - INTERVAL 1 DAY"]
+    assert found == "SELECT * FROM delta.`/t` TIMESTAMP AS OF '2024-04-28T00:00:00+00:00' x"
+    assert checked == [datetime(2024, 4, 28, tzinfo=timezone.utc)]
+
+
+def test_a_model_needs_a_name(storage: Storage) -> None:
+    lake = Lake(storage.root)
+    with pytest.raises(InvalidNameError):
+        lake.frames.create("../m", ["t"])
+    with pytest.raises(UsageError, match="at least one table"):
+        lake.frames.create("m", [])

@@ -1,0 +1,336 @@
+"""Rules without Spark: capacity, guidance, which values a predicate allows, kept policies."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from helpers.delta_by_hand import HandMade
+from mirrorlake.errors import UsageError
+from mirrorlake.layout.partitioning.advice import Advice, advise
+from mirrorlake.layout.partitioning.capacity import Capacity, read_capacity, write_capacity
+from mirrorlake.layout.partitioning.idle import Idle, read_idle, write_idle
+from mirrorlake.layout.partitioning.policy import DAY, HashKey, Policy, RangeKey, parse_policy
+from mirrorlake.layout.partitioning.predicate import key_values
+from mirrorlake.layout.partitioning.review import review
+from mirrorlake.layout.partitioning.statistics import TableStatistics, diagnose
+from mirrorlake.layout.partitioning.store import (
+    alter_policy,
+    delete_policy,
+    fitting_setting,
+    read_history,
+    read_setting,
+    set_policy,
+    show_policy,
+)
+from mirrorlake.layout.partitioning.survey import Survey, TextFacts, TimeFacts
+from mirrorlake.names import TableName
+from mirrorlake.policy_log import append_policy, count_policies, has_policy, tables_with_policies
+from mirrorlake.storage import Storage
+
+GIB = 2**30
+T = TableName("sales", "o'brien")
+KEY = {"ColumnName": "k", "Kind": "Hash"}
+POLICY = {"PartitionKeys": [KEY]}
+
+
+def test_values_that_a_predicate_allows() -> None:
+    for where, wanted in (
+        ("k = 'a'", {"a"}),
+        ("'a' = K", {"a"}),
+        ("`k` IN ('a', 'b') AND n > 3", {"a", "b"}),
+        ("k = 'a' OR (k IN ('b') AND n = 1)", {"a", "b"}),
+        ("k IN ('a', 'b') AND k IN ('b', 'c')", {"b"}),
+        ("k = 'a' AND k = 'b'", set()),
+        ("k IS NULL OR k = ''", {None, ""}),
+        ("k <=> 'a'", {"a"}),
+        # No certainty: all must be read.
+        ("k = 'it''s'", None),
+        ("k = 5", None),
+        ("k IN ('a', 5)", None),
+        ("k = 'a' OR n = 1", None),
+        ("NOT k = 'a'", None),
+        ("k <> 'a'", None),
+        ("k LIKE 'a'", None),
+        ("upper(k) = 'A'", None),
+        ("s.k = 'a'", None),
+        ("k = other", None),
+        ("k IS NOT NULL", None),
+        (r"k = 'a\u0041'", None),
+        ('k = "a"', None),
+        ("k IN (SELECT k FROM t)", None),
+        ("k =", None),
+        ("k = '\ud800'", None),
+        ("k COLLATE UTF8_LCASE = 'a'", None),
+    ):
+        found = key_values(where, "k")
+        assert found == (None if wanted is None else frozenset(wanted)), where
+
+
+def test_capacity_goes_up_one_by_one_and_down_on_failures(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    assert read_capacity(storage) == Capacity(1)
+    capacity = Capacity()
+    for wanted in [*range(2, 33), 32]:
+        capacity = capacity.after(capacity.current, 0)
+        assert capacity.current == wanted
+    assert capacity.after(9, 1).current == 32  # 90 % is enough, but it was not full
+    assert Capacity(10).after(9, 1).current == 11
+    assert Capacity(10).after(8, 2).current == 9
+    assert Capacity(1).after(0, 1).current == 1
+    assert Capacity(4, 2).after(0, 0) == Capacity(4, 0)
+    assert 1 <= capacity.workers <= 32
+    write_capacity(storage, Capacity(5, 2))
+    assert read_capacity(storage) == Capacity(5, 2)
+
+
+def test_diagnostics_name_the_table_that_is_farthest_behind() -> None:
+    lines = [
+        TableStatistics(name, "{}", 100, 2, 9, done, 1, 0, 0, 0)
+        for name, done in (("a", 100), ("b", 89), ("c", 95))
+    ]
+    found = diagnose(lines, Capacity(4), 1)
+    assert found.shown().rows == ((25.0, 1, 89.0, "b"),)
+    assert found.is_behind
+    assert not diagnose(lines[:1], Capacity(4), 0).is_behind
+    assert diagnose([], Capacity(), 0).shown().rows == ((0.0, 0, None, None),)
+
+
+def rules(advice: Advice) -> set[tuple[str, str | None]]:
+    return {(finding.rule, finding.column) for finding in advice.findings}
+
+
+@pytest.mark.promise("PP-16")
+def test_guidance() -> None:
+    """Each sentence of the original's guidance, with what is just below each of its limits."""
+
+    def table(*keys: TextFacts | TimeFacts, size: int = 500 * GIB) -> Survey:
+        texts = tuple(key for key in keys if isinstance(key, TextFacts))
+        times = tuple(key for key in keys if isinstance(key, TimeFacts))
+        return Survey("t", 10**9, 400, size, texts, times)
+
+    filters = advise(table(TextFacts("tenant", 10_000)))
+    assert filters.policy is not None
+    assert filters.policy.hash == HashKey("tenant", 128, 1, "Uniform")
+    assert rules(filters) >= {("filters", "tenant"), ("usage", "tenant")}
+    few = advise(table(TextFacts("tenant", 9_999)))
+    assert few.policy is None
+    assert rules(few) >= {("no key", None), ("few values", "tenant")}
+    joins = advise(table(TextFacts("device", 1_000_000), TextFacts("tenant", 50_000)))
+    assert joins.policy is not None
+    assert joins.policy.hash == HashKey("device", 128, 1, "ByPartition")
+    assert rules(joins) >= {
+        ("joins and aggregations", "device"), ("usage", "device"), ("no large dimension", "device")
+    }  # fmt: skip
+    for values, is_large in ((9_999_999, False), (10_000_000, True)):
+        dimension = advise(table(TextFacts("device", values)))
+        assert (("no large dimension", "device") not in rules(dimension)) == is_large
+    uneven = advise(table(TextFacts("device", 1_000_000, nulls=10**8)))
+    assert uneven.policy is not None
+    assert uneven.policy.hash == HashKey("device", 128, 1, "Uniform")
+    assert ("outlier value", "device") in rules(uneven)
+    almost = advise(table(TextFacts("device", 999_999)))
+    assert almost.policy is not None
+    assert almost.policy.hash is not None
+    assert almost.policy.hash.mode == "Uniform"
+    # Out of order: a range key; in order: none. No shorter spans than a day.
+    loose = advise(table(TimeFacts("at", 100 * DAY, read_now=0.9)))
+    assert loose.policy is not None
+    assert loose.policy.range == RangeKey("at", 0, DAY)
+    assert ("out of order", "at") in rules(loose)
+    tight = advise(table(TimeFacts("at", 100 * DAY, read_now=0.02)))
+    assert tight.policy is None
+    assert ("in order", "at") in rules(tight)
+    # Under 1 GB a partition: fewer of them, longer spans, and in the end a clear no.
+    small = advise(table(TextFacts("tenant", 10_000), size=9 * GIB))
+    assert small.policy is not None
+    assert small.policy.hash is not None
+    assert small.policy.hash.max_partition_count == 8
+    weeks = advise(table(TimeFacts("at", 100 * DAY, read_now=0.9), size=10 * GIB))
+    assert weeks.policy is not None
+    assert weeks.policy.range is not None
+    assert weeks.policy.range.range_size == 10 * DAY
+    tiny = advise(
+        table(
+            TextFacts("tenant", 2_000_000),
+            TimeFacts("at", 100 * DAY, read_now=0.9),
+            size=2 * GIB - 1,
+        )
+    )
+    assert tiny.policy is None
+    assert repr(tiny) == "t: no policy"
+    assert ("too small", None) in rules(tiny)
+    both = advise(
+        table(TextFacts("k", 20_000), TimeFacts("at", 64 * DAY, read_now=1), size=512 * GIB)
+    )
+    assert both.policy is not None
+    assert both.policy.columns == ("k", "at")
+    assert both.policy.range is not None
+    assert both.policy.range.range_size == 16 * DAY  # 128 buckets of 1 GiB each in a span
+    assert ("view", None) not in rules(both)
+    assert ("view", None) in rules(advise(Survey("v", 9, 1, 9, is_view=True)))
+    cost = next(finding for finding in both.findings if finding.rule == "cost")
+    assert cost.message.startswith("history: 200 operations, 1,000,000,000 rows")
+    assert set(both.as_dict()["findings"][0]) == {
+        "rule", "table", "file", "row", "column", "message", "fix"
+    }  # fmt: skip
+
+
+def test_guidance_on_a_policy_that_was_set() -> None:
+    """Properties that are allowed and not recommended, with what is just within each limit."""
+    survey = Survey(
+        "t",
+        10**9,
+        400,
+        1280 * GIB,
+        (TextFacts("k", 2_000_000), TextFacts("few", 9_999), TextFacts("some", 999_999)),
+        (TimeFacts("at", 10 * DAY),),
+    )
+
+    def found(hash: HashKey | None = None, range: RangeKey | None = None, **more: int) -> set[str]:
+        waiting = more.pop("pending_rows", 0)
+        policy = Policy(hash, range, **more)
+        return {line.rule for line in review(policy, survey, pending_rows=waiting)}
+
+    assert found(HashKey("k", 128, 1, "ByPartition"), RangeKey("at")) == set()
+    assert found(HashKey("k", 129)) == {"many partitions"}
+    assert found(HashKey("k", 128), RangeKey("at", 0, DAY - 1)) == {
+        "short spans", "small partitions"
+    }  # fmt: skip
+    assert found(HashKey("k", seed=2)) == {"seed"}
+    assert found(HashKey("few", 2)) == {"few values"}
+    assert found(HashKey("some", 2)) == set()
+    assert found(HashKey("some", 2, 1, "ByPartition")) == {"assignment"}
+    assert found(HashKey("k", 1281)) == {"many partitions", "small partitions"}
+    bounds = {"max_rows": 5_000_000, "max_size": 5 * GIB, "min_rows": 0}
+    assert found(HashKey("k"), **bounds) == set()
+    assert found(HashKey("k"), max_rows=1, max_size=1) == set()  # for less memory they may be small
+    assert found(HashKey("k"), min_rows=1) == {"waiting rows"}
+    assert found(HashKey("k"), max_rows=5_000_001) == {"large operations"}
+    assert found(HashKey("k"), max_size=5 * GIB + 1) == {"large operations"}
+    assert found(HashKey("k"), pending_rows=50_000_000) == set()
+    assert found(HashKey("k"), pending_rows=50_000_001) == {"much history"}
+
+
+def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    table = HandMade(tmp_path / T.table_path)
+    table.create(pa.schema([("k", pa.string()), ("n", pa.int64())]))
+    assert read_setting(storage, T) is None
+    assert not has_policy(storage, T)
+    assert show_policy(storage, T).rows == (
+        ("DataPartitioning", "sales.o'brien", None, None, "Table"),
+    )
+    with pytest.raises(UsageError, match="set one first"):
+        alter_policy(storage, T, {})
+    with pytest.raises(UsageError, match="no JSON"):
+        set_policy(storage, T, "{")
+    with pytest.raises(UsageError, match="'n' is long"):
+        set_policy(storage, T, {"PartitionKeys": [{"ColumnName": "n", "Kind": "Hash"}]})
+    setting = set_policy(storage, T, POLICY, now=0)
+    assert setting.policy is not None
+    assert setting.policy.effective == 0  # where it is left out: the moment it was set
+    assert has_policy(storage, T)
+    altered = alter_policy(storage, T, {"EffectiveDateTime": "2020-01-01"}, hot="31d", now=1)
+    assert read_setting(storage, T) == altered
+    assert altered.hot == 31 * DAY
+    shown = show_policy(storage, T)
+    assert shown.columns == ("PolicyName", "EntityName", "Policy", "ChildEntities", "EntityType")
+    assert '"EffectiveDateTime": "2020-01-01T00:00:00"' in shown.rows[0][2]
+    delete_policy(storage, T)
+    assert not has_policy(storage, T)
+    with pytest.raises(UsageError, match="no partitioning policy"):
+        delete_policy(storage, T)
+    history = read_history(storage, T)
+    assert [row[:2] for row in history.rows[:2]] == [
+        ("1970-01-01T00:00:00", "set"),
+        ("1970-01-01T00:00:00.000001", "altered"),
+    ]
+    assert history.rows[2][1:] == ("deleted", None, None)
+    # A table made in place of another has no policy.
+    set_policy(storage, T, POLICY)
+    newest = {
+        "table_id": "another",
+        "at": "2024-01-01",
+        "reason": "set",
+        "policy": None,
+        "hot": None,
+    }
+    append_policy(storage, T, newest)
+    assert read_setting(storage, T) is None
+    kept = parse_policy(POLICY).document()
+    append_policy(storage, T, {**newest, "policy": kept})
+    assert read_setting(storage, T) is None
+    assert not has_policy(storage, T)  # so that it is compacted like any other
+
+
+def described(folder: Path, **columns: dict[str, str]) -> None:
+    """Has the table's first commit say so of its columns."""
+    first = folder / "_delta_log" / f"{0:020d}.json"
+    lines = [json.loads(line) for line in first.read_text().splitlines()]
+    for line in lines:
+        if "metaData" in line:
+            schema = json.loads(line["metaData"]["schemaString"])
+            for field in schema["fields"]:
+                field["metadata"] = columns.get(field["name"], {})
+                field["name"] = field["metadata"].get("renamed", field["name"])
+            line["metaData"]["schemaString"] = json.dumps(schema)
+    first.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_policy_that_no_longer_fits_can_be_mended(tmp_path: Path) -> None:
+    """Reads go on without it; it is shown, changed, deleted; operations say what is wrong."""
+    storage, folder = Storage(tmp_path), tmp_path / T.table_path
+    HandMade(folder).create(pa.schema([("k", pa.string()), ("n", pa.int64())]))
+    for metadata, said in (
+        ({"__COLLATIONS": {"k": "spark.UTF8_LCASE"}}, "has a collation"),
+        ({"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}, r"is char\(5\).*STRING"),
+        ({"renamed": "other"}, "no column 'k'.*it has other, n"),
+    ):
+        described(folder, k={"__CHAR_VARCHAR_TYPE_STRING": "varchar(5)"})
+        setting = set_policy(storage, T, POLICY)
+        described(folder, k=metadata)
+        with pytest.raises(UsageError, match=said):
+            read_setting(storage, T)
+        with pytest.raises(UsageError, match=said):
+            alter_policy(storage, T, {"MaxRowCountPerOperation": 5})
+        assert fitting_setting(storage, T) is None
+        assert show_policy(storage, T).rows[0][2] is not None
+    altered = alter_policy(storage, T, {"PartitionKeys": [{**KEY, "ColumnName": "other"}]})
+    assert altered.policy is not None
+    assert setting.policy is not None
+    assert altered.policy == replace(setting.policy, hash=HashKey("other"))
+    assert fitting_setting(storage, T) == altered
+    described(folder, other={"renamed": "k"})
+    delete_policy(storage, T)
+    assert show_policy(storage, T).rows[0][2] is None
+
+
+def test_a_table_is_idle_until_something_changes(tmp_path: Path) -> None:
+    storage, idle = Storage(tmp_path), Idle(5, 2, 100, 1_000)
+    assert idle.holds(5, 2, 999)
+    assert not idle.holds(5, 2, 1_000)  # replaced files are to be vacuumed
+    assert not idle.holds(6, 2, 0)
+    assert not idle.holds(5, 3, 0)
+    assert Idle(5, 2).holds(5, 2, 2**62)
+    assert read_idle(storage, T) is None
+    write_idle(storage, T, idle)
+    assert read_idle(storage, T) == idle
+    storage.write_json(f"{T.partitioning_path}/idle.json", {"format": 99, "other": 1})
+    assert read_idle(storage, T) is None
+
+
+def test_tables_with_policies_are_found_without_a_look_at_the_others(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    assert tables_with_policies(storage) == []
+    names = [T, TableName(None, "sales"), TableName("dbo", "a.schema b"), TableName(None, "ü `x")]
+    for name in names:
+        assert count_policies(storage, name) == 0
+        append_policy(storage, name, {"policy": None})
+        append_policy(storage, name, {"policy": None})
+        assert count_policies(storage, name) == 2
+    assert set(tables_with_policies(storage)) == set(names)

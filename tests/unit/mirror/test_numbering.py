@@ -1,0 +1,201 @@
+"""Files in the order of their modification: numbers from the plans, new ones after the last."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from helpers.plans import plan_files
+from mirrorlake.errors import SequenceError
+from mirrorlake.landing.identity import Identity, write_identity
+from mirrorlake.landing.metadata import BY_TIME, TableMetadata
+from mirrorlake.mirror.cleanup import move_applied, move_leftovers
+from mirrorlake.mirror.engine import is_idle, status_report, view
+from mirrorlake.mirror.numbering import number_files
+from mirrorlake.mirror.state import REPLICATING, TableState, file_signature, save_states
+from mirrorlake.names import IDENTITY, METADATA, PROCESSED, TableName, file_name
+from mirrorlake.storage import Listing, Storage
+
+T = TableName(None, "t")
+LIFE = Identity(T, "one life")
+TIMED = TableMetadata(strategy=BY_TIME)
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+def put(storage: Storage, name: str, minute: int, data: bytes | None = None) -> None:
+    storage.write(f"{T.folder}/{name}", name.encode() if data is None else data)
+    moment = (START + timedelta(minutes=minute)).timestamp()
+    os.utime(Path(storage.root, T.folder, name), (moment, moment))
+
+
+def listed(storage: Storage) -> Listing:
+    return storage.list(T.folder)
+
+
+def numbers(storage: Storage, last: int, metadata: TableMetadata = TIMED) -> dict[str, int]:
+    folder = number_files(storage, LIFE, metadata, listed(storage), last)
+    return {entry.name: number for number, entry in folder.numbered.items()}
+
+
+def apply(storage: Storage, last: int) -> int:
+    """What a cycle does with the files, but for the commit."""
+    folder = number_files(storage, LIFE, TIMED, listed(storage), last)
+    ready, missing = folder.pending(last)
+    assert missing is None
+    plan = plan_files(storage, LIFE, last + 1, [entry.name for entry in ready])
+    move_applied(storage, LIFE, folder, plan)
+    return plan.last
+
+
+def away(storage: Storage) -> list[str]:
+    return [entry.name for entry in storage.list(f"{T.folder}/{PROCESSED}").files]
+
+
+@pytest.mark.promise("LZ-13")
+def test_by_moment_then_by_name_and_hidden_files_are_none(storage: Storage):
+    for name, minute in (("z.csv", 1), ("a.csv", 3), ("c", 2), ("B.csv", 2), ("b.csv", 2)):
+        put(storage, name, minute)
+    for name in ("_metadata.json", "_upload.csv", ".hidden.csv"):
+        put(storage, name, 0)
+    assert numbers(storage, 0) == {"z.csv": 1, "B.csv": 2, "b.csv": 3, "c": 4, "a.csv": 5}
+    assert numbers(storage, 7)["z.csv"] == 8
+
+
+def test_numbers_in_names_count_for_nothing_by_time(storage: Storage):
+    for number, minute in ((1, 3), (5, 1), (0, 2)):
+        put(storage, file_name(number), minute)
+    assert list(numbers(storage, 0)) == [file_name(5), file_name(0), file_name(1)]
+
+
+def test_the_last_applied_file_stays_and_is_not_new(storage: Storage):
+    put(storage, "a", 1)
+    put(storage, "b", 2)
+    assert apply(storage, 0) == 2
+    assert away(storage) == [f"{1:020d}-a"]
+    assert numbers(storage, 2) == {"b": 2}
+    put(storage, "older", 0)  # it came later, whatever its time says
+    assert numbers(storage, 2) == {"b": 2, "older": 3}
+    assert apply(storage, 2) == 3
+    assert away(storage) == [f"{1:020d}-a", f"{2:020d}-b"]
+
+
+def test_an_old_name_with_other_content_is_a_new_file(storage: Storage):
+    put(storage, "a", 1, b"first")
+    assert apply(storage, 0) == 1
+    put(storage, "a", 2, b"FIRST")  # of the same size
+    assert numbers(storage, 1) == {"a": 2}
+    assert apply(storage, 1) == 2
+    put(storage, "a", 3, b"longer than before")
+    assert numbers(storage, 2) == {"a": 3}
+    put(storage, "a", 4, b"FIRST")
+    assert numbers(storage, 2) == {"a": 2}  # the applied one, touched
+
+
+def test_what_a_plan_does_not_hold_is_never_moved_away(storage: Storage):
+    """A mirror was killed after its plan; a file with an older time comes before it runs again."""
+    put(storage, "a", 1)
+    put(storage, "b", 2)
+    plan = plan_files(storage, LIFE, 1, ["a", "b"])
+    put(storage, "copied with its old time", 0)
+    folder = number_files(storage, LIFE, TIMED, listed(storage), 0)
+    move_applied(storage, LIFE, folder, plan)
+    assert away(storage) == [f"{1:020d}-a"]
+    assert numbers(storage, 2) == {"b": 2, "copied with its old time": 3}
+
+
+def test_a_file_replaced_since_the_listing_stays(storage: Storage):
+    put(storage, "a", 1)
+    put(storage, "b", 2)
+    folder = number_files(storage, LIFE, TIMED, listed(storage), 0)
+    plan = plan_files(storage, LIFE, 1, ["a", "b"])
+    put(storage, "a", 3, b"again")
+    move_applied(storage, LIFE, folder, plan)
+    assert away(storage) == []
+    assert storage.read(f"{T.folder}/a") == b"again"
+    assert numbers(storage, 2) == {"b": 2, "a": 3}
+
+
+def test_leftovers_of_a_killed_mirror_move_and_new_files_stay(storage: Storage):
+    for name, minute in (("c", 1), ("b", 2), ("a", 3)):
+        put(storage, name, minute)
+    plan_files(storage, LIFE, 1, ["c", "b", "a"])  # and committed, but nothing moved
+    put(storage, "new", 0)
+    folder = number_files(storage, LIFE, TIMED, listed(storage), 3)
+    move_leftovers(storage, LIFE, folder, 3)
+    assert away(storage) == [f"{1:020d}-c", f"{2:020d}-b"]
+    assert numbers(storage, 3) == {"a": 3, "new": 4}
+
+
+def test_the_strategy_switched_to_time(storage: Storage):
+    for number in (1, 2):
+        put(storage, file_name(number), number)
+    folder = number_files(storage, LIFE, TableMetadata(), listed(storage), 0)
+    move_applied(storage, LIFE, folder, plan_files(storage, LIFE, 1, [file_name(1), file_name(2)]))
+    put(storage, "any name.csv", 5)
+    put(storage, file_name(9), 4)
+    assert numbers(storage, 2) == {file_name(2): 2, file_name(9): 3, "any name.csv": 4}
+
+
+def test_the_strategy_switched_to_numbers(storage: Storage):
+    put(storage, "a", 1)
+    put(storage, "b", 2)
+    assert apply(storage, 0) == 2
+    put(storage, file_name(3), 3)
+    assert numbers(storage, 2, TableMetadata()) == {file_name(3): 3}
+    put(storage, file_name(0), 3)
+    with pytest.raises(SequenceError, match="between 1 and"):
+        numbers(storage, 2, TableMetadata())
+
+
+def state(storage: Storage, tail: str | None, last: int) -> TableState:
+    here = listed(storage)
+    return TableState(
+        None,
+        "t",
+        REPLICATING,
+        seen=here.moment(IDENTITY),
+        declared=here.moment(METADATA),
+        strategy=BY_TIME,
+        tail=tail,
+        last_file=last,
+    )
+
+
+def test_a_listing_shows_whether_a_folder_by_time_is_idle(storage: Storage):
+    put(storage, IDENTITY, 0)
+    put(storage, METADATA, 0)
+    assert is_idle(listed(storage), state(storage, None, 0))
+    put(storage, "b.csv", 1)
+    (entry,) = (e for e in listed(storage).files if e.name == "b.csv")
+    applied = state(storage, file_signature(entry), 7)
+    assert is_idle(listed(storage), applied)
+    assert not is_idle(listed(storage), state(storage, None, 7))
+    put(storage, "a.csv", 0)
+    assert not is_idle(listed(storage), applied)
+    storage.delete(f"{T.folder}/a.csv")
+    assert is_idle(listed(storage), applied)
+    put(storage, METADATA, 9)
+    assert not is_idle(listed(storage), applied)
+    put(storage, METADATA, 0)
+    for changed in (("b.csv", 2, None), ("b.csv", 1, b"longer")):
+        put(storage, *changed)
+        assert not is_idle(listed(storage), applied)
+
+
+def test_status_counts_the_backlog_of_a_folder_by_time(storage: Storage):
+    write_identity(storage, LIFE, make_folder=True)
+    for name, minute in (("applied", 1), ("y", 3), ("x", 2), ("_hidden", 2)):
+        put(storage, name, minute)
+    entry = listed(storage).file("applied")
+    assert entry is not None
+    known = state(storage, file_signature(entry), 4)
+    folder = view(T, listed(storage), known)
+    assert folder is not None
+    assert {n: e.name for n, e in folder.numbered.items()} == {4: "applied", 5: "x", 6: "y"}
+    save_states(storage, {T.folder: known})
+    (line,) = status_report(storage).tables
+    assert (line.last_file, line.backlog_files, line.waiting_for) == (4, 2, None)
+    assert line.lag_seconds > 3600

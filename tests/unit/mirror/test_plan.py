@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.plans import facts_of, plan_files
+from mirrorlake.errors import DataFileError, SequenceError
+from mirrorlake.landing.check import file_hash
+from mirrorlake.landing.identity import Identity
+from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.mirror.plan import (
+    check_files,
+    cut_batch,
+    find_plan,
+    plan_path,
+    renew_plan,
+)
+from mirrorlake.names import TableName, file_name
+from mirrorlake.storage import Entry, Storage
+
+IDENTITY = Identity(TableName("s", "t"), "one life")
+FOLDER = IDENTITY.table.folder
+
+
+def put(storage: Storage, number: int, *ids: int | None) -> str:
+    name = file_name(number)
+    with storage.open_writer(f"{FOLDER}/{name}") as sink:
+        pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), sink)
+    return name
+
+
+def test_a_plan_has_names_sizes_and_hashes(any_storage: Storage):
+    names = [put(any_storage, number, number) for number in (4, 5)]
+    plan = plan_files(any_storage, IDENTITY, 4, names)
+    assert (plan.first, plan.last) == (4, 5)
+    assert [file.name for file in plan.files] == names
+    for file in plan.files:
+        path = f"{FOLDER}/{file.name}"
+        assert file.sha256 == file_hash(any_storage, path)
+        assert file.size == len(any_storage.read(path))
+    assert find_plan(any_storage, IDENTITY, 4) == plan
+    assert any_storage.read_json(plan_path(IDENTITY, 4)) == plan.document()
+
+
+def test_there_is_no_plan_for_another_number_or_life_or_table(any_storage: Storage):
+    plan_files(any_storage, IDENTITY, 4, [put(any_storage, 4, 1)])
+    assert find_plan(any_storage, IDENTITY, 5) is None
+    assert find_plan(any_storage, Identity(IDENTITY.table, "another life"), 4) is None
+    assert find_plan(any_storage, Identity(TableName(None, "t"), "one life"), 4) is None
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_the_plan_that_is_there_wins(any_storage: Storage, more: int):
+    names = [put(any_storage, number, number) for number in (1, 2, 3)]
+    found = plan_files(any_storage, IDENTITY, 1, names[:2])
+    assert plan_files(any_storage, IDENTITY, 1, names[: 1 + more]) == found
+    assert find_plan(any_storage, IDENTITY, 1) == found
+
+
+def test_an_unchanged_plan_is_carried_out_as_it_stands(any_storage: Storage):
+    plan = plan_files(any_storage, IDENTITY, 1, [put(any_storage, 1, 1)])
+    before = any_storage.read(plan_path(IDENTITY, 1))
+    renew_plan(any_storage, IDENTITY, plan, facts_of(any_storage, IDENTITY, 1, [file_name(1)]))
+    assert any_storage.read(plan_path(IDENTITY, 1)) == before
+
+
+def test_a_file_uploaded_again_renews_its_hash_and_nothing_else(any_storage: Storage):
+    plan = plan_files(any_storage, IDENTITY, 1, [put(any_storage, n, n) for n in (1, 2, 3)])
+    put(any_storage, 2, 7, 8, 9)
+    put(any_storage, 4, 4)
+    names = [file_name(number) for number in (1, 2, 3)]
+    renew_plan(any_storage, IDENTITY, plan, facts_of(any_storage, IDENTITY, 1, names))
+    renewed = find_plan(any_storage, IDENTITY, 1)
+    assert renewed is not None
+    assert (renewed.first, renewed.last, renewed.planned) == (1, 3, plan.planned)
+    assert renewed.files[0] == plan.files[0]
+    assert renewed.files[2] == plan.files[2]
+    assert renewed.files[1].sha256 == file_hash(any_storage, f"{FOLDER}/{file_name(2)}")
+    assert renewed.files[1] != plan.files[1]
+
+
+sizes = st.lists(st.integers(0, 100), max_size=20)
+
+
+@given(sizes, st.integers(1, 25), st.integers(0, 300))
+def test_a_batch_is_the_longest_beginning_within_both_bounds(sizes, max_files, max_bytes):
+    now = datetime.now(timezone.utc)
+    entries = [Entry(file_name(n + 1), size, now) for n, size in enumerate(sizes)]
+    names = cut_batch(entries, max_files, max_bytes)
+    count = len(names)
+    assert names == [entry.name for entry in entries[:count]]
+    assert (count > 0) == (len(entries) > 0)
+    assert count <= max_files
+    assert count <= 1 or sum(sizes[:count]) <= max_bytes
+    if count < len(entries):
+        assert count == max_files or sum(sizes[: count + 1]) > max_bytes
+
+
+def test_sound_files_are_all_checked_in_order(any_storage: Storage):
+    names = [put(any_storage, n, *range(n)) for n in range(1, 20)]
+    checked = check_files(any_storage, IDENTITY, 1, names, TableMetadata(("id",)))
+    assert checked.error is None
+    assert [facts.name for facts in checked.facts] == names
+    assert [facts.row_count for facts in checked.facts] == list(range(1, 20))
+
+
+@pytest.mark.parametrize("bad", range(1, 6))
+def test_check_stops_at_the_first_bad_file(any_storage: Storage, bad: int):
+    names = [put(any_storage, n, n) for n in range(1, 7)]
+    put(any_storage, bad, 1, None)
+    any_storage.write(f"{FOLDER}/{file_name(6)}", b"")  # bad too, but later
+    checked = check_files(any_storage, IDENTITY, 1, names, TableMetadata(("id",)))
+    assert [facts.name for facts in checked.facts] == names[: bad - 1]
+    assert isinstance(checked.error, DataFileError)
+    assert (checked.error.file, checked.error.row) == (file_name(bad), 2)
+
+
+def test_a_file_that_is_gone_since_the_listing(any_storage: Storage):
+    names = [put(any_storage, 1, 1), file_name(2)]
+    checked = check_files(any_storage, IDENTITY, 1, names, TableMetadata())
+    assert len(checked.facts) == 1
+    assert isinstance(checked.error, SequenceError)
+    assert checked.error.file == file_name(2)

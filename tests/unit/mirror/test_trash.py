@@ -1,0 +1,250 @@
+"""Tables dropped with their folders, on local disks and in object stores; files stand for Delta."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from mirrorlake.errors import TableNotFoundError, UsageError
+from mirrorlake.landing.identity import Identity, read_identity, write_identity
+from mirrorlake.landing.metadata import read_metadata
+from mirrorlake.mirror.engine import Engine
+from mirrorlake.mirror.folder_changes import follow_folders, rebuild_states
+from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.mirror.properties import KEYS_PROPERTY
+from mirrorlake.mirror.state import TableState, load_states
+from mirrorlake.mirror.trash import (
+    drop_table,
+    dropped_tables,
+    purge_dropped,
+    take_back,
+    undrop,
+    was_elsewhere,
+)
+from mirrorlake.names import TableName
+from mirrorlake.storage import Storage
+
+A, B, IN_SCHEMA = TableName(None, "a"), TableName(None, "b"), TableName("s", "a.b")
+DROPPED = "Files/_mirrorlake/dropped"
+
+
+def make_table(storage: Storage, table: TableName, content: str = "rows", life: str = "1") -> None:
+    """The least of a Delta table that a mirror takes for its own."""
+    metadata = {"configuration": {KEYS_PROPERTY: '["id"]'}, "schemaString": '{"fields": []}'}
+    info = {"userMetadata": json.dumps({"incarnation": life})}
+    lines = [json.dumps({"commitInfo": info}), json.dumps({"metaData": metadata})]
+    log = f"{table.table_path}/_delta_log/{0:020d}.json"
+    storage.write(log, "\n".join(lines).replace(": ", ":").encode())
+    storage.write(f"{table.table_path}/part.parquet", content.encode())
+
+
+def content(storage: Storage, table: TableName) -> str | None:
+    path = f"{table.table_path}/part.parquet"
+    return storage.read(path).decode() if storage.exists(path) else None
+
+
+@pytest.mark.parametrize("table", [A, IN_SCHEMA], ids=str)
+def test_a_dropped_table_comes_back_whole(any_storage: Storage, table: TableName):
+    make_table(any_storage, table)
+    before = any_storage.files_below(table.table_path)
+    identity = Identity(table, "1")
+    assert drop_table(any_storage, table, identity)
+    assert any_storage.files_below("Tables") == ()
+    (dropped,) = dropped_tables(any_storage)
+    assert (dropped.table, dropped.identity) == (table, Identity(table, "1", table))
+    assert datetime.now(timezone.utc) - dropped.when < timedelta(minutes=1)
+    assert take_back(any_storage, identity)
+    assert any_storage.files_below(table.table_path) == before
+    assert any_storage.files_below(DROPPED) == ()
+    assert not take_back(any_storage, identity)
+
+
+def test_dropping_nothing_leaves_nothing(any_storage: Storage):
+    assert not drop_table(any_storage, A, Identity(A, "1"))
+    assert any_storage.files_below("") == ()
+    assert dropped_tables(any_storage) == []
+
+
+def test_a_life_finds_its_own_table_before_one_of_its_name(any_storage: Storage):
+    make_table(any_storage, A, "mine")
+    drop_table(any_storage, A, Identity(A, "mine"))
+    make_table(any_storage, B, "of the name")
+    drop_table(any_storage, B, Identity(B, "another"))
+    renamed = Identity(B, "mine", A)
+    assert was_elsewhere(any_storage, renamed)
+    assert not was_elsewhere(any_storage, Identity(B, "mine"))
+    assert not was_elsewhere(any_storage, Identity(B, "a third", A))
+    assert take_back(any_storage, renamed)
+    assert content(any_storage, B) == "mine"
+    assert not was_elsewhere(any_storage, renamed)
+    assert [dropped.identity for dropped in dropped_tables(any_storage)] == [
+        Identity(B, "another", B)
+    ]
+
+
+def test_of_several_drops_of_one_name_the_last_comes_back(any_storage: Storage):
+    for number in range(3):
+        make_table(any_storage, A, f"rows {number}")
+        drop_table(any_storage, A, Identity(A, f"life {number}") if number else None)
+    make_table(any_storage, B, "other")
+    drop_table(any_storage, B, None)
+    assert [d.table.name for d in dropped_tables(any_storage)] == ["b", "a", "a", "a"]
+    assert take_back(any_storage, Identity(A, "a new life"))
+    assert content(any_storage, A) == "rows 2"
+    assert take_back(any_storage, Identity(TableName(None, "c"), "life 1", A))
+    assert content(any_storage, TableName(None, "c")) == "rows 1"
+    assert len(dropped_tables(any_storage)) == 2
+
+
+def test_nothing_comes_back_over_a_table(any_storage: Storage):
+    make_table(any_storage, A, "old")
+    drop_table(any_storage, A, Identity(A, "1"))
+    make_table(any_storage, A, "new")
+    assert not take_back(any_storage, Identity(A, "1"))
+    with pytest.raises(UsageError, match="There is a table a again"):
+        undrop(any_storage, A)
+    assert content(any_storage, A) == "new"
+    assert len(dropped_tables(any_storage)) == 1
+
+
+@pytest.mark.parametrize("table", [A, IN_SCHEMA], ids=str)
+def test_undrop_brings_folder_keys_and_identity_back(any_storage: Storage, table: TableName):
+    make_table(any_storage, table)
+    drop_table(any_storage, table, Identity(table, "1", B))
+    undrop(any_storage, table)
+    assert content(any_storage, table) == "rows"
+    assert read_identity(any_storage, table) == Identity(table, "1", B)
+    assert read_metadata(any_storage, table).keys == ("id",)
+    with pytest.raises(TableNotFoundError, match=f"No dropped table {table}"):
+        undrop(any_storage, table)
+
+
+def test_undrop_of_a_life_that_nobody_knows(any_storage: Storage):
+    make_table(any_storage, A)
+    drop_table(any_storage, A, None)
+    undrop(any_storage, A)
+    assert (content(any_storage, A), read_identity(any_storage, A)) == ("rows", None)
+
+
+def test_only_what_was_dropped_long_ago_is_purged(any_storage: Storage):
+    now = datetime.now(timezone.utc)
+    for days in (8, 6.9, 0):
+        stamp = (now - timedelta(days=days)).strftime("%Y%m%dT%H%M%S.%fZ")
+        any_storage.write(f"{DROPPED}/a/{stamp}/table/f", b"")
+        any_storage.write_json(
+            f"{DROPPED}/a/{stamp}/identity.json", {"incarnation": "1", "origin": "a"}
+        )
+    purge_dropped(any_storage, keep=timedelta(days=7))
+    ages = [
+        (now - dropped.when).total_seconds() / 86_400 for dropped in dropped_tables(any_storage)
+    ]
+    assert ages == pytest.approx([0, 6.9], abs=0.01)
+    assert len(any_storage.files_below(DROPPED)) == 4
+    purge_dropped(any_storage, keep=timedelta(0))
+    assert any_storage.files_below("") == ()
+
+
+def no_spark():
+    raise AssertionError("Spark was asked for")
+
+
+def engine(storage: Storage, **options: float) -> Engine:
+    return Engine(storage, no_spark, MirrorOptions(**options))  # type: ignore[arg-type]
+
+
+def test_a_cycle_purges_even_if_it_drops_nothing(any_storage: Storage):
+    make_table(any_storage, A)
+    drop_table(any_storage, A, None)
+    engine(any_storage).run_cycle()
+    assert len(dropped_tables(any_storage)) == 1
+    engine(any_storage, keep_dropped_days=0).run_cycle()
+    assert any_storage.files_below(DROPPED) == ()
+
+
+def states_of(*lives: tuple[TableName, str]) -> dict[str, TableState]:
+    return {t.folder: TableState(t.schema, t.name, incarnation=life) for t, life in lives}
+
+
+def test_a_folder_that_is_gone_drops_its_table_and_no_other(any_storage: Storage):
+    for table in (A, B):
+        make_table(any_storage, table)
+    any_storage.write("Tables/c/_delta_log/00000000000000000000.json", b'{"metaData":{"id":"x"}}')
+    nobodys = TableName(None, "c")
+    states = states_of((A, "1"), (B, "2"), (nobodys, "3"))
+    assert follow_folders(any_storage, states, [B]) == (A,)
+    assert list(states) == [B.folder]
+    assert (content(any_storage, A), content(any_storage, B)) == (None, "rows")
+    assert any_storage.files_below("Tables/c") != ()
+
+
+def copy_identity(storage: Storage, source: Identity, *tables: TableName) -> None:
+    for table in tables:
+        write_identity(storage, Identity(table, source.incarnation, A), make_folder=True)
+
+
+def test_a_renamed_folder_takes_its_table_along(any_storage: Storage):
+    make_table(any_storage, A)
+    states = states_of((A, "1"))
+    copy_identity(any_storage, Identity(A, "1"), IN_SCHEMA)
+    assert follow_folders(any_storage, states, [IN_SCHEMA]) == ()
+    assert (content(any_storage, A), content(any_storage, IN_SCHEMA)) == (None, "rows")
+    assert [state.table for state in states.values()] == [IN_SCHEMA]
+    assert read_identity(any_storage, IN_SCHEMA) == Identity(IN_SCHEMA, "1", A)
+
+
+def test_copies_live_on_their_own_even_of_a_folder_just_renamed(any_storage: Storage):
+    copy = TableName(None, "copy")
+    make_table(any_storage, A)
+    copy_identity(any_storage, Identity(A, "1"), A, copy)
+    states = states_of((A, "1"))
+    follow_folders(any_storage, states, [A, copy])
+    assert read_identity(any_storage, A) == Identity(A, "1")
+    own = read_identity(any_storage, copy)
+    assert own is not None
+    assert (own.origin, own.incarnation != "1") == (None, True)
+    later = TableName(None, "later")
+    any_storage.delete_folder(A.folder)
+    copy_identity(any_storage, Identity(A, "1"), B, later)
+    follow_folders(any_storage, states, [B, copy, later])
+    assert content(any_storage, B) == "rows"
+    lives = [read_identity(any_storage, table) for table in (B, copy, later)]
+    assert len({life.incarnation for life in lives if life}) == 3
+    assert lives[0] == Identity(B, "1", A)
+
+
+def test_copies_of_a_renamed_folder_without_a_table_are_copies_too(any_storage: Storage):
+    states = states_of((A, "1"))
+    copy_identity(any_storage, Identity(A, "1"), B, IN_SCHEMA)
+    assert follow_folders(any_storage, states, [B, IN_SCHEMA]) == ()
+    assert [state.table for state in states.values()] == [B]
+    assert read_identity(any_storage, B) == Identity(B, "1", A)
+    own = read_identity(any_storage, IN_SCHEMA)
+    assert own is not None
+    assert (own.origin, own.incarnation != "1") == (None, True)
+
+
+def test_lost_states_are_rebuilt_from_the_logs_even_for_a_single_table(any_storage: Storage):
+    make_table(any_storage, A, life="1")
+    make_table(any_storage, IN_SCHEMA, life="2")
+    any_storage.write("Tables/c/_delta_log/00000000000000000000.json", b'{"metaData":{"id":"x"}}')
+    found = rebuild_states(any_storage, [A, IN_SCHEMA, TableName(None, "c")])
+    lives = {folder: (state.incarnation, state.version) for folder, state in found.items()}
+    assert lives == {A.folder: ("1", 0), IN_SCHEMA.folder: ("2", 0)}
+    any_storage.write(f"{B.folder}/_metadata.json", b"{}")
+    engine(any_storage).run_cycle(B)
+    assert set(load_states(any_storage) or {}) == {A.folder, IN_SCHEMA.folder, B.folder}
+    assert engine(any_storage).run_cycle().dropped == ("a", "s.`a.b`")
+
+
+BROKEN = ["", "{", "[]", '{"format": 2}', '{"format": 2, "tables": [1]}']
+BROKEN += ['{"format": 2, "tables": {"x": {"y": 1}}}', "\xff"]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_cache_of_states_is_as_good_as_none(any_storage: Storage, broken: str):
+    any_storage.write("Files/_mirrorlake/state.json", broken.encode("latin-1"))
+    assert load_states(any_storage) is None
+    assert engine(any_storage).run_cycle().tables == ()
+    assert load_states(any_storage) == {}

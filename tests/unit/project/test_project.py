@@ -1,0 +1,216 @@
+"""The project's files agree with each other and hold nothing of the machine they were made on."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import mirrorlake
+from mirrorlake.cli import app
+from mirrorlake.paths import PROJECT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pytest brings it there
+    import tomli as tomllib
+
+LOCK = (PROJECT / "requirements.lock").read_text(encoding="utf-8")
+SETTINGS = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+LAUNCHER = (PROJECT / "mirrorlake").read_text(encoding="utf-8")
+
+
+def tracked() -> list[Path]:
+    """What is under version control, or about to be."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git repository")
+    found = [PROJECT / name for name in listed.stdout.split("\0") if name]
+    return [path for path in found if path.is_file()]
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    for path in tracked():
+        data = path.read_bytes()
+        if b"\0" not in data:
+            yield str(path.relative_to(PROJECT)), data.decode("utf-8")
+
+
+def entries() -> dict[str, list[tuple[Version, str]]]:
+    """The lock: by name, its versions, each with the text of its entry."""
+    found: dict[str, list[tuple[Version, str]]] = {}
+    for entry in re.split(r"\n(?=[A-Za-z0-9])", "\n" + LOCK)[1:]:
+        requirement = Requirement(entry.split("\\")[0].strip())
+        (pin,) = requirement.specifier
+        assert pin.operator == "==", entry
+        key = canonicalize_name(requirement.name)
+        found.setdefault(key, []).append((Version(pin.version), entry))
+    return found
+
+
+def direct() -> list[Requirement]:
+    optional = SETTINGS["optional-dependencies"]["dev"]
+    return [Requirement(line) for line in SETTINGS["dependencies"] + optional]
+
+
+@pytest.mark.parametrize("requirement", direct(), ids=lambda found: found.name)
+def test_direct_dependencies_are_locked_within_their_range(requirement: Requirement) -> None:
+    versions = [version for version, _ in entries().get(canonicalize_name(requirement.name), [])]
+    assert versions
+    assert all(version in requirement.specifier for version in versions), versions
+
+
+def test_every_entry_of_the_lock_has_hashes() -> None:
+    assert len(entries()) > 100
+    for name, versions in entries().items():
+        for _, entry in versions:
+            assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry), name
+
+
+def test_the_python_range_is_the_same_everywhere() -> None:
+    lowest, end = re.findall(r"\((\d+, \d+)\)", LAUNCHER)
+    environment = yaml.safe_load((PROJECT / "environment.yml").read_text(encoding="utf-8"))
+    (python,) = (d for d in environment["dependencies"] if str(d).startswith("python"))
+    assert SETTINGS["requires-python"] == f">={lowest.replace(', ', '.')}"
+    assert SpecifierSet(python.removeprefix("python")) == SpecifierSet(
+        f"{SETTINGS['requires-python']},<{end.replace(', ', '.')}"
+    )
+    assert f"--python-version {lowest.replace(', ', '.')}" in LOCK.splitlines()[1]
+    names = re.search(r"for name in (.+); do", LAUNCHER)
+    assert names is not None
+    first, last = (int(part.split(", ")[1]) for part in (lowest, end))
+    assert set(re.findall(r"python3\.(\d+)", names[1])) == {str(n) for n in range(first, last)}
+
+
+def test_conda_users_get_the_lock_with_its_hashes() -> None:
+    environment = yaml.safe_load((PROJECT / "environment.yml").read_text(encoding="utf-8"))
+    (pip,) = (d["pip"] for d in environment["dependencies"] if isinstance(d, dict))
+    assert "pip" in environment["dependencies"]
+    assert {"--require-hashes", "-r requirements.lock"} <= set(pip)
+
+
+def test_ci_runs_the_tests_that_everybody_runs() -> None:
+    script = PROJECT / ".ci" / "run"
+    assert script.stat().st_mode & 0o111
+    assert "./mirrorlake test" in script.read_text(encoding="utf-8").splitlines()
+
+
+def test_nothing_of_the_library_or_the_tests_is_ignored() -> None:
+    shown = {path.relative_to(PROJECT) for path in tracked()}
+    for folder in ("lib", "tests", "notebooks", "parameters"):
+        for pattern in ("*.py", "*.ipynb", "*.yaml"):
+            here = {path.relative_to(PROJECT) for path in (PROJECT / folder).rglob(pattern)}
+            assert {p for p in here if ".ipynb_checkpoints" not in p.parts} <= shown
+
+
+# Put together, so that this file does not hold what it looks for.
+HOSTS = [
+    ".".join(parts)
+    for parts in (
+        ("maven", "org"),
+        ("maven", "apache"),
+        ("repo1", "maven"),
+        ("sonatype", "org"),
+        ("spark-packages", "org"),
+        ("pypi", "org"),
+        ("pypi", "python"),
+        ("files", "pythonhosted"),
+        ("conda", "anaconda"),
+        ("registry", "npmjs"),
+    )
+]
+PLACES = [f"/{name}/" for name in ("work", "root", "Users")] + ["/tmp" + "/w", "/" + "root\n"]
+PLACES += ["/home" + "/runner"]
+
+
+def test_no_registry_is_named() -> None:
+    found = [(path, host) for path, text in texts() for host in HOSTS if host in text]
+    assert found == []
+
+
+def test_no_path_of_a_machine_is_named() -> None:
+    found = [(path, place) for path, text in texts() for place in PLACES if place in text]
+    assert found == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_commands_that_are_named_exist(name: str) -> None:
+    text = (PROJECT / name).read_text(encoding="utf-8")
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    named = set(re.findall(r"\./mirrorlake ([a-z][a-z-]*)", text))
+    assert named
+    assert named <= set(commands)
+
+
+def test_every_complaint_has_a_test() -> None:
+    known = yaml.safe_load((PROJECT / "tests" / "complaints.yaml").read_text(encoding="utf-8"))
+    marks = [
+        mark
+        for path in (PROJECT / "tests").rglob("test_*.py")
+        for mark in re.findall(r"^@pytest\.mark\.complaint\((.+)\)$", path.read_text(), re.M)
+    ]
+    assert {name for mark in marks for name in re.findall(r'"([^"]+)"', mark)} == set(known)
+
+
+def test_the_readme_lists_every_command() -> None:
+    text = (PROJECT / "README.md").read_text(encoding="utf-8")
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    listed = set(re.findall(r"^\| `([a-z]+)[ `]", text, re.MULTILINE))
+    assert listed == set(commands)
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_paths_that_are_named_exist(name: str) -> None:
+    text = (PROJECT / name).read_text(encoding="utf-8")
+    pattern = r"(?<![\w./])((?:lib|tests|parameters|notebooks)/[\w./-]*\w|\w+\.(?:yml|lock|toml))"
+    for path in set(re.findall(pattern, text)):
+        if "NN_" not in path:
+            assert (PROJECT / path).exists(), path
+
+
+def modules() -> list[str]:
+    found = pkgutil.walk_packages(mirrorlake.__path__, "mirrorlake.")
+    return ["mirrorlake", *(module.name for module in found)]
+
+
+@pytest.fixture
+def no_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples that need Spark are marked `# doctest: +SKIP`; others must not start it."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("this example needs Spark")
+
+    monkeypatch.setattr("mirrorlake.spark.session.get_spark", refuse)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize("name", modules())
+def test_examples_in_docstrings(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.failed == 0
+
+
+def test_there_are_examples_in_docstrings() -> None:
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    assert any(finder.find(importlib.import_module(name)) for name in modules())

@@ -1,0 +1,184 @@
+"""Which rule a view's query falls under, and which reason it gets if there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirrorlake.errors import QueryError, UsageError
+from mirrorlake.paths import PROJECT
+from mirrorlake.rows.views.clauses import parse_query
+from mirrorlake.rows.views.joins import Role
+from mirrorlake.rows.views.reasons import QUERY_REASONS, STATE_REASONS
+from mirrorlake.rows.views.shape import Method, Shape, read_shape, settle_types
+
+COLUMNS = {
+    "t": ["id", "g", "x", "d", "odd `name`"],
+    "s": ["g", "name", "w"],
+    "a": ["id", "g", "x"],
+    "b": ["id", "g", "x"],
+    "flights": ["id", "g", "x"],
+}
+KNOWN = {"abs", "count", "date_trunc", "explode", "rank", "row_number", "round", "sum", "upper"}
+KNOWN |= {"min", "max", "avg", "count_if", "median", "collect_list", "first_value", "now", "rand"}
+KNOWN |= {"coalesce", "unix_timestamp"}
+
+
+def shape_of(sql: str, kinds: str = "") -> Shape:
+    shape = read_shape(parse_query(sql), COLUMNS, KNOWN)
+    return settle_types(shape, kinds.split() or ["int"] * len(shape.aggregates), ["int"])
+
+
+@pytest.mark.parametrize(
+    ("sql", "method", "keys"),
+    [
+        ("SELECT id, x * 2 AS y FROM t WHERE x > 0 -- why", "rows", ()),
+        ("SELECT * FROM t ORDER BY id;", "rows", ()),
+        ("SELECT t.*, name FROM t JOIN s ON t.g = s.g", "rows", ()),
+        ("SELECT a.id AS i, b.id AS j FROM a, b WHERE a.g = b.g", "rows", ()),
+        ("SELECT g, count(*) FROM t GROUP BY g", "sums", ("g",)),
+        ("SELECT upper(g) AS u, sum(x) / count(x) FROM t GROUP BY u", "sums", ("upper(g)",)),
+        ("SELECT upper(g) u, round(avg(x), 1) FROM t GROUP BY 1", "sums", ("upper(g)",)),
+        ("SELECT t.g, sum(x) FROM t GROUP BY g", "sums", ("g",)),
+        ("SELECT g, x, sum(id) FROM t GROUP BY ALL", "sums", ("g", "x")),
+        ("SELECT count(*) FILTER (WHERE x > 1) FROM t", "sums", ()),
+        ("SELECT DISTINCT g, x FROM t", "sums", ("g", "x")),
+        ("SELECT g, max(x) FROM t GROUP BY g", "groups", ("g",)),
+        ("SELECT g, count(DISTINCT x) FROM t GROUP BY g", "groups", ("g",)),
+        ("SELECT g, count(x, d) FROM t GROUP BY g", "groups", ("g",)),
+        ("SELECT g, sum(x) FROM t GROUP BY g HAVING sum(x) > 1", "groups", ("g",)),
+        ("SELECT g, rank() OVER (PARTITION BY g ORDER BY x) r FROM t", "partitions", ("g",)),
+        (
+            "SELECT sum(x) OVER (PARTITION BY g, id) a, max(x) OVER (PARTITION BY G) b FROM t",
+            "partitions",
+            ("g",),
+        ),
+    ],
+)
+def test_queries_with_a_rule(sql: str, method: str, keys: tuple[str, ...]) -> None:
+    shape = shape_of(sql)
+    assert (shape.method.value, shape.keys, shape.reason) == (method, keys, None)
+
+
+UNRULED = {
+    "AGGREGATE_OF_WINDOW": "SELECT rank() OVER (PARTITION BY g ORDER BY sum(x)) FROM t GROUP BY g",
+    "DISTINCT_OF_GROUPS": "SELECT DISTINCT count(*) FROM t GROUP BY g",
+    "GLOBAL_AGGREGATE": "SELECT max(x) FROM t",
+    "GROUPING_SETS": "SELECT g, count(*) FROM t GROUP BY ROLLUP (g)",
+    "JOIN_KIND": "SELECT id FROM t NATURAL JOIN s",
+    "LATERAL_VIEW": "SELECT e FROM t LATERAL VIEW explode(x) v AS e",
+    "LIMIT": "SELECT id FROM t ORDER BY x LIMIT 3",
+    "NONDETERMINISTIC": "SELECT id, current_date AS today FROM t",
+    "ORDER_DEPENDENT": "SELECT g, collect_list(x) FROM t GROUP BY g",
+    "OUTER_JOIN": "SELECT id FROM t LEFT JOIN s ON t.x > s.w",
+    "SET_OPERATION": "SELECT g FROM t UNION ALL SELECT g FROM s",
+    "STAR": "SELECT * FROM t JOIN s USING (g)",
+    "SUBQUERY": "SELECT id FROM t WHERE g IN (SELECT g FROM s)",
+    "SYNTAX": "SELECT 5, count(*) FROM t GROUP BY 1",
+    "TIME_TRAVEL": "SELECT id FROM t@v3",
+    "UNKNOWN_FUNCTION": "SELECT my_own(x) FROM t",
+    "WINDOW_WITHOUT_PARTITION": "SELECT rank() OVER (ORDER BY x) FROM t",
+}
+
+
+@pytest.mark.parametrize(("code", "sql"), UNRULED.items(), ids=UNRULED)
+def test_queries_without_a_rule(code: str, sql: str) -> None:
+    shape = shape_of(sql)
+    assert shape.method is Method.FULL
+    assert shape.reason is not None
+    assert (shape.reason.code, bool(shape.reason.why)) == (code, True)
+
+
+def test_every_reason_of_a_query_has_a_case() -> None:
+    assert {*UNRULED, "NESTED_COLUMN"} == set(QUERY_REASONS)
+    rows = read_shape(parse_query("SELECT id FROM t"), COLUMNS, KNOWN)
+    nested = settle_types(rows, [], ["array<int>"])
+    assert nested.reason is not None
+    assert nested.reason.code == "NESTED_COLUMN"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id FROM t WHERE x > rand()",
+        "SELECT now() FROM t",
+        "SELECT unix_timestamp() FROM t",
+        "SELECT id FROM t WHERE d > TIMESTAMP 'today'",
+        "SELECT id FROM t JOIN s ON t.g = s.g AND rand() > 0.5",
+    ],
+)
+def test_clocks_and_dice_are_found_anywhere(sql: str) -> None:
+    shape = shape_of(sql)
+    assert shape.reason is not None
+    assert shape.reason.code == "NONDETERMINISTIC"
+
+
+@pytest.mark.parametrize(
+    ("sql", "kinds", "method"),
+    [
+        ("SELECT g, sum(x) FROM t GROUP BY g", "bigint", Method.SUMS),
+        ("SELECT g, sum(x) FROM t GROUP BY g", "decimal(38,10)", Method.SUMS),
+        ("SELECT g, sum(x) FROM t GROUP BY g", "double", Method.GROUPS),
+        ("SELECT g, count(x) FROM t GROUP BY g", "double", Method.SUMS),
+        ("SELECT g, avg(x) FROM t GROUP BY g", "decimal(14,2)", Method.SUMS),
+        ("SELECT g, avg(x) FROM t GROUP BY g", "decimal(18,2)", Method.GROUPS),
+        ("SELECT sum(x) FROM t", "float", Method.FULL),
+    ],
+)
+def test_types_decide_what_can_be_summed_up(sql: str, kinds: str, method: Method) -> None:
+    assert shape_of(sql, kinds).method is method
+
+
+def test_items_are_written_over_what_is_kept() -> None:
+    shape = shape_of("SELECT upper(t.g) AS u, 1 + sum(x) / count(x) r FROM t GROUP BY upper(t.g)")
+    assert shape.items == (
+        "__mirrorlake_key_0",
+        "1 + __mirrorlake_aggregate_0 / __mirrorlake_aggregate_1",
+    )
+    assert [(a.function, a.argument) for a in shape.aggregates] == [("sum", "x"), ("count", "x")]
+
+
+@pytest.mark.parametrize(
+    ("joins", "roles"),
+    [
+        ("t JOIN s ON t.g = s.g", ["linear", "linear"]),
+        ("t LEFT JOIN s ON t.g = s.g AND s.w > 1", ["linear", "nullable"]),
+        ("t LEFT JOIN s USING (g)", ["linear", "nullable"]),
+        ("t RIGHT JOIN s ON s.g = t.g", ["nullable", "linear"]),
+        ("t FULL JOIN s ON t.g <=> s.g", ["both", "both"]),
+        ("t LEFT SEMI JOIN s ON t.g = s.g", ["linear", "nullable"]),
+        ("t LEFT JOIN s ON t.g = s.g JOIN a ON a.id = t.id", ["linear", "nullable", "linear"]),
+    ],
+)
+def test_tables_have_roles_in_joins(joins: str, roles: list[str]) -> None:
+    shape = shape_of(f"SELECT t.id FROM {joins}")
+    assert [member.role.value for member in shape.members] == roles
+    assert all(bool(m.links) == (m.role is not Role.LINEAR) for m in shape.members)
+
+
+@pytest.mark.parametrize(
+    "joins",
+    [
+        "t FULL JOIN s ON t.g = s.g JOIN a ON a.id = t.id",
+        "t JOIN a ON a.id = t.id RIGHT JOIN s ON t.g = s.g",
+        "t LEFT JOIN s ON upper(t.g) = s.g",
+    ],
+)
+def test_outer_joins_without_a_rule(joins: str) -> None:
+    shape = shape_of(f"SELECT t.id FROM {joins}")
+    assert shape.reason is not None
+    assert shape.reason.code == "OUTER_JOIN"
+
+
+def test_what_is_no_query_is_refused() -> None:
+    with pytest.raises(UsageError, match="one query"):
+        parse_query("DELETE FROM t")
+    with pytest.raises(UsageError, match="one query"):
+        parse_query("SELECT 1; SELECT 2")
+    with pytest.raises(QueryError, match="can't be understood"):
+        parse_query("SELECT FROM WHERE (")
+
+
+def test_the_documentation_lists_every_reason() -> None:
+    text = (PROJECT / "docs" / "views.md").read_text(encoding="utf-8")
+    for code, words in (QUERY_REASONS | STATE_REASONS).items():
+        assert f"| `{code}` | {words} |" in text

@@ -1,0 +1,145 @@
+"""What a view's log tells of the versions that it shows; the logs are written by hand."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrorlake.mirror.properties import VIEW_PROPERTY
+from mirrorlake.names import TableName
+from mirrorlake.rows.views.definition import (
+    Definition,
+    hiding_columns,
+    list_definitions,
+    read_definition,
+)
+from mirrorlake.rows.views.state import ViewState, commit_metadata, read_view_state
+from mirrorlake.rows.views.status import view_status
+from mirrorlake.storage import Storage
+
+T = TableName(None, "t")
+VIEW = Definition(TableName("s", "v"), "abc", "SELECT g FROM t", {T: ("g", "x")})
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(tmp_path)
+
+
+def commit(storage: Storage, version: int, operation: str, *actions: Any, **info: Any) -> None:
+    lines = [{"commitInfo": {"operation": operation, **info}}, *actions]
+    text = "\n".join(json.dumps(line, separators=(",", ":")) for line in lines)
+    path = f"{VIEW.name.table_path}/_delta_log/{version:020d}.json"
+    storage.write(path, f"{text}\n".encode())
+
+
+def create(storage: Storage) -> None:
+    fields = [{"name": n, "type": "string"} for n in ("g", "__mirrorlake_rows")]
+    metadata = {
+        "id": "view",
+        "schemaString": json.dumps({"fields": fields}),
+        "configuration": {VIEW_PROPERTY: VIEW.as_property()},
+    }
+    commit(storage, 0, "CREATE TABLE", {"metaData": metadata})
+
+
+def refresh(storage: Storage, version: int, number: int, at: int, base: int | None = None) -> None:
+    sources = {"t": {"id": "one", "version": at}}
+    base = version - 1 if base is None else base
+    note = commit_metadata(VIEW, number, base, {"mode": "full", "reason": None}, sources)
+    txn = {"txn": {"appId": VIEW.app_id, "version": number}}
+    commit(storage, version, "WRITE", txn, added(True), userMetadata=note)
+
+
+def added(changes: bool) -> dict[str, Any]:
+    return {"add": {"path": "part", "size": 1, "dataChange": changes}}
+
+
+def standing(storage: Storage) -> tuple[int, int | None, str]:
+    found: ViewState = read_view_state(storage, VIEW)
+    shown = found.sources.get("t", (None, None))[1]
+    return found.number, shown, found.reason.code if found.reason else ""
+
+
+def test_a_definition_is_kept_in_its_table(storage: Storage) -> None:
+    create(storage)
+    assert read_definition(storage, VIEW.name) == VIEW
+    assert list_definitions(storage) == [VIEW]
+    assert hiding_columns(storage, VIEW.name) == ["g"]
+    assert hiding_columns(storage, None) is None
+
+
+def test_a_view_stands_where_its_last_refresh_left_it(storage: Storage) -> None:
+    create(storage)
+    assert standing(storage) == (0, None, "FIRST")
+    refresh(storage, 1, 1, at=4)
+    assert standing(storage) == (1, 4, "")
+    refresh(storage, 2, 2, at=7)
+    commit(storage, 3, "OPTIMIZE", added(False))
+    commit(storage, 4, "SET TBLPROPERTIES")
+    assert standing(storage) == (2, 7, "")
+
+
+def test_a_restored_view_shows_what_it_showed_then(storage: Storage) -> None:
+    create(storage)
+    refresh(storage, 1, 1, at=4)
+    refresh(storage, 2, 2, at=7)
+    commit(storage, 3, "RESTORE", added(True), operationParameters={"version": "1"})
+    assert standing(storage) == (2, 4, "")  # and the next refresh is the third
+    commit(storage, 4, "RESTORE", added(True), operationParameters={"timestamp": "2013-01-01"})
+    assert standing(storage) == (2, None, "VIEW_CHANGED")
+
+
+def test_how_a_view_stands(storage: Storage) -> None:
+    def source(version: int, table_id: str, age: float) -> None:
+        metadata = {"id": table_id, "schemaString": '{"fields": []}', "configuration": {}}
+        now = int((time.time() - age) * 1000)
+        lines = [{"commitInfo": {"timestamp": now}}, {"metaData": metadata}]
+        path = f"{T.table_path}/_delta_log/{version:020d}.json"
+        storage.write(path, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
+
+    def status() -> tuple[str, str | None, int | None, float | None]:
+        found = view_status(storage, VIEW)
+        (one,) = found.sources
+        lag = found.lag_seconds
+        return found.state, found.reason, one.newest, lag if lag is None else round(lag, -2)
+
+    create(storage)
+    source(0, "one", 1000)
+    assert status() == ("unknown", "FIRST", 0, None)
+    refresh(storage, 1, 1, at=0)
+    assert status() == ("current", None, 0, 0)
+    source(1, "one", 500)
+    source(2, "one", 100)
+    assert status() == ("behind", None, 2, 500)
+    source(2, "another", 100)
+    assert status() == ("unknown", "SOURCE_RECREATED", 2, None)
+    storage.delete_folder(T.table_path)
+    assert status() == ("unknown", "SOURCE_GONE", None, None)
+
+
+def test_what_others_write_is_noticed(storage: Storage) -> None:
+    create(storage)
+    refresh(storage, 1, 1, at=4)
+    commit(storage, 2, "DELETE", added(True), userMetadata="[not a note")
+    assert standing(storage) == (1, 4, "VIEW_CHANGED")
+    refresh(storage, 3, 2, at=7, base=1)  # it did not know of version 2
+    assert standing(storage) == (2, 7, "VIEW_CHANGED")
+    refresh(storage, 4, 3, at=8)
+    assert standing(storage) == (3, 8, "")
+
+
+def test_a_log_that_was_cut_off_tells_nothing(storage: Storage) -> None:
+    create(storage)
+    refresh(storage, 1, 1, at=4)
+    commit(storage, 2, "OPTIMIZE", added(False))
+    path = f"{VIEW.name.table_path}/_delta_log/{1:020d}.json"
+    kept = storage.read(path)
+    storage.write(path, b'{"add":{"path":"part","size":1,"dataChange":false}}\n')
+    assert standing(storage)[1:] == (None, "STATE_LOST")
+    storage.write(path, kept)
+    assert standing(storage) == (1, 4, "")

@@ -1,0 +1,116 @@
+"""Every notebook keeps the house's rules; none is executed here."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import yaml
+from papermill.inspection import inspect_notebook
+
+from mirrorlake.paths import NOTEBOOKS, PARAMETERS
+from mirrorlake.runs.plan import load_plan
+
+PATHS = sorted(NOTEBOOKS.glob("*.ipynb"))
+PLANS = sorted((PARAMETERS / "plans").glob("*.yaml"))
+UNSTABLE = {
+    "a path": re.compile(r"(?<![\w:/])/(?:tmp|home|root|Users|var|opt)/"),
+    "a time": re.compile(r"\b20(?!13)\d\d-\d\d-\d\d|\b\d\d:\d\d:\d\d"),
+    "an id": re.compile(r"0x[0-9a-f]{6,}|\b[0-9a-f]{32}\b|[0-9a-f]{8}-[0-9a-f]{4}-"),
+    "noise of the JVM": re.compile(r"\bWARN\b|\bERROR\b|log4j|SLF4J|Picked up"),
+}
+TAGS = {"parameters", "nbval-ignore-output", "nbval-raises-exception", "nbval-skip"} | {
+    "skip-execution"
+}
+
+
+@pytest.fixture(params=PATHS, ids=lambda path: path.stem)
+def path(request: pytest.FixtureRequest) -> Path:
+    return request.param
+
+
+@pytest.fixture
+def notebook(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def outputs(notebook: Any) -> list[Any]:
+    return [output for cell in code_cells(notebook) for output in cell.outputs]
+
+
+def test_there_are_notebooks() -> None:
+    assert PATHS
+    numbers = [path.stem[:2] for path in PATHS]
+    assert all(number.isdecimal() for number in numbers)
+    assert all(re.fullmatch(r"\d\d_\w+", path.stem) for path in PATHS)
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_parameters_equal_their_file(path: Path, notebook: Any) -> None:
+    values = yaml.safe_load((PARAMETERS / f"{path.stem}.yaml").read_text(encoding="utf-8"))
+    found = inspect_notebook(str(path))
+    assert list(found) == list(values)
+    assert {name: ast.literal_eval(item["default"]) for name, item in found.items()} == values
+    kinds = {name: type(value).__name__ for name, value in values.items()}
+    assert {name: item["inferred_type_name"] for name, item in found.items()} == kinds
+    assert all(item["help"] for item in found.values())
+
+
+def test_cells_are_short_and_define_nothing(notebook: Any) -> None:
+    for cell in code_cells(notebook):
+        assert len(cell.source.splitlines()) <= 15, cell.id
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        assert not any(isinstance(node, kinds) for node in ast.walk(ast.parse(cell.source)))
+
+
+def test_it_opens_with_title_and_subtitle(notebook: Any) -> None:
+    lines = notebook.cells[0].source.splitlines()
+    assert lines[0].startswith("# ")
+    assert lines[2].startswith("> ")
+    titles = [
+        line
+        for cell in notebook.cells
+        if cell.cell_type == "markdown"
+        for line in cell.source.splitlines()
+        if re.match("# ", line)
+    ]
+    assert len(titles) == 1
+
+
+def test_outputs_are_committed_and_hold_nothing_of_the_machine(notebook: Any) -> None:
+    assert [cell.execution_count for cell in code_cells(notebook)] == [
+        number for number, _ in enumerate(code_cells(notebook), 1)
+    ]
+    for output in outputs(notebook):
+        assert output.output_type != "error"
+        assert output.get("name") != "stderr"
+        shown = {kind: v for kind, v in output.get("data", {}).items() if kind != "image/png"}
+        text = output.get("text", "") + json.dumps(shown)
+        for what, pattern in UNSTABLE.items():
+            assert not pattern.search(text), f"{what}: {text[:300]}"
+
+
+def test_metadata_are_clean(notebook: Any) -> None:
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert dict(notebook.metadata.language_info) == {"name": "python"}
+    for cell in notebook.cells:
+        assert set(cell.metadata) <= {"tags"}
+        assert set(cell.metadata.get("tags", [])) <= TAGS
+    assert not any(output.get("metadata") for output in outputs(notebook))
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_plans_name_notebooks_and_their_parameters(path: Path) -> None:
+    plan = load_plan(path)
+    assert plan.name == path.stem
+    assert plan.steps

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from mirrorlake import Lake
+from mirrorlake.mirror.state import Report, TableStatus
+from mirrorlake.show.plots import (
+    COLOURS,
+    Chart,
+    plot_bars,
+    plot_lines,
+    plot_matrix,
+    plot_spans,
+    plot_stacks,
+)
+from mirrorlake.show.tables import show_errors, show_files, show_status
+from mirrorlake.text_table import TextTable
+
+PNG = b"\x89PNG\r\n"
+
+
+def charts() -> list[Chart]:
+    return [
+        plot_bars({"b": 2.5, "a": -1}, title="Bars", label="minutes", fmt="{x:.1f}"),
+        plot_stacks(["Jan", "Feb"], {"up": [1, 2], "down": [3, 4]}, title="Stacks", label="rows"),
+        plot_lines([1, 2], {"one": [5, 6]}, title="Lines", label="s", x_label="files"),
+        plot_matrix(
+            ["v1", "v2", "v3"], {"a": ["int", "int", "long"], "b": ["", "int", ""]}, title="Matrix"
+        ),
+        plot_spans({"b": (1, 3.5), "a": (0, 4)}, title="Spans", label="seconds"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_chart_is_the_same_picture_every_time(number: int) -> None:
+    first, again = charts()[number], charts()[number]
+    assert first._repr_png_().startswith(PNG)
+    assert first._repr_png_() == again._repr_png_()
+    assert repr(first) == repr(again)
+    assert "0x" not in repr(first)
+
+
+def test_charts_stay_out_of_pyplot() -> None:
+    import matplotlib.pyplot as plt
+
+    charts()
+    assert plt.get_fignums() == []
+
+
+def test_bars_show_their_values_in_the_given_order() -> None:
+    axes = charts()[0].axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a"]
+    assert axes.yaxis_inverted()
+    assert {"2.5", "-1.0"} <= {text.get_text() for text in axes.texts}
+    assert axes.get_xlabel() == "minutes"
+
+
+def test_stacks_stand_on_each_other() -> None:
+    chart = charts()[1]
+    bars = chart.axes[0].patches
+    assert [(bar.get_y(), bar.get_height()) for bar in bars] == [(0, 1), (0, 2), (1, 3), (2, 4)]
+    assert [text.get_text() for text in chart.legends[0].get_texts()] == ["up", "down"]
+
+
+def test_one_line_needs_no_legend() -> None:
+    chart = charts()[2]
+    assert not chart.legends
+    assert chart.axes[0].lines[0].get_color() == COLOURS[0]
+    assert chart.axes[0].get_ylim()[0] == 0
+
+
+def test_a_matrix_shows_what_changed_and_leaves_white_what_is_not_there() -> None:
+    chart = charts()[3]
+    axes = chart.axes[0]
+    assert [text.get_text() for text in axes.texts] == ["int", "int", "long", "int"]
+    assert [text.get_position() for text in axes.texts] == [(0, 0), (1, 0), (2, 0), (1, 1)]
+    changed, same = (patch.get_facecolor() for patch in chart.legends[0].get_patches())
+    cells = [patch.get_facecolor() for patch in axes.patches]
+    assert cells == [changed, same, changed, changed]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["v1", "v2", "v3"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
+    assert axes.yaxis_inverted()
+
+
+def test_spans_lie_where_they_began_and_say_how_long_they_were() -> None:
+    axes = charts()[4].axes[0]
+    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [(1, 2.5), (0, 4)]
+    assert [text.get_text() for text in axes.texts] == ["2.5", "4.0"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a"]
+    assert axes.yaxis_inverted()
+
+
+def test_text_and_html_have_the_same_facts() -> None:
+    shown = TextTable(("name", "n", "x"), (("<b>", 1, 0.1 + 0.2), (None, 20, 1e6)))
+    assert repr(shown).splitlines() == [
+        "name   n        x",
+        "<b>    1      0.3",
+        "NULL  20  1000000",
+    ]
+    html = shown._repr_html_()
+    assert "&lt;b&gt;" in html
+    assert "<b>" not in html
+    assert html.count("<tr>") == 3
+    assert "0.3<" in html
+
+
+def test_what_is_left_out_is_said() -> None:
+    shown = TextTable(("n",), ((1,),), more=True)
+    assert repr(shown).endswith("… and more rows")
+    assert "… and more rows" in shown._repr_html_()
+
+
+def test_no_rows_still_show_their_columns() -> None:
+    assert repr(TextTable(("a", "b"), ())) == "a  b"
+    assert pickle.loads(pickle.dumps(TextTable(("a",), ()))) == TextTable(("a",), ())
+
+
+def line(name: str, error: dict[str, object] | None = None) -> TableStatus:
+    return TableStatus(
+        name, "s", "Failed" if error else "Replicating", 3, 1, 0, 0, None, None, 9.5, error
+    )
+
+
+def test_a_status_leaves_out_what_changes_from_run_to_run() -> None:
+    shown = show_status(Report((line("a"),)))
+    assert shown.columns == ("table", "state", "rows", "last_file", "backlog_files")
+    assert shown.rows == (("s.a", "Replicating", 3, 1, 0),)
+
+
+def test_a_status_shows_errors_where_there_are_any() -> None:
+    shown = show_status(Report((line("a"), line("b", {"message": "No such key."}))))
+    assert [row[-1] for row in shown.rows] == [None, "No such key."]
+
+
+def test_errors_name_file_and_column_and_a_row_only_where_one_is_known() -> None:
+    error = {"message": "No.", "file": "1.parquet", "row": None, "column": "n"}
+    shown = show_errors(Report((line("a"), line("b", error))))
+    assert shown.columns == ("table", "file", "column", "message")
+    assert shown.rows == (("s.b", "1.parquet", "n", "No."),)
+    shown = show_errors(Report((line("b", error), line("c", error | {"row": 7}))))
+    assert shown.columns == ("table", "file", "row", "column", "message")
+    assert [row[2] for row in shown.rows] == [None, 7]
+    assert show_errors(Report((line("a"),))).rows == ()
+
+
+def test_published_files_show_their_markers(lake: Lake) -> None:
+    publisher = lake.publisher("t", keys=["id"])
+    publisher.write([{"id": 1}])
+    publisher.delete([{"id": 1}, {"id": 2}])
+    publisher.write([{"id": 1, "__rowMarker__": 4}, {"id": 2, "__rowMarker__": 2}])
+    shown = show_files(lake, "t")
+    assert [row[1:3] for row in shown.rows] == [
+        (1, "none: initial load"),
+        (2, "2: delete"),
+        (2, "several"),
+    ]
+    assert shown.rows[0][0] == f"{1:020d}.parquet"
+    assert all(row[3].endswith(" KiB") for row in shown.rows)

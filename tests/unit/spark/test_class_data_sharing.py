@@ -1,0 +1,119 @@
+"""Class archives: made once for a Java and a class path, used where they are, never missed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from mirrorlake.spark.class_data_sharing import archive_flags, archive_path, ensure_archive
+from mirrorlake.spark.java import Java
+
+JAVA = Java(Path("/jdk"), "17.0.1")
+PATHS = [Path("/a.jar"), Path("/b.jar")]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MIRRORLAKE_CACHE", str(tmp_path / "a cache"))
+    monkeypatch.delenv("MIRRORLAKE_ARCHIVE_TRAINING", raising=False)
+    return tmp_path / "a cache"
+
+
+def test_each_java_and_class_path_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = archive_path(JAVA, PATHS)
+    others = {
+        archive_path(replace(JAVA, version="17.0.2"), PATHS),
+        archive_path(replace(JAVA, home=Path("/other")), PATHS),
+        archive_path(JAVA, PATHS[:1]),
+        archive_path(JAVA, PATHS[::-1]),
+        archive_path(JAVA, []),
+    }
+    assert mine == archive_path(JAVA, list(PATHS))
+    assert len({mine, *others}) == 6
+    monkeypatch.setattr(pyspark, "__version__", "4.1.5")
+    assert archive_path(JAVA, PATHS) not in {mine, *others}
+
+
+def test_flags_name_an_archive_that_is_there(cache: Path) -> None:
+    assert archive_flags(JAVA, PATHS) == ""
+    path = archive_path(JAVA, PATHS)
+    assert path.parent == cache / "archives"
+    path.mkdir(parents=True)
+    assert archive_flags(JAVA, PATHS) == ""
+    path.rmdir()
+    path.touch()
+    assert f'"-XX:SharedArchiveFile={path}" -Xshare:auto' in archive_flags(JAVA, PATHS)
+    assert archive_flags(JAVA, PATHS[:1]) == ""
+
+
+def test_flags_in_a_training_process_make_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = archive_path(JAVA, PATHS)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    monkeypatch.setenv("MIRRORLAKE_ARCHIVE_TRAINING", "/x y/z.jsa")
+    assert archive_flags(JAVA, PATHS) == '"-XX:ArchiveClassesAtExit=/x y/z.jsa"'
+
+
+@pytest.fixture
+def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Puts a program in the place of the training module; it finds TARGET, its archive's path."""
+    package = tmp_path / "stub" / "mirrorlake"
+    (package / "runs").mkdir(parents=True)
+    for folder in (package, package / "runs"):
+        (folder / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+
+    def put(program: str) -> Path:
+        head = "import os, sys, pathlib\n"
+        head += "TARGET = pathlib.Path(os.environ['MIRRORLAKE_ARCHIVE_TRAINING'])\n"
+        (package / "runs" / "training.py").write_text(head + program)
+        return tmp_path
+
+    return put
+
+
+def test_it_is_made_once(training, cache: Path, monkeypatch, capsys) -> None:
+    folder = training(
+        "assert TARGET.parent == pathlib.Path(sys.argv[1])\n"
+        "assert 'SPARK_REMOTE' not in os.environ\n"
+        "TARGET.write_bytes(b'archive')\n"
+        f"with open({str(cache.parent / 'calls')!r}, 'a') as calls: calls.write('x')\n"
+    )
+    monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
+    path = ensure_archive(JAVA, PATHS)
+    assert path == archive_path(JAVA, PATHS)
+    assert path.read_bytes() == b"archive"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert list(path.parent.iterdir()) == [path]
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("mirrorlake: making a class archive, once")
+    assert ensure_archive(JAVA, PATHS) == path
+    assert (folder / "calls").read_text() == "x"
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("", "no reason given"),
+        ("sys.exit('out of luck')", "out of luck"),
+        ("TARGET.write_bytes(b'half'); raise MemoryError('none left')", "MemoryError: none left"),
+        ("TARGET.write_bytes(b'half'); os.kill(os.getpid(), 9)", "no reason given"),
+        ("TARGET.mkdir()", "no reason given"),
+    ],
+)
+def test_one_that_fails_leaves_nothing_and_says_so(training, capsys, program, reason) -> None:
+    training(program)
+    assert ensure_archive(JAVA, PATHS) is None
+    assert list(archive_path(JAVA, PATHS).parent.iterdir()) == []
+    assert archive_flags(JAVA, PATHS) == ""
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        f"mirrorlake: that did not work, so Spark starts as slowly as usual: {reason}"
+    ]
+    training("TARGET.write_bytes(b'archive')")
+    assert ensure_archive(JAVA, PATHS)
