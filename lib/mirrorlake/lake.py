@@ -9,16 +9,14 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 from mirrorlake.delta_log import delta_tables
-from mirrorlake.lake_table import LakeTable
 from mirrorlake.landing.published import Partner
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.mirror import operator_settings
-from mirrorlake.mirror.engine import Engine, status_report
 from mirrorlake.mirror.ledger import Ledger, read_ledger
 from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.mirror.quarantine import read_quarantine
 from mirrorlake.mirror.replay import replay, reseed
 from mirrorlake.mirror.state import Report
+from mirrorlake.mirror.status import status_report
 from mirrorlake.mirror.steps import StepListener, noop
 from mirrorlake.mirror.trash import undrop
 from mirrorlake.names import ZONE, TableName, as_table
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from mirrorlake.feed.cursor import Batch
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, Policy
+    from mirrorlake.lake_table import LakeTable
     from mirrorlake.layout.partitioning.process import PartitionReport, Process, ProcessOptions
     from mirrorlake.layout.partitioning.statistics import Diagnostics
     from mirrorlake.layout.partitioning.steps import StepListener as PartitionListener
@@ -108,6 +107,8 @@ class Lake:
         Returns:
             A line a table. A table that failed has its error there; the others went on.
         """
+        from mirrorlake.mirror.engine import Engine
+
         engine = Engine(self.storage, lambda: self.spark, options, on_step)
         report = engine.run_cycle(None if table is None else as_table(table))
         if vorder:
@@ -149,6 +150,7 @@ class Lake:
         on_report: Callable[[Report], None] = lambda _report: None,
     ) -> Report:
         """Mirrors cycle after cycle until `stop` is set; see `mirror.watch`."""
+        from mirrorlake.mirror.engine import Engine
         from mirrorlake.mirror.watch import watch
 
         engine = Engine(self.storage, lambda: self.spark, options, on_step, stop)
@@ -194,6 +196,8 @@ class Lake:
 
     def quarantine(self, table: str | TableName | None = None) -> DataFrame:
         """The rows and files that were passed over, of one table or of all."""
+        from mirrorlake.mirror.quarantine import read_quarantine
+
         return read_quarantine(self.spark, self.storage, None if table is None else as_table(table))
 
     def forget(
@@ -233,6 +237,8 @@ class Lake:
         Raises:
             TableNotFoundError: there is none of that name.
         """
+        from mirrorlake.lake_table import LakeTable
+
         return LakeTable(self.spark, self.storage, as_table(name))
 
     def write(

@@ -5,31 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame
 
 from mirrorlake.errors import UsageError
+from mirrorlake.feed.changes import End, Outside
+from mirrorlake.feed.cursor import Cursor
+from mirrorlake.feed.findings import Diagnosis
+from mirrorlake.history.compact import Compaction
+from mirrorlake.history.diff import Match
+from mirrorlake.history.restore import Restore
+from mirrorlake.history.vacuum import Vacuum
+from mirrorlake.history.versions import ReadableRange
+from mirrorlake.layout.analysis import Analysis
+from mirrorlake.layout.partitioning.scan import Scan
+from mirrorlake.layout.partitioning.table_policy import TablePolicy
+from mirrorlake.layout.vorder import VOrderReport
+from mirrorlake.rows.row_history import RowHistory
+from mirrorlake.rows.tracking import FeatureChange, Tracking
 from mirrorlake.spark.sql import literal
 from mirrorlake.table import Table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql import DataFrame
-
-    from mirrorlake.feed.changes import End, Outside
-    from mirrorlake.feed.cursor import Cursor
-    from mirrorlake.feed.findings import Diagnosis
-    from mirrorlake.history.compact import Compaction
-    from mirrorlake.history.diff import Match
-    from mirrorlake.history.restore import Restore
-    from mirrorlake.history.vacuum import Vacuum
-    from mirrorlake.history.versions import ReadableRange
-    from mirrorlake.layout.analysis import Analysis
-    from mirrorlake.layout.partitioning.scan import Scan
-    from mirrorlake.layout.partitioning.table_policy import TablePolicy
-    from mirrorlake.layout.vorder import VOrderReport
-    from mirrorlake.rows.row_history import RowHistory
-    from mirrorlake.rows.tracking import FeatureChange, Tracking
 
 
 class LakeTable(Table):

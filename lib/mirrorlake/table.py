@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta_log import Snapshot, read_snapshot
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from mirrorlake.storage import Storage
+from mirrorlake.storage import Storage
 
 
 class Table:

@@ -37,6 +37,7 @@ def analyze(
     as_json: JsonOption = False,
 ) -> None:
     """Show what a table's files are like: files, row groups, chunks, columns, guardrails."""
+    from mirrorlake.layout.advice import advise
     from mirrorlake.layout.guardrails import find_sku
     from mirrorlake.show.json_rows import rows_document
 
@@ -54,7 +55,7 @@ def analyze(
             for name, frame in analysis.tables.items()
             if name in wanted
         }
-        advice = analysis.advice()
+        advice = advise(analysis)
     documents["Guardrails"] = guardrails.shown().document()
     documents["Advice"] = advice.shown().document()
     if as_json:

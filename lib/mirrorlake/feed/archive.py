@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from mirrorlake.delta_log import read_commit_info, read_snapshot
 from mirrorlake.errors import FeedError
@@ -20,14 +22,10 @@ from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.enable import column_types, create_table
 from mirrorlake.feed.log import Timeline, moment_text, read_versions
 from mirrorlake.feed.schema import RESERVED
+from mirrorlake.names import TableName
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import delta_name, literal, quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from mirrorlake.names import TableName
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 SOURCE_PROPERTY = "mirrorlake.archive.source"
 _ALL = str(2**31 - 1)  # files a micro-batch: all, so that no version is ever split

@@ -7,10 +7,14 @@ get past it. Both ends are included.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from zoneinfo import ZoneInfo
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.doctor import examine
@@ -21,13 +25,7 @@ from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.scan import read_feed
 from mirrorlake.feed.schema import RESERVED, declared_keys
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 End = int | str | datetime
 Outside = Literal["error", "clip"]
@@ -272,8 +270,6 @@ def refusal(found: Diagnosis) -> FeedError:
 
 def in_order(changes: DataFrame, keys: Sequence[str] = ()) -> DataFrame:
     """The changes by version, then key; each old row before its new one."""
-    from pyspark.sql import functions as F
-
     kinds = ("delete", "update_preimage", "update_postimage", "insert")
     kind = F.array_position(F.array(*map(F.lit, kinds)), F.col(RESERVED[0]))
     return changes.orderBy(RESERVED[1], *[F.col(quote(key)) for key in keys], kind)

@@ -10,19 +10,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
 
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import nothing, readable_span
 from mirrorlake.feed.log import Timeline, read_commit, read_versions
 from mirrorlake.feed.scan import read_feed
-from mirrorlake.names import STATE, check_part
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from mirrorlake.names import TableName
-    from mirrorlake.table import Table
+from mirrorlake.names import STATE, TableName, check_part
+from mirrorlake.table import Table
 
 FORMAT = 1
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+from pyspark.sql import DataFrame
 
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.scd_table import OWN
 from mirrorlake.feed.schema import RESERVED
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True)

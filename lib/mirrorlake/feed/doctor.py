@@ -11,16 +11,13 @@ import re
 import time
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from mirrorlake.feed.findings import Diagnosis, Finding, span_text
 from mirrorlake.feed.log import State, Timeline, read_states, read_versions
 from mirrorlake.feed.schema import Break, find_breaks, reserved_columns
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 RETENTION_CONF = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 UNSAFE_CONF = (

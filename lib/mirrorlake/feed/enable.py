@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from mirrorlake.delta_log import ROW_TRACKING
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.schema import KEYS_PROPERTY, RESERVED
 from mirrorlake.spark.creation import create_delta, mapping_property
 from mirrorlake.spark.sql import delta_name, quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.types import DataType, StructType
-
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 FEED_PROPERTY = "delta.enableChangeDataFeed"
 DEFAULT_CONF = "spark.databricks.delta.properties.defaults.enableChangeDataFeed"
@@ -107,8 +104,6 @@ def column_types(schema: StructType) -> dict[str, str]:
 
 
 def _type_text(kind: DataType) -> str:
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
     if isinstance(kind, StructType):
         inner = (f"{quote(field.name)}: {_type_text(field.dataType)}" for field in kind.fields)
         return f"struct<{', '.join(inner)}>"

@@ -11,7 +11,11 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.doctor import file_exists
@@ -21,11 +25,7 @@ from mirrorlake.feed.scan import read_feed
 from mirrorlake.feed.schema import RESERVED, physical_name
 from mirrorlake.history.diff import CHANGE_TYPE, Match, choose_match, diff_rows, is_tracked
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 ORIGIN = "_change_origin"
 FEED, ROW_IDS, SNAPSHOTS = "feed", "row ids", "snapshots"
@@ -130,8 +130,6 @@ def _version(table: Table, version: int) -> DataFrame:
 
 
 def _from_feed(table: Table, segment: Segment, state: State, last: State) -> DataFrame:
-    from pyspark.sql import functions as F
-
     feed = read_feed(table.spark, table.path, segment.start, segment.end)
     return _aligned(feed, state, last, RESERVED).withColumn(ORIGIN, F.lit(FEED))
 
@@ -140,8 +138,6 @@ def _compared(
     table: Table, timeline: Timeline, segment: Segment, states: dict[int, State], last: State
 ) -> DataFrame:
     """The difference of the versions before and at the end of a gap."""
-    from pyspark.sql import functions as F
-
     after = states[segment.end]
     new = _aligned(_version(table, after.version), after, last)
     match = Match.ROW
@@ -178,9 +174,6 @@ def _match(states: Sequence[State], columns: Sequence[str]) -> tuple[Match, tupl
 
 def _aligned(rows: DataFrame, state: State, last: State, more: Sequence[str] = ()) -> DataFrame:
     """One version's rows with another version's columns, known by their physical names."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import StructType
-
     found = {physical_name(field): field["name"] for field in state.fields}
     types = {f.name: f.dataType for f in StructType.fromJson(_schema(last)).fields}
     columns = []

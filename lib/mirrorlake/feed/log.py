@@ -12,12 +12,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mirrorlake.delta_log import read_commit_info, read_snapshot
-
-if TYPE_CHECKING:
-    from mirrorlake.storage import Storage
+from mirrorlake.storage import Storage
 
 _COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:.*\.)?(?:parquet|json)", re.ASCII)

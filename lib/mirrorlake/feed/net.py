@@ -11,16 +11,15 @@ same as a loop.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.spark.rewrite import whole_hash
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql import Column, DataFrame
 
 _KIND, _VERSION, _MOMENT = RESERVED
 _PREFIX = "__mirrorlake_"
@@ -49,9 +48,6 @@ def net_changes(
         with the row after it. A key with several rows before or after has deletes and inserts.
         `_commit_version` and `_commit_timestamp` are those of the key's last change.
     """
-    from pyspark.sql import functions as F
-    from pyspark.sql import types as T
-
     # Spark's hashes pass NULLs inside of nested values over: [1, NULL] is [NULL, 1] to them.
     nested = (T.ArrayType, T.MapType, T.StructType, T.VariantType)
     is_nested = any(isinstance(field.dataType, nested) for field in changes.schema.fields)
@@ -74,8 +70,6 @@ def _of_unique_keys(
     print, a hash; a chain's prints, with the changes' signs, add up to those of its ends. A mark is
     a change's place, even where a row goes and odd where one comes, with the print behind it.
     """
-    from pyspark.sql import functions as F
-
     over_key = f"OVER (PARTITION BY {', '.join(map(quote, keys))})"
     place = f"2L * ({_VERSION} - {start}) + IF({_COUNT} > 0, 1, 0)"
     hashed = whole_hash(signed.select(*data), row_ids=False)
@@ -115,9 +109,6 @@ def _several_rows(keys: Sequence[str]) -> str:
 
 def _of_any_rows(signed: DataFrame, data: Sequence[str], keys: Sequence[str]) -> DataFrame:
     """Sums by the whole row. Put together by key first, what follows needs no second shuffle."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     key_columns = [F.col(quote(name)) for name in keys]
     count = F.col(_COUNT)
     by_row = (
@@ -144,8 +135,6 @@ def _of_any_rows(signed: DataFrame, data: Sequence[str], keys: Sequence[str]) ->
 
 
 def _kind(is_update: Column, count: Column) -> Column:
-    from pyspark.sql import functions as F
-
     return (
         F.when(is_update & (count < 0), "update_preimage")
         .when(is_update, "update_postimage")

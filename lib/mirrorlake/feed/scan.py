@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.spark.gateway import feed_scan, has_gateway
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 def read_feed(spark: SparkSession, path: str, start: int, end: int) -> DataFrame:

@@ -13,23 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from mirrorlake.errors import UsageError
+from mirrorlake.feed.cursor import Batch
 from mirrorlake.feed.dimension import Dimension, feed_dimension
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.scd1 import apply_type_1
 from mirrorlake.feed.scd2 import apply_type_2
 from mirrorlake.feed.scd_table import END, IS_DELETE, IS_TRUNCATE, SEQUENCE, TIE, table_or_none
 from mirrorlake.feed.schema import RESERVED
+from mirrorlake.names import TableName
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from mirrorlake.feed.cursor import Batch
-    from mirrorlake.names import TableName
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 
 def follow_feed(
@@ -85,8 +84,6 @@ def apply_snapshot(snapshot: DataFrame, path: str, dimension: Dimension, sequenc
     Raises:
         UsageError: NULLs are to be ignored, which in a snapshot are values like any other.
     """
-    from pyspark.sql import functions as F
-
     if dimension.ignore_null_updates:
         raise UsageError(
             "A snapshot holds whole rows, so a NULL in it is the value: it can't be ignored.",
@@ -111,7 +108,6 @@ def apply_snapshot(snapshot: DataFrame, path: str, dimension: Dimension, sequenc
 
 def _events(changes: DataFrame, columns: list[str], dimension: Dimension) -> DataFrame:
     """The changes with their sequence and kind."""
-    from pyspark.sql import functions as F
 
     def condition(text: str | None) -> str:
         return f"coalesce({text}, false)" if text else "false"

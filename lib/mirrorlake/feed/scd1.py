@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from mirrorlake.feed.dimension import Dimension
 from mirrorlake.feed.scd_table import (
     IS_DELETE,
     IS_TRUNCATE,
@@ -23,19 +26,12 @@ from mirrorlake.feed.scd_table import (
 )
 from mirrorlake.spark.sql import delta_name, literal, quote
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from mirrorlake.feed.dimension import Dimension
-
 TOMBSTONES = "__tombstones"
 _FLOOR = "__mirrorlake_floor"  # what came before is deleted
 
 
 def apply_type_1(events: DataFrame, path: str, columns: list[str], dimension: Dimension) -> None:
     """Applies changes to a type 1 table; see `apply_changes`."""
-    from pyspark.sql import functions as F
-
     keys = dimension.keys
     shape = events.select(*map(quote, columns), SEQUENCE)
     if dimension.ignore_null_updates:
@@ -56,8 +52,6 @@ def apply_type_1(events: DataFrame, path: str, columns: list[str], dimension: Di
 
 def _bury(events: DataFrame, path: str, keys: Sequence[str]) -> None:
     """Remembers deletes: per key the last, and the last of all rows under no key."""
-    from pyspark.sql import functions as F
-
     gone = events.where(F.col(IS_DELETE) | F.col(IS_TRUNCATE))
     key = [F.when(~F.col(IS_TRUNCATE), F.col(quote(k))).alias(k) for k in keys]
     last = gone.groupBy(*key, IS_TRUNCATE).agg(F.max(SEQUENCE).alias(SEQUENCE))
@@ -79,8 +73,6 @@ def _bury(events: DataFrame, path: str, keys: Sequence[str]) -> None:
 
 def _emptied(events: DataFrame, path: str) -> Column | None:
     """Removes what the last emptying of all takes; its sequence."""
-    from pyspark.sql import functions as F
-
     spark = events.sparkSession
     graves = spark.read.format("delta").load(path + TOMBSTONES).where("__TRUNCATE")
     (row,) = graves.agg(F.max(SEQUENCE).cast("string").alias("at")).toArrow().to_pylist()
@@ -98,8 +90,6 @@ def _with_floor(
     """The changes, each with the last delete of its key, if any."""
     from functools import reduce
 
-    from pyspark.sql import functions as F
-
     graves = table_or_none(events.sparkSession, path + TOMBSTONES)
     if graves is None:
         return events.withColumn(_FLOOR, F.lit(None).cast(events.schema[SEQUENCE].dataType))
@@ -116,9 +106,6 @@ def _with_floor(
 
 def _merge_rows(rows: DataFrame, path: str, columns: list[str], keys: Sequence[str]) -> None:
     """The last change of each key decides."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     newest = Window.partitionBy(*map(quote, keys)).orderBy(F.desc(SEQUENCE), IS_DELETE, TIE)
     last = rows.withColumn("__rank", F.row_number().over(newest)).where("__rank = 1")
     # A row that was deleted later counts as deleted; at the same moment it counts.
@@ -146,8 +133,6 @@ def _merge_rows(rows: DataFrame, path: str, columns: list[str], keys: Sequence[s
 
 def _merge_columns(rows: DataFrame, path: str, columns: list[str], keys: Sequence[str]) -> None:
     """The last value of each column decides, since the key's last delete."""
-    from pyspark.sql import functions as F
-
     values = [name for name in columns if name not in keys]
     rows = first_of_each(rows, keys, (IS_DELETE, TIE))
     deleted = F.max(F.when(F.col(IS_DELETE), F.col(SEQUENCE)))

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from mirrorlake.feed.dimension import Dimension
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.scd_table import (
     CHANGES,
@@ -32,16 +35,9 @@ from mirrorlake.feed.scd_table import (
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.spark.sql import delta_name, quote
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from mirrorlake.feed.dimension import Dimension
-
 
 def apply_type_2(events: DataFrame, path: str, columns: list[str], dimension: Dimension) -> None:
     """Applies changes to a type 2 table; see `apply_changes`."""
-    from pyspark.sql import functions as F
-
     keys = dimension.keys
     new = events.drop(IS_TRUNCATE).withColumn(IS_NEW, F.lit(True))
     shape = periods(first_of_each(new, keys, (IS_DELETE, TIE)), columns, dimension)
@@ -64,9 +60,6 @@ def periods(events: DataFrame, columns: list[str], dimension: Dimension) -> Data
         columns: the data columns.
         dimension: how.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     keys = [F.col(quote(key)) for key in dimension.keys]
     ordered = Window.partitionBy(*keys).orderBy(SEQUENCE)
     gone = F.col(IS_DELETE)
@@ -113,9 +106,6 @@ def periods(events: DataFrame, columns: list[str], dimension: Dimension) -> Data
 
 def _tracked(found: DataFrame, dimension: Dimension, lone: Column) -> DataFrame:
     """Changes of nothing but untracked columns become part of the period before them."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     keys = [F.col(quote(key)) for key in dimension.keys]
     ordered = Window.partitionBy(*keys).orderBy(SEQUENCE)
     tracked = [F.col(quote(name)) for name in dimension.track_history or ()]
@@ -141,9 +131,6 @@ def _tracked(found: DataFrame, dimension: Dimension, lone: Column) -> DataFrame:
 
 def _as_events(old: DataFrame, columns: list[str], dimension: Dimension) -> DataFrame:
     """The changes that rows of the table stand for."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     ordered = Window.partitionBy(*map(quote, dimension.keys)).orderBy(START)
     follows = "__mirrorlake_follows"
     old = old.withColumn(follows, F.lead(START).over(ordered))
@@ -180,8 +167,6 @@ def _as_events(old: DataFrame, columns: list[str], dimension: Dimension) -> Data
 
 def _difference(old: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
     """What has to be written: rows to put there, and rows to remove (marked as deletes)."""
-    from pyspark.sql import functions as F
-
     rows = wanted.withColumn(RESERVED[0], F.lit("insert")).unionByName(
         old.withColumn(RESERVED[0], F.lit("delete"))
     )

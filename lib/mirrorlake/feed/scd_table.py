@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
 
 from mirrorlake.feed.enable import column_types, create_table
 from mirrorlake.spark.sql import delta_name, quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 START, END = "__START_AT", "__END_AT"  # type 2: a row's period
 SEQUENCE = "__SEQUENCE"  # type 1: of the row's last change
@@ -51,9 +50,6 @@ def ready_table(rows: DataFrame, path: str, keys: Sequence[str]) -> DataFrame:
 
 def first_of_each(events: DataFrame, keys: Sequence[str], order: Sequence[str]) -> DataFrame:
     """One change a key and sequence: the first in an order."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     ordered = Window.partitionBy(*map(quote, keys)).orderBy(SEQUENCE, *order)
     previous = "__mirrorlake_previous"
     known = events.withColumn(previous, F.lag(SEQUENCE).over(ordered))

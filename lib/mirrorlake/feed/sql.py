@@ -7,7 +7,6 @@ stands in the text. What is no table of the lake is left to Spark.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import sqlglot
 from sqlglot.errors import SqlglotError
@@ -19,9 +18,7 @@ from mirrorlake.feed.log import read_versions
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import literal
-
-if TYPE_CHECKING:
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 Opener = Callable[[TableName], "Table | None"]
 _FUNCTION = "table_changes"

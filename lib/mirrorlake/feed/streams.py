@@ -6,17 +6,14 @@ updates and deletes are lost. Here an end is kept, and change files can't be exc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.changes import End, refusal, resolve_span
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.log import read_versions
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 _ALLOWED = ("allowSourceColumnRename", "allowSourceColumnDrop", "allowSourceColumnTypeChange")
 
@@ -52,8 +49,6 @@ def stream_changes(
         FeedError: the feed can't be read from there; with what to do.
         UsageError: the ends make no sense.
     """
-    from pyspark.sql import functions as F
-
     reader = table.spark.readStream.format("delta").option("readChangeFeed", "true")
     options = {
         "maxFilesPerTrigger": max_files,

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlglot
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
@@ -23,9 +25,6 @@ from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 MIB = 2**20
 DEFAULT_TARGET = 1024 * MIB  # Delta's own
@@ -190,8 +189,6 @@ def _candidates(
     where: str | None,
     target: int,
 ) -> Compaction:
-    from pyspark.sql import functions as F
-
     files = _in(spark, storage, table, snapshot, name, where).where(F.col("size") < target)
     crowded = files.groupBy("parts").count().where("count > 1").select("parts")
     few = files.join(crowded, files["parts"].eqNullSafe(crowded["parts"]), "left_semi")
@@ -207,8 +204,6 @@ def _in(
     where: str | None,
 ) -> DataFrame:
     """The files of the chosen partitions: those with a row that the predicate picks."""
-    from pyspark.sql import functions as F
-
     from mirrorlake.history.files import full_path, hadoop_path
 
     files = files_of(spark, storage, table.table_path, snapshot.version)
@@ -223,8 +218,6 @@ def _in(
 
 
 def _figures(files: DataFrame) -> dict[str, Any]:
-    from pyspark.sql import functions as F
-
     def total(column: str) -> Any:
         return F.coalesce(F.sum(column), F.lit(0))
 

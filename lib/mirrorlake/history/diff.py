@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.errors import UsageError
@@ -17,11 +19,7 @@ from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.landing.identity import incarnations
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 CHANGE_TYPE = "_change_type"
 INSERT, DELETE = "insert", "delete"
@@ -136,8 +134,6 @@ def diff_rows(
     Raises:
         UsageError: keys are missing, or a column is named like the change type.
     """
-    from pyspark.sql import functions as F
-
     columns = list(after.columns)
     known = {name.lower() for name in columns}
     columns += [name for name in before.columns if name.lower() not in known]
@@ -153,8 +149,6 @@ def diff_rows(
 
 
 def _side(rows: DataFrame, columns: list[str], side: int, match: Match) -> DataFrame:
-    from pyspark.sql import functions as F
-
     there = {name.lower(): name for name in rows.columns}
     row = [
         (F.col(quote(there[name.lower()])) if name.lower() in there else F.lit(None)).alias(name)
@@ -166,8 +160,6 @@ def _side(rows: DataFrame, columns: list[str], side: int, match: Match) -> DataF
 
 def _comparable(both: DataFrame, columns: list[str]) -> list[Column]:
     """The row's columns in types that can be grouped by: maps and variants as JSON."""
-    from pyspark.sql import functions as F
-
     kinds = {field.name: field.dataType.simpleString() for field in both.select(f"{_ROW}.*").schema}
     result = []
     for number, name in enumerate(columns):
@@ -190,7 +182,6 @@ def _key_columns(columns: list[str], keys: Sequence[str]) -> list[str]:
 
 def _by_id(both: DataFrame) -> DataFrame:
     """One row a row id: what it was, what it is, and only where these differ."""
-    from pyspark.sql import functions as F
 
     def on(side: int, column: str) -> Column:
         return F.max_by(column, _SIDE) if side == _NEW else F.min_by(column, _SIDE)
@@ -210,9 +201,6 @@ def _by_id(both: DataFrame) -> DataFrame:
 
 def _by_row(both: DataFrame, keys: list[str]) -> DataFrame:
     """Cancels equal rows; what is left of one key on both sides is paired as an update."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     net = both.groupBy(_SAME).agg(F.sum(_SIDE).alias("net"), F.first(_ROW).alias(_ROW))
     times = F.explode(F.sequence(F.lit(1), F.abs("net").cast("int")))
     left = net.where("net <> 0").select(_ROW, _SAME, F.signum("net").alias(_SIDE), times)
@@ -235,7 +223,6 @@ def _by_row(both: DataFrame, keys: list[str]) -> DataFrame:
 
 def _unfold(found: DataFrame, moved: Column, added: Column) -> DataFrame:
     """One or two rows of a pair: what it was and what it is."""
-    from pyspark.sql import functions as F
 
     def change(kind: str, row: str) -> Column:
         return F.struct(F.lit(kind).alias(CHANGE_TYPE), F.col(row).alias(_ROW))

@@ -7,16 +7,15 @@ handed to VACUUM. Source: the Delta transaction log protocol.
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import OPEN_TAG, checkpoint_files, read_snapshot
 from mirrorlake.history.commits import CommitLog
 from mirrorlake.history.tombstones import Z85
 from mirrorlake.spark.sql import escape_glob
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 _VECTOR = "struct<storageType:string,pathOrInlineDv:string,offset:int,cardinality:bigint>"
 _ADD = (
@@ -38,8 +37,6 @@ def read_log(
     spark: SparkSession, storage: Storage, table_path: str, first: int, last: int
 ) -> DataFrame:
     """The file actions of a range of commits, as they stand: `version`, `add`, `remove`, `cdc`."""
-    from pyspark.sql import functions as F
-
     log = CommitLog(storage, table_path)
     paths = [escape_glob(storage.path(log.name(n))) for n in range(first, last + 1)]
     if not paths:
@@ -62,8 +59,6 @@ def latest_actions(
         partition's values as JSON), `ordered` (whether its rows are in V-Order), `live` (whether it
         is in the version), `removed` (when it was removed, milliseconds since 1970).
     """
-    from pyspark.sql import functions as F
-
     found, names = checkpoint_files(storage, table_path, version)
     parts = [read_log(spark, storage, table_path, found + 1, version)]
     log = f"{table_path}/_delta_log"
@@ -85,8 +80,6 @@ def changed_files(
 
 
 def _last_words(storage: Storage, table_path: str, actions: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
-
     snapshot = read_snapshot(storage, table_path)
     features = (snapshot.protocol if snapshot else {}).get("readerFeatures") or []
     base = hadoop_path(storage, table_path)
@@ -108,8 +101,6 @@ def feed_files(
     spark: SparkSession, storage: Storage, table_path: str, first: int, last: int
 ) -> DataFrame:
     """Every file that the change feed of these versions is read from: `path`."""
-    from pyspark.sql import functions as F
-
     base = hadoop_path(storage, table_path)
     actions = read_log(spark, storage, table_path, first, last)
     named = F.coalesce("add.path", "remove.path", "cdc.path")
@@ -120,8 +111,6 @@ def feed_files(
 
 def full_path(path: Column, base: str) -> Column:
     """A path of the log, which is URL-encoded and mostly relative, as Hadoop prints it."""
-    from pyspark.sql import functions as F
-
     # url_decode is made for forms, where a plus is a space.
     decoded = F.url_decode(F.replace(path, F.lit("+"), F.lit("%2B")))
     absolute = F.regexp_replace(decoded, "^file:/+", "file:/")
@@ -133,8 +122,6 @@ def full_path(path: Column, base: str) -> Column:
 
 
 def _columns(base: str, *, vectors: bool) -> list[Column]:
-    from pyspark.sql import functions as F
-
     vector = F.coalesce("add.deletionVector", "remove.deletionVector")
     records = F.coalesce(
         F.get_json_object("add.stats", "$.numRecords").cast("bigint"),
@@ -156,8 +143,6 @@ def _columns(base: str, *, vectors: bool) -> list[Column]:
 
 def _vector_file(vector: Column, base: str) -> Column:
     """The file of a deletion vector; an inline one stands in for itself, so that it counts."""
-    from pyspark.sql import functions as F
-
     where = vector["pathOrInlineDv"]
     encoded = F.right(where, F.lit(20))
     folder = F.left(where, F.length(where) - 20)
@@ -176,7 +161,6 @@ def _vector_file(vector: Column, base: str) -> Column:
 
 def _word(encoded: Column, start: Column) -> Column:
     """Five characters of Z85, after the first so many, as eight hexadecimal digits."""
-    from pyspark.sql import functions as F
 
     def take(value: Column, place: Column) -> Column:
         digit = F.instr(F.lit(Z85), F.substring(encoded, start + place, F.lit(1))) - 1

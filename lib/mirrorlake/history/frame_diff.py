@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import QueryError
@@ -21,10 +24,6 @@ from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 _MANY = 1_000  # commits; beyond these the newest checkpoint is the shorter way
 
@@ -168,8 +167,6 @@ def _touched(
     spark: SparkSession, storage: Storage, framed: FramedTable, newest: int, before: DataFrame
 ) -> tuple[DataFrame, DataFrame]:
     """The files that commits since the frame name: as they were framed, and as they are now."""
-    from pyspark.sql import functions as F
-
     path = framed.name.table_path
     changed = changed_files(spark, storage, path, framed.version + 1, newest)
     named = F.broadcast(changed.select("path").distinct())
@@ -179,8 +176,6 @@ def _touched(
 def _added(
     spark: SparkSession, storage: Storage, before: DataFrame, now: DataFrame, *, written: bool
 ) -> DataFrame:
-    from pyspark.sql import functions as F
-
     added = now.join(before.select("path"), "path", "left_anti")
     if written:
         added = measure_files(spark, storage, added)
@@ -194,8 +189,6 @@ def _added(
 
 
 def _removed(before: DataFrame, now: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
-
     today = now.select(
         "path",
         F.col("vector").alias("vector_now"),
@@ -230,8 +223,6 @@ def _after_delete(
     vectors: bool,
 ) -> DataFrame:
     """The files as a DELETE would leave them: gone, rewritten under other names, or masked."""
-    from pyspark.sql import functions as F
-
     name = delta_name(storage.path(framed.name.table_path))
     base = hadoop_path(storage, framed.name.table_path)
     try:

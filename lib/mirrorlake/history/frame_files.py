@@ -11,8 +11,11 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, unquote
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mirrorlake.history.files import full_path, hadoop_path
 from mirrorlake.history.frame_records import FRAMES, Frame, FramedTable, save_frame
@@ -21,16 +24,11 @@ from mirrorlake.names import TABLES, TableName
 from mirrorlake.spark.sql import escape_glob
 from mirrorlake.storage import Storage
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
 
 def write_list(
     spark: SparkSession, storage: Storage, frame: Frame, table: TableName, files: DataFrame
 ) -> DataFrame:
     """Measures a version's files and keeps their list; the list as it was written."""
-    from pyspark.sql import functions as F
-
     base = hadoop_path(storage, "") + "/"
 
     def relative(name: str) -> Column:
@@ -63,8 +61,6 @@ def read_lists(
 
 
 def _read(spark: SparkSession, storage: Storage, lists: list[str]) -> DataFrame:
-    from pyspark.sql import functions as F
-
     base = hadoop_path(storage, "") + "/"
 
     def full(name: str) -> Column:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import getpass
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import FrameError, MirrorlakeError, TableNotFoundError, UsageError
@@ -45,11 +47,6 @@ from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import DataFrame, SparkSession
 
 DEFAULT_DAYS = 30.0
 
@@ -154,8 +151,6 @@ class Frames:
 
     def _take(self, frame: Frame, framed: FramedTable) -> FramedTable:
         """Copies the log, lists the files, and sees that each of them is there."""
-        from pyspark.sql import functions as F
-
         table = framed.name
         session = new_session(self._spark())
         session.conf.set(ENFORCED, "false")  # the newest version may be older than that

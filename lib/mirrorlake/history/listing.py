@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta_log import Snapshot
 from mirrorlake.history.files import hadoop_path
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
 LISTED = "path string, length bigint, modificationTime bigint"
 MEASURED = "row_groups bigint, found boolean"

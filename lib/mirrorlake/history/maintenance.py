@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
+from pyspark.sql import SparkSession
 
 from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.history.compact import MIB, Compaction, optimize_table, reorg_table
@@ -21,9 +22,6 @@ from mirrorlake.names import TableName
 from mirrorlake.policy_log import has_policy
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _OTHERS = {"root", "demo"}  # keys of the notebook's file that are no policy
 

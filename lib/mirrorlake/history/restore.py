@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import QueryError
@@ -17,9 +19,6 @@ from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import sqlglot
+from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
@@ -23,9 +24,6 @@ from mirrorlake.history.versions import parse_moment
 from mirrorlake.names import TableName
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import delta_name, literal, quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 Finder = Callable[[TableName], str | None]
 Checker = Callable[[TableName, int | datetime], None]

@@ -12,7 +12,10 @@ import uuid
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import Snapshot, read_snapshot
 from mirrorlake.errors import MirrorlakeError, QueryError, RetentionError, TableNotFoundError
@@ -34,9 +37,6 @@ from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 FEED_PROPERTY = "mirrorlake.feedRetentionHours"
 _CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
@@ -209,8 +209,6 @@ class _Job:
         return replace(done, applied=True)
 
     def delete(self, files: DataFrame) -> None:
-        from pyspark.sql import functions as F
-
         view = f"inventory_{uuid.uuid4().hex}"
         files.where("why IS NULL").select(
             "path",
@@ -230,8 +228,6 @@ class _Job:
 
     def files(self) -> DataFrame:
         """All files with `why` they stay; NULL for those that go."""
-        from pyspark.sql import functions as F
-
         listed = list_files(self.spark, self.storage, self.table.table_path, self.snapshot)
         # One shuffle for both: what is listed, and what is known of it.
         both = listed.unionByName(self.reasons(), allowMissingColumns=True)
@@ -275,8 +271,6 @@ class _Job:
         return framed is not None and bool(self.storage.list(frame.files_path(framed.name)).files)
 
     def log_reasons(self) -> DataFrame:
-        from pyspark.sql import functions as F
-
         last = latest_actions(
             self.spark, self.storage, self.table.table_path, self.snapshot.version
         )
@@ -289,8 +283,6 @@ class _Job:
 
     def pinned_files(self, frame: Frame) -> DataFrame:
         """The files of a frame whose list is not written yet; the log of so new a version is."""
-        from pyspark.sql import functions as F
-
         framed = frame.table(self.table)
         assert framed is not None
         files = files_of(self.spark, self.storage, self.table.table_path, framed.version)
@@ -298,8 +290,6 @@ class _Job:
 
     def frame_files(self, known: list[Frame], holding: list[Frame]) -> DataFrame:
         """The files of all frames that have a list, whether they hold them or not."""
-        from pyspark.sql import functions as F
-
         files = read_lists(self.spark, self.storage, known, self.table)
         holds = F.col("frame").isin([frame.title for frame in holding])
         why, rank = F.when(holds, F.col("frame")), F.when(holds, _FRAME)
@@ -307,8 +297,6 @@ class _Job:
 
     def feed_reasons(self) -> DataFrame | None:
         """Files that changes are read from, if these are kept longer than other files."""
-        from pyspark.sql import functions as F
-
         if self.feed_hours <= self.hours:
             return None
         log = CommitLog(self.storage, self.table.table_path)
@@ -321,8 +309,6 @@ class _Job:
         return _known(both, F.lit(_WHY[_FEED]), F.lit(_FEED), F.lit(None))
 
     def summarise(self, files: DataFrame) -> Vacuum:
-        from pyspark.sql import functions as F
-
         rows = (
             files.groupBy("why")
             .agg(
@@ -364,8 +350,6 @@ class _Job:
 
 def _known(files: DataFrame, why: Any, rank: Any, removed: Any, frame: Any = None) -> DataFrame:
     """Paths with what is known of them, for data files and their deletion vectors alike."""
-    from pyspark.sql import functions as F
-
     both = F.explode(F.array_compact(F.array("path", "vector"))).alias("path")
     frame = F.lit(None) if frame is None else frame
     facts = [

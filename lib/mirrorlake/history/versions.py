@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from mirrorlake.delta_log import Snapshot, read_commit_info, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError, VersionError
@@ -18,9 +19,6 @@ from mirrorlake.history.tombstones import missing_files, recent_removals, remove
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ENFORCED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"

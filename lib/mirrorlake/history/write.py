@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession, types
+from pyspark.sql.types import DataType
 
 from mirrorlake.delta_log import ROW_TRACKING, read_snapshot
 from mirrorlake.errors import InvalidNameError, QueryError, UsageError
@@ -13,10 +16,6 @@ from mirrorlake.spark.creation import create_delta, mapping_property
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Listing, Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType
 
 MODES = ("append", "overwrite")
 PROPERTIES = {"delta.enableChangeDataFeed": "true", ROW_TRACKING: "true"}
@@ -76,8 +75,6 @@ def write_table(
 
 def _ddl(kind: DataType) -> str:
     """A type as DDL; `simpleString` leaves the names inside structs unquoted."""
-    from pyspark.sql import types
-
     if isinstance(kind, types.StructType):
         return f"struct<{', '.join(f'{quote(f.name)}: {_ddl(f.dataType)}' for f in kind.fields)}>"
     if isinstance(kind, types.ArrayType):

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import Row
 
 from mirrorlake.layout.analysis import Analysis
 from mirrorlake.layout.column_facts import ColumnFacts, look_at_columns
@@ -17,9 +19,6 @@ from mirrorlake.layout.measures import PROPERTIES
 from mirrorlake.layout.row_reduction import old_rows, summary_of
 from mirrorlake.spark.sql import quote
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import Row
 
 _MIB = 2**20
 _SMALL_FILE = 32 * _MIB

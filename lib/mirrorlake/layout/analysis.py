@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import physical_names
 from mirrorlake.layout import log_files, measures
@@ -30,13 +34,6 @@ from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from pyspark.sql import DataFrame, SparkSession
-
-    from mirrorlake.layout.advice import Advice
 
 DIAGNOSTICS = "diagnostics"
 
@@ -88,8 +85,6 @@ class Analysis:
         Returns:
             The tables' names in the lake.
         """
-        from pyspark.sql import functions as F
-
         saved = []
         for name in self.tables if names is None else names:
             frame = self.tables[name]
@@ -117,18 +112,10 @@ class Analysis:
 
     def chunks_needed(self, columns: Iterable[str]) -> DataFrame:
         """The column chunks that a query over these columns has to read, and no others."""
-        from pyspark.sql import functions as F
-
         wanted = list(columns)
         top = F.col("Column Name").isin(wanted)
         inner = [F.col("Column Name").startswith(f"{column}.") for column in wanted]
         return self.tables["Column Chunks"].where(reduce(or_, inner, top))
-
-    def advice(self, *, used: list[str] | None = None, many_rows: int | None = None) -> Advice:
-        """What could be better; see `layout.advice.advise`."""
-        from mirrorlake.layout.advice import MANY_ROWS, advise
-
-        return advise(self, used=used, many_rows=MANY_ROWS if many_rows is None else many_rows)
 
     @property
     def sql_name(self) -> str:
@@ -210,8 +197,6 @@ def analyze_table(
 
 def _name_partitions(files: DataFrame, physical: dict[str, str]) -> DataFrame:
     """Partition values under the table's names; under column mapping the log has the files'."""
-    from pyspark.sql import functions as F
-
     names = {inside: name for name, inside in physical.items() if name != inside}
     if not names:
         return files

@@ -6,14 +6,12 @@ part of the bytes that a change leaves alone is its incremental effect.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
 
 from mirrorlake.layout import log_files
 from mirrorlake.layout.footers import read_footers
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 def change_history(
@@ -30,9 +28,6 @@ def change_history(
         table_path: the table's folder, relative to the root.
         version: the last version to show.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     segment = log_files.find_segment(storage, table_path, version, oldest=True)
     actions = log_files.read_actions(spark, storage, table_path, segment)
     changes = _changes(_with_groups(actions, storage, table_path))
@@ -77,8 +72,6 @@ def change_history(
 
 
 def _group(title: str, what: str) -> list[Column]:
-    from pyspark.sql import functions as F
-
     return [
         F.col(f"{what}_{kind.lower()}").alias(f"{title} {kind}") for kind in ("Added", "Removed")
     ]
@@ -86,8 +79,6 @@ def _group(title: str, what: str) -> list[Column]:
 
 def _with_groups(actions: DataFrame, storage: Storage, table_path: str) -> DataFrame:
     """The files' actions with rows, bytes and row groups, read from the footers still there."""
-    from pyspark.sql import functions as F
-
     files = actions.where(F.col("kind").isin("add", "remove"))
     # A remove need not say how large the file was; the add that brought it does.
     known = files.groupBy("path").agg(
@@ -104,8 +95,6 @@ def _with_groups(actions: DataFrame, storage: Storage, table_path: str) -> DataF
 
 def _changes(files: DataFrame) -> DataFrame:
     """One row a version: what was added, removed, or only got another deletion vector."""
-    from pyspark.sql import functions as F
-
     live = F.col("physical_rows") - F.col("deleted")
     added, removed = F.col("kind") == "add", F.col("kind") == "remove"
     by_file = files.groupBy("version", "path").agg(
@@ -141,15 +130,11 @@ def _changes(files: DataFrame) -> DataFrame:
 
 def _sum_if_known(which: Column) -> Column:
     """Row groups of some files; NULL if any of them can't be read any more."""
-    from pyspark.sql import functions as F
-
     unknown = F.count_if(which & F.col("groups").isNull())
     return F.when(unknown == 0, F.sum(F.when(which, F.col("groups")).otherwise(0)))
 
 
 def _commits(actions: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
-
     body = F.col("body")
     return actions.where("kind = 'commitInfo'").select(
         "version",

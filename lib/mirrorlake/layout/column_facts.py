@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from mirrorlake.layout.analysis import Analysis
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _ROWS = 200_000
 _DIGITS = (0, 1, 2, 3, 4)
@@ -64,8 +64,6 @@ class ColumnFacts:
 
 def look_at_columns(analysis: Analysis) -> ColumnFacts:
     """Looks at a sample of the rows: an aggregate, and one for each pair worth a new column."""
-    from pyspark.sql import functions as F
-
     rows = analysis.rows().limit(_ROWS)
     kinds = dict(rows.dtypes)
     floats = [name for name, kind in kinds.items() if kind in _FLOATS]
@@ -96,8 +94,6 @@ def look_at_columns(analysis: Analysis) -> ColumnFacts:
 
 def _calculated(rows: DataFrame) -> Iterator[Calculated]:
     """Products and full names; one that some column has already is left out."""
-    from pyspark.sql import functions as F
-
     kinds = dict(rows.dtypes)
     wanted = [
         (pair, "amount", "×", "{} * {}", "numbers that are mostly used by their product")

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from mirrorlake.layout.footers import Storages
 from mirrorlake.layout.log_files import parallelism
 from mirrorlake.layout.schema_paths import Leaf
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _UNCOUNTABLE = ("variant", "void")
 _RUNS = pa.schema([("physical_path", pa.string()), ("runs", pa.int64())])
@@ -52,8 +51,6 @@ def count_values(
     query: Callable[[str], DataFrame], wanted: list[Leaf], *, exact: bool
 ) -> DataFrame:
     """Distinct values by column, NULL not counted."""
-    from pyspark.sql import functions as F
-
     count = "count(DISTINCT {})" if exact else "approx_count_distinct({})"
     paths = [".".join(map(quote, leaf.parts)) for leaf in wanted]
     counts = ", ".join(f"{count.format(path)} AS c{i}" for i, path in enumerate(paths))
@@ -68,8 +65,6 @@ def count_runs(
     facts: DataFrame, storage: Storage, table_path: str, wanted: list[Leaf]
 ) -> DataFrame:
     """Runs of equal values by column, as they lie in the files, summed over the files."""
-    from pyspark.sql import functions as F
-
     root = storage.root
     depths = {leaf.physical: len(leaf.parts) - 1 for leaf in wanted}
 

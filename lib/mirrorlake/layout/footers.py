@@ -10,17 +10,16 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, StructType, _parse_datatype_string
 
 from mirrorlake.layout.footer_facts import chunk_facts, footer_facts
 from mirrorlake.layout.log_files import parallelism
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 CHUNK = (
     "struct<id: int, name: string, physical: string, logical: string, codec: string,"
@@ -51,9 +50,6 @@ def read_footers(files: DataFrame, storage: Storage, table_path: str) -> DataFra
         storage: the lake's files.
         table_path: the table's folder, which the paths are relative to.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructField, StructType, _parse_datatype_string
-
     spark = files.sparkSession
     footer = StructField("footer", _parse_datatype_string(FOOTER))
     schema = StructType([*files.schema.fields, footer])
@@ -77,9 +73,6 @@ def read_chunks(files: DataFrame, storage: Storage, table_path: str) -> DataFram
         storage: the lake's files.
         table_path: the table's folder.
     """
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType, _parse_datatype_string
-
     spark = files.sparkSession
     schema = _parse_datatype_string(CHUNKS)
     assert isinstance(schema, StructType)  # for the type checker

@@ -11,15 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from mirrorlake.errors import UsageError
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _GB = 10**9
 _TARGET = 2**30
@@ -179,8 +178,6 @@ def after_optimize(facts: DataFrame, now: Mapping[str, float]) -> dict[str, floa
 
     Row groups follow from parquet-mr's 128 MiB before compression. Rows and bytes stay.
     """
-    from pyspark.sql import functions as F
-
     raw = F.expr("aggregate(footer.groups.uncompressed, 0L, (a, b) -> a + b)")
     small = F.col("size") < _TARGET
     by_partition = facts.groupBy("partition").agg(

@@ -8,7 +8,8 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.footers import read_footers
@@ -18,9 +19,6 @@ from mirrorlake.names import STATE, TABLES, TableName
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _REPEATS = 3
 _ROW_LIMIT = "parquet.block.row.count.limit"

@@ -11,18 +11,17 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import CHECKPOINT
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 _COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
 _KINDS = ("add", "remove", "metaData", "protocol", "commitInfo")
@@ -126,9 +125,6 @@ def parallelism(spark: SparkSession) -> int:
 
 def live_files(actions: DataFrame) -> DataFrame:
     """The `add`s that stand at the end of a segment; a file with its deletion vector is one."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     files = actions.where(F.col("kind").isin("add", "remove"))
     # Within a commit a file may be removed under one vector and added under another.
     last = Window.partitionBy("path", "vector").orderBy(F.desc("version"))
@@ -138,8 +134,6 @@ def live_files(actions: DataFrame) -> DataFrame:
 
 def read_metadata(actions: DataFrame) -> tuple[dict[str, Any], dict[str, Any]]:
     """The `metaData` and the `protocol` at the end of a segment."""
-    from pyspark.sql import functions as F
-
     latest = actions.where(F.col("kind").isin("metaData", "protocol")).groupBy("kind")
     rows = latest.agg(F.max_by("body", "version").alias("body")).collect()
     found: dict[str, dict[str, Any]] = {row["kind"]: json.loads(row["body"]) for row in rows}

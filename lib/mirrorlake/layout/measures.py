@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import OPEN_TAG
 from mirrorlake.layout.schema_paths import Leaf
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 MICROSOFT_TAG = "VORDER"
 PROPERTIES = ("delta.parquet.vorder.enabled", "delta.parquet.vorder.default")
@@ -20,9 +19,6 @@ _GROUP_ROWS = (100_000, 500_000, 1_000_000, 2_000_000, 6_000_000)
 
 def parquet_files(facts: DataFrame, properties: dict[str, str]) -> DataFrame:
     """One row a file: rows with and without deletion vectors, and every signal of V-Order."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     everything = Window.partitionBy()
     signals = _vorder_signals(properties)
     found = facts.select(
@@ -45,9 +41,6 @@ def parquet_files(facts: DataFrame, properties: dict[str, str]) -> DataFrame:
 
 def row_groups(facts: DataFrame) -> DataFrame:
     """One row a row group."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     everything = Window.partitionBy()
     groups = facts.select("path", F.explode("footer.groups").alias("g"))
     total = F.sum("g.rows").over(everything)
@@ -67,8 +60,6 @@ def row_groups(facts: DataFrame) -> DataFrame:
 
 def column_chunks(chunks: DataFrame, known: list[Leaf]) -> DataFrame:
     """One row a column chunk."""
-    from pyspark.sql import functions as F
-
     named = _named(chunks, known)
     statistics = F.when(
         F.col("c.nulls").isNotNull(),
@@ -103,9 +94,6 @@ def columns(
     facts: DataFrame, chunks: DataFrame, known: list[Leaf], scanned: DataFrame | None
 ) -> DataFrame:
     """One row a column: its size, its values' spread, and how far the files' ranges overlap."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     everything = Window.partitionBy()
     # Row counts of row groups are as written; what deletion vectors took is the file's.
     rows = facts.agg(F.coalesce(F.sum(_rows()), F.lit(0)).alias("table_rows"))
@@ -162,8 +150,6 @@ def summary(
     facts: DataFrame, stale: DataFrame, version: int, properties: dict[str, str]
 ) -> DataFrame:
     """The one row of the summary; an empty table has one too."""
-    from pyspark.sql import functions as F
-
     signals = _vorder_signals(properties)
     left = stale.agg(F.count("*").alias("Stale Files"), _total("Size").alias("Stale Size"))
     compressed = F.expr("aggregate(footer.groups.compressed, 0L, (a, b) -> a + b)")
@@ -198,8 +184,6 @@ def summary(
 
 def file_sizes(facts: DataFrame) -> DataFrame:
     """Files by size: many small ones are what OPTIMIZE is for."""
-    from pyspark.sql import functions as F
-
     bounds = [bound * _MIB for bound in _SIZES]
     labels = _labels([f"{bound} MiB" for bound in _SIZES])
     sizes = facts.select(F.col("size").alias("value"), _rows().alias("rows"), "size")
@@ -208,8 +192,6 @@ def file_sizes(facts: DataFrame) -> DataFrame:
 
 def row_group_sizes(facts: DataFrame) -> DataFrame:
     """Row groups by rows."""
-    from pyspark.sql import functions as F
-
     labels = _labels([f"{bound:,}" for bound in _GROUP_ROWS])
     groups = facts.select(F.explode("footer.groups").alias("g")).select(
         F.col("g.rows").alias("value"), F.col("g.rows").alias("rows"),
@@ -220,9 +202,6 @@ def row_group_sizes(facts: DataFrame) -> DataFrame:
 
 def partitions(facts: DataFrame) -> DataFrame:
     """One row a partition, and how it compares with the median one; `{}` without partitions."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     grouped = facts.groupBy(F.col("partition").alias("Partition")).agg(
         F.count("*").alias("Files"), _total(_rows()).alias("Rows"), _total("size").alias("Size")
     )
@@ -233,21 +212,15 @@ def partitions(facts: DataFrame) -> DataFrame:
 
 
 def _physical_rows() -> Column:
-    from pyspark.sql import functions as F
-
     return F.coalesce("footer.rows", "rows")
 
 
 def _rows() -> Column:
     """A file's rows after its deletion vector; from the log if the file is missing."""
-    from pyspark.sql import functions as F
-
     return _physical_rows() - F.col("deleted")
 
 
 def _total(column: Column | str) -> Column:
-    from pyspark.sql import functions as F
-
     return F.coalesce(F.sum(column), F.lit(0))
 
 
@@ -257,8 +230,6 @@ def _vorder_signals(properties: dict[str, str]) -> dict[str, Column]:
     The footer is the file's own word. A footer without the key says no; a tag or property that is
     not there says nothing.
     """
-    from pyspark.sql import functions as F
-
     wanted = next((properties[name] for name in PROPERTIES if name in properties), None)
     footer = F.lower(F.coalesce("footer.vorder", F.lit("false"))) == "true"
     footer = F.when(F.col("footer.problem").isNull(), footer)
@@ -283,8 +254,6 @@ def _vorder_signals(properties: dict[str, str]) -> dict[str, Column]:
 
 def _named(chunks: DataFrame, known: list[Leaf]) -> DataFrame:
     """Adds `name` and `kind`; a column that the schema lacks keeps the files' name."""
-    from pyspark.sql import functions as F
-
     rows = [(leaf.physical, leaf.name, leaf.kind) for leaf in known]
     names = chunks.sparkSession.createDataFrame(
         rows, "physical_path string, known string, kind string"
@@ -300,9 +269,6 @@ def _overlap(chunks: DataFrame) -> DataFrame:
     A file's range misses those that end before it starts, and those that start after it ends. Both
     are counted by one pass over all ends in order.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     ranges = (
         chunks.groupBy(F.col("c.name").alias("physical_path"), "path")
         .agg(F.min("c.low").alias("low"), F.max("c.high").alias("high"))
@@ -339,8 +305,6 @@ def _histogram(
     values: DataFrame, bounds: list[int], labels: list[str], title: str, count: str
 ) -> DataFrame:
     """Counts of `value` between bounds, with the sums of `rows` and `size`; empty bins too."""
-    from pyspark.sql import functions as F
-
     bin_of = sum((F.when(F.col("value") >= bound, 1).otherwise(0) for bound in bounds), F.lit(0))
     bins = values.sparkSession.createDataFrame(list(enumerate(labels)), "bin int, label string")
     found = (

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from mirrorlake.layout.analysis import Analysis
 from mirrorlake.layout.column_facts import QUANTITY
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _FEW_VALUES = 10_000
 _FEW_SHARE = 0.1  # of the rows: a column with more values would keep nearly every row
@@ -58,8 +57,6 @@ class OldRows:
 
 def summary_of(analysis: Analysis) -> Summary | None:
     """The summary by every column of few values; None if it would not halve the rows."""
-    from pyspark.sql import functions as F
-
     total, rows = analysis.summary["Row Count"], analysis.rows()
     kinds = _kinds(rows)
     distinct = {
@@ -81,8 +78,6 @@ def summary_of(analysis: Analysis) -> Summary | None:
 
 def old_rows(analysis: Analysis) -> OldRows | None:
     """Rows that are years older than the newest, by the first column of days or moments."""
-    from pyspark.sql import functions as F
-
     frame = analysis.rows()
     kinds = _kinds(frame)
     column = next((c for c, kind in kinds.items() if kind.startswith(("date", "timestamp"))), None)

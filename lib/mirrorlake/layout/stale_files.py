@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from mirrorlake.storage import Listing, Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _AT_ONCE = 16
 _FILES = pa.schema(

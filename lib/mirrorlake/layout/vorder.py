@@ -11,9 +11,12 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from mirrorlake.delta_log import (
     OPEN_TAG,
@@ -33,9 +36,6 @@ from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 TRIED_TAG = f"{OPEN_TAG}.tried"
 _NOTE = json.dumps({"mirrorlake": "vorder"})
@@ -169,8 +169,6 @@ class _Job:
 
     def choose(self, files: DataFrame, *, done: Iterable[str] = ()) -> DataFrame:
         """Files without any V-Order, the largest first; with `again` all but those just done."""
-        from pyspark.sql import functions as F
-
         if self._where is not None:
             files = in_partitions(files, self._metadata, self._where)
         if self._again:
@@ -254,9 +252,6 @@ def in_partitions(files: DataFrame, metadata: dict[str, Any], where: str) -> Dat
         metadata: the log's `metaData`.
         where: SQL that names partition columns only.
     """
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import StructType
-
     schema = StructType.fromJson(json.loads(metadata["schemaString"]))
     names = physical_names(metadata)
     values = [

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import UsageError
@@ -17,10 +20,6 @@ from mirrorlake.spark.creation import create_delta, mapping_property
 from mirrorlake.spark.gateway import Add, transaction
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 MODES = {"append": "Append", "overwrite": "Overwrite"}
 
@@ -113,8 +112,6 @@ def _nullable(schema: StructType) -> StructType:
 
 def _as_table(spark: SparkSession, path: str, rows: DataFrame) -> DataFrame:
     """The rows with the table's columns and types, in its order."""
-    from pyspark.sql import functions as F
-
     fields = spark.sql(f"SELECT * FROM {delta_name(path)}").schema.fields
     known = {field.name.lower() for field in fields}
     if unknown := [column for column in rows.columns if column.lower() not in known]:

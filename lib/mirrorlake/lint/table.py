@@ -19,9 +19,8 @@ from mirrorlake.lint.files import look_at
 from mirrorlake.lint.findings import Finding, finding
 from mirrorlake.lint.listing import lint_applied, lint_names, lint_sequence, lint_times
 from mirrorlake.lint.metadata import lint_metadata
-from mirrorlake.mirror.apply import is_stale_incarnation
 from mirrorlake.mirror.numbering import number_files
-from mirrorlake.mirror.properties import KEYS_PROPERTY
+from mirrorlake.mirror.properties import KEYS_PROPERTY, is_stale_incarnation
 from mirrorlake.names import IDENTITY, METADATA, TableName
 from mirrorlake.storage import Entry, Listing, Storage
 

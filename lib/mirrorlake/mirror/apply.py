@@ -10,7 +10,9 @@ import json
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta_log import Snapshot
 from mirrorlake.errors import SchemaError
@@ -22,8 +24,8 @@ from mirrorlake.mirror.batch import read_batch
 from mirrorlake.mirror.compact_changes import ACTION, APPEND, DELETE, REPLACE, compact_changes
 from mirrorlake.mirror.key_range import key_conditions
 from mirrorlake.mirror.properties import (
-    INCARNATION_PROPERTY,
     creation_properties,
+    is_stale_incarnation,
     keys_property,
     reenable_feed,
     suspend_feed,
@@ -32,11 +34,7 @@ from mirrorlake.mirror.schema import Target, check_keys_known
 from mirrorlake.spark.creation import create_delta, mapping_property
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from mirrorlake.storage import Storage
+from mirrorlake.storage import Storage
 
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -83,14 +81,6 @@ class Work:
     def rows(self) -> Counter[Marker]:
         """Rows by operation, over all files."""
         return sum((file.rows for file in self.files), Counter())
-
-
-def is_stale_incarnation(snapshot: Snapshot | None, identity: Identity) -> bool:
-    """Whether a table was filled from, or made for, an earlier incarnation of its folder."""
-    if snapshot is None or identity.app_id in snapshot.txns:
-        return False
-    made_for = snapshot.properties.get(INCARNATION_PROPERTY)
-    return bool(snapshot.txns) or made_for != identity.incarnation
 
 
 def create_table(spark: SparkSession, work: Work) -> None:

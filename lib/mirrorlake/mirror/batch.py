@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.markers import Marker
@@ -11,9 +13,6 @@ from mirrorlake.mirror.compact_changes import MARKER, POSITION
 from mirrorlake.mirror.schema import Target
 from mirrorlake.names import file_number
 from mirrorlake.spark.sql import escape_glob, quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 _ROWS = 2**40  # more rows than one file can hold; positions of later files start beyond
 _NAME, _NUMBER = "__mirrorlake_name", "__mirrorlake_number"
@@ -64,8 +63,6 @@ def _read_group(
     first: int,
     ordered: bool,
 ) -> DataFrame:
-    from pyspark.sql import functions as F
-
     sample = files[0]
     fields = [
         f"{quote(name)} {kind.read}" for name, kind in sample.columns.items() if kind.read != "void"
@@ -104,8 +101,6 @@ def _read_group(
 
 def _is_left_out(files: list[FileFacts]) -> Column:
     """Whether a row is one of those that its file is applied without."""
-    from pyspark.sql import functions as F
-
     row = F.col("_metadata.row_index")
     names = {file.source.rpartition("/")[2]: file.left_out for file in files}
     conditions = [(_plain_name() == name) & row.isin(*rows) for name, rows in names.items()]
@@ -114,8 +109,6 @@ def _is_left_out(files: list[FileFacts]) -> Column:
 
 def _plain_name() -> Column:
     """The file's name; Spark has it as a URL's path, where a plus is a plus."""
-    from pyspark.sql import functions as F
-
     name = F.col("_metadata.file_name")
     return F.url_decode(F.replace(name, F.lit("+"), F.lit("%2B")))
 
@@ -124,8 +117,6 @@ def _with_number(
     spark: SparkSession, raw: DataFrame, files: list[FileFacts]
 ) -> tuple[DataFrame, Column]:
     """Each row with the number of its file: by the file's name, or else by a small joined table."""
-    from pyspark.sql import functions as F
-
     names = {file.source.rpartition("/")[2]: file.number for file in files}
     if all(file_number(name) == number for name, number in names.items()):
         return raw, F.substring("_metadata.file_name", 1, 20).cast("decimal(20,0)").cast("long")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import SparkSession
 
 from mirrorlake.mirror.failures import CONFLICT
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # Files of 128 MiB and more are left alone: the cost follows what is new, not the table.
 _CONFS = {

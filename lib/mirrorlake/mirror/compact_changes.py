@@ -7,13 +7,11 @@ not look for duplicates). `tests/helpers/model.py` is the same thing as a loop o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
 
 from mirrorlake.landing.markers import Marker
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 # Columns of the engine's own; a published column can't have these names.
 MARKER = "__mirrorlake_marker"
@@ -37,9 +35,6 @@ def compact_changes(batch: DataFrame, keys: tuple[str, ...], markers: set[Marker
     Returns:
         The data columns and `ACTION`; for each key at most one row that is not `APPEND`.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     key = Window.partitionBy(*[F.col(quote(name)) for name in keys])
     marker, position = F.col(MARKER), F.col(POSITION)
     is_delete = marker == int(Marker.DELETE)

@@ -5,23 +5,20 @@ An idle table costs a listing; Spark is started when the first file has to be ap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from threading import Event, Lock
-from typing import TYPE_CHECKING
 
-from mirrorlake.delta_log import delta_tables, read_snapshot
+from pyspark.sql import SparkSession
+
+from mirrorlake.delta_log import delta_tables
 from mirrorlake.errors import (
     InvalidNameError,
-    MirrorlakeError,
-    SequenceError,
     TableNotFoundError,
 )
-from mirrorlake.landing.identity import read_identity
-from mirrorlake.landing.metadata import BY_TIME
-from mirrorlake.landing.zone import BadFolder, Folder, by_number, by_time, find_tables
+from mirrorlake.landing.zone import BadFolder, find_tables
 from mirrorlake.mirror.cleanup import sweep
 from mirrorlake.mirror.failures import explain
 from mirrorlake.mirror.folder_changes import follow_folders, rebuild_states
@@ -36,19 +33,16 @@ from mirrorlake.mirror.state import (
     TableState,
     TableStatus,
     failed,
-    file_signature,
     is_told_running,
     load_states,
     save_states,
 )
+from mirrorlake.mirror.status import is_idle, status_of, view
 from mirrorlake.mirror.steps import StepListener, noop
 from mirrorlake.mirror.table_cycle import TableCycle
 from mirrorlake.mirror.trash import purge_dropped
-from mirrorlake.names import IDENTITY, METADATA, SCHEMA_SUFFIX, ZONE, TableName
-from mirrorlake.storage import Entry, Listing, Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
+from mirrorlake.storage import Listing, Storage
 
 _TRIES = 3
 _LISTERS = 16
@@ -245,90 +239,3 @@ class Engine:
         now = datetime.now(timezone.utc)
         sweep(self._storage, table, last=state.last_file, now=now, keep=keep)
         return replace(state, swept=now.isoformat())
-
-
-def view(table: TableName, listing: Listing, state: TableState) -> Folder | None:
-    """The folder's files as a report counts them, from the listing alone; None if it can't."""
-    if state.strategy == BY_TIME:
-        tails = (entry.name for entry in listing.files if file_signature(entry) == state.tail)
-        return by_time(table, listing, dict.fromkeys(tails, state.last_file), state.last_file)
-    try:
-        return by_number(table, listing)
-    except SequenceError:
-        return None  # it is in the state as the table's error
-
-
-def is_idle(listing: Listing, state: TableState) -> bool:
-    """Whether a listing alone shows that there is nothing to do."""
-    if state.error is not None or state.seen is None:
-        return False
-    if (listing.moment(IDENTITY), listing.moment(METADATA)) != (state.seen, state.declared):
-        return False
-    folder = view(state.table, listing, state)
-    return folder is not None and all(number == state.last_file for number in folder.numbered)
-
-
-def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = ()) -> TableStatus:
-    """The line of a report: what was kept, and what the listing shows; `skip` is no gap."""
-    waiting, since, lag = None, None, 0.0
-    behind: list[Entry] = []
-    if folder is not None:
-        behind = [e for number, e in folder.numbered.items() if number > state.last_file]
-        waiting = folder.pending(state.last_file, skip)[1]
-        since = None if waiting is None else folder.blocked_since(waiting).isoformat()
-        if behind:
-            oldest = min(entry.modified for entry in behind)
-            lag = max(0.0, (datetime.now(timezone.utc) - oldest).total_seconds())
-    return TableStatus(
-        name=state.name,
-        schema=state.schema,
-        state=state.state,
-        rows=state.rows,
-        last_file=state.last_file,
-        backlog_files=len(behind),
-        backlog_bytes=sum(entry.size for entry in behind),
-        waiting_for=waiting,
-        waiting_since=since,
-        lag_seconds=round(lag, 3),
-        error=state.error,
-    )
-
-
-def _caught_up(storage: Storage, state: TableState, table: TableName) -> TableState:
-    """The state by the table's own log: a mirror may have been killed before it kept its own."""
-    identity = read_identity(storage, table)
-    snapshot = read_snapshot(storage, table.table_path) if identity else None
-    last = snapshot.txns.get(identity.app_id, 0) if snapshot and identity else 0
-    if last <= state.last_file:
-        return state
-    return replace(state, last_file=last, state=REPLICATING, error=None)
-
-
-def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
-    """How every table of the zone stands, without Spark; only `rebuild` changes anything."""
-    states = load_states(storage) or {}
-    if rebuild:
-        states = rebuild_states(storage, delta_tables(storage))
-        save_states(storage, states)
-    settings = read_all_settings(storage)
-    lines = []
-    for table in find_tables(storage):
-        state = states.get(table.folder) or TableState(table.schema, table.name)
-        if isinstance(table, BadFolder):
-            lines.append(status_of(failed(state, table.error.as_dict()), None))
-            continue
-        asked = settings.get(table.place, OperatorSettings())
-        try:
-            listing = storage.list(table.folder)
-            folder = view(table, listing, state) or by_number(table, listing)
-            if folder.backlog(state.last_file):
-                state = _caught_up(storage, state, table)
-            elif state.seen not in (None, listing.moment(IDENTITY)):
-                # The folder has begun another life, of which nothing may be applied yet.
-                state = _caught_up(storage, replace(state, last_file=0), table)
-            if asked.paused is not None:
-                state = replace(state, state=STOPPED)
-            lines.append(status_of(state, view(table, listing, state), asked.skip))
-        except MirrorlakeError as error:
-            lines.append(status_of(failed(state, error.as_dict()), None))
-    return Report(tuple(lines))

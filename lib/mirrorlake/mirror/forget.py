@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import MirrorlakeError, SequenceError, TracesLeftError
@@ -40,9 +41,6 @@ from mirrorlake.names import (
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _PATIENCE = 60  # seconds to wait for a running mirror
 

@@ -12,16 +12,14 @@ import datetime as dt
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mirrorlake.mirror.schema import Target
 from mirrorlake.spark.sql import literal, quote
-
-if TYPE_CHECKING:
-    from mirrorlake.mirror.schema import Target
-    from mirrorlake.storage import Storage
+from mirrorlake.storage import Storage
 
 _READERS = 8
 _SUFFIX = {"byte": "Y", "short": "S", "integer": "", "long": "L"}

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import physical_names, read_snapshot
 from mirrorlake.errors import MirrorlakeError, SchemaError, TableNotFoundError, UsageError
@@ -27,9 +29,6 @@ from mirrorlake.names import TableName
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import escape_glob, literal, quote
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 UNKNOWN = -1  # rows of a file that can't be read but has the key's texts in it
 _BY_TEXT = ("binary", "boolean")  # Spark casts these to few types; their text goes to all
@@ -194,8 +193,6 @@ class Tracer:
 
     def positions(self, file: str) -> list[int]:
         """Where the key's rows are in a Parquet file of the zone, counted from 0."""
-        from pyspark.sql import functions as F
-
         condition = self._typed(file, [part.column for part in self.key])
         if condition is None:
             return []
@@ -264,8 +261,6 @@ class Tracer:
 
     def _count(self, files: Iterable[tuple[str, str, _Condition | None]]) -> dict[str, int]:
         """Rows by file, one scan for all files that are read alike."""
-        from pyspark.sql import functions as F
-
         groups: dict[_Condition, dict[str, str]] = {}
         for file, copy, condition in files:
             if condition is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from mirrorlake.delta_log import ROW_TRACKING
+from mirrorlake.delta_log import ROW_TRACKING, Snapshot
+from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.spark.creation import mapping_property
 
@@ -13,6 +14,14 @@ INCARNATION_PROPERTY = "mirrorlake.incarnation"
 VIEW_PROPERTY = "mirrorlake.view"
 _FEED = "delta.enableChangeDataFeed"
 _FEED_RESTS = "mirrorlake.feedRests"  # switched off by the mirror, which switches it on again
+
+
+def is_stale_incarnation(snapshot: Snapshot | None, identity: Identity) -> bool:
+    """Whether a table was filled from, or made for, an earlier incarnation of its folder."""
+    if snapshot is None or identity.app_id in snapshot.txns:
+        return False
+    made_for = snapshot.properties.get(INCARNATION_PROPERTY)
+    return bool(snapshot.txns) or made_for != identity.incarnation
 
 
 def creation_properties(

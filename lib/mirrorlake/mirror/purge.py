@@ -12,19 +12,17 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from mirrorlake.delta_log import read_commit_info, read_snapshot, versions
 from mirrorlake.mirror.failures import commit_with_retries
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _INTERVAL = "delta.checkpointInterval"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta_log import read_snapshot
+from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity
 from mirrorlake.mirror.plan import staging
 from mirrorlake.names import STATE, TableName
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from mirrorlake.landing.check import FileFacts
 
 QUARANTINE = f"{STATE}/quarantine"
 _COLUMNS = (

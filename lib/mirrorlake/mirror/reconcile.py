@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.landing.manifest import KeyRange, Manifest, digest_batch, read_manifest
@@ -13,10 +17,6 @@ from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
 
 _SUMS = "place int, rows long, high long, low long"
 
@@ -108,8 +108,6 @@ def _version(storage: Storage, table: TableName, after: int) -> int | Difference
 def _digest(
     spark: SparkSession, storage: Storage, table: TableName, manifest: Manifest, version: int
 ) -> list[KeyRange]:
-    from pyspark.sql import functions as F
-
     snapshot = read_snapshot(storage, table.table_path)
     names = {name.lower(): name for name in (snapshot.schema if snapshot else {})}
     known = [column for column in manifest.columns if column.lower() in names]

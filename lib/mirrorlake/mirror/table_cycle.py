@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from mirrorlake.delta_log import Snapshot, read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, SchemaError, SequenceError
@@ -22,7 +23,6 @@ from mirrorlake.mirror.apply import (
     Work,
     apply_work,
     create_table,
-    is_stale_incarnation,
     new_properties,
     set_properties,
 )
@@ -43,7 +43,12 @@ from mirrorlake.mirror.plan import (
     renew_plan,
     staging,
 )
-from mirrorlake.mirror.properties import KEYS_PROPERTY, reenable_feed, retention_properties
+from mirrorlake.mirror.properties import (
+    KEYS_PROPERTY,
+    is_stale_incarnation,
+    reenable_feed,
+    retention_properties,
+)
 from mirrorlake.mirror.quarantine import put_into_quarantine
 from mirrorlake.mirror.schema import Target, plan_schema
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed, file_signature
@@ -52,9 +57,6 @@ from mirrorlake.mirror.trash import drop_table, take_back, was_elsewhere
 from mirrorlake.names import IDENTITY, METADATA
 from mirrorlake.policy_log import has_policy
 from mirrorlake.storage import Entry, Listing, Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Facts = tuple[FileFacts, ...]
 

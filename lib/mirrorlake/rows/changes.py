@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import ROW_ID_COLUMN, Snapshot
 from mirrorlake.errors import FeedError, UsageError
@@ -21,11 +23,7 @@ from mirrorlake.rows.file_actions import DataFile, FileChange, FileHistory, read
 from mirrorlake.rows.file_rows import FILE, ROW, ROW_ID, ROW_VERSION, read_file_rows
 from mirrorlake.rows.ids import ID_NAMES
 from mirrorlake.rows.row_id_validity import read_row_id_validity
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 _THREADS = 16
 _VERSION, _SIDE = "__mirrorlake_version", "__mirrorlake_side"
@@ -108,8 +106,6 @@ def as_changes(
         uses: the files.
         ids: only these rows.
     """
-    from pyspark.sql import functions as F
-
     if ROW_ID_COLUMN not in snapshot.properties:
         raise UsageError(f"The rows of {table.name} never had ids.", hint="enable row tracking.")
     files: dict[tuple[str, str], DataFile] = {use.file.key: use.file for use in uses}

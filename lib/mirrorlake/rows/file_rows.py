@@ -13,7 +13,10 @@ import hashlib
 import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import PHYSICAL_NAME, ROW_ID_COLUMN, ROW_VERSION_COLUMN, Snapshot
 from mirrorlake.history.files import hadoop_path
@@ -21,11 +24,7 @@ from mirrorlake.history.tombstones import vector_path
 from mirrorlake.names import STATE
 from mirrorlake.rows.file_actions import Action, DataFile, encode
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 ROW, FILE = "__mirrorlake_row", "__mirrorlake_file"
 ROW_ID, ROW_VERSION = "__mirrorlake_row_id", "__mirrorlake_row_version"
@@ -50,8 +49,6 @@ def read_file_rows(
         The row as a struct of the table's columns, its id, its commit version, and its file's
         number in `files`, under this module's names.
     """
-    from pyspark.sql import functions as F
-
     path = _write_log(table, snapshot, files)
     rows = table.spark.read.format("delta").load(path)
     hidden = _hidden_names(snapshot)

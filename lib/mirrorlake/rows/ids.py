@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
 
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.rows.tracking import check_tracked
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql import DataFrame
-
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 ID_NAMES = ("_row_id", "_row_commit_version")
 

@@ -11,7 +11,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import Snapshot, physical_name
 from mirrorlake.errors import FeedError, UsageError
@@ -25,12 +28,8 @@ from mirrorlake.rows.file_rows import ROW, ROW_ID, read_file_rows
 from mirrorlake.rows.ids import ID_NAMES
 from mirrorlake.rows.row_id_validity import read_row_id_validity
 from mirrorlake.spark.sql import quote
+from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from mirrorlake.table import Table
 
 Key = Mapping[str, Any]
 _MOST = 1000  # ids of one key; more than that is no key
@@ -190,8 +189,6 @@ def _comparable(kind: Any, value: Any) -> Any:
 
 def _ids_of(table: Table, snapshot: Snapshot, uses: Sequence[FileChange], key: Key) -> list[int]:
     """The ids of all rows that ever had a key."""
-    from pyspark.sql import functions as F
-
     files = list({use.file.key: use.file for use in uses}.values())
     rows = read_file_rows(table, snapshot, files)
     for column, value in key.items():
@@ -208,8 +205,6 @@ def _ids_of(table: Table, snapshot: Snapshot, uses: Sequence[FileChange], key: K
 
 def _in_order(changes: DataFrame, first: int) -> DataFrame:
     """By version; rows that were there before the first version are `existing`."""
-    from pyspark.sql import functions as F
-
     kind = F.col(RESERVED[0])
     if first > 0:
         there = (F.col(RESERVED[1]) == first) & (kind == "insert")

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mirrorlake.delta_log import ROW_ID_COLUMN
 from mirrorlake.feed.findings import Finding
 from mirrorlake.feed.log import State, read_states, read_versions
 from mirrorlake.feed.schema import find_breaks
 from mirrorlake.history.diff import is_tracked
-
-if TYPE_CHECKING:
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 
 @dataclass(frozen=True)

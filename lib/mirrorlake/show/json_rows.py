@@ -10,10 +10,9 @@ import base64
 import math
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame
 
 
 def rows_document(frame: DataFrame) -> dict[str, Any]:

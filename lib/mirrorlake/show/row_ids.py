@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
 
 from mirrorlake.history.commits import CommitLog
 from mirrorlake.rows.ids import ID_NAMES, read_with_ids
 from mirrorlake.show.plots import Chart, plot_matrix
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 _MOST = 200
 
@@ -24,8 +23,6 @@ def plot_row_ids(table: Table, *, name: str, first: int = 1) -> Chart:
         name: the column that names the rows, unique in each version.
         first: the version to begin with.
     """
-    from pyspark.sql import functions as F
-
     newest = table.snapshot().version
     log = CommitLog(table.storage, table.name.table_path)
     parts = [

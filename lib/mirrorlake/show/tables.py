@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from mirrorlake.lake import Lake
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.markers import Marker
 from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.zone import list_folder
+from mirrorlake.mirror.state import Report
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import quote
 from mirrorlake.text_table import TextTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from mirrorlake.lake import Lake
-    from mirrorlake.mirror.state import Report
 
 
 def show_rows(df: DataFrame, *, order_by: Sequence[str | Column], limit: int = 10) -> TextTable:
@@ -28,8 +26,6 @@ def show_rows(df: DataFrame, *, order_by: Sequence[str | Column], limit: int = 1
         order_by: what makes the order certain: columns, or names with or without ` DESC`.
         limit: most rows.
     """
-    from pyspark.sql import functions as sf
-
     order = [
         sf.desc(by[: -len(" DESC")]) if isinstance(by, str) and by.endswith(" DESC") else by
         for by in order_by

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mirrorlake.history.commits import CommitLog
 from mirrorlake.history.tombstones import file_actions
 from mirrorlake.show.plots import Chart, plot_presence
-
-if TYPE_CHECKING:
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 WHOLE, MASKED = "all its rows", "some rows deleted"
 

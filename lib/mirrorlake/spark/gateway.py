@@ -13,15 +13,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 from mirrorlake.errors import ConflictError, UsageError
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import literal, quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 Add = dict[str, Any]
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -93,8 +92,6 @@ def feed_scan(feed: DataFrame, start: int, end: int) -> DataFrame:
         start: the first version.
         end: the last version.
     """
-    from pyspark.sql import DataFrame
-
     spark: Any = feed.sparkSession
     frame: Any = feed
     plan = frame._jdf.queryExecution().analyzed()
@@ -161,8 +158,6 @@ class DeltaTransaction:
 
     def files(self) -> DataFrame:
         """The files of the version, one row an `add`, under the log's field names."""
-        from pyspark.sql import DataFrame
-
         return DataFrame(self._snapshot.allFiles().toDF(), self.session)
 
     def take(self, paths: Sequence[str]) -> list[Add]:
@@ -195,8 +190,6 @@ class DeltaTransaction:
             keep_ids: add the hidden columns that carry row ids and commit versions, so that rows
                 written from here keep theirs.
         """
-        from pyspark.sql import DataFrame
-
         self._activate()  # a frame keeps the settings of the session that is active now
         files = self._seq([self._taken.get(add["path"]) or self._action(add) for add in adds])
         frame = self._log.createDataFrame(self._snapshot, files, False, self._none)
@@ -218,8 +211,6 @@ class DeltaTransaction:
             tell them in time. A task that Spark runs twice counts twice, so only sums that are
             what they should be prove anything.
         """
-        from pyspark.sql import Observation
-
         observation: Any = Observation()
         watched = rows.observe(observation, *sums)
 

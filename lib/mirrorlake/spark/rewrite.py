@@ -10,15 +10,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.types import DataType
 
 from mirrorlake.errors import ConflictError, RewriteError
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType
 
 Choose = Callable[["DataFrame"], "DataFrame"]
 Arrange = Callable[["DataFrame"], "DataFrame"]
@@ -184,8 +184,6 @@ def check_rows(
     Raises:
         RewriteError: they differ.
     """
-    from pyspark.sql import functions as F
-
     if not before and not after:
         return 0, ""
     sides = [
@@ -230,8 +228,6 @@ def uncommitted(adds: Sequence[Add]) -> list[Add]:
 
 def hash_sums(hashed: Column) -> list[Column]:
     """How many rows, and the sums of both halves of their hashes."""
-    from pyspark.sql import functions as F
-
     low, high = _halves(hashed)
     return [F.count("*").alias("rows"), F.sum(low).alias("low"), F.sum(high).alias("high")]
 
@@ -257,8 +253,6 @@ def whole_hash(rows: DataFrame, *, row_ids: bool, without: str | None = None) ->
         row_ids: whether ids and commit versions count too.
         without: a column that does not count.
     """
-    from pyspark.sql import functions as F
-
     fields = [field for field in rows.schema.fields if field.name != without]
     parts = [part for f in fields for part in _parts(F.col(quote(f.name)), f.dataType)]
     ids = [F.col("_metadata.row_id"), F.col("_metadata.row_commit_version")] if row_ids else []
@@ -266,8 +260,6 @@ def whole_hash(rows: DataFrame, *, row_ids: bool, without: str | None = None) ->
 
 
 def _halves(hashed: Column) -> tuple[Column, Column]:
-    from pyspark.sql import functions as F
-
     return hashed.bitwiseAND(_HASH_PART), F.shiftrightunsigned(hashed, 32)
 
 
@@ -278,9 +270,6 @@ def _parts(column: Column, kind: DataType) -> list[Column]:
 
 def _hashable(column: Column, kind: DataType) -> Column:
     """A column that xxhash64 takes, and that tells NULL from a neighbour: no maps, no variants."""
-    from pyspark.sql import functions as F
-    from pyspark.sql import types as T
-
     # xxhash64 skips NULLs, so (NULL, 1) and (1, NULL) would be alike.
     plain = column
     if isinstance(kind, T.MapType):
@@ -299,8 +288,6 @@ def _hashable(column: Column, kind: DataType) -> Column:
 
 def _is_odd(kind: DataType) -> bool:
     """Whether there is a type in it that xxhash64 refuses."""
-    from pyspark.sql import types as T
-
     if isinstance(kind, T.ArrayType):
         return _is_odd(kind.elementType)
     if isinstance(kind, T.StructType):
@@ -310,8 +297,6 @@ def _is_odd(kind: DataType) -> bool:
 
 def within(files: DataFrame, bounds: Bounds) -> list[str]:
     """The first files, as many as the bounds allow."""
-    from pyspark.sql import functions as F
-
     count = F.coalesce(F.get_json_object("stats", "$.numRecords").cast("long"), F.lit(0))
     first = files.select("path", "size", count.alias("rows")).limit(bounds.files).collect()
     paths: list[str] = []

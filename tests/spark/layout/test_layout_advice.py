@@ -12,7 +12,7 @@ import pytest
 
 from helpers.delta_by_hand import HandMade
 from mirrorlake import Lake
-from mirrorlake.layout.advice import Advice
+from mirrorlake.layout.advice import Advice, advise
 from mirrorlake.layout.layout_benchmark import Layout, compare_layouts
 
 
@@ -41,7 +41,7 @@ def test_advice_on_columns(lake: Lake) -> None:
     table.create(rows.schema)
     table.commit("WRITE", add=[table.file("1.parquet", rows, compression="none")])
     analysis = lake.table("sales").analyze()
-    advice = analysis.advice()
+    advice = advise(analysis)
     assert rules(advice, "constant column") == ["Always"]
     assert rules(advice, "duplicate column") == ["Again"]
     assert rules(advice, "float precision") == ["Price"]
@@ -78,7 +78,7 @@ def test_advice_to_keep_fewer_rows(lake: Lake) -> None:
         ),
     )
     analysis = lake.table("sales").analyze()
-    assert not any(f.rule.startswith("fewer rows") for f in analysis.advice().findings)
+    assert not any(f.rule.startswith("fewer rows") for f in advise(analysis).findings)
     advice = analysis.advice(many_rows=1_000)
     found = {finding.rule: finding for finding in advice.findings}
     summary = found["fewer rows by a summary"]
@@ -109,7 +109,7 @@ def test_calculated_columns_are_made_real_by_their_remedy(lake: Lake) -> None:
         ),
         properties={"delta.columnMapping.mode": "name"},
     )
-    advice = lake.table("sales").analyze().advice()
+    advice = advise(lake.table("sales").analyze())
     found = [finding for finding in advice.findings if finding.rule == "calculated column"]
     for finding in found:
         for statement in finding.remedy.split("; "):
@@ -122,7 +122,7 @@ def test_calculated_columns_are_made_real_by_their_remedy(lake: Lake) -> None:
     lake.spark.sql(product.gain.partition(": ")[2])  # in place of both
     left = lake.table("sales").read().columns
     assert left == ["FirstName", "LastName", "Amount", "amount_2", "full_name"]
-    assert rules(lake.table("sales").analyze().advice(), "calculated column") == []
+    assert rules(advise(lake.table("sales").analyze()), "calculated column") == []
 
 
 def test_advice_on_files(lake: Lake) -> None:
@@ -144,7 +144,7 @@ def test_advice_on_files(lake: Lake) -> None:
     text = "\n".join(map(json.dumps, [info, {"add": bare | {"path": "none.parquet"}}]))
     (log / f"{version + 1:020d}.json").write_text(text + "\n")
     (Path(path) / "none.parquet").write_bytes(b"broken")
-    advice = lake.table("t").analyze(scan=False).advice()
+    advice = advise(lake.table("t").analyze(scan=False))
     assert [finding.rule for finding in advice.findings] == [
         "small files",
         "no V-Order",
@@ -183,5 +183,5 @@ def test_copies_under_different_layouts_are_timed(lake: Lake) -> None:
     assert lake.tables() == []  # the copies are gone, and were never tables of this lake
     # The advice says the same of a table that was partitioned so.
     frame.write.format("delta").partitionBy("city").save(lake.storage.path("Tables/many"))
-    advice = lake.table("many").analyze(scan=False).advice()
+    advice = advise(lake.table("many").analyze(scan=False))
     assert rules(advice, "partitions of high cardinality") == ["city"]

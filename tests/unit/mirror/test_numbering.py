@@ -13,9 +13,9 @@ from mirrorlake.errors import SequenceError
 from mirrorlake.landing.identity import Identity, write_identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers
-from mirrorlake.mirror.engine import is_idle, status_report, view
 from mirrorlake.mirror.numbering import number_files
 from mirrorlake.mirror.state import REPLICATING, TableState, file_signature, save_states
+from mirrorlake.mirror.status import is_idle, status_report, view
 from mirrorlake.names import IDENTITY, METADATA, PROCESSED, TableName, file_name
 from mirrorlake.storage import Listing, Storage
 

@@ -11,8 +11,9 @@ import pytest
 from mirrorlake import Lake
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.landing.zone import BadFolder, find_tables, list_folder
-from mirrorlake.mirror.engine import Engine, status_report
+from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.state import FAILED, REPLICATING, TableState, load_states, save_states
+from mirrorlake.mirror.status import status_report
 from mirrorlake.mirror.table_cycle import MirrorOptions
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage import Storage

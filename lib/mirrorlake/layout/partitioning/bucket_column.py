@@ -7,16 +7,12 @@ A reader asks for `k = 'x' AND (bucket = 10 OR bucket IS NULL)`, and statistics 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.layout.partitioning.keys import bucket_sql
 from mirrorlake.layout.partitioning.policy import HashKey, Policy
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 _PROPERTY = "delta.constraints."
 _RESERVED = ("_metadata", "_change_", "_commit_", "__mirrorlake_")

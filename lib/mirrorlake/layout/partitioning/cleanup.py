@@ -8,7 +8,8 @@ by the same vacuum as ever, which also keeps what frames and feeds need.
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from mirrorlake.delta_log import Snapshot, read_snapshot
 from mirrorlake.history.vacuum import vacuum_table
@@ -17,9 +18,6 @@ from mirrorlake.layout.partitioning.receipts import Receipt, read_receipts
 from mirrorlake.layout.partitioning.timespan import to_micros
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def clean_up(spark: SparkSession, storage: Storage, name: TableName) -> int | None:

@@ -8,12 +8,10 @@ neighbours; a filter on the time then skips pages, too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import types as T
+from pyspark.sql.types import StructType
 
 from mirrorlake.layout.partitioning.policy import Policy
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 CONFS = {
     "spark.sql.parquet.compression.codec": "zstd",
@@ -29,8 +27,6 @@ def sort_columns(schema: StructType, policy: Policy) -> tuple[str, ...]:
         schema: of the table.
         policy: the policy.
     """
-    from pyspark.sql import types as T
-
     moments = (T.TimestampType, T.TimestampNTZType)
     times = [field.name for field in schema.fields if isinstance(field.dataType, moments)]
     if policy.range is not None or not times:

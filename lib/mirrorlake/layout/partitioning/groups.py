@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from mirrorlake.layout.partitioning.keys import bin_of, bucket_sql, micros
 from mirrorlake.layout.partitioning.policy import Policy
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 MOST_GROUPS = 10_000
 _MOST_VALUES = 20
@@ -81,15 +80,11 @@ class KeyColumns:
 
     def bucket(self) -> Column:
         """The bucket."""
-        from pyspark.sql import functions as F
-
         key = self.policy.hash
         return F.lit(NO_KEY) if key is None else F.expr(bucket_sql(key.column, key))
 
     def moment(self) -> Column:
         """The range key's value, NULL as the reference; microseconds since 1970."""
-        from pyspark.sql import functions as F
-
         key = self.policy.range
         if key is None:
             return F.lit(0).cast("bigint")
@@ -98,15 +93,11 @@ class KeyColumns:
 
     def bin(self) -> Column:
         """The bin's start."""
-        from pyspark.sql import functions as F
-
         key = self.policy.range
         return F.lit(0).cast("bigint") if key is None else bin_of(self.moment(), key)
 
     def value(self, values: Sequence[str | None]) -> Column:
         """Which of some values of the hash key a row has, from 1; 0 for none of them."""
-        from pyspark.sql import functions as F
-
         found = F.lit(0)
         if self.policy.hash is not None:
             column = F.col(quote(self.policy.hash.column))
@@ -122,8 +113,6 @@ def look_at(rows: DataFrame, keys: KeyColumns) -> Groups:
         rows: as a transaction reads them.
         keys: the policy's.
     """
-    from pyspark.sql import functions as F
-
     keyed = rows.select(keys.bucket().alias("bucket"), keys.bin().alias("bin"))
     grouped = keyed.groupBy("bucket", "bin").agg(F.count("*").alias("rows"))
     # A policy that makes millions of groups must not bring them all here: the rest is far.
@@ -170,8 +159,6 @@ def _frequent(
     rows: DataFrame, keys: KeyColumns, counts: dict[Group, int], near: set[int]
 ) -> tuple[tuple[str | None, ...], list[Group]]:
     """The values that would blow up their buckets, and the groups they make."""
-    from pyspark.sql import functions as F
-
     key, total = keys.policy.hash, sum(counts.values())
     if key is None or total == 0:
         return (), []
@@ -212,8 +199,6 @@ def numbered(rows: DataFrame, keys: KeyColumns, groups: Groups, name: str) -> Da
         groups: the groups; rows of none get the far one's number.
         name: of the new column, which no other has.
     """
-    from pyspark.sql import functions as F
-
     mine = [f"{name}_{part}" for part in ("bucket", "bin", "value", "at")]
     listed = [(g.bucket, g.bin, g.value, at) for at, g in enumerate(groups.groups)]
     ddl = (

@@ -6,15 +6,11 @@ on partitioned files are marked as ours. Our own maintenance needs no guard: it 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.layout.partitioning.policy import Policy
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 
 def guard_table(table: Table, policy: Policy) -> None:

@@ -7,14 +7,12 @@ works before the reference too; NULL counts as the reference.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
 from mirrorlake.layout.partitioning.policy import HashKey, RangeKey
 from mirrorlake.layout.partitioning.xxh64 import seeding_number, xxh64
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 
 def bucket_sql(column: str, key: HashKey) -> str:
@@ -47,8 +45,6 @@ def micros(column: str, *, with_zone: bool) -> Column:
         column: its name.
         with_zone: whether it is a `timestamp`, and not a `timestamp_ntz`.
     """
-    from pyspark.sql import functions as F
-
     if with_zone:
         return F.unix_micros(quote(column))
     # Without the session's time zone, which must not move a row to another bin.
@@ -63,8 +59,6 @@ def bin_of(moment: Column, key: RangeKey) -> Column:
         moment: microseconds since 1970, or NULL.
         key: reference and size of the bins.
     """
-    from pyspark.sql import functions as F
-
     start = F.lit(key.reference)
     found = moment - F.pmod(moment - start, F.lit(key.range_size))
     return F.coalesce(found, start).cast("bigint")

@@ -10,16 +10,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
 
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.groups import NO_KEY, Group, Groups
 from mirrorlake.layout.partitioning.policy import Policy
 from mirrorlake.layout.partitioning.store import Setting, now_micros
 from mirrorlake.spark.gateway import Add
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 LARGE = 256 * 2**20
 LEAST_FILES = 4
@@ -28,9 +27,6 @@ _PARTITION = ("bucket", "bin", "outlier", "value", "parts", "tier")
 
 def small_files(files: DataFrame, setting: Setting, policy: Policy) -> DataFrame:
     """The partitioned hot files that have enough others of their partition and size."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     fits = (F.col("size") < min(LARGE, policy.size_limit // 2 + 1)) & (
         tags.logged_rows() <= policy.row_limit // 2
     )

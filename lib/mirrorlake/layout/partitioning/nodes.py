@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
 
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.keys import bucket_sql
 from mirrorlake.layout.partitioning.policy import BY_PARTITION, HashKey
 from mirrorlake.layout.partitioning.scan import Scan, ScannedFile, scan_table
 from mirrorlake.spark.gateway import transaction
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 
 def node_rows(table: Table, nodes: int, where: str | None = None) -> list[DataFrame]:

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import physical_names, read_snapshot
 from mirrorlake.errors import BusyError, TableNotFoundError
@@ -57,9 +59,6 @@ from mirrorlake.spark.rewrite import (
 )
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 MOST_FILES = 1_000
 _TASK, _HASH = "__mirrorlake_task", "__mirrorlake_hash"
@@ -169,8 +168,6 @@ class _Job:
 
     def choose(self, files: DataFrame) -> DataFrame:
         """The files to rewrite; none while they have fewer rows than an operation is worth."""
-        from pyspark.sql import functions as F
-
         if self._kind == MERGE:
             return small_files(files, self._setting, self._policy)
         pending = tags.pending_files(files, self._setting, now_micros())
@@ -182,8 +179,6 @@ class _Job:
 
     def write(self, txn: DeltaTransaction, chosen: Sequence[Add]) -> Written:
         """Writes homogeneous files, proves them, and puts the receipt down."""
-        from pyspark.sql import functions as F
-
         self._on_step(self._name, Step.CHOSEN)
         if self.receipt is not None:
             # Another writer was quicker: what the attempt before this one wrote is nobody's.

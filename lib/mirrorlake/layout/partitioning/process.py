@@ -13,7 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from threading import Event
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from mirrorlake.delta_log import find_newest
 from mirrorlake.errors import BusyError, MirrorlakeError
@@ -48,9 +49,6 @@ from mirrorlake.policy_log import count_policies, has_policy
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _HOUR = 3600 * 10**6
 _SLOWER = 1.5

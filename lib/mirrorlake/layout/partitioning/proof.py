@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
+
+from pyspark.sql import Row
+from pyspark.sql import functions as F
 
 from mirrorlake.errors import RewriteError
 from mirrorlake.layout.partitioning.groups import Groups, KeyColumns, numbered
 from mirrorlake.spark.gateway import Add, DeltaTransaction
 from mirrorlake.spark.rewrite import checksum, row_hash, uncommitted
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import Row
 
 _TASK = "__mirrorlake_task"
 
@@ -62,8 +61,6 @@ def prove_files(
     Raises:
         RewriteError: a file has rows of two partitions, or none at all.
     """
-    from pyspark.sql import functions as F
-
     if not adds:
         return {}
     rows = txn.rows(uncommitted(adds))

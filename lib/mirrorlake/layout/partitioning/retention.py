@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
 
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.store import now_micros
 from mirrorlake.layout.partitioning.timespan import parse_timespan
 from mirrorlake.spark.gateway import transaction
-
-if TYPE_CHECKING:
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 _NOTE = json.dumps({"mirrorlake": "retention"})
 
@@ -54,8 +53,6 @@ def drop_old_files(table: Table, keep: str, *, dry_run: bool = True) -> Dropped:
         UsageError: it is no timespan, or there is no JVM to commit through.
         ConflictError: another writer touched the same files; nothing was dropped.
     """
-    from pyspark.sql import functions as F
-
     oldest = now_micros() - parse_timespan(keep)
     with transaction(table.spark, table.path, note=_NOTE) as txn:
         old = txn.files().where(tags.created() < F.lit(oldest))

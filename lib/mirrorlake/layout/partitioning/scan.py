@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from mirrorlake.errors import QueryError
 from mirrorlake.layout.partitioning import tags
@@ -19,12 +22,8 @@ from mirrorlake.layout.partitioning.predicate import Values, key_values
 from mirrorlake.layout.partitioning.store import fitting_setting
 from mirrorlake.spark.gateway import has_gateway, transaction
 from mirrorlake.spark.messages import spark_message
+from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from mirrorlake.table import Table
 
 _SLASH = "/"
 
@@ -110,8 +109,6 @@ def scan_table(table: Table, where: str | None = None) -> Scan:
     Raises:
         QueryError: Spark can't read the predicate.
     """
-    from pyspark.sql import functions as F
-
     if not has_gateway(table.spark):
         return _without_tags(table, where)
     with transaction(table.spark, table.path) as txn:
@@ -146,8 +143,6 @@ def scan_table(table: Table, where: str | None = None) -> Scan:
 
 def _may_match(values: Values, key: HashKey) -> Any:
     """Whether a file may hold a row with one of the values; `done`, `bucket`, … are columns."""
-    from pyspark.sql import functions as F
-
     buckets = [str(bucket_of(value, key)) for value in values]
     texts = [json.dumps(value) for value in values]
     in_bucket = F.col("bucket").isNull() | F.col("bucket").isin(buckets)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
 
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.keys import bucket_sql
 from mirrorlake.layout.partitioning.policy import Policy
-
-if TYPE_CHECKING:
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 MOST_FILES = 1_000
 
@@ -40,8 +39,6 @@ def spread_of(table: Table, policy: Policy) -> Spread:
     Raises:
         UsageError: the policy has no hash key.
     """
-    from pyspark.sql import functions as F
-
     if policy.hash is None:
         raise UsageError("The policy has no hash partition key.")
     rows = table.spark.sql(f"SELECT * FROM {table.sql_name}")

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mirrorlake.layout.log_files import find_segment, live_files, read_actions
 from mirrorlake.layout.partitioning import tags
@@ -18,9 +20,6 @@ from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import has_gateway, transaction
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 LOW_PERCENTAGE = 90.0
 
@@ -137,8 +136,6 @@ def newest_files(spark: SparkSession, storage: Storage, name: TableName) -> Data
 
 def logged_files(spark: SparkSession, storage: Storage, name: TableName) -> DataFrame:
     """The newest version's files from the log itself, in the shape of a transaction's."""
-    from pyspark.sql import functions as F
-
     segment = find_segment(storage, name.table_path)
     files = live_files(read_actions(spark, storage, name.table_path, segment))
     return files.select(
@@ -159,8 +156,6 @@ def count_files(files: DataFrame, name: TableName, setting: Setting | None) -> T
         name: the table.
         setting: its policy; None without one.
     """
-    from pyspark.sql import functions as F
-
     policy = None if setting is None else setting.policy
     if setting is None or policy is None:
         done = pending = F.lit(False)

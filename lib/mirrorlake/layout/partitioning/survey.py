@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.keys import micros
@@ -13,11 +15,7 @@ from mirrorlake.layout.partitioning.policy import DAY, why_not_hashed
 from mirrorlake.layout.partitioning.statistics import count_files, newest_files
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from mirrorlake.table import Table
+from mirrorlake.table import Table
 
 _HIDDEN = "__mirrorlake_"  # of views' tables
 GENERIC = ("n/a", "na", "null", "none", "unknown", "undefined", "-", "?", "0")
@@ -134,8 +132,6 @@ _MOMENTS = ("timestamp", "timestamp_ntz")
 
 
 def _texts(rows: DataFrame, names: list[str], files: int, many: int) -> list[TextFacts]:
-    from pyspark.sql import functions as F
-
     if not names:
         return []
     sums: list[Column] = []
@@ -164,8 +160,6 @@ def _texts(rows: DataFrame, names: list[str], files: int, many: int) -> list[Tex
 
 def _read_by_value(rows: DataFrame, name: str, files: int) -> float:
     """The part of the files whose least and greatest text enclose a value, for some values."""
-    from pyspark.sql import functions as F
-
     column = F.col(quote(name))
     sample = rows.select(column.alias("v")).where("v IS NOT NULL")
     picked = sample.orderBy(F.xxhash64("v")).limit(_SAMPLE)
@@ -177,8 +171,6 @@ def _read_by_value(rows: DataFrame, name: str, files: int) -> float:
 
 
 def _times(rows: DataFrame, names: dict[str, bool], files: int) -> list[TimeFacts]:
-    from pyspark.sql import functions as F
-
     found = []
     for name, with_zone in names.items():
         moment = micros(name, with_zone=with_zone)

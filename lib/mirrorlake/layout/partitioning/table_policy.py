@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning import store
+from mirrorlake.layout.partitioning.advice import Advice
 from mirrorlake.layout.partitioning.policy import Policy
 from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt, read_receipts
+from mirrorlake.layout.partitioning.retention import Dropped
+from mirrorlake.layout.partitioning.spread import Spread
+from mirrorlake.layout.partitioning.statistics import TableStatistics
 from mirrorlake.layout.partitioning.steps import StepListener
 from mirrorlake.mirror.steps import noop
-
-if TYPE_CHECKING:
-    from mirrorlake.layout.partitioning.advice import Advice
-    from mirrorlake.layout.partitioning.retention import Dropped
-    from mirrorlake.layout.partitioning.spread import Spread
-    from mirrorlake.layout.partitioning.statistics import TableStatistics
-    from mirrorlake.table import Table
-    from mirrorlake.text_table import TextTable
+from mirrorlake.table import Table
+from mirrorlake.text_table import TextTable
 
 
 class TablePolicy:

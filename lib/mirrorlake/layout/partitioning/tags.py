@@ -7,12 +7,10 @@ bucket is still that bucket's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from mirrorlake.layout.partitioning.store import Setting
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 POLICY = "mirrorlake.partition.policy"
 BUCKET = "mirrorlake.partition.bucket"
@@ -29,51 +27,37 @@ FAR, DOMINANT = "far", "value"
 
 def tag(name: str) -> Column:
     """One tag of a file, or NULL."""
-    from pyspark.sql import functions as F
-
     tags = F.coalesce("tags", F.create_map().cast("map<string, string>"))
     return F.try_element_at(tags, F.lit(name))
 
 
 def is_partitioned(fingerprint: str) -> Column:
     """Whether a file is partitioned by the policy of this fingerprint."""
-    from pyspark.sql import functions as F
-
     return F.coalesce(tag(POLICY) == fingerprint, F.lit(False))
 
 
 def arrived() -> Column:
     """When the last row of a file was first written, microseconds since 1970."""
-    from pyspark.sql import functions as F
-
     return F.coalesce(_greatest(ARRIVED), F.col("modificationTime") * 1000)
 
 
 def created() -> Column:
     """The greatest creation time of a file: its rows' own moments where the policy says so."""
-    from pyspark.sql import functions as F
-
     return F.coalesce(_greatest(CREATED), arrived())
 
 
 def _greatest(name: str) -> Column:
-    from pyspark.sql import functions as F
-
     return F.split_part(tag(name), F.lit("/"), F.lit(2)).try_cast("bigint")
 
 
 def row_count() -> Column:
     """The rows of a file without those that its deletion vector took; 0 without statistics."""
-    from pyspark.sql import functions as F
-
     masked = F.coalesce("deletionVector.cardinality", F.lit(0))
     return F.greatest(logged_rows() - masked, F.lit(0)).cast("bigint")
 
 
 def logged_rows() -> Column:
     """The rows of a file with those that its deletion vector took; 0 without statistics."""
-    from pyspark.sql import functions as F
-
     records = F.get_json_object("stats", "$.numRecords").cast("bigint")
     return F.coalesce(records, F.lit(0).cast("bigint"))
 
@@ -87,8 +71,6 @@ def is_pending(setting: Setting, now: int) -> Column:
         setting: with a policy.
         now: microseconds since 1970.
     """
-    from pyspark.sql import functions as F
-
     assert setting.policy is not None
     missing = ~is_partitioned(setting.fingerprint)
     if setting.bucket_column is not None:
@@ -101,8 +83,6 @@ def is_pending(setting: Setting, now: int) -> Column:
 
 def is_hot(setting: Setting, now: int) -> Column:
     """Whether a file is not yet cold."""
-    from pyspark.sql import functions as F
-
     return F.lit(True) if setting.hot is None else created() >= F.lit(now - setting.hot)
 
 

@@ -6,7 +6,8 @@ import builtins
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import UsageError
@@ -30,9 +31,6 @@ from mirrorlake.rows.views.status import ViewStatus, view_status
 from mirrorlake.rows.views.steps import ViewListener, ViewStep
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 Finder = Callable[[TableName], "TableName | None"]
 

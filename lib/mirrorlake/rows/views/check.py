@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from mirrorlake.rows.views.plan import Plan, listed
 from mirrorlake.spark.sql import delta_name, quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 TOLERANCE = 1e-9  # floating-point sums differ by the order of their terms
 _FLOATS = ("float", "double")

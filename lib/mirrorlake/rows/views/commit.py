@@ -10,7 +10,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.errors import ConflictError
 from mirrorlake.rows.file_actions import Action, live_files
@@ -18,11 +19,7 @@ from mirrorlake.rows.views.calls import HIDDEN
 from mirrorlake.spark.gateway import Marked, has_gateway, transaction
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from mirrorlake.storage import Storage
+from mirrorlake.storage import Storage
 
 FILE, ROW = f"{HIDDEN}file", f"{HIDDEN}row"  # where a row of the view's table lies
 MOST_BROADCAST = 500_000  # rows

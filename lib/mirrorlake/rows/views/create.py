@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import UsageError
@@ -19,11 +20,7 @@ from mirrorlake.rows.views.plan import make_plan
 from mirrorlake.rows.views.shape import Method
 from mirrorlake.rows.views.sources import pin_sources
 from mirrorlake.rows.views.view_sql import whole_contents
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from mirrorlake.storage import Storage
+from mirrorlake.storage import Storage
 
 Finder = Callable[[TableName], "TableName | None"]
 _BY_ROW = (Method.ROWS, Method.PARTITIONS)

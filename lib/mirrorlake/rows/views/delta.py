@@ -7,16 +7,13 @@ those behind it as they were. So a changed row of two tables at once is counted 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from mirrorlake.names import TableName
 from mirrorlake.rows.views.calls import HIDDEN
 from mirrorlake.rows.views.joins import Member, Role
 from mirrorlake.rows.views.plan import Plan
 from mirrorlake.rows.views.sources import SIGN, Source
 from mirrorlake.spark.sql import quote
-
-if TYPE_CHECKING:
-    from mirrorlake.names import TableName
 
 _CHANGED = quote(f"{HIDDEN}changed")
 

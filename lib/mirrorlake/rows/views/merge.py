@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import SparkSession
 
 from mirrorlake.rows.views.commit import Target, conflicts
 from mirrorlake.rows.views.plan import listed
 from mirrorlake.spark.sql import delta_name, quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"

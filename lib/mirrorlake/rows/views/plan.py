@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
 from sqlglot import exp
 
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.feed.enable import column_types
 from mirrorlake.rows.views.calls import HIDDEN, KEY
 from mirrorlake.rows.views.clauses import Query, parse_query
+from mirrorlake.rows.views.definition import Definition
 from mirrorlake.rows.views.shape import Method, Shape, read_shape, settle_types
+from mirrorlake.rows.views.sources import Source
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import delta_name, quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from mirrorlake.rows.views.definition import Definition
-    from mirrorlake.rows.views.sources import Source
 
 ROWS, COUNT, SUM = f"{HIDDEN}rows", f"{HIDDEN}count_", f"{HIDDEN}sum_"
 ARGUMENT = f"{HIDDEN}argument_"

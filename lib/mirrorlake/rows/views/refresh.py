@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from mirrorlake.delta_log import read_commit_info, read_snapshot
 from mirrorlake.errors import ConflictError, UsageError
@@ -40,14 +43,8 @@ from mirrorlake.rows.views.steps import ViewListener, ViewStep
 from mirrorlake.rows.views.view_sql import whole_contents
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name
+from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql import SparkSession
-
-    from mirrorlake.storage import Storage
 
 _ADAPTIVE, _PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"
 _FEW_PARTITIONS = 8

@@ -7,7 +7,9 @@ off, from comparing two versions by the rows' stable ids, if the table tracks ro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import ROW_TRACKING, read_snapshot
 from mirrorlake.errors import BusyError, TableNotFoundError, VersionError
@@ -21,15 +23,11 @@ from mirrorlake.history.consistent_versions import versions_at_once
 from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.calls import HIDDEN
+from mirrorlake.rows.views.definition import Definition
 from mirrorlake.rows.views.reasons import Reason, reason
 from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.storage import Storage
 from mirrorlake.table import Table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from mirrorlake.rows.views.definition import Definition
-    from mirrorlake.storage import Storage
 
 SIGN = f"{HIDDEN}sign"
 _CODES = {
@@ -203,8 +201,6 @@ def read_changes(
     Raises:
         FeedError: a version that is needed can't be read after all.
     """
-    from pyspark.sql import functions as F
-
     source = changes.source
     assert source.old is not None, source
     if changes.by_ids:
