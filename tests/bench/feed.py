@@ -59,10 +59,10 @@ def net_against_read(lake: Lake, pairs: int) -> BenchResult:
         return timed(lambda: drain(source.option("startingVersion", 1).load(table.path)))
 
     def ours() -> float:
-        return timed(lambda: drain(table.changes(1)))
+        return timed(lambda: drain(table.changes.read(1)))
 
     def net() -> float:
-        return timed(lambda: drain(table.changes(1, net=True)))
+        return timed(lambda: drain(table.changes.net(1)))
 
     return join_results(
         "feed",
@@ -81,11 +81,10 @@ def range_against_table(lake: Lake, pairs: int) -> BenchResult:
     short = make_feed(lake, "short", range(first, VERSIONS + 1))
 
     def tenth() -> float:
-        return timed(lambda: drain(long.changes(first, net=True)))
+        return timed(lambda: drain(long.changes.net(first)))
 
     whole, alone = (
-        lambda table=table: timed(lambda: drain(table.changes(1, net=True)))
-        for table in (long, short)
+        lambda table=table: timed(lambda: drain(table.changes.net(1))) for table in (long, short)
     )
     return join_results(
         "feed",

@@ -243,7 +243,7 @@ class Bench:
             for name in lake.tables():
                 key = {**KEY, "Properties": {"MaxPartitionCount": 2}}
                 lake.table(name).partitioning.set({"PartitionKeys": [key]})
-            lake.partition()  # nothing of that is new
+            lake.partitioning.run()  # nothing of that is new
 
         def cycle(lake: Lake) -> float:
             rows.write.format("delta").mode("append").save(lake.storage.path("Tables/busy"))

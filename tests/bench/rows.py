@@ -61,13 +61,13 @@ def make(lake: Lake, name: str, files: int) -> LakeTable:
 
 def row_history(table: LakeTable) -> float:
     began = time.perf_counter()
-    story = table.row_history(key={"id": KEY})
+    story = table.row_tracking.history(key={"id": KEY})
     assert story.events.count() == 1 + 2 * (1 + (UPDATES - 1) // (UPDATES // OWN))
     return time.perf_counter() - began
 
 
 def filtered_feed(table: LakeTable) -> float:
     began = time.perf_counter()
-    changes = table.changes(0).where(f"id = {KEY}")
+    changes = table.changes.read(0).where(f"id = {KEY}")
     assert changes.count() == 1 + 2 * (1 + (UPDATES - 1) // (UPDATES // OWN))
     return time.perf_counter() - began

@@ -172,7 +172,7 @@ def undrop(
     table: Annotated[str, typer.Argument(help="table or schema.table")],
 ) -> None:
     """Bring back a table that was dropped with its folder in the last 7 days."""
-    open_lake(root).undrop(table)
+    open_lake(root).operations.undrop(table)
     out.print(f"{table} is back, and so is its folder.", markup=False, highlight=False)
 
 

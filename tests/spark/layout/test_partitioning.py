@@ -115,13 +115,13 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake) -> None:
     query = f"SELECT *{hidden} FROM delta.`{path}`"
     before = Counter(map(repr, lake.spark.sql(query).collect()))
     table, version = lake.table("t"), lake.table("t").snapshot().version
-    assert lake.partition().operations == 0
+    assert lake.partitioning.run().operations == 0
     assert table.partitioning.operate() is None
     assert table.snapshot().version == version
     assert table.partitioning.show().rows[0][2] is None
     key = hashed(3) | {"ColumnName": "k. ,`y"}
     table.partitioning.set({"PartitionKeys": [key, ranged()], **PAST})
-    report = lake.partition()
+    report = lake.partitioning.run()
     ((receipt,),) = [line.receipts for line in report.tables]
     assert table.snapshot().version == version + 1 == receipt.version
     assert Counter(map(repr, lake.spark.sql(query).collect())) == before
@@ -151,7 +151,7 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake) -> None:
     feed = lake.spark.read.format("delta").option("readChangeFeed", "true")
     assert feed.option("startingVersion", start).load(path).count() == 0
     # Ordered within by V-Order a file stays sorted by its key, and tagged.
-    ordered = table.vorder(apply=True, again=True)
+    ordered = table.optimize.vorder(again=True)
     assert all(
         one.columns[:1] == (files[0].tags[tags.SORTED],)
         for one in ordered.outcomes
@@ -159,18 +159,18 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake) -> None:
     )
     assert all(file.is_done for file in live_files(path))
     with pytest.raises(UsageError, match="would mix its partitions"):
-        table.optimize()
+        table.optimize.compact(dry_run=True)
     # Renamed, the column is no longer the policy's: reads go on, and nothing is partitioned.
     lake.spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN `k. ,``y` TO renamed")
     at_one_key = sum(row == "k1é" for row in table.read().toPandas()["renamed"])
     assert table.read("renamed = 'k1é'").count() == at_one_key > 0
-    (line,) = lake.partition().failed
+    (line,) = lake.partitioning.run().failed
     assert "no column 'k. ,`y'" in str(line.error)
-    assert lake.partition_diagnostics().least_percentage == 0
+    assert lake.partitioning.diagnostics().least_percentage == 0
     assert table.partitioning.advise().findings[0].rule == "misfit"
     # Its files know it by what they call it, so nothing is done anew under its new name.
     table.partitioning.alter({"PartitionKeys": [key | {"ColumnName": "renamed"}, ranged()]})
-    assert lake.partition().operations == 0
+    assert lake.partitioning.run().operations == 0
     assert table.partitioning.statistics().percentage == 100
     scan = table.scan("renamed = 'k1é'")
     assert (scan.tail, scan.rows.count()) == (0, at_one_key)

@@ -103,7 +103,7 @@ def test_files_that_others_wrote_oddly(lake: Lake) -> None:
     partitioning = lake.table("t").partitioning
     bounds = {"MaxOriginalSizePerOperation": 1}  # a file at a time, the empty one first
     policy = partitioning.set({"PartitionKeys": [hashed()], **bounds, **PAST})
-    (line,) = lake.partition().tables
+    (line,) = lake.partitioning.run().tables
     assert (line.error, [receipt.rows for receipt in line.receipts]) == (None, [60])
     assert check_homogeneous(live_files(folder), policy) == 4
     assert (partitioning.statistics().percentage, partitioning.statistics().pending_files) == (
