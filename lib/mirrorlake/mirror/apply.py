@@ -32,6 +32,7 @@ from mirrorlake.mirror.properties import (
 from mirrorlake.mirror.schema import Target, check_keys_known
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote
+from mirrorlake.spark.stamp import USER_METADATA, marked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _write(rows: DataFrame, work: Work) -> None:
     options = {
         "txnAppId": work.identity.app_id,
         "txnVersion": str(work.last),
-        "userMetadata": json.dumps(work.note),
+        "userMetadata": marked(json.dumps(work.note)),
     }
     mode = "append"
     if work.recreated:
@@ -194,7 +194,7 @@ def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], wor
     confs = {
         _APP_ID: work.identity.app_id,
         _TXN_VERSION: str(work.last),
-        _USER_METADATA: json.dumps(work.note),
+        USER_METADATA: marked(json.dumps(work.note)),
     }
     for name, value in confs.items():
         session.conf.set(name, value)

@@ -19,12 +19,12 @@ from mirrorlake.errors import ConflictError, UsageError
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import literal, quote
+from mirrorlake.spark.stamp import USER_METADATA, mark_session, marked
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 Add = dict[str, Any]
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 # Delta asks for it where columns are mapped by id; its SQL sets it by itself.
 _BY_ID = "spark.sql.parquet.fieldId.read.enabled"
 _PACKAGE = "org.apache.spark.sql.delta"
@@ -60,7 +60,7 @@ def transaction(
         )
     session: Any = new_session(spark) if own else spark
     session.conf.set(_BY_ID, "true")
-    settings = (confs or {}) | ({_USER_METADATA: note} if note else {})
+    settings = (confs or {}) | ({USER_METADATA: marked(note)} if note else {})
     for name, value in settings.items():
         session.conf.set(name, value)
     sessions = session._jvm.org.apache.spark.sql.classic.SparkSession
@@ -74,6 +74,7 @@ def transaction(
             sessions.clearActiveSession()
         for name in settings:
             session.conf.unset(name)
+        mark_session(session)  # of a session that goes on, that was unset, too
 
 
 def has_gateway(spark: SparkSession) -> bool:

@@ -21,6 +21,7 @@ from mirrorlake.places import cache
 from mirrorlake.spark import jars
 from mirrorlake.spark.archive import archive_flags
 from mirrorlake.spark.java import Java, find_java
+from mirrorlake.spark.stamp import mark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,6 +131,7 @@ def prepare(spark: SparkSession) -> SparkSession:
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     for name, value in SESSION_CONFS.items():
         spark.conf.set(name, value)
+    mark_session(spark)
     return spark
 
 

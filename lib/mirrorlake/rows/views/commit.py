@@ -18,6 +18,7 @@ from mirrorlake.rows.views.calls import HIDDEN
 from mirrorlake.spark.gateway import Marked, has_gateway, transaction
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import quote
+from mirrorlake.spark.stamp import marked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -124,7 +125,7 @@ def _write(rows: DataFrame, target: Target, mode: str, more: dict[str, str]) -> 
     options = {
         "txnAppId": target.app_id,
         "txnVersion": str(target.number),
-        "userMetadata": target.note,
+        "userMetadata": marked(target.note),
     }
     with conflicts():
         rows.write.format("delta").options(**options, **more).mode(mode).save(target.path)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from mirrorlake.rows.views.commit import Target, conflicts
 from mirrorlake.rows.views.plan import listed
 from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.stamp import USER_METADATA, marked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 def merge(session: SparkSession, source: str, on: str, clauses: str, target: Target) -> None:
@@ -29,7 +29,7 @@ def merge(session: SparkSession, source: str, on: str, clauses: str, target: Tar
     confs = {
         _APP_ID: target.app_id,
         _TXN_VERSION: str(target.number),
-        _USER_METADATA: target.note,
+        USER_METADATA: marked(target.note),
     }
     for name, value in confs.items():
         session.conf.set(name, value)
