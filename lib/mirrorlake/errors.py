@@ -57,6 +57,10 @@ class UsageError(MirrorlakeError):
     """A call or a command that makes no sense as written (exit status 2)."""
 
 
+class SampleError(MirrorlakeError):
+    """A lake that would be cleared or filled as a sample, but holds what no sample made."""
+
+
 class SetupError(MirrorlakeError):
     """The machine lacks something: Java, the Delta jars, the network at first start."""
 
