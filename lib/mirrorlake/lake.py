@@ -9,15 +9,13 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 from mirrorlake.delta_log import delta_tables
-from mirrorlake.landing.published import Partner
-from mirrorlake.landing.publisher import Publisher
+from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.mirror import operator_settings
 from mirrorlake.mirror.ledger import Ledger, read_ledger
-from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.mirror.options import MirrorOptions, StepListener, noop
 from mirrorlake.mirror.replay import replay, reseed
 from mirrorlake.mirror.state import Report
 from mirrorlake.mirror.status import status_report
-from mirrorlake.mirror.steps import StepListener, noop
 from mirrorlake.mirror.trash import undrop
 from mirrorlake.names import ZONE, TableName, as_table
 from mirrorlake.storage import Storage
@@ -150,8 +148,7 @@ class Lake:
         on_report: Callable[[Report], None] = lambda _report: None,
     ) -> Report:
         """Mirrors cycle after cycle until `stop` is set; see `mirror.watch`."""
-        from mirrorlake.mirror.engine import Engine
-        from mirrorlake.mirror.watch import watch
+        from mirrorlake.mirror.engine import Engine, watch
 
         engine = Engine(self.storage, lambda: self.spark, options, on_step, stop)
         only = None if table is None else as_table(table)

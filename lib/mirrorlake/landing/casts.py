@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from mirrorlake.errors import SchemaError
-from mirrorlake.landing.markers import MARKER
+from mirrorlake.landing.metadata import MARKER
 from mirrorlake.landing.types import column_type, fits
 
 # What Arrow raises for values it can't hold: too large, no UTF-8, of another type.

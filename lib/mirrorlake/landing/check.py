@@ -18,8 +18,7 @@ import pyarrow.types as pt
 
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError, first_line
 from mirrorlake.landing.compression import COMPRESSED
-from mirrorlake.landing.markers import MARKER, MARKER_HINT, Marker
-from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.landing.metadata import MARKER, MARKER_HINT, Marker, TableMetadata
 from mirrorlake.landing.rows import Reject, Rejects, count_rows
 from mirrorlake.landing.text import original_rows, read_text
 from mirrorlake.landing.text_format import TextFormat

@@ -11,8 +11,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.types as pt
 
-from mirrorlake.landing.markers import MARKER, Marker
-from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata
 from mirrorlake.landing.type_rules import VOID, Stored
 from mirrorlake.landing.types import fits, widened
 from mirrorlake.lint.files import Looked

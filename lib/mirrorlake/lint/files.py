@@ -21,8 +21,7 @@ import pyarrow.types as pt
 
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError
 from mirrorlake.landing.check import FileFacts, inspect_file, is_text, read_columns
-from mirrorlake.landing.markers import MARKER, MARKER_HINT, Marker
-from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.landing.metadata import MARKER, MARKER_HINT, Marker, TableMetadata
 from mirrorlake.landing.text import read_text
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
 from mirrorlake.lint.findings import Finding, finding

@@ -17,9 +17,14 @@ from mirrorlake.landing.zone import Folder, by_time
 from mirrorlake.lint.columns import ColumnWatch
 from mirrorlake.lint.files import look_at
 from mirrorlake.lint.findings import Finding, finding
-from mirrorlake.lint.listing import lint_applied, lint_names, lint_sequence, lint_times
-from mirrorlake.lint.metadata import lint_metadata
-from mirrorlake.mirror.numbering import number_files
+from mirrorlake.lint.folder import (
+    lint_applied,
+    lint_metadata,
+    lint_names,
+    lint_sequence,
+    lint_times,
+)
+from mirrorlake.mirror.plan import number_files
 from mirrorlake.mirror.properties import KEYS_PROPERTY, is_stale_incarnation
 from mirrorlake.names import IDENTITY, METADATA, TableName
 from mirrorlake.storage import Entry, Listing, Storage
@@ -89,7 +94,7 @@ class TableLint:
             yield self._finding("folder-identity", error.message, file=IDENTITY)
             return
         if mirrored is None:
-            text = f"There is a table {self._table} already that no mirror made."
+            text = f"There is already a table {self._table} that the mirror did not make."
             yield self._finding("folder-taken", text)
             mirrored = _Mirrored()
         if metadata is None:

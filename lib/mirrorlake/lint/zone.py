@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.landing.zone import BadFolder, find_tables
 from mirrorlake.lint.findings import Finding, LintReport, finding
-from mirrorlake.lint.listing import looks_like_data
+from mirrorlake.lint.folder import looks_like_data
 from mirrorlake.lint.table import FileListener, TableLint
 from mirrorlake.names import METADATA, PARTNER_EVENTS, SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.storage import Listing, Storage

@@ -1,9 +1,13 @@
-"""What people may choose about mirroring."""
+"""What people choose about mirroring, and the steps that they are told of."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
+
+from mirrorlake.names import TableName
 
 STOP, SKIP_ROW, SKIP_FILE = "stop", "skip-row", "skip-file"
 
@@ -45,3 +49,24 @@ class MirrorOptions:
     feed_retention_days: int | None = None
     keep_processed_days: float = 7
     keep_dropped_days: float = 7
+
+
+class Step(Enum):
+    """What has just been done for a table."""
+
+    LISTED = "listed"
+    IDENTIFIED = "identified"
+    CHECKED = "checked"
+    PLANNED = "planned"
+    QUARANTINED = "quarantined"
+    CREATED = "created"
+    COMMITTED = "committed"
+    MOVED = "moved"
+    COMPACTED = "compacted"
+
+
+StepListener = Callable[[TableName, Step], None]
+
+
+def noop(*_heard: object) -> None:
+    """A listener that does not care, of these steps and of others."""

@@ -17,10 +17,11 @@ from typing import Any
 from mirrorlake.errors import MirrorlakeError, SequenceError
 from mirrorlake.landing.check import FileFacts, file_hash, inspect_file, skipped_file
 from mirrorlake.landing.identity import Identity
-from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.landing.metadata import BY_TIME, TableMetadata
+from mirrorlake.landing.zone import Folder, by_number, by_time
 from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, STOP
 from mirrorlake.names import STATE, file_name, file_number
-from mirrorlake.storage import Entry, Storage, to_json
+from mirrorlake.storage import Entry, Listing, Storage, to_json
 
 FORMAT = 2
 _READERS = 8
@@ -223,6 +224,21 @@ def check_files(
     return Checked(tuple(sound), None)
 
 
+def late_file(
+    storage: Storage, identity: Identity, last: int, entry: Entry
+) -> SequenceError | None:
+    """What is wrong with a file without a number that is older than the last applied one."""
+    plan = plan_of(storage, identity, last) if last else None
+    latest = plan.files[-1].published if plan else None
+    if latest is None or entry.modified >= datetime.fromisoformat(latest):
+        return None
+    return SequenceError(
+        f"The file is older than the last applied one, which is of {latest}.",
+        file=entry.name,
+        hint="upload it again if its changes are new, or allow late files.",
+    )
+
+
 def staging(identity: Identity) -> str:
     """Where text files lie as Parquet until they are applied, relative to the lake's root."""
     return f"{STATE}/staged/{identity.incarnation}"
@@ -238,3 +254,40 @@ def cut_batch(entries: list[Entry], max_files: int, max_bytes: int) -> list[str]
             break
         names.append(entry.name)
     return names
+
+
+def number_files(
+    storage: Storage, identity: Identity, metadata: TableMetadata, listing: Listing, last: int
+) -> Folder:
+    """The folder's data files by their place in the table's sequence.
+
+    Args:
+        storage: the lake's files.
+        identity: whose files they are.
+        metadata: says which of the two orders counts.
+        listing: what lies in the folder.
+        last: the last applied number.
+
+    Raises:
+        SequenceError: numbers in names that make no sense.
+    """
+    if metadata.strategy != BY_TIME:
+        return by_number(identity.table, listing)
+    plan = plan_of(storage, identity, last) if last else None
+    applied = _still_there(storage, identity, listing, plan) if plan else {}
+    return by_time(identity.table, listing, applied, last)
+
+
+def _still_there(
+    storage: Storage, identity: Identity, listing: Listing, plan: Plan
+) -> dict[str, int]:
+    """A plan's files that lie in the folder as planned; a new one of an old name is not among."""
+    found = {}
+    for planned in plan.files:
+        entry = listing.file(planned.name)
+        if entry is None or entry.size != planned.size:
+            continue
+        path = f"{identity.table.folder}/{planned.name}"
+        if planned.sha256 == file_hash(storage, path):
+            found[planned.name] = plan.numbers[planned.name]
+    return found

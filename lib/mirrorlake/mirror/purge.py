@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta_log import read_commit_info, read_snapshot, versions
-from mirrorlake.mirror.failures import commit_with_retries
+from mirrorlake.mirror.apply import commit_with_retries
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote
 from mirrorlake.storage import Storage

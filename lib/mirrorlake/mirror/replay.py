@@ -21,8 +21,7 @@ from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import SequenceError, UsageError
 from mirrorlake.landing.check import is_text
 from mirrorlake.landing.identity import ensure_identity, renew_identity
-from mirrorlake.landing.markers import MARKER, Marker
-from mirrorlake.landing.metadata import TableMetadata, read_metadata
+from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata, read_metadata
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
 from mirrorlake.mirror.cleanup import processed_number

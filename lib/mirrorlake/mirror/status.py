@@ -14,7 +14,7 @@ from mirrorlake.errors import (
 from mirrorlake.landing.identity import read_identity
 from mirrorlake.landing.metadata import BY_TIME
 from mirrorlake.landing.zone import BadFolder, Folder, by_number, by_time, find_tables
-from mirrorlake.mirror.folder_changes import rebuild_states
+from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.operator_settings import OperatorSettings, read_all_settings
 from mirrorlake.mirror.state import (
     REPLICATING,
@@ -50,7 +50,10 @@ def is_idle(listing: Listing, state: TableState) -> bool:
     """Whether a listing alone shows that there is nothing to do."""
     if state.error is not None or state.seen is None:
         return False
-    if (listing.moment(IDENTITY), listing.moment(METADATA)) != (state.seen, state.declared):
+    if (listing.modified_at(IDENTITY), listing.modified_at(METADATA)) != (
+        state.seen,
+        state.declared,
+    ):
         return False
     folder = view(state.table, listing, state)
     return folder is not None and all(number == state.last_file for number in folder.numbered)
@@ -111,7 +114,7 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
             folder = view(table, listing, state) or by_number(table, listing)
             if folder.backlog(state.last_file):
                 state = _caught_up(storage, state, table)
-            elif state.seen not in (None, listing.moment(IDENTITY)):
+            elif state.seen not in (None, listing.modified_at(IDENTITY)):
                 # The folder has begun another life, of which nothing may be applied yet.
                 state = _caught_up(storage, replace(state, last_file=0), table)
             if asked.paused is not None:

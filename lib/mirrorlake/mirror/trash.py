@@ -1,4 +1,8 @@
-"""Dropped tables: moved aside when their folder goes, kept for a while, taken back on demand.
+"""Tables follow their folders: renamed with them, dropped when they go, taken back on demand.
+
+A folder is known by the identity in it, not by its name. Deleted means that its table is moved
+aside and kept for a while; renamed, that its table moves along with all it has; copied, that the
+copy starts an incarnation of its own.
 
 A table that comes back brings its whole history along: the folder's next life overwrites it in one
 commit, so that old versions and whoever stands on them survive a drop.
@@ -11,11 +15,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from mirrorlake.delta_log import read_snapshot
-from mirrorlake.errors import TableNotFoundError, UsageError
-from mirrorlake.landing.identity import Identity, write_identity
+from mirrorlake.errors import InvalidNameError, MirrorlakeError, TableNotFoundError, UsageError
+from mirrorlake.landing.identity import Identity, read_identity, renew_identity, write_identity
 from mirrorlake.landing.metadata import declare_keys
 from mirrorlake.landing.zone import BadFolder, find_tables
+from mirrorlake.mirror.ledger import read_mirrored
 from mirrorlake.mirror.properties import KEYS_PROPERTY
+from mirrorlake.mirror.state import TableState
 from mirrorlake.names import STATE, TableName
 from mirrorlake.storage import Listing, Storage
 
@@ -135,3 +141,62 @@ def _move_back(storage: Storage, dropped: DroppedTable, table: TableName) -> boo
         return False
     storage.delete_folder(dropped.path.rpartition("/")[0])
     return True
+
+
+def follow_folders(
+    storage: Storage, states: dict[str, TableState], found: list[TableName | BadFolder]
+) -> tuple[TableName, ...]:
+    """Renames and drops tables as their folders were; `states` is brought in line.
+
+    Args:
+        storage: the lake's files.
+        states: what was known of each folder.
+        found: the folders that the zone has now.
+
+    Returns:
+        The tables that were dropped.
+    """
+    present = {table.folder for table in found}
+    for table in found:
+        if isinstance(table, TableName) and table.folder not in states:
+            _follow_rename(storage, states, present, table)
+    dropped = []
+    for folder in [folder for folder in states if folder not in present]:
+        state = states.pop(folder)
+        try:
+            table = state.table
+        except InvalidNameError:
+            continue  # it never had a table
+        identity = Identity(table, state.incarnation) if state.incarnation else None
+        if read_mirrored(storage, table) and drop_table(storage, table, identity):
+            dropped.append(table)
+    return tuple(dropped)
+
+
+def _follow_rename(
+    storage: Storage, states: dict[str, TableState], present: set[str], table: TableName
+) -> None:
+    try:
+        identity = read_identity(storage, table)
+    except MirrorlakeError:
+        return  # the table's own cycle reports it
+    if identity is None:
+        return
+    alike = (f for f, state in states.items() if state.incarnation == identity.incarnation)
+    old = next(alike, None)
+    if old is None:
+        return
+    before = states[old].table
+    if old in present and _lives(storage, before, identity.incarnation):
+        renew_identity(storage, table)
+    elif (
+        storage.move_folder(before.table_path, table.table_path)
+        or read_snapshot(storage, before.table_path) is None
+    ):
+        # Kept under the new name, so that a copy of the renamed folder is known as one.
+        states[table.folder] = replace(states.pop(old), schema=table.schema, name=table.name)
+
+
+def _lives(storage: Storage, table: TableName, incarnation: str) -> bool:
+    identity = read_identity(storage, table)
+    return identity is not None and identity.incarnation == incarnation

@@ -11,7 +11,7 @@ import pytest
 
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.landing.markers import MARKER
+from mirrorlake.landing.metadata import MARKER
 from mirrorlake.names import file_name
 
 ODD_NAMES = ["it's", 'q"uote', "b`tick", "two words", "日本 ü", "a%20b", "x#1", "[x]{y}*?", "e=f,"]
