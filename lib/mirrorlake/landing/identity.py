@@ -6,13 +6,13 @@ of a folder apart even when their file numbers are the same.
 
 from __future__ import annotations
 
-import json
 import uuid
 from dataclasses import dataclass
 from typing import Any
 
 from mirrorlake.delta_log import Snapshot
 from mirrorlake.errors import InvalidNameError, MetadataError
+from mirrorlake.kept import read_kept
 from mirrorlake.names import IDENTITY, TableName
 from mirrorlake.storage import Storage, to_json
 
@@ -50,19 +50,20 @@ def read_identity(storage: Storage, table: TableName) -> Identity | None:
 
     Raises:
         MetadataError: the file is there but makes no sense.
+        FormatError: it is of a newer format.
     """
     try:
-        document = json.loads(storage.read(f"{table.folder}/{IDENTITY}"))
+        document = read_kept(storage, f"{table.folder}/{IDENTITY}", FORMAT)
+        if document is None:
+            return None
         named = document.get("table")
         origin = None if named is None else TableName.parse(named)
         return Identity(table, str(document["incarnation"]), None if origin == table else origin)
-    except FileNotFoundError:
-        return None
     except (ValueError, KeyError, TypeError, AttributeError, InvalidNameError) as error:
         raise MetadataError(
             f"{IDENTITY} is broken.",
             file=IDENTITY,
-            hint="delete it together with the folder's files and publish the table anew.",
+            hint="delete it together with the folder's files and publish the table again.",
         ) from error
 
 

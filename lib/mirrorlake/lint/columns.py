@@ -15,7 +15,7 @@ from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata
 from mirrorlake.landing.type_rules import VOID, Stored
 from mirrorlake.landing.types import fits, widened
 from mirrorlake.lint.files import Looked
-from mirrorlake.lint.findings import Finding, finding
+from mirrorlake.lint.findings import LintFinding, finding
 from mirrorlake.names import METADATA
 
 
@@ -49,7 +49,7 @@ class ColumnWatch:
         """Whether any column has a type."""
         return bool(self._kinds)
 
-    def begin(self) -> Iterator[Finding]:
+    def begin(self) -> Iterator[LintFinding]:
         """Compares the declaration with the mirrored table."""
         for name, kind in self._declared.items():
             known = self._kinds.setdefault(name.lower(), kind)
@@ -57,7 +57,7 @@ class ColumnWatch:
                 text = f"Column {name!r} is declared as {kind}, but the table has {known}."
                 yield self._finding("type-misfit", text, file=METADATA, column=name)
 
-    def follow(self, looked: Looked) -> Iterator[Finding]:
+    def follow(self, looked: Looked) -> Iterator[LintFinding]:
         """Compares the next file with what came before."""
         if looked.schema is None or looked.columns is None:
             return
@@ -69,7 +69,7 @@ class ColumnWatch:
         yield from self._missing(looked, report)
         self._had |= dict.fromkeys(name.lower() for name in looked.columns)
 
-    def _marker(self, schema: pa.Schema, report: partial[Finding]) -> Iterator[Finding]:
+    def _marker(self, schema: pa.Schema, report: partial[LintFinding]) -> Iterator[LintFinding]:
         places = [i for i, name in enumerate(schema.names) if name.lower() == MARKER.lower()]
         early = bool(places) and places[-1] != len(schema) - 1
         if early and not self._marker_told:
@@ -77,14 +77,16 @@ class ColumnWatch:
             yield report("marker-not-last", text, column=schema.names[places[-1]])
         self._marker_told = early
 
-    def _nanoseconds(self, schema: pa.Schema, report: partial[Finding]) -> Iterator[Finding]:
+    def _nanoseconds(
+        self, schema: pa.Schema, report: partial[LintFinding]
+    ) -> Iterator[LintFinding]:
         for column in schema:
             if _is_cut(column.type) and column.name.lower() not in self._cut:
                 self._cut.add(column.name.lower())
                 text = f"Column {column.name!r} is stored in nanoseconds, and cut to microseconds."
                 yield report("type-nanoseconds", text, column=column.name)
 
-    def _type(self, name: str, kind: str, report: partial[Finding]) -> Iterator[Finding]:
+    def _type(self, name: str, kind: str, report: partial[LintFinding]) -> Iterator[LintFinding]:
         lower = name.lower()
         if kind == VOID:
             return
@@ -107,7 +109,7 @@ class ColumnWatch:
                 fix = f"Publish the values as {known}, or mirror with --widen."
             yield report(rule, text, column=name, fix=fix)
 
-    def _missing(self, looked: Looked, report: partial[Finding]) -> Iterator[Finding]:
+    def _missing(self, looked: Looked, report: partial[LintFinding]) -> Iterator[LintFinding]:
         facts = looked.facts
         if facts is None or looked.columns is None:
             return

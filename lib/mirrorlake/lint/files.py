@@ -24,7 +24,7 @@ from mirrorlake.landing.check import FileFacts, inspect_file, is_text, read_colu
 from mirrorlake.landing.metadata import MARKER, MARKER_HINT, Marker, TableMetadata
 from mirrorlake.landing.text import read_text
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
-from mirrorlake.lint.findings import Finding, finding
+from mirrorlake.lint.findings import LintFinding, finding
 from mirrorlake.storage import Entry, Storage
 
 _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -45,7 +45,7 @@ class Looked:
     schema: pa.Schema | None = None
     columns: dict[str, ColumnType] | None = None
     facts: FileFacts | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[LintFinding, ...] = ()
 
 
 def look_at(
@@ -110,7 +110,7 @@ def _look(
         facts = inspect_file(storage, path, metadata, name=name)
     except MirrorlakeError as error:
         refused = error
-    findings: list[Finding] = []
+    findings: list[LintFinding] = []
     schema = None
     try:
         with storage.open(path) as source, pq.ParquetFile(source) as parquet:

@@ -15,7 +15,7 @@ from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata
 from mirrorlake.landing.zone import Folder, by_number
-from mirrorlake.lint.findings import Finding, finding
+from mirrorlake.lint.findings import LintFinding, finding
 from mirrorlake.mirror.plan import plan_of
 from mirrorlake.names import METADATA, TableName, file_name, file_number
 from mirrorlake.storage import Entry, Listing, Storage, to_json
@@ -46,7 +46,7 @@ _MISNAMED = {METADATA, METADATA.lstrip("_"), "_metadata", f"{METADATA}.txt", "_m
 
 def lint_metadata(
     storage: Storage, table: str, folder: str, listing: Listing
-) -> tuple[list[Finding], TableMetadata | None]:
+) -> tuple[list[LintFinding], TableMetadata | None]:
     """Checks one table's `_metadata.json`.
 
     Returns:
@@ -99,7 +99,7 @@ def _salvage(
         return [*wrong, error], None
 
 
-def _invalid(table: str, error: MetadataError) -> Finding:
+def _invalid(table: str, error: MetadataError) -> LintFinding:
     fix = f"Correct the field: {error.hint}" if error.hint else ""
     return finding(
         "metadata-invalid",
@@ -111,7 +111,7 @@ def _invalid(table: str, error: MetadataError) -> Finding:
     )
 
 
-def _unknown(table: str, document: dict[str, Any]) -> Iterable[Finding]:
+def _unknown(table: str, document: dict[str, Any]) -> Iterable[LintFinding]:
     lower = {name.lower(): value for name, value in document.items()}
     properties = lower.get("fileformattypeproperties")
     for fields, known in ((document, _FIELDS), (properties, _PROPERTIES)):
@@ -139,7 +139,7 @@ def looks_like_data(name: str) -> bool:
 
 def lint_names(
     table: TableName, listing: Listing, strategy: str, now: datetime
-) -> tuple[list[Finding], Folder]:
+) -> tuple[list[LintFinding], Folder]:
     """Checks the names of a folder's files.
 
     Returns:
@@ -176,7 +176,7 @@ def lint_names(
     return findings, Folder(table, numbered, listing)
 
 
-def _unnumbered(name: str, report: partial[Finding]) -> Finding:
+def _unnumbered(name: str, report: partial[LintFinding]) -> LintFinding:
     if looks_like_data(name):
         return report("file-name", f"{name!r} is not numbered with 20 digits.", file=name)
     return report("file-unexpected", f"{name!r} is no file of the format.", file=name)
@@ -195,7 +195,7 @@ def _is_abandoned(entry: Entry, now: datetime) -> bool:
     return staged and now - entry.modified > _STAGED
 
 
-def lint_sequence(folder: Folder, last: int) -> Iterator[Finding]:
+def lint_sequence(folder: Folder, last: int) -> Iterator[LintFinding]:
     """Checks that no number is missing.
 
     Args:
@@ -226,7 +226,7 @@ def lint_sequence(folder: Folder, last: int) -> Iterator[Finding]:
 
 def lint_applied(
     storage: Storage, identity: Identity, folder: Folder, last: int
-) -> Iterator[Finding]:
+) -> Iterator[LintFinding]:
     """Checks that files with applied numbers are those that were applied.
 
     A mirror that was killed leaves files that its next cycle moves; the plans know their hashes.
@@ -250,7 +250,7 @@ def lint_applied(
             yield finding("number-reused", text, table=str(folder.table), file=entry.name)
 
 
-def lint_times(folder: Folder, last: int) -> Iterator[Finding]:
+def lint_times(folder: Folder, last: int) -> Iterator[LintFinding]:
     """Checks that no new file of a folder that is ordered by time is older than the last one."""
     applied = folder.numbered.get(last)
     for number, entry in sorted(folder.numbered.items()):

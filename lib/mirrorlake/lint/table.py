@@ -10,13 +10,13 @@ from datetime import datetime
 from functools import partial
 
 from mirrorlake.delta_log import Snapshot, read_snapshot
-from mirrorlake.errors import MetadataError
+from mirrorlake.errors import FormatError, MetadataError
 from mirrorlake.landing.identity import Identity, read_identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata, check_keys_kept
 from mirrorlake.landing.zone import Folder, by_time
 from mirrorlake.lint.columns import ColumnWatch
 from mirrorlake.lint.files import look_at
-from mirrorlake.lint.findings import Finding, finding
+from mirrorlake.lint.findings import LintFinding, finding
 from mirrorlake.lint.folder import (
     lint_applied,
     lint_metadata,
@@ -73,7 +73,7 @@ class TableLint:
         self._listing = Listing((), ())
         self.files = 0
 
-    def run(self) -> Iterator[Finding]:
+    def run(self) -> Iterator[LintFinding]:
         """All findings, the folder's before its files'.
 
         Raises:
@@ -90,7 +90,7 @@ class TableLint:
         yield from found
         try:
             mirrored = self._find_mirrored()
-        except MetadataError as error:
+        except (MetadataError, FormatError) as error:
             yield self._finding("folder-identity", error.message, file=IDENTITY)
             return
         if mirrored is None:
@@ -133,7 +133,7 @@ class TableLint:
         """Whether the folder that this one was made of lives on."""
         try:
             other = read_identity(self._storage, origin)
-        except MetadataError:
+        except (MetadataError, FormatError):
             return False
         return other is not None and other.incarnation == identity.incarnation
 
@@ -144,7 +144,7 @@ class TableLint:
             self._storage, mirrored.identity, metadata, self._listing, mirrored.last
         )
 
-    def _lint_keys(self, mirrored: _Mirrored, metadata: TableMetadata) -> Iterator[Finding]:
+    def _lint_keys(self, mirrored: _Mirrored, metadata: TableMetadata) -> Iterator[LintFinding]:
         if mirrored.snapshot is None:
             return
         old = tuple(json.loads(mirrored.snapshot.properties[KEYS_PROPERTY]))
@@ -155,7 +155,7 @@ class TableLint:
 
     def _lint_files(
         self, folder: Folder, mirrored: _Mirrored, metadata: TableMetadata
-    ) -> Iterator[Finding]:
+    ) -> Iterator[LintFinding]:
         watch = ColumnWatch(str(self._table), mirrored.columns, metadata)
         yield from watch.begin()
         look = partial(
@@ -167,7 +167,7 @@ class TableLint:
             keyed=self._listing.file(METADATA) is not None,
         )
         pending = [folder.numbered[n] for n in sorted(folder.numbered) if n > mirrored.last]
-        without_key: list[Finding] = []
+        without_key: list[LintFinding] = []
         readable: Entry | None = None
         with ThreadPoolExecutor(_READERS) as pool:
             for start in range(0, len(pending), _AT_ONCE):
@@ -188,8 +188,8 @@ class TableLint:
             yield self._finding("column-untyped", text, file=readable.name)
 
     def _missing_keys(
-        self, metadata: TableMetadata, seen: set[str], without_key: list[Finding]
-    ) -> Iterator[Finding]:
+        self, metadata: TableMetadata, seen: set[str], without_key: list[LintFinding]
+    ) -> Iterator[LintFinding]:
         """A key that no file has is the declaration's fault, else it is the files'."""
         unknown = {key.lower(): key for key in metadata.keys if key.lower() not in seen}
         for key in unknown.values() if seen else ():

@@ -7,9 +7,9 @@ import unicodedata
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
-from mirrorlake.errors import TableNotFoundError
+from mirrorlake.errors import FormatError, TableNotFoundError
 from mirrorlake.landing.zone import BadFolder, find_tables
-from mirrorlake.lint.findings import Finding, LintReport, finding
+from mirrorlake.lint.findings import LintFinding, LintReport, finding
 from mirrorlake.lint.folder import looks_like_data
 from mirrorlake.lint.table import FileListener, TableLint
 from mirrorlake.names import METADATA, PARTNER_EVENTS, SCHEMA_SUFFIX, ZONE, TableName
@@ -55,7 +55,11 @@ def lint_zone(
         try:
             for found in lint.run():
                 findings.append(found)
-        except (OSError, ValueError) as error:  # the other tables are looked at all the same
+        except (
+            FormatError,
+            OSError,
+            ValueError,
+        ) as error:  # the other tables are looked at all the same
             text = f"Not readable: {error}."
             findings.append(finding("folder-unreadable", text, table=str(table)))
         files += lint.files
@@ -68,7 +72,7 @@ def _has(storage: Storage, table: TableName) -> bool:
     return name in storage.list(outer).folders
 
 
-def _lint_root(storage: Storage) -> Iterator[Finding]:
+def _lint_root(storage: Storage) -> Iterator[LintFinding]:
     """What lies in the zone, and in its schemas, beside the tables."""
     zone = storage.list(ZONE)
     if zone == _NOTHING:
@@ -81,7 +85,7 @@ def _lint_root(storage: Storage) -> Iterator[Finding]:
             yield from _lint_outside(storage, f"{folder}/", storage.list(f"{ZONE}/{folder}"))
 
 
-def _lint_outside(storage: Storage, inside: str, listing: Listing) -> Iterator[Finding]:
+def _lint_outside(storage: Storage, inside: str, listing: Listing) -> Iterator[LintFinding]:
     for entry in listing.files:
         file = f"{inside}{entry.name}"
         if entry.name == METADATA or (
@@ -100,7 +104,7 @@ def _lint_outside(storage: Storage, inside: str, listing: Listing) -> Iterator[F
             yield finding("folder-hidden", text, table=f"{inside}{folder}")
 
 
-def _lint_partner(storage: Storage, zone: Listing) -> Iterator[Finding]:
+def _lint_partner(storage: Storage, zone: Listing) -> Iterator[LintFinding]:
     if zone.file(PARTNER_EVENTS) is None:
         yield finding("partner-missing", f"There is no {PARTNER_EVENTS}.", file=PARTNER_EVENTS)
         return
@@ -132,7 +136,7 @@ def _fields(document: object) -> dict[str, object]:
     return {str(name).lower(): value for name, value in document.items()}
 
 
-def _lint_folders(storage: Storage, tables: list[TableName | BadFolder]) -> Iterator[Finding]:
+def _lint_folders(storage: Storage, tables: list[TableName | BadFolder]) -> Iterator[LintFinding]:
     """The folders' names, each by itself and beside the others."""
     schemas = [
         folder.removesuffix(SCHEMA_SUFFIX)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
 
+from mirrorlake.kept import read_kept
 from mirrorlake.names import STATE, TableName
 from mirrorlake.storage import Storage
 
@@ -33,7 +33,7 @@ def _path(place: str) -> str:
 
 
 def _read(storage: Storage, place: str) -> OperatorSettings:
-    document: dict[str, Any] = storage.read_json(_path(place)) or {}
+    document = read_kept(storage, _path(place), FORMAT) or {}
     return OperatorSettings(document.get("paused"), frozenset(document.get("skip", ())))
 
 

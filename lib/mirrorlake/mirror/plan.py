@@ -15,6 +15,7 @@ from itertools import count
 from typing import Any
 
 from mirrorlake.errors import MirrorlakeError, SequenceError
+from mirrorlake.kept import read_kept
 from mirrorlake.landing.check import FileFacts, file_hash, inspect_file, skipped_file
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata
@@ -98,7 +99,7 @@ def plan_path(identity: Identity, first: int) -> str:
 
 def find_plan(storage: Storage, identity: Identity, first: int) -> Plan | None:
     """The plan that starts with a number, if somebody made one."""
-    document = storage.read_json(plan_path(identity, first))
+    document = read_kept(storage, plan_path(identity, first), FORMAT)
     if document is None:
         return None
     files = tuple(PlannedFile(**file) for file in document["files"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from mirrorlake.kept import read_kept
 from mirrorlake.landing.metadata import SEQUENTIAL
 from mirrorlake.names import MONITORING, STATE, TableName
 from mirrorlake.storage import Entry, Storage, to_json
@@ -157,10 +158,15 @@ class Report:
 
 
 def load_states(storage: Storage) -> dict[str, TableState] | None:
-    """The kept states by the table's folder; None if there are none of a known format."""
+    """The kept states by the table's folder; None if there are none, or only of an older format.
+
+    Raises:
+        FormatError: they are of a newer format. They could be made again, but a newer mirror may
+            keep more in other files, too; so it is left to people to overwrite them.
+    """
     try:
-        document = storage.read_json(_PATH)
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
+        document = read_kept(storage, _PATH, FORMAT, hint="make it again with status --rebuild")
+        if document is None or document["format"] != FORMAT:
             return None
         return {folder: TableState(**entry) for folder, entry in document["tables"].items()}
     except (ValueError, TypeError, KeyError, AttributeError):

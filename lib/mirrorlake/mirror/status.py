@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 
 from mirrorlake.delta_log import delta_tables, read_snapshot
 from mirrorlake.errors import (
+    FormatError,
     MirrorlakeError,
     SequenceError,
 )
@@ -95,11 +97,18 @@ def _caught_up(storage: Storage, state: TableState, table: TableName) -> TableSt
     return replace(state, last_file=last, state=REPLICATING, error=None)
 
 
+def _load_or_rebuild(storage: Storage, *, rebuild: bool) -> dict[str, TableState]:
+    """The kept states; from the tables' logs if that is asked for, or the kept ones are newer."""
+    if not rebuild:
+        with suppress(FormatError):
+            return load_states(storage) or {}
+    return rebuild_states(storage, delta_tables(storage))
+
+
 def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
     """How every table of the zone stands, without Spark; only `rebuild` changes anything."""
-    states = load_states(storage) or {}
+    states = _load_or_rebuild(storage, rebuild=rebuild)
     if rebuild:
-        states = rebuild_states(storage, delta_tables(storage))
         save_states(storage, states)
     settings = read_all_settings(storage)
     lines = []

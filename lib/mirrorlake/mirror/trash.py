@@ -16,6 +16,7 @@ from datetime import datetime, timedelta, timezone
 
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, TableNotFoundError, UsageError
+from mirrorlake.kept import read_kept
 from mirrorlake.landing.identity import Identity, read_identity, renew_identity, write_identity
 from mirrorlake.landing.metadata import declare_keys
 from mirrorlake.landing.zone import BadFolder, find_tables
@@ -25,6 +26,7 @@ from mirrorlake.mirror.state import TableState
 from mirrorlake.names import STATE, TableName
 from mirrorlake.storage import Listing, Storage
 
+FORMAT = 1  # notes of earlier versions have none
 _DROPPED = f"{STATE}/dropped"
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
 
@@ -57,6 +59,7 @@ def drop_table(storage: Storage, table: TableName, identity: Identity | None) ->
     folder = f"{_DROPPED}/{table.place}/{stamp}"
     if identity is not None:
         document = {
+            "format": FORMAT,
             "incarnation": identity.incarnation,
             "origin": str(identity.origin or identity.table),
         }
@@ -76,7 +79,7 @@ def dropped_tables(storage: Storage) -> list[DroppedTable]:
         for stamp in storage.list(f"{_DROPPED}/{table.place}").folders:
             folder = f"{_DROPPED}/{table.place}/{stamp}"
             when = datetime.strptime(stamp, _STAMP).replace(tzinfo=timezone.utc)
-            known = storage.read_json(f"{folder}/identity.json")
+            known = read_kept(storage, f"{folder}/identity.json", FORMAT)
             identity = None
             if known is not None:
                 origin = TableName.parse(known["origin"])
