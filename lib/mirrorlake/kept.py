@@ -40,7 +40,7 @@ def read_kept(storage: Storage, path: str, known: int, *, hint: str = "") -> dic
     document = {"format": 1} | document
     if document["format"] > known:
         raise FormatError(
-            f"{path} is of format {document['format']}, and this mirrorlake knows formats up to {known}.",
+            f"{path} is of format {document['format']}; mirrorlake here knows up to {known}.",
             file=path.rpartition("/")[2],
             hint=f"upgrade mirrorlake{f', or {hint}' if hint else ''}; nothing has changed.",
         )

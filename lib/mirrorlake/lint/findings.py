@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirrorlake.findings import Finding, findings_document, findings_table
-from mirrorlake.lint.rules import BY_ID, ERROR, WARNING
+from mirrorlake.lint.rules import ERROR, RULES, WARNING
 from mirrorlake.text_table import TextTable
 
 
@@ -32,7 +32,7 @@ def finding(
     fix: str = "",
 ) -> LintFinding:
     """A finding of a rule; the rule's own fix unless there is a better one."""
-    known = BY_ID[rule]
+    known = RULES[rule]
     return LintFinding(
         rule=rule,
         severity=known.severity,

@@ -86,7 +86,7 @@ def test_a_newer_document_is_refused_in_words(any_storage: Storage, make, read, 
     with pytest.raises(FormatError) as caught:
         read(any_storage)
     assert f"{path} is of format {known + 1}" in caught.value.message
-    assert f"formats up to {known}" in caught.value.message
+    assert f"knows up to {known}" in caught.value.message
     assert caught.value.hint.startswith("upgrade mirrorlake")
     assert any_storage.read(path) == before
 
