@@ -1,7 +1,7 @@
 """A table folder's identity: `_mirrorlake.json`, put there by the mirror when it first sees it.
 
-Missing means the folder is new, or was deleted and made again; the incarnation tells the two lives
-of a folder apart even when their file numbers are the same.
+Missing means the folder is new, or was deleted and made again; the incarnation tells the two
+folders apart even when their file numbers are the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _APP = "mirrorlake/"
 
 @dataclass(frozen=True)
 class Identity:
-    """Which life of which folder this is."""
+    """Which incarnation of which folder this is."""
 
     table: TableName
     incarnation: str
@@ -35,7 +35,7 @@ class Identity:
 
     @property
     def plans(self) -> str:
-        """Where the plans of this life lie, relative to the lake's root; a rename moves none."""
+        """Where this incarnation's plans lie, relative to the lake's root; a rename moves none."""
         return f"{(self.origin or self.table).state_path}/{self.incarnation}"
 
 
@@ -79,7 +79,7 @@ def ensure_identity(storage: Storage, table: TableName) -> Identity:
 
 
 def renew_identity(storage: Storage, table: TableName) -> None:
-    """Starts another life: a copied folder has brought along the other's identity."""
+    """Starts a new incarnation: a copied folder has brought along the other's identity."""
     path = f"{table.folder}/{IDENTITY}"
     storage.write(path, to_json(_document(Identity(table, uuid.uuid4().hex))))
 

@@ -190,7 +190,7 @@ def check_keys_kept(table: TableName, old: tuple[str, ...], new: tuple[str, ...]
     if old and [k.lower() for k in old] != [k.lower() for k in new]:
         raise _error(
             f"The keys of {table} are {list(old)} and can't become {list(new)}.",
-            "restore keyColumns, or delete the table's folder and publish it anew.",
+            "restore keyColumns, or delete the table's folder and publish it again.",
         )
 
 

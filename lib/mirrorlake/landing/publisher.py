@@ -1,7 +1,7 @@
 """Publishes changes of one table as numbered Parquet files. Needs no Spark.
 
 A batch is written under a hidden name, checked, and then takes the next number by a rename that
-never overwrites: any number of writers lose nothing, and one that dies blocks nobody.
+never overwrites: any number of writers lose nothing, and one that dies blocks none.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Publisher:
         return self._metadata.keys
 
     def insert(self, rows: Any) -> Published:
-        """Rows to add, without a look for duplicate keys (marker 0)."""
+        """Rows to add, without checking for existing keys (marker 0)."""
         return self._publish(rows, Marker.INSERT)
 
     def update(self, rows: Any) -> Published:
@@ -293,5 +293,5 @@ def _check_fits(facts: FileFacts, known: dict[str, str]) -> None:
                 f"Column {name!r} is {column.table}, but the table has {table}.",
                 file=facts.name,
                 column=name,
-                hint="a new type needs the table's folder made anew.",
+                hint="a new type needs a new folder for the table.",
             )

@@ -97,7 +97,7 @@ def _dict_batch(chunk: list[dict[str, Any]], schema: pa.Schema, before: int) -> 
 
 def _convert(values: list[Any], wanted: pa.DataType) -> pa.Array:
     # `pa.array(values, wanted)` would cut 1.5 to 1, drop a struct's new fields, and take numbers
-    # for moments; so each chunk's own type is found first.
+    # for timestamps; so each chunk's own type is found first.
     return keep_or_refuse(_infer_array(values), wanted)
 
 
@@ -106,12 +106,12 @@ def _infer_array(values: list[Any]) -> pa.Array:
     # Where it finds the type itself, Arrow still mixes what only looks alike.
     seen = {type(value) for value in values} - {type(None)}
     if pt.is_date(array.type) and any(issubclass(kind, datetime) for kind in seen):
-        raise pa.ArrowInvalid("days and moments are mixed")
+        raise pa.ArrowInvalid("dates and timestamps are mixed")
     if pt.is_timestamp(array.type):
         if not all(issubclass(kind, (datetime, datetime64)) for kind in seen):
-            raise pa.ArrowInvalid("moments and other values are mixed")
+            raise pa.ArrowInvalid("timestamps and other values are mixed")
         if len({v.tzinfo is None for v in values if isinstance(v, datetime)}) > 1:
-            raise pa.ArrowInvalid("moments with and without a time zone are mixed")
+            raise pa.ArrowInvalid("timestamps with and without a time zone are mixed")
     if pt.is_binary(array.type) and any(issubclass(kind, str) for kind in seen):
         raise pa.ArrowInvalid("texts and bytes are mixed")
     return array
@@ -136,7 +136,7 @@ def open_source(rows: Any, known: dict[str, str] | None = None) -> pa.RecordBatc
         return rows
     if isinstance(rows, dict):
         return read_dicts(iter([rows]))
-    pandas = sys.modules.get("pandas")  # whoever holds a data frame has imported it
+    pandas = sys.modules.get("pandas")  # imported by all who hold a data frame
     if pandas is not None and isinstance(rows, pandas.DataFrame):
         return _from_pandas(rows)
     if isinstance(rows, pa.RecordBatch):

@@ -160,7 +160,7 @@ def converter(kind: pa.DataType, null: str) -> Callable[[Any], pa.Array]:
         empty = pc.or_(pc.equal(texts, ""), pc.equal(texts, null))
         texts = pc.if_else(empty, pa.scalar(None, pa.string()), texts)
         if pt.is_timestamp(kind):
-            return _moments(texts).cast(kind)
+            return _timestamps(texts).cast(kind)
         if pt.is_time(kind):  # Arrow casts no text to a time
             texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+$", r"\1")
             day = pc.binary_join_element_wise("1970-01-01", texts, "T")
@@ -180,7 +180,7 @@ def converter(kind: pa.DataType, null: str) -> Callable[[Any], pa.Array]:
     return convert
 
 
-def _moments(texts: pa.Array) -> pa.Array:
+def _timestamps(texts: pa.Array) -> pa.Array:
     """ISO texts with a zone each: without one they are UTC; digits below a microsecond are cut."""
     texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
     day = pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d$")

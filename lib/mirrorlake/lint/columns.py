@@ -1,6 +1,6 @@
 """What the files of a table, in their order, do to its columns: changed types, missing columns.
 
-What concerns file after file alike is told where it begins, not again for every file.
+What concerns one file after the other is reported where it begins, not for every file.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class ColumnWatch:
         self._kinds = {name.lower(): kind for name, kind in mirrored.items()}
         self._had = dict.fromkeys(self._mirrored)  # in order, as a set has none
         self._declared = metadata.table_columns
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._lacking: set[str] = set()
         self._cut: set[str] = set()
-        self._marker_told = False
+        self._marker_reported = False
 
     @property
     def seen(self) -> set[str]:
@@ -72,10 +72,10 @@ class ColumnWatch:
     def _marker(self, schema: pa.Schema, report: partial[LintFinding]) -> Iterator[LintFinding]:
         places = [i for i, name in enumerate(schema.names) if name.lower() == MARKER.lower()]
         early = bool(places) and places[-1] != len(schema) - 1
-        if early and not self._marker_told:
+        if early and not self._marker_reported:
             text = f"{MARKER} is column {places[-1] + 1} of {len(schema)}."
             yield report("marker-not-last", text, column=schema.names[places[-1]])
-        self._marker_told = early
+        self._marker_reported = early
 
     def _nanoseconds(
         self, schema: pa.Schema, report: partial[LintFinding]
@@ -92,14 +92,14 @@ class ColumnWatch:
             return
         known = self._kinds.setdefault(lower, kind)
         if fits(kind, known):
-            self._told.pop(lower, None)
+            self._reported.pop(lower, None)
             return
         if lower not in self._mirrored and fits(known, kind):
             self._kinds[lower] = kind
             text = f"Column {name!r} is {kind}, but was {known} so far."
             yield report("type-widened", text, column=name)
-        elif self._told.get(lower) != kind:
-            self._told[lower] = kind
+        elif self._reported.get(lower) != kind:
+            self._reported[lower] = kind
             mirrored = lower in self._mirrored
             had = f"the table has {known}" if mirrored else f"was {known} so far"
             text = f"Column {name!r} is {kind}, but {had}."

@@ -1,8 +1,8 @@
-"""What is wrong with one data file: the mirror's own check decides, and then all of it is told.
+"""What is wrong with one data file: the mirror's own check decides, then every problem is reported.
 
 A file that `inspect_file` takes has no error. One that it refuses is read again for everything that
-is wrong, for the check stops at the first. Text files are converted outside the lake, which is not
-written to. Memory stays at one row group of the marker and the keys.
+is wrong, since the check stops at the first. Text files are converted outside the lake, which is
+not written to. Memory stays at one row group of the marker and the keys.
 """
 
 from __future__ import annotations

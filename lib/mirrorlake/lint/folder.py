@@ -39,7 +39,7 @@ _PROPERTIES = (
     "NullValue",
     "Encoding",
 )
-# Without these nobody knows which files count, nor what their rows need.
+# Without these it is not known which files count, nor what their rows need.
 _NEEDED = {"keycolumns", "filedetectionstrategy"}
 _MISNAMED = {METADATA, METADATA.lstrip("_"), "_metadata", f"{METADATA}.txt", "_meta_data.json"}
 
@@ -155,7 +155,7 @@ def lint_names(
     for entry in listing.files:
         name = entry.name
         if name.startswith("_") and _is_abandoned(entry, now):
-            text = f"The file is staged since {_moment(entry.modified)}."
+            text = f"The file has been staged since {_utc(entry.modified)}."
             findings.append(report("file-abandoned", text, file=name))
         if name.startswith(("_", ".")):
             continue
@@ -179,7 +179,7 @@ def lint_names(
 def _unnumbered(name: str, report: partial[LintFinding]) -> LintFinding:
     if looks_like_data(name):
         return report("file-name", f"{name!r} is not numbered with 20 digits.", file=name)
-    return report("file-unexpected", f"{name!r} is no file of the format.", file=name)
+    return report("file-unexpected", f"{name!r} is not part of the format.", file=name)
 
 
 def _out_of_range(table: TableName, entry: Entry) -> str:
@@ -210,8 +210,8 @@ def lint_sequence(folder: Folder, last: int) -> Iterator[LintFinding]:
     since = None  # the oldest of the files behind: that long they have been waiting
     waiting = {}
     for number in reversed(pending):
-        moment = folder.numbered[number].modified
-        since = moment if since is None else min(since, moment)
+        modified = folder.numbered[number].modified
+        since = modified if since is None else min(since, modified)
         waiting[number] = since
     before = last
     for place, number in enumerate(pending):
@@ -219,7 +219,7 @@ def lint_sequence(folder: Folder, last: int) -> Iterator[LintFinding]:
             missing = f"{before + 1}" if number == before + 2 else f"{before + 1} to {number - 1}"
             files = len(pending) - place
             behind = "1 file lies" if files == 1 else f"{files:,} files lie"
-            text = f"Waiting for {missing} since {_moment(waiting[number])}: {behind} behind it."
+            text = f"Waiting for {missing} since {_utc(waiting[number])}: {behind} behind it."
             yield report("number-gap", text, file=file_name(before + 1))
         before = number
 
@@ -238,7 +238,7 @@ def lint_applied(
         if plan is None or not plan.first <= number <= plan.last:
             plan = plan_of(storage, identity, number)
         if plan is None and number == last:
-            return  # it is meant to lie there, and nobody knows what it was
+            return  # it is meant to lie there, and no plan knows it
         planned = next((f for f in plan.files if f.name == entry.name), None) if plan else None
         path = f"{identity.table.folder}/{entry.name}"
         try:
@@ -256,11 +256,11 @@ def lint_times(folder: Folder, last: int) -> Iterator[LintFinding]:
     for number, entry in sorted(folder.numbered.items()):
         if applied and number > last and entry.modified < applied.modified:
             text = (
-                f"The file is of {_moment(entry.modified)}, and {applied.name}, which is applied, "
-                f"of {_moment(applied.modified)}."
+                f"The file is of {_utc(entry.modified)}, and {applied.name}, which is applied, "
+                f"of {_utc(applied.modified)}."
             )
             yield finding("file-late", text, table=str(folder.table), file=entry.name)
 
 
-def _moment(when: datetime) -> str:
+def _utc(when: datetime) -> str:
     return when.isoformat(timespec="seconds").replace("+00:00", "Z")

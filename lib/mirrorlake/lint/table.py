@@ -56,7 +56,7 @@ class TableLint:
         storage: the lake's files.
         table: which table.
         now: tells how old a file is.
-        on_file: hears of every data file that was read.
+        on_file: is called after every data file that was read.
 
     Attributes:
         files: how many data files were read.
@@ -115,7 +115,7 @@ class TableLint:
         yield from self._lint_files(folder, mirrored, metadata)
 
     def _find_mirrored(self) -> _Mirrored | None:
-        """The Delta table that was made of this folder; None if somebody else's is in its place."""
+        """The Delta table that was made of this folder; None if another one is in its place."""
         identity = read_identity(self._storage, self._table)
         snapshot = read_snapshot(self._storage, self._table.table_path)
         if snapshot is not None and KEYS_PROPERTY not in snapshot.properties:
@@ -130,7 +130,7 @@ class TableLint:
         return _Mirrored(identity, snapshot, snapshot.txns.get(identity.app_id, 0))
 
     def _is_copy(self, identity: Identity, origin: TableName) -> bool:
-        """Whether the folder that this one was made of lives on."""
+        """Whether the folder that this one was copied from is still there."""
         try:
             other = read_identity(self._storage, origin)
         except (MetadataError, FormatError):

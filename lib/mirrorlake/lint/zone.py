@@ -30,7 +30,7 @@ def lint_zone(
     Args:
         storage: the lake's files; none of them is changed.
         only: a single table; by default the whole zone.
-        on_file: hears of every data file that was read.
+        on_file: is called after every data file that was read.
 
     Raises:
         TableNotFoundError: the single table has no folder in the zone.
@@ -93,7 +93,7 @@ def _lint_outside(storage: Storage, inside: str, listing: Listing) -> Iterator[L
         ):
             yield finding("file-misplaced", f"{file!r} lies in no table's folder.", file=file)
         elif not entry.name.startswith(("_", ".")):
-            yield finding("file-unexpected", f"{file!r} is no file of the format.", file=file)
+            yield finding("file-unexpected", f"{file!r} is not part of the format.", file=file)
     for folder in listing.folders:
         if not folder.startswith("_") or folder == _STAGING:
             continue
@@ -117,7 +117,7 @@ def _lint_partner(storage: Storage, zone: Listing) -> Iterator[LintFinding]:
     outer = _fields(document)
     inner = _fields(outer.get("sourceinfo"))
     problems = [
-        f"{name} is missing or no text"
+        f"{name} is missing or not text"
         for name, value in (
             ("partnerName", outer.get("partnername")),
             ("sourceInfo.sourceType", inner.get("sourcetype")),
@@ -125,7 +125,7 @@ def _lint_partner(storage: Storage, zone: Listing) -> Iterator[LintFinding]:
         if not isinstance(value, str) or not value
     ]
     if not isinstance(inner.get("sourceversion", ""), (str, type(None))):
-        problems.append("sourceInfo.sourceVersion is no text")
+        problems.append("sourceInfo.sourceVersion is not text")
     if problems:
         yield finding("partner-invalid", f"{'; '.join(problems)}.", file=PARTNER_EVENTS)
 

@@ -137,7 +137,7 @@ class Work:
 
     @property
     def recreated(self) -> bool:
-        """Whether the table there belongs to an earlier life of the folder."""
+        """Whether the table there belongs to an earlier incarnation of the folder."""
         return is_stale_incarnation(self.snapshot, self.identity)
 
     @property

@@ -55,7 +55,7 @@ class Engine:
         storage: the lake's files.
         spark: called when, and only when, a session is needed.
         options: bounds of a cycle.
-        on_step: hears of every finished step, from several threads.
+        on_step: is called after every finished step, from several threads.
         stop: once it is set, the running commits end and no other table is begun.
     """
 
@@ -77,7 +77,7 @@ class Engine:
         self._purged: datetime | None = None
 
     def run_cycle(self, only: TableName | None = None) -> Report:
-        """Applies what is pending, one commit a table (and one more where a crash left a plan).
+        """Applies what is pending, one commit per table (and one more where a crash left a plan).
 
         Args:
             only: a single table; by default all of the zone.
@@ -134,7 +134,7 @@ class Engine:
         )
 
     def close(self) -> None:
-        """Says in the monitoring files that nobody mirrors any more."""
+        """Says in the monitoring files that the mirror has stopped."""
         save_states(self._storage, load_states(self._storage) or {}, replicator=STOPPED)
 
     def _purge(self, at_once: bool) -> None:
@@ -216,7 +216,7 @@ class Engine:
                         raise
                 listing = self._storage.list(table.folder)
             state = self._sweep(table, state)
-        except Exception as error:  # whatever it is, the other tables go on
+        except Exception as error:  # the other tables are mirrored anyway
             state = failed(state, explain(error))
             listing = self._storage.list(table.folder)
         if first != listing == Listing((), ()):
@@ -260,7 +260,7 @@ def watch(
         only: a single table; by default all of the zone.
         interval: seconds from one cycle to the next while there is something to do.
         longest: seconds that a pause may grow to while there is nothing to do.
-        on_report: hears of every cycle.
+        on_report: is called after every cycle.
 
     Returns:
         The last cycle's report.

@@ -24,7 +24,7 @@ _BACK = 50  # versions to look through for the mirror's own last commit
 
 
 def read_note(storage: Storage, table: TableName, version: int) -> dict[str, Any]:
-    """The note of one version; empty if somebody else made it, or the log no longer has it."""
+    """The note of one version; empty if another writer made it, or the log no longer has it."""
     info = read_commit_info(storage, table.table_path, version)
     try:
         note = json.loads(info.get("userMetadata") or "{}")
@@ -39,7 +39,7 @@ def read_note(storage: Storage, table: TableName, version: int) -> dict[str, Any
 def last_note(
     storage: Storage, table: TableName, snapshot: Snapshot | None, incarnation: str | None = None
 ) -> dict[str, Any]:
-    """The newest note in the last versions, of one life of the folder or of any; else empty."""
+    """The newest note in the last versions, of one incarnation or of any; else empty."""
     newest = snapshot.version if snapshot else -1
     for version in range(newest, max(-1, newest - _BACK), -1):
         note = read_note(storage, table, version)
@@ -59,10 +59,10 @@ def committed_version(
         before: the version before the commit; -1 for none.
         note: what the commit carried.
     """
-    life = (note["incarnation"], note["last"])
+    ours = (note["incarnation"], note["last"])
     for version in count(before + 1):
         found = read_note(storage, table, version)
-        if (found.get("incarnation"), found.get("last")) == life:
+        if (found.get("incarnation"), found.get("last")) == ours:
             return version
         if not found and not read_commit_info(storage, table.table_path, version):
             break  # the log's end, or a commit that says nothing of itself
@@ -160,7 +160,7 @@ class Ledger:
 
 
 def read_ledger(storage: Storage, table: TableName) -> Ledger:
-    """The ledger of the folder's present life; costs its plans and the commits in the log."""
+    """The ledger of the folder's incarnation; reads its plans and the commits in the log."""
     identity = read_identity(storage, table)
     if identity is None:
         return Ledger(str(table), ())

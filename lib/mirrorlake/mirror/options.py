@@ -1,4 +1,4 @@
-"""What people choose about mirroring, and the steps that they are told of."""
+"""The options of the mirror, and the steps that it reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STOP, SKIP_ROW, SKIP_FILE = "stop", "skip-row", "skip-file"
 
 @dataclass(frozen=True)
 class MirrorOptions:
-    """Bounds and habits of a cycle.
+    """Options of a cycle.
 
     Attributes:
         batch_files: most files in one commit.
@@ -68,5 +68,5 @@ class Step(Enum):
 StepListener = Callable[[TableName, Step], None]
 
 
-def noop(*_heard: object) -> None:
-    """A listener that does not care, of these steps and of others."""
+def noop(*_ignored: object) -> None:
+    """A listener that does nothing."""

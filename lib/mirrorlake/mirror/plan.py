@@ -1,8 +1,8 @@
 """Plans: which files one commit applies, fixed before the first of them is read.
 
-A plan is created if absent, per table, incarnation and first number; whoever finds one carries it
-out as it stands. Without it a larger batch after a crash would apply its first files twice, for
-Delta's txnVersion only skips equal or lower numbers.
+A plan is created if absent, per table, incarnation and first number; any mirror that finds one
+carries it out as it stands. Without it a larger batch after a crash would apply its first files
+twice, since Delta's txnVersion only skips equal or lower numbers.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def plan_path(identity: Identity, first: int) -> str:
 
 
 def find_plan(storage: Storage, identity: Identity, first: int) -> Plan | None:
-    """The plan that starts with a number, if somebody made one."""
+    """The plan that starts with a number, if there is one."""
     document = read_kept(storage, plan_path(identity, first), FORMAT)
     if document is None:
         return None
@@ -138,7 +138,7 @@ def renew_plan(
 ) -> None:
     """Writes down what the plan's files are now, where one was uploaded again since.
 
-    No file of the plan has been applied yet, for the commit takes all or none; so a repaired file
+    No file of the plan has been applied yet, since the commit takes all or none; so a repaired file
     may take the place of the broken one. First and last number stay: nothing can apply twice.
     """
     files = _fix_all(storage, identity, facts)
@@ -150,7 +150,7 @@ def renew_plan(
 def _fix_all(
     storage: Storage, identity: Identity, facts: Sequence[FileFacts]
 ) -> tuple[PlannedFile, ...]:
-    moments = {e.name: e.modified.isoformat() for e in storage.list(identity.table.folder).files}
+    times = {e.name: e.modified.isoformat() for e in storage.list(identity.table.folder).files}
 
     def fix(file: FileFacts) -> PlannedFile:
         path = f"{identity.table.folder}/{file.name}"
@@ -158,8 +158,8 @@ def _fix_all(
             file.name,
             file.size,
             # A file that was never there has no hash; one that is gone since has to be an error.
-            "" if file.skipped and file.name not in moments else file_hash(storage, path),
-            moments.get(file.name),
+            "" if file.skipped and file.name not in times else file_hash(storage, path),
+            times.get(file.name),
             {marker.name.lower(): count for marker, count in sorted(file.rows.items()) if count},
             len(file.rejects),
             None if file.skipped is None else str(file.skipped),

@@ -54,7 +54,7 @@ def suspend_feed(
     """What to set before a table is replaced by one of other columns; empty where nothing is.
 
     With column mapping Delta refuses to drop columns and write rows in one commit while the feed is
-    on. Nobody can read a feed across that commit anyway.
+    on. No feed can be read across that commit anyway.
 
     Args:
         known: the table's properties.
@@ -138,7 +138,7 @@ def plan_schema(
                 f"Column {column!r} is declared as {wanted}, but the table has {known}.",
                 file=METADATA,
                 column=column,
-                hint="declare it as it was, or delete the table's folder and publish it anew.",
+                hint="declare it as it was, or delete the table's folder and publish it again.",
             )
     wide: dict[str, str] = {}
     last: FileFacts | None = None
@@ -166,7 +166,7 @@ def plan_schema(
                 f"Column {name!r} is {kind.table}, but the table has {known}.",
                 file=file.name,
                 column=name,
-                hint="delete the table's folder and publish it anew with the new type"
+                hint="delete the table's folder and publish it again with the new type"
                 + ("." if wider is None else ", or mirror with --widen."),
             )
     if last is not None and not columns:

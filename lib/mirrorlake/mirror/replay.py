@@ -1,7 +1,7 @@
 """Applied files once more: a range of them again, or all of them from the beginning.
 
 Both go the ordinary way, through the landing zone: a replayed file is published again under the
-next number, a reseeded folder begins another life and replaces its table in one commit.
+next number, a reseeded folder gets a new incarnation and replaces its table in one commit.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def replay(
         table: which table.
         first: the first file's number.
         last: the last file's; by default the last applied one.
-        as_is: whether inserts stay inserts. Otherwise they become upserts, for the rows may be in
-            the table already.
+        as_is: whether inserts stay inserts. Otherwise they become upserts, since the rows may be
+            in the table already.
 
     Returns:
         The new files' names.

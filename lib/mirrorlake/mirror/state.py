@@ -1,7 +1,7 @@
-"""What the mirror knows of each table, kept between cycles, and how it is told to people.
+"""What the mirror knows of each table, kept between cycles, and how it is reported.
 
 `Files/_mirrorlake/state.json` is a cache: all of it can be read again from the zone and the tables'
-logs. `Files/Monitoring/` has the same facts in the words of the original's API.
+logs. `Files/Monitoring/` has the same facts in the words of Fabric's API.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TableState:
         seen: when the folder's identity file was written; tells a recreated folder.
         declared: when its metadata file was written.
         strategy: how its files are ordered.
-        tail: the last applied file, if it has no number: name, size, moment.
+        tail: the last applied file, if it has no number: name, size, time.
         rows: operations applied so far, all markers counted.
         bytes: sizes of the files applied so far.
         synced: when the last commit was made, ISO-8601 UTC.
@@ -74,7 +74,7 @@ def file_signature(entry: Entry) -> str:
 
 @dataclass(frozen=True)
 class TableStatus:
-    """One table's line of a report.
+    """One table's entry of a report.
 
     Attributes:
         rows: operations applied so far.
@@ -106,7 +106,7 @@ class TableStatus:
 
 @dataclass(frozen=True)
 class Report:
-    """What a cycle did, or how things stand: one line a table, ordered by name.
+    """What a cycle did, or how things stand: one entry per table, ordered by name.
 
     Attributes:
         dropped: the tables that this cycle dropped because their folders are gone.
@@ -131,7 +131,7 @@ class Report:
         return {"tables": [asdict(table) for table in self.tables]}
 
     def shown(self) -> TextTable:
-        """One row a table, without what changes from run to run."""
+        """One row per table, without what changes from run to run."""
         columns = ("table", "state", "rows", "last_file", "backlog_files", "error")
         rows = tuple(
             (

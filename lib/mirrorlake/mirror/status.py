@@ -1,4 +1,4 @@
-"""How each table stands: from a listing and the kept state alone, without Spark."""
+"""The state of each table: from a listing and the kept state alone, without Spark."""
 
 from __future__ import annotations
 
@@ -32,10 +32,6 @@ from mirrorlake.mirror.state import (
 from mirrorlake.names import IDENTITY, METADATA, TableName
 from mirrorlake.storage import Entry, Listing, Storage
 
-_TRIES = 3
-_LISTERS = 16
-_Line = tuple[str, TableState, TableStatus]  # the table's folder, what to keep, what to report
-
 
 def view(table: TableName, listing: Listing, state: TableState) -> Folder | None:
     """The folder's files as a report counts them, from the listing alone; None if it can't."""
@@ -62,7 +58,7 @@ def is_idle(listing: Listing, state: TableState) -> bool:
 
 
 def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = ()) -> TableStatus:
-    """The line of a report: what was kept, and what the listing shows; `skip` is no gap."""
+    """The entry of a report: what was kept, and what the listing shows; `skip` is no gap."""
     waiting, since, lag = None, None, 0.0
     behind: list[Entry] = []
     if folder is not None:
@@ -106,7 +102,7 @@ def _load_or_rebuild(storage: Storage, *, rebuild: bool) -> dict[str, TableState
 
 
 def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
-    """How every table of the zone stands, without Spark; only `rebuild` changes anything."""
+    """The state of every table of the zone, without Spark; only `rebuild` changes anything."""
     states = _load_or_rebuild(storage, rebuild=rebuild)
     if rebuild:
         save_states(storage, states)
@@ -124,7 +120,7 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
             if folder.backlog(state.last_file):
                 state = _caught_up(storage, state, table)
             elif state.seen not in (None, listing.modified_at(IDENTITY)):
-                # The folder has begun another life, of which nothing may be applied yet.
+                # The folder has a new incarnation, of which nothing may be applied yet.
                 state = _caught_up(storage, replace(state, last_file=0), table)
             if asked.paused is not None:
                 state = replace(state, state=STOPPED)

@@ -4,8 +4,8 @@ A folder is known by the identity in it, not by its name. Deleted means that its
 aside and kept for a while; renamed, that its table moves along with all it has; copied, that the
 copy starts an incarnation of its own.
 
-A table that comes back brings its whole history along: the folder's next life overwrites it in one
-commit, so that old versions and whoever stands on them survive a drop.
+A table that comes back brings its whole history along: the folder's next incarnation overwrites
+it in one commit, so that old versions, and frames of them, survive a drop.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class DroppedTable:
     """A table that was dropped.
 
     Attributes:
-        when: the moment of its drop.
+        when: when it was dropped.
         path: where it lies now, relative to the lake's root.
-        identity: the folder's life that filled it last, where that is known.
+        identity: the folder's incarnation that filled it last, where that is known.
     """
 
     table: TableName
@@ -53,7 +53,7 @@ def drop_table(storage: Storage, table: TableName, identity: Identity | None) ->
     Args:
         storage: the lake's files.
         table: which table.
-        identity: the life that filled it, so that it can be taken back under another name.
+        identity: the incarnation that filled it, so that it can be taken back under another name.
     """
     stamp = datetime.now(timezone.utc).strftime(_STAMP)
     folder = f"{_DROPPED}/{table.place}/{stamp}"
@@ -91,7 +91,7 @@ def dropped_tables(storage: Storage) -> list[DroppedTable]:
 def take_back(storage: Storage, identity: Identity) -> bool:
     """Brings a dropped table back to a folder that is there again, under its name of today.
 
-    The table of this very life counts first, whatever it was called; then the one of that name.
+    The table of this very incarnation counts first, under any name; then the one of that name.
     """
     dropped = dropped_tables(storage)
     own = [d for d in dropped if d.identity and d.identity.incarnation == identity.incarnation]
@@ -101,7 +101,7 @@ def take_back(storage: Storage, identity: Identity) -> bool:
 
 
 def was_elsewhere(storage: Storage, identity: Identity) -> bool:
-    """Whether the table of this life was dropped under another name: its folder was renamed."""
+    """Whether this incarnation's table was dropped under another name: its folder was renamed."""
     return identity.origin is not None and any(
         dropped.identity is not None and dropped.identity.incarnation == identity.incarnation
         for dropped in dropped_tables(storage)

@@ -180,7 +180,7 @@ def test_a_table_that_no_mirror_made_is_left_alone(lake: Lake, spark: Any) -> No
     put(lake, "mine", 1, {"id": [7]})
     (line,) = lake.mirror().tables
     assert line.error is not None
-    assert "no mirror made" in line.error["message"]
+    assert "the mirror did not make" in line.error["message"]
     assert spark.read.format("delta").load(path).count() == 3
 
 
