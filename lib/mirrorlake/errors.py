@@ -81,6 +81,10 @@ class SchemaError(MirrorlakeError):
     """A column whose type is not supported or doesn't fit the table."""
 
 
+class FormatError(MirrorlakeError):
+    """A file that mirrorlake keeps in the lake is of a newer format than this version knows."""
+
+
 class SequenceError(MirrorlakeError):
     """A file number that is used twice, out of range, or changed after it was planned."""
 

@@ -9,13 +9,11 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 from mirrorlake.delta_log import delta_tables
-from mirrorlake.landing.published import Partner
-from mirrorlake.landing.publisher import Publisher
+from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.mirror.api import Operations
-from mirrorlake.mirror.options import MirrorOptions, make_options
+from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options, noop
 from mirrorlake.mirror.state import Report
 from mirrorlake.mirror.status import status_report
-from mirrorlake.mirror.steps import StepListener, noop
 from mirrorlake.names import ZONE, TableName, as_table
 from mirrorlake.storage import Storage
 
@@ -144,8 +142,7 @@ class Lake:
         Returns:
             The last cycle's report.
         """
-        from mirrorlake.mirror.engine import Engine
-        from mirrorlake.mirror.watch import watch
+        from mirrorlake.mirror.engine import Engine, watch
 
         engine = Engine(self.storage, lambda: self.spark, options, on_step, stop)
         only = None if table is None else as_table(table)

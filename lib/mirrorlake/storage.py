@@ -47,7 +47,7 @@ class Listing:
         """The file of that name, or None."""
         return next((entry for entry in self.files if entry.name == name), None)
 
-    def moment(self, name: str) -> str | None:
+    def modified_at(self, name: str) -> str | None:
         """When the file of that name was modified, ISO-8601; None if there is none."""
         entry = self.file(name)
         return None if entry is None else entry.modified.isoformat()

@@ -39,7 +39,7 @@ from helpers.bench_data import (
     zone,
 )
 from mirrorlake import Lake
-from mirrorlake.landing.markers import MARKER
+from mirrorlake.landing.metadata import MARKER
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import load_states, save_states
 from mirrorlake.names import TABLES, ZONE

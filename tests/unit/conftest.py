@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from mirrorlake.landing.published import Published
-from mirrorlake.landing.publisher import Publisher
+from mirrorlake.landing.publisher import Published, Publisher
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 

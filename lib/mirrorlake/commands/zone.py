@@ -29,9 +29,8 @@ from mirrorlake.names import TableName
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
-    from mirrorlake.mirror.options import MirrorOptions
+    from mirrorlake.mirror.options import MirrorOptions, Step
     from mirrorlake.mirror.state import Report
-    from mirrorlake.mirror.steps import Step
     from mirrorlake.rows.views.status import ViewStatus
 
 

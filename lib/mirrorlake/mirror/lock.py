@@ -1,4 +1,4 @@
-"""One at a time on this machine's disk: polite, not needed. Plans and commits keep it right.
+"""One mirror at a time on this machine's disk. Plans and commits are correct without it, too.
 
 Object stores have no such lock; two mirrors there only do some work twice.
 """

@@ -1,13 +1,15 @@
-"""What people may choose about mirroring."""
+"""The options of the mirror, and the steps that it reports."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from enum import Enum
 from typing import Any
 
 from mirrorlake.errors import UsageError
+from mirrorlake.names import TableName
 
 STOP, SKIP_ROW, SKIP_FILE = "stop", "skip-row", "skip-file"
 
@@ -63,3 +65,24 @@ def make_options(options: MirrorOptions | None, settings: Mapping[str, Any]) -> 
             f"The mirror has no setting {unknown[0]!r}.", hint=f"it has {', '.join(known)}."
         )
     return replace(options or MirrorOptions(), **settings)
+
+
+class Step(Enum):
+    """What has just been done for a table."""
+
+    LISTED = "listed"
+    IDENTIFIED = "identified"
+    CHECKED = "checked"
+    PLANNED = "planned"
+    QUARANTINED = "quarantined"
+    CREATED = "created"
+    COMMITTED = "committed"
+    MOVED = "moved"
+    COMPACTED = "compacted"
+
+
+StepListener = Callable[[TableName, Step], None]
+
+
+def noop(*_ignored: object) -> None:
+    """A listener that does nothing."""

@@ -34,7 +34,7 @@ from mirrorlake.errors import SetupError, UsageError
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
-    from mirrorlake.landing.published import Published
+    from mirrorlake.landing.publisher import Published
 
 KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "airlines": ("carrier",),

@@ -13,7 +13,7 @@ import pytest
 from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.errors import SequenceError
-from mirrorlake.landing.markers import MARKER
+from mirrorlake.landing.metadata import MARKER
 from mirrorlake.mirror.options import SKIP_ROW, MirrorOptions
 from mirrorlake.names import file_name
 

@@ -14,8 +14,7 @@ import pytest
 from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.errors import TableNotFoundError
-from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.mirror.steps import Step
+from mirrorlake.mirror.options import MirrorOptions, Step
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
 
 

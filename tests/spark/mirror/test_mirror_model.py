@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from helpers.model import Change, TableModel
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.landing.markers import MARKER, Marker
+from mirrorlake.landing.metadata import MARKER, Marker
 
 COLUMNS = ["example", "k", "v", "w"]
 SCHEMA = pa.schema(

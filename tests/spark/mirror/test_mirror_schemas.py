@@ -26,10 +26,9 @@ from hypothesis import strategies as st
 from helpers.model import FolderModel, PublishedFile, Row
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.landing.markers import MARKER, Marker
-from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.landing.metadata import MARKER, Marker
+from mirrorlake.mirror.options import MirrorOptions, Step
 from mirrorlake.mirror.state import Report
-from mirrorlake.mirror.steps import Step
 from mirrorlake.names import TableName, file_name
 
 TABLES, CYCLES = 8, 3

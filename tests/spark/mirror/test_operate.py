@@ -17,9 +17,8 @@ import pytest
 from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.errors import BusyError, SequenceError, UsageError
-from mirrorlake.landing.markers import MARKER
-from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions
-from mirrorlake.mirror.steps import Step
+from mirrorlake.landing.metadata import MARKER
+from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions, Step
 from mirrorlake.names import file_name
 
 

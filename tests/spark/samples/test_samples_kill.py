@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from helpers.killing import Made, run_until
 from pyarrow import table as rows_of
 
+from helpers.killing import Made, run_until
 from mirrorlake import Lake
 from mirrorlake.errors import SampleError
 from mirrorlake.samples.contents import walk

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from deltalake import write_deltalake
-from helpers.killing import files, run_until
 from pyarrow import table as rows_of
 
+from helpers.killing import files, run_until
 from mirrorlake import Lake
 from mirrorlake.errors import SampleError, UsageError
 from mirrorlake.paths import home, lake_path

@@ -14,7 +14,7 @@ from mirrorlake.layout.partitioning.process import (
 )
 from mirrorlake.layout.partitioning.statistics import Diagnostics
 from mirrorlake.layout.partitioning.steps import StepListener
-from mirrorlake.mirror.steps import noop
+from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName, as_table
 from mirrorlake.policy_log import tables_with_policies
 from mirrorlake.storage import Storage
