@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import itertools
 import pkgutil
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,16 +20,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import mirrorlake
+from helpers.project import SETTINGS
 from mirrorlake.cli import app
 from mirrorlake.paths import PROJECT
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pytest brings it there
-    import tomli as tomllib
-
 LOCK = (PROJECT / "requirements.lock").read_text(encoding="utf-8")
-SETTINGS = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 LAUNCHER = (PROJECT / "mirrorlake").read_text(encoding="utf-8")
 
 
@@ -69,8 +64,12 @@ def entries() -> dict[str, list[tuple[Version, str]]]:
 
 
 def direct() -> list[Requirement]:
-    optional = SETTINGS["optional-dependencies"]["dev"]
-    return [Requirement(line) for line in SETTINGS["dependencies"] + optional]
+    lines = [
+        *SETTINGS["dependencies"],
+        *itertools.chain(*SETTINGS["optional-dependencies"].values()),
+    ]
+    found = {line: Requirement(line) for line in lines}
+    return [one for one in found.values() if one.name != "mirrorlake"]
 
 
 @pytest.mark.parametrize("requirement", direct(), ids=lambda found: found.name)
