@@ -122,6 +122,13 @@ def test_nothing_of_the_library_or_the_tests_is_ignored() -> None:
             assert {p for p in here if ".ipynb_checkpoints" not in p.parts} <= shown
 
 
+def test_no_test_imports_another() -> None:
+    """What tests share lies in `tests/helpers`."""
+    importing = re.compile(r"^\s*(?:from|import) (?:\w+\.)*test_\w+", re.M)
+    for path in (PROJECT / "tests").rglob("*.py"):
+        assert not importing.search(path.read_text(encoding="utf-8")), path
+
+
 # Put together, so that this file does not hold what it looks for.
 HOSTS = [
     ".".join(parts)
