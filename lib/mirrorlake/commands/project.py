@@ -90,7 +90,7 @@ def test(
 ) -> None:
     """Run the tests, in two processes; further arguments go to pytest (`-n 0`: in one)."""
     source = _source(PROJECT / "tests", "tests").parent
-    if not _needs_no_spark(context.args):
+    if not needs_no_spark(context.args):
         _warm_up()
     # A file's tests stay in one process, and the files in their order: the notebooks take longest.
     processes = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
@@ -99,7 +99,7 @@ def test(
     raise typer.Exit(subprocess.run(command, cwd=source, check=False).returncode)
 
 
-def _needs_no_spark(arguments: list[str]) -> bool:
+def needs_no_spark(arguments: list[str]) -> bool:
     """Whether all paths among pytest's arguments are in the layer that starts no JVM."""
     unit = PROJECT / "tests" / "unit"
     files = [PROJECT / argument.split("::")[0] for argument in arguments]

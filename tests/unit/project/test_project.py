@@ -8,6 +8,7 @@ import itertools
 import pkgutil
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from packaging.version import Version
 import mirrorlake
 from helpers.project import SETTINGS
 from mirrorlake.cli import app
+from mirrorlake.commands.project import needs_no_spark
 from mirrorlake.paths import PROJECT
 
 LOCK = (PROJECT / "requirements.lock").read_text(encoding="utf-8")
@@ -112,6 +114,41 @@ def test_ci_runs_the_tests_that_everybody_runs() -> None:
     script = PROJECT / ".ci" / "run"
     assert script.stat().st_mode & 0o111
     assert "./mirrorlake test" in script.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warm"),
+    [
+        (["tests/unit"], False),
+        (["tests/unit/", "-q", "-k", "names"], False),
+        (["-x", "tests/unit/test_names.py::test_refused", "tests/unit/lint"], False),
+        ([str(PROJECT / "tests" / "unit")], False),
+        (["tests/unit", "tests/spark"], True),
+        (["tests/unit/../spark/delta"], True),
+        (["-q"], True),
+        ([], True),
+        (["tests"], True),
+    ],
+)
+def test_spark_is_warmed_up_where_it_may_be_needed(arguments: list[str], warm: bool) -> None:
+    assert needs_no_spark(arguments) is not warm
+
+
+def test_the_unit_tests_look_for_no_java(tmp_path: Path) -> None:
+    """The whole command, with an empty cache that stays empty and no Java to be found."""
+    command = [sys.executable, "-m", "mirrorlake.cli", "test", "tests/unit/test_errors.py"]
+    environment = {"MIRRORLAKE_CACHE": str(tmp_path / "cache"), "PATH": "", "HOME": str(tmp_path)}
+    environment |= {"PYTHONPATH": str(PROJECT / "lib")}
+    done = subprocess.run(
+        [*command, "-n", "0", "-p", "no:cacheprovider"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "slowest 10 durations" in done.stdout
+    assert not (tmp_path / "cache").exists()
 
 
 def test_nothing_of_the_library_or_the_tests_is_ignored() -> None:
