@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from mirrorlake import errors
+from mirrorlake.extras import name_missing_extras
 from mirrorlake.lake import Lake
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.mirror.options import MirrorOptions
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from mirrorlake.show.versions import plot_files
 
 __version__ = "0.1.0"
+name_missing_extras()
 
 __all__ = [
     "Lake",

@@ -62,7 +62,7 @@ class SampleError(MirrorlakeError):
 
 
 class SetupError(MirrorlakeError):
-    """The machine lacks something: Java, the Delta jars, the network at first start."""
+    """The machine lacks something: an extra, Java, the Delta jars, the network at first start."""
 
 
 class InvalidNameError(MirrorlakeError):
@@ -111,10 +111,6 @@ class VersionError(QueryError):
 
 class FeedError(MirrorlakeError):
     """A table's change feed doesn't hold, or can't give, what was asked for."""
-
-
-class NotebookError(MirrorlakeError):
-    """A notebook of a plan failed."""
 
 
 class FrameError(MirrorlakeError):

@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
+from helpers.bench import BenchResult, compare, join_results, lake_part
 from mirrorlake import Lake
 from mirrorlake.feed.dimension import Dimension
 from mirrorlake.feed.scd import apply_changes
 from mirrorlake.lake_table import LakeTable
-from mirrorlake.runs.bench import BenchResult, compare, join_results, lake_part
 from mirrorlake.spark.sql import delta_name
 
 VERSIONS, CHANGES = 100, 10_000

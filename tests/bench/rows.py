@@ -11,9 +11,9 @@ from __future__ import annotations
 import tempfile
 import time
 
+from helpers.bench import BenchResult, compare, join_results
 from mirrorlake import Lake
 from mirrorlake.lake_table import LakeTable
-from mirrorlake.runs.bench import BenchResult, compare, join_results
 from mirrorlake.spark.session import get_spark
 
 FILES, ROWS_A_FILE = 20, 25_000

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,13 @@ def storage(tmp_path: Path) -> Storage:
 def any_storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     """A lake's files, once on the local disk and once in an object store."""
     return Storage(tmp_path / "lake") if request.param == "local" else Storage("memory:///")
+
+
+@pytest.fixture
+def notices(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What a person at the terminal would be told, as `messages`."""
+    caplog.set_level(logging.INFO, "mirrorlake")
+    return caplog
 
 
 @pytest.fixture

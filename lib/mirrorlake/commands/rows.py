@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from enum import Enum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,7 +23,9 @@ from mirrorlake.commands.base import (
 )
 from mirrorlake.commands.history import find_table
 from mirrorlake.errors import UsageError
-from mirrorlake.lake_table import LakeTable
+
+if TYPE_CHECKING:
+    from mirrorlake.lake_table import LakeTable
 
 
 class RowsVerb(str, Enum):

@@ -6,7 +6,9 @@ from collections import Counter
 from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
-from test_partitioning import (
+
+from helpers.delta_by_hand import HandMade
+from helpers.partition_tables import (
     PAST,
     SCHEMA,
     START,
@@ -18,8 +20,6 @@ from test_partitioning import (
     rows_of,
     some_rows,
 )
-
-from helpers.delta_by_hand import HandMade
 from helpers.partitions import bin_start, bucket, check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.layout.partitioning import tags

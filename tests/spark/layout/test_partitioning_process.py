@@ -20,7 +20,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from test_partitioning import (
+from typer.testing import CliRunner
+
+from helpers.partition_tables import (
     PAST,
     everything,
     hand_made,
@@ -29,8 +31,6 @@ from test_partitioning import (
     small_table,
     some_rows,
 )
-from typer.testing import CliRunner
-
 from helpers.partitions import check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.cli import app

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
-from test_partitioning import (
+
+from helpers.partition_tables import (
     PAST,
     START,
     everything,
@@ -20,7 +21,6 @@ from test_partitioning import (
     small_table,
     some_rows,
 )
-
 from helpers.partitions import bucket, check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError

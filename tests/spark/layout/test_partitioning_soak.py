@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from test_partitioning import PAST, hashed
 
 from helpers.follower import Follower
+from helpers.partition_tables import PAST, hashed
 from helpers.partitions import check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.mirror.options import MirrorOptions

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from test_layout_analysis import MICROSOFT, rows
 from typer.testing import CliRunner
 
+from helpers.analyses import MICROSOFT, rows
 from helpers.delta_by_hand import HandMade
 from mirrorlake import Lake
 from mirrorlake.cli import app
