@@ -75,9 +75,25 @@ class Lake:
         *,
         keys: list[str] | tuple[str, ...] = (),
         partner: Partner | None = None,
+        footer: Mapping[str, str] | None = None,
     ) -> Publisher:
-        """The publisher of one table; see `Publisher`."""
-        return Publisher(self.storage, as_table(table), keys=keys, partner=partner)
+        """The publisher of one table; needs no Spark.
+
+        Args:
+            table: its name.
+            keys: the columns that tell rows apart; none for a table that only takes inserts.
+            partner: who publishes; written down once in the landing zone.
+            footer: what the footers of the published files carry besides.
+
+        Raises:
+            MetadataError: other keys are declared already.
+
+        Example:
+            >>> import tempfile
+            >>> Lake(tempfile.mkdtemp()).publisher("stock", keys=["id"]).upsert([{"id": 1}]).rows
+            1
+        """
+        return Publisher(self.storage, as_table(table), keys=keys, partner=partner, footer=footer)
 
     def mirror(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,7 @@ class Publisher:
         keys: the key columns. May be left out where `_metadata.json` has them, or for a table
             that only grows. Once declared they stay.
         partner: who publishes.
+        footer: what the footers of the published files carry besides, such as a source's position.
 
     Raises:
         MetadataError: other keys are declared already, or the file that has them is broken.
@@ -91,6 +92,7 @@ class Publisher:
         *,
         keys: Sequence[str] = (),
         partner: Partner | None = None,
+        footer: Mapping[str, str] | None = None,
     ) -> None:
         if isinstance(keys, str):  # a text is a sequence of texts, too
             raise UsageError("keys is a text.", hint=f"write keys=[{keys!r}].")
@@ -98,6 +100,7 @@ class Publisher:
         self.table = table
         self._metadata: TableMetadata = declare_keys(storage, table, tuple(keys))
         self._known: dict[str, str] | None = None
+        self._footer = {key.encode(): value.encode() for key, value in (footer or {}).items()}
         events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
         storage.create(events, to_json((partner or Partner()).document()))
 
@@ -205,7 +208,7 @@ class Publisher:
             whole = schema.append(pa.field(MARKER, pa.int32()))
         before = 0
         # Two batches of the same rows must still be told apart, see `_claim`.
-        whole = whole.with_metadata({_BATCH: batch_id})
+        whole = whole.with_metadata({**self._footer, _BATCH: batch_id.encode()})
         with (
             self._storage.open_writer(path) as sink,
             pq.ParquetWriter(sink, whole, compression="zstd") as writer,
