@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from mirrorlake.names import TABLES, TableName
 from mirrorlake.storage import Storage
 
+FEED = "delta.enableChangeDataFeed"
 ROW_TRACKING = "delta.enableRowTracking"
 ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
 ROW_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"

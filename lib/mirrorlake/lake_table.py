@@ -41,16 +41,17 @@ class LakeTable(Table):
             timestamp: a moment, as ISO 8601 text (UTC where it has no zone) or a datetime.
 
         Raises:
-            UsageError: neither or both are given, or the text is no moment.
+            UsageError: neither or both are given, or the text is not a timestamp.
             VersionError: it can't be read; with the range that can, and why not further.
         """
-        from mirrorlake.history.versions import check_when, is_enforced, parse_moment
+        from mirrorlake.delta.timestamps import parse_utc_timestamp
+        from mirrorlake.history.versions import check_when, is_enforced
 
         if version is not None and timestamp is None:
             when: int | datetime = int(version)
             clause = f"VERSION AS OF {when}"
         elif timestamp is not None and version is None:
-            when = parse_moment(timestamp)
+            when = parse_utc_timestamp(timestamp)
             clause = f"TIMESTAMP AS OF {literal(when.isoformat())}"
         else:
             raise UsageError("Give either a version or a timestamp.")

@@ -7,12 +7,13 @@ reads what the doctor says can be read, and fails to read what it says cannot.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterable
+from datetime import timedelta
 from itertools import pairwise
 from urllib.parse import unquote, urlsplit
 
+from mirrorlake.delta.timestamps import parse_interval
 from mirrorlake.feed.findings import Diagnosis, Finding, span_text
 from mirrorlake.feed.log import State, Timeline, read_states, read_versions
 from mirrorlake.feed.schema import Break, find_breaks, reserved_columns
@@ -24,8 +25,6 @@ UNSAFE_CONF = (
     "spark.databricks.delta.changeDataFeed.unsafeBatchReadOnIncompatibleSchemaChanges.enabled"
 )
 _RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
-_UNITS = {"week": 604_800_000, "day": 86_400_000, "hour": 3_600_000, "minute": 60_000}
-_UNITS |= {"second": 1000, "millisecond": 1, "microsecond": 0}
 
 
 def diagnose(table: Table, start: int | None = None, end: int | None = None) -> Diagnosis:
@@ -130,7 +129,7 @@ def _retention(
     if (table.spark.conf.get(RETENTION_CONF, "true") or "").lower() == "false":
         return []
     kept = latest.properties.get(_RETENTION_PROPERTY, "interval 1 week")
-    oldest = time.time_ns() // 1_000_000 - interval_milliseconds(kept)
+    oldest = time.time_ns() // 1_000_000 - parse_interval(kept) // timedelta(milliseconds=1)
     old = [s.version for s in states if timeline.time(s.version) < oldest]
     return [
         Finding(
@@ -317,14 +316,3 @@ def _advice(name: str, span: tuple[int, int]) -> Finding:
         span,
         blocks=False,
     )
-
-
-def interval_milliseconds(text: str) -> int:
-    """How long an interval is, as table properties write it: `interval 1 week`, `2 days 3 hours`.
-
-    Example:
-        >>> interval_milliseconds("interval 1 week") == 7 * 24 * 3600 * 1000
-        True
-    """
-    found = re.findall(r"(-?\d+)\s+([a-z]+?)s?\b", text.lower())
-    return sum(int(number) * _UNITS.get(unit, 0) for number, unit in found)

@@ -11,16 +11,14 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from mirrorlake.delta.timestamps import to_milliseconds
 from mirrorlake.delta_log import read_commit_info, read_snapshot
 from mirrorlake.storage import Storage
 
 _COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.(?:.*\.)?(?:parquet|json)", re.ASCII)
-_EPOCH = datetime.fromtimestamp(0, timezone.utc)
-_MILLISECOND = timedelta(milliseconds=1)
 _FILE_ACTIONS = ("add", "remove", "cdc")
 
 
@@ -147,7 +145,7 @@ def read_versions(storage: Storage, table_path: str) -> Timeline:
     in_commit = newest is not None and newest.properties.get("delta.enableInCommitTimestamps")
     times: list[int] = []
     for version, entry in held:
-        moment = (entry.modified - _EPOCH) // _MILLISECOND
+        moment = to_milliseconds(entry.modified)
         if in_commit == "true":
             info = read_commit_info(storage, table_path, version)
             moment = int(info.get("inCommitTimestamp", moment))
@@ -211,9 +209,3 @@ def read_states(
         commit = read_commit(storage, table_path, version, files=files)
         metadata = commit.metadata or metadata
         yield State(commit, metadata)
-
-
-def moment_text(milliseconds: int) -> str:
-    """A moment as people and Spark read it, UTC."""
-    moment = _EPOCH + milliseconds * _MILLISECOND
-    return moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

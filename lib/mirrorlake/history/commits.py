@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
+from mirrorlake.delta.timestamps import from_milliseconds, to_milliseconds
 from mirrorlake.delta_log import find_newest, read_commit_info
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
@@ -153,11 +154,11 @@ class CommitLog:
 
     def _timestamp(self, version: int, info: dict[str, Any]) -> datetime | None:
         if (own := info.get("inCommitTimestamp")) is not None:
-            return _moment(int(own))
+            return from_milliseconds(int(own))
         entry = self.storage.stat(self.name(version))
         if entry is None:
             return None
-        return _moment(int(entry.modified.timestamp() * 1000))
+        return from_milliseconds(to_milliseconds(entry.modified))
 
     def first_since(self, moment: datetime, earliest: int, newest: int) -> int:
         """The first version made at a moment or later, or the newest if all are older."""
@@ -205,10 +206,6 @@ def _commit(version: int, made: datetime, info: dict[str, Any]) -> Commit:
 
 def _number(text: Any) -> Any:
     return int(text) if isinstance(text, str) and text.isdecimal() else text
-
-
-def _moment(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
 
 
 def _short(values: dict[str, Any]) -> str:

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession, types
-from pyspark.sql.types import DataType
+from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta_log import ROW_TRACKING, read_snapshot
+from mirrorlake.delta.create import OWN_TABLE, column_types, create_delta
+from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import InvalidNameError, QueryError, UsageError
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, VIEW_PROPERTY
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
-from mirrorlake.spark.creation import create_delta, mapping_property
 from mirrorlake.spark.messages import spark_message
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Listing, Storage
 
 MODES = ("append", "overwrite")
-PROPERTIES = {"delta.enableChangeDataFeed": "true", ROW_TRACKING: "true"}
 
 
 def write_table(
@@ -58,9 +56,8 @@ def write_table(
     path = storage.path(table.table_path)
     try:
         if snapshot is None:
-            ddl = ", ".join(f"{quote(f.name)} {_ddl(f.dataType)}" for f in frame.schema.fields)
-            wanted = PROPERTIES | mapping_property(frame.columns) | dict(properties or {})
-            create_delta(spark, path, ddl, wanted, partition_by=partition_by)
+            wanted = OWN_TABLE | dict(properties or {})
+            create_delta(spark, path, column_types(frame.schema), wanted, partition_by=partition_by)
         writer = frame.write.format("delta").mode(mode)
         if mode == "append":
             writer = writer.option("mergeSchema", "true")
@@ -71,17 +68,6 @@ def write_table(
         raise QueryError(spark_message(error)) from error
     written = read_snapshot(storage, table.table_path)
     return -1 if written is None else written.version
-
-
-def _ddl(kind: DataType) -> str:
-    """A type as DDL; `simpleString` leaves the names inside structs unquoted."""
-    if isinstance(kind, types.StructType):
-        return f"struct<{', '.join(f'{quote(f.name)}: {_ddl(f.dataType)}' for f in kind.fields)}>"
-    if isinstance(kind, types.ArrayType):
-        return f"array<{_ddl(kind.elementType)}>"
-    if isinstance(kind, types.MapType):
-        return f"map<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
-    return kind.simpleString()
 
 
 def check_own(storage: Storage, table: TableName) -> None:

@@ -9,14 +9,13 @@ from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
+from mirrorlake.delta.create import OWN_TABLE, column_types, create_delta
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.vorder import order_files, ordered_add, sort_prefix
 from mirrorlake.layout.vorder_file import Task
 from mirrorlake.names import TableName
-from mirrorlake.spark.creation import create_delta, mapping_property
 from mirrorlake.spark.gateway import Add, transaction
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
@@ -78,8 +77,7 @@ def write_table(
     path = storage.path(name.table_path)
     if read_snapshot(storage, name.table_path) is None:
         # Not by writing no rows: that leaves an empty file.
-        columns = _nullable(rows.schema).toDDL()
-        create_delta(spark, path, columns, mapping_property(rows.columns), may_exist=False)
+        create_delta(spark, path, column_types(rows.schema), OWN_TABLE, may_exist=False)
     note = json.dumps({"mirrorlake": "write in vorder"})
     with transaction(spark, path, note=note) as txn:
         gone: list[Add] = []
@@ -100,14 +98,6 @@ def write_table(
         storage.delete(f"{name.table_path}/{unquote(path_in_log)}")
     sizes = [sum(add["size"] for add in some) for some in (adds, written)]
     return WriteReport(version, len(adds), *sizes)
-
-
-def _nullable(schema: StructType) -> StructType:
-    """The schema with NULL allowed everywhere, as Delta's own writer creates tables."""
-    text = schema.json()
-    for what in ("nullable", "containsNull", "valueContainsNull"):
-        text = text.replace(f'"{what}":false', f'"{what}":true')
-    return type(schema).fromJson(json.loads(text))
 
 
 def _as_table(spark: SparkSession, path: str, rows: DataFrame) -> DataFrame:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from mirrorlake.delta.create import create_delta, mapping_property
 from mirrorlake.delta_log import Snapshot
 from mirrorlake.errors import SchemaError
 from mirrorlake.landing.check import FileFacts
@@ -31,7 +32,6 @@ from mirrorlake.mirror.properties import (
     suspend_feed,
 )
 from mirrorlake.mirror.schema import Target, check_keys_known
-from mirrorlake.spark.creation import create_delta, mapping_property
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote
 from mirrorlake.storage import Storage
@@ -85,12 +85,10 @@ class Work:
 
 def create_table(spark: SparkSession, work: Work) -> None:
     """Version 0: no rows yet, but all properties, so that feed and row ids cover everything."""
-    columns = ", ".join(f"{quote(name)} {kind}" for name, kind in work.target.columns.items())
     check_keys_known(work.metadata.keys, work.target)
-    properties = work.retention | creation_properties(
-        work.metadata, work.target.columns, work.identity.incarnation
-    )
-    create_delta(new_session(spark), work.path, columns, properties)
+    properties = creation_properties(work.metadata, work.identity.incarnation)
+    wanted = work.retention | properties
+    create_delta(new_session(spark), work.path, work.target.columns, wanted)
 
 
 def new_properties(work: Work) -> dict[str, str]:

@@ -138,7 +138,7 @@ def test_out_of_range_is_told_with_the_range(inventory: Lake) -> None:
     for case in cases:
         with pytest.raises(VersionError, match=r"versions 0 to 5, made from 20"):
             case()
-    with pytest.raises(UsageError, match="is no moment"):
+    with pytest.raises(UsageError, match="is not a timestamp"):
         table.as_of(timestamp="yesterday")
 
 

@@ -1,4 +1,4 @@
-"""What the feed's modules know without Spark: timelines, schema breaks, gaps, intervals."""
+"""What the feed's modules know without Spark: timelines, schema breaks, gaps."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import pytest
 
 from helpers.feed_model import Event, net_model, type_1_model, type_2_model
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.doctor import interval_milliseconds
 from mirrorlake.feed.findings import Diagnosis, span_text
 from mirrorlake.feed.gaps import Segment, plan_segments
-from mirrorlake.feed.log import moment_text, read_commit, read_states, read_versions
+from mirrorlake.feed.log import read_commit, read_states, read_versions
 from mirrorlake.feed.schema import find_breaks
 from mirrorlake.feed.streams import keep_change_files
 from mirrorlake.storage import Storage
@@ -66,19 +65,6 @@ def test_breaks(old: Any, new: Any, texts: list[str]) -> None:
     assert [found.text for found in find_breaks(old, new)] == texts
 
 
-@pytest.mark.parametrize(
-    ("text", "milliseconds"),
-    [
-        ("interval 1 week", 168 * HOUR),
-        ("interval 2 days 3 hours", 51 * HOUR),
-        ("INTERVAL 5 minutes", 300_000),
-        ("interval 0 seconds", 0),
-    ],
-)
-def test_intervals(text: str, milliseconds: int) -> None:
-    assert interval_milliseconds(text) == milliseconds
-
-
 def test_a_change_file_is_never_left_out() -> None:
     for regex in ("parquet", "^part-0", "(?i:PART)", "cdc", ".*", "country=US/", "x|_change_data"):
         guarded = keep_change_files(regex)
@@ -110,7 +96,6 @@ def test_a_timeline(tmp_path: Path) -> None:
     assert timeline.times == (HOUR, 3 * HOUR, 3 * HOUR + 1, 3 * HOUR + 2, 5 * HOUR)
     assert [timeline.at_or_after(h * HOUR) for h in (0, 1, 2, 5, 6)] == [0, 0, 1, 4, 5]
     assert [timeline.at_or_before(h * HOUR) for h in (0, 1, 2, 5, 6)] == [-1, 0, 0, 4, 4]
-    assert moment_text(HOUR + 7) == "1970-01-01 01:00:00.007"
     (tmp_path / "t/_delta_log" / f"{1:020d}.json").unlink()
     (tmp_path / "t/_delta_log" / f"{3:020d}.checkpoint.parquet").touch()
     cut = read_versions(Storage(tmp_path), "t")

@@ -34,7 +34,6 @@ from mirrorlake.history.versions import (
     check_moment,
     check_version,
     find_readable_range,
-    parse_interval,
 )
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
@@ -207,14 +206,6 @@ def test_a_snapshot_of_an_older_version(any_storage: Storage) -> None:
     found = [read_snapshot(any_storage, "Tables/t", version) for version in (1, None, 99)]
     assert [s and s.properties["v"] for s in found] == ["1", "3", "3"]
     assert checkpoint_files(any_storage, "Tables/t") == (-1, [])
-
-
-@pytest.mark.parametrize(
-    ("text", "days"),
-    [("interval 1 week", 7), ("168 HOURS", 7), ("interval 1 day 12 hours", 1.5), ("0 days", 0)],
-)
-def test_intervals(text: str, days: float) -> None:
-    assert parse_interval(text) == timedelta(days=days)
 
 
 def frame(number: int, state: str, *, model: str = "m", hours: float = 1) -> Frame:

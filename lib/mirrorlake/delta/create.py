@@ -1,24 +1,28 @@
-"""Makes version 0 of a Delta table: no rows yet, but all properties."""
+"""Makes version 0 of a Delta table: no rows yet, but all properties, and its columns as DDL."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mirrorlake.delta_log import FEED, ROW_TRACKING
 from mirrorlake.spark.sql import delta_name, literal, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 _ODD = " ,;{}()\n\t="
+OWN_TABLE = {FEED: "true", ROW_TRACKING: "true"}
+"""What tables of one's own have from version 0 on: change feed and row tracking."""
 
 
 def create_delta(
     spark: SparkSession,
     path: str,
-    columns: str,
+    columns: Mapping[str, str],
     properties: Mapping[str, str],
     *,
     partition_by: Sequence[str] = (),
@@ -26,22 +30,44 @@ def create_delta(
 ) -> None:
     """Creates a table, also where a process was killed while it wrote version 0.
 
+    Columns are mapped where a name needs it.
+
     Args:
         spark: the session.
         path: the table's folder, in full.
-        columns: names and types, as DDL.
+        columns: Spark's type by name, as DDL.
         properties: the table's.
         partition_by: the columns that it is partitioned by.
         may_exist: nothing happens if there is one; otherwise Spark refuses.
     """
     remove_empty_log(path)
-    listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
+    ddl = ", ".join(f"{quote(name)} {kind}" for name, kind in columns.items())
+    wanted = mapping_property(columns) | dict(properties)
+    listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in wanted.items())
     parts = ", ".join(map(quote, partition_by))
     spark.sql(
-        f"CREATE TABLE {'IF NOT EXISTS ' if may_exist else ''}{delta_name(path)} ({columns})"
+        f"CREATE TABLE {'IF NOT EXISTS ' if may_exist else ''}{delta_name(path)} ({ddl})"
         f" USING delta{f' PARTITIONED BY ({parts})' if parts else ''}"
         f"{f' TBLPROPERTIES ({listed})' if listed else ''}"
     )
+
+
+def column_types(schema: StructType) -> dict[str, str]:
+    """Columns as `create_delta` takes them; names inside structs are quoted, NULL is allowed."""
+    return {field.name: _ddl(field.dataType) for field in schema.fields}
+
+
+def _ddl(kind: Any) -> str:
+    match kind.typeName():
+        case "struct":
+            inner = (f"{quote(field.name)}: {_ddl(field.dataType)}" for field in kind.fields)
+            return f"struct<{', '.join(inner)}>"
+        case "array":
+            return f"array<{_ddl(kind.elementType)}>"
+        case "map":
+            return f"map<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
+        case _:
+            return str(kind.simpleString())
 
 
 def mapping_property(columns: Iterable[str]) -> dict[str, str]:
