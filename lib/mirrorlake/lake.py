@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
-from mirrorlake.delta_log import delta_tables
+from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.landing.published import Partner
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.mirror import operator_settings
@@ -366,8 +366,8 @@ class Lake:
         on_step: PartitionListener = noop,
     ) -> Process:
         """The background process of partitioning; see `layout.partitioning.process`."""
+        from mirrorlake.delta.policies import tables_with_policies
         from mirrorlake.layout.partitioning.process import Process
-        from mirrorlake.policy_log import tables_with_policies
 
         def tables() -> list[TableName]:
             return tables_with_policies(self.storage) if table is None else [as_table(table)]
@@ -382,8 +382,8 @@ class Lake:
 
     def partition_diagnostics(self) -> Diagnostics:
         """The state of the partitioning of all tables, in the original's words."""
+        from mirrorlake.delta.policies import tables_with_policies
         from mirrorlake.layout.partitioning.process import diagnose_lake
-        from mirrorlake.policy_log import tables_with_policies
 
         return diagnose_lake(self.spark, self.storage, tables_with_policies(self.storage))
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrorlake import Lake
-from mirrorlake.history.commits import CommitLog
+from mirrorlake.delta.commits import CommitLog
 from mirrorlake.history.versions import find_readable_range
 from mirrorlake.runs.bench import BenchResult, compare, join_results, lake_part
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.delta_log import FEED, ROW_TRACKING
+from mirrorlake.delta.snapshot import FEED, ROW_TRACKING
 from mirrorlake.spark.sql import delta_name, literal, quote
 
 if TYPE_CHECKING:

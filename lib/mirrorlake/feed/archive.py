@@ -14,15 +14,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from mirrorlake.delta.commits import Timeline, read_commit_info, read_versions
 from mirrorlake.delta.create import column_types
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.timestamps import timestamp_text
-from mirrorlake.delta_log import read_commit_info, read_snapshot
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import refusal
 from mirrorlake.feed.cursor import FORMAT, Lag, consumer_folder, lag_of, table_id
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.enable import create_table
-from mirrorlake.feed.log import Timeline, read_versions
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.names import TableName
 from mirrorlake.spark.messages import spark_message

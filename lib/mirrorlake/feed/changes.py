@@ -15,6 +15,7 @@ from typing import Literal
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mirrorlake.delta.commits import Timeline, read_versions
 from mirrorlake.delta.timestamps import (
     parse_session_timestamp,
     timestamp_text,
@@ -24,7 +25,6 @@ from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.findings import Diagnosis, span_text
 from mirrorlake.feed.gaps import ORIGIN, bridge
-from mirrorlake.feed.log import Timeline, read_versions
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.scan import read_feed
 from mirrorlake.feed.schema import RESERVED, declared_keys

@@ -13,9 +13,10 @@ from datetime import timedelta
 from itertools import pairwise
 from urllib.parse import unquote, urlsplit
 
+from mirrorlake.delta.commits import State, Timeline, read_states, read_versions
+from mirrorlake.delta.log_files import log_file
 from mirrorlake.delta.timestamps import parse_interval
 from mirrorlake.feed.findings import Diagnosis, Finding, span_text
-from mirrorlake.feed.log import State, Timeline, read_states, read_versions
 from mirrorlake.feed.schema import Break, find_breaks, reserved_columns
 from mirrorlake.storage import Storage
 from mirrorlake.table import Table
@@ -92,10 +93,6 @@ def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bo
     return Diagnosis(name, start, end, tuple(findings), readable)
 
 
-def _log_file(version: int) -> str:
-    return f"_delta_log/{version:020d}.json"
-
-
 def _runs(versions: Iterable[int]) -> list[tuple[int, int]]:
     runs: list[tuple[int, int]] = []
     for version in versions:
@@ -117,7 +114,7 @@ def _feed_off(name: str, states: list[State]) -> list[Finding]:
             if b < states[-1].version
             else "enable it: table.enable_feed(); or bridge the gap: --across-gaps.",
             (a, b),
-            _log_file(a),
+            log_file(a),
         )
         for a, b in _runs(state.version for state in states if not state.has_feed)
     ]
@@ -141,7 +138,7 @@ def _retention(
             f"SET {RETENTION_CONF} = false for this read, and set a longer {_RETENTION_PROPERTY}"
             " so that no VACUUM takes the files.",
             (a, b),
-            _log_file(a),
+            log_file(a),
         )
         for a, b in _runs(version for version in old if version != timeline.latest)
     ]
@@ -193,7 +190,7 @@ def _unlike_latest(name: str, states: list[State], latest: State) -> list[Findin
             f"start at version {b + 1}, or SET {UNSAFE_CONF} = true if the old values fit the new"
             " columns, or bridge them: --across-gaps.",
             (a, b),
-            _log_file(b + 1),
+            log_file(b + 1),
             column=found[b][0].column,
         )
         for a, b in _runs(found)
@@ -214,7 +211,7 @@ def _breaks_between(name: str, states: list[State]) -> list[Finding]:
                     f"read up to version {version - 1}, then from version {version} on; or bridge"
                     " it: --across-gaps.",
                     (version, version),
-                    _log_file(version),
+                    log_file(version),
                     column=breaks[0].column,
                 )
             )
@@ -233,7 +230,7 @@ def _reserved(name: str, state: State) -> list[Finding]:
             f"The column {column} is named like one of the feed's own.",
             "rename it: table.enable_feed(rename_reserved=True).",
             (state.version, state.version),
-            _log_file(state.version),
+            log_file(state.version),
             column=column,
         )
         for column in reserved_columns(state.fields)
@@ -247,7 +244,7 @@ def _notes(name: str, states: list[State]) -> list[Finding]:
     def note(rule: str, version: int, message: str, fix: str) -> None:
         span = (version, version)
         findings.append(
-            Finding(rule, name, message, fix, span, _log_file(version), None, None, False)
+            Finding(rule, name, message, fix, span, log_file(version), None, None, False)
         )
 
     life: tuple[str, str | None] | None = None
@@ -279,7 +276,7 @@ def _notes(name: str, states: list[State]) -> list[Finding]:
                 "read it with --net: what is the same before and after is gone.",
             )
         table_id, folder = life or (state.metadata["id"], None)
-        life = (state.metadata["id"], state.life or folder)
+        life = (state.metadata["id"], state.incarnation or folder)
         if life[0] != table_id or (folder is not None and life[1] != folder):
             note(
                 "recreated",

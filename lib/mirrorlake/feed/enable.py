@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.create import create_delta
-from mirrorlake.delta_log import FEED, ROW_TRACKING
+from mirrorlake.delta.snapshot import FEED, ROW_TRACKING
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.schema import KEYS_PROPERTY, RESERVED
 from mirrorlake.spark.sql import delta_name, quote

@@ -15,11 +15,11 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from mirrorlake.delta_log import Snapshot, read_snapshot
+from mirrorlake.delta.files import files_of
+from mirrorlake.delta.policies import has_policy
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
-from mirrorlake.history.files import files_of
 from mirrorlake.names import TableName
-from mirrorlake.policy_log import has_policy
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, quote
@@ -204,7 +204,7 @@ def _in(
     where: str | None,
 ) -> DataFrame:
     """The files of the chosen partitions: those with a row that the predicate picks."""
-    from mirrorlake.history.files import full_path, hadoop_path
+    from mirrorlake.delta.files import full_path, hadoop_path
 
     files = files_of(spark, storage, table.table_path, snapshot.version)
     if where is None:

@@ -11,11 +11,11 @@ from datetime import datetime, timedelta, timezone
 
 from pyspark.sql import SparkSession
 
+from mirrorlake.delta.actions import missing_files, recent_removals, removed_since
+from mirrorlake.delta.commits import CommitLog, read_commit_info
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.delta.timestamps import from_milliseconds, parse_interval
-from mirrorlake.delta_log import Snapshot, read_commit_info, read_snapshot
 from mirrorlake.errors import TableNotFoundError, VersionError
-from mirrorlake.history.commits import CommitLog
-from mirrorlake.history.tombstones import missing_files, recent_removals, removed_since
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table

@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.delta_log import Snapshot
+from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.errors import InvalidNameError, MetadataError
 from mirrorlake.names import IDENTITY, TableName
 from mirrorlake.storage import Storage, to_json

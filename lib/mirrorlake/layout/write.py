@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.create import OWN_TABLE, column_types, create_delta
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.vorder import order_files, ordered_add, sort_prefix
 from mirrorlake.layout.vorder_file import Task

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.create import create_delta, mapping_property
-from mirrorlake.delta_log import Snapshot
+from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.errors import SchemaError
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity

@@ -10,7 +10,8 @@ from datetime import datetime, timezone
 from itertools import count
 from typing import Any
 
-from mirrorlake.delta_log import Snapshot, read_commit_info, read_snapshot
+from mirrorlake.delta.commits import read_commit_info
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirrorlake.delta_log import Snapshot, read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError
 from mirrorlake.landing.identity import Identity, read_identity, renew_identity
 from mirrorlake.landing.zone import BadFolder

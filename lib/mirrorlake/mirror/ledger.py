@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from mirrorlake.delta_log import versions
+from mirrorlake.delta.commits import versions
 from mirrorlake.landing.identity import read_identity
 from mirrorlake.mirror.commit_metadata import read_note
 from mirrorlake.mirror.plan import find_plan

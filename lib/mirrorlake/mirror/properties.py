@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from mirrorlake.delta.create import OWN_TABLE, mapping_property
-from mirrorlake.delta_log import FEED, Snapshot
+from mirrorlake.delta.snapshot import FEED, Snapshot
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import TableMetadata
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from mirrorlake.delta_log import delta_tables, read_snapshot
+from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import (
     MirrorlakeError,
     SequenceError,

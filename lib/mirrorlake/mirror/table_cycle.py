@@ -13,7 +13,8 @@ from datetime import datetime, timezone
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta_log import Snapshot, read_snapshot
+from mirrorlake.delta.policies import has_policy
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, SchemaError, SequenceError
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity, ensure_identity
@@ -55,7 +56,6 @@ from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed
 from mirrorlake.mirror.steps import Step, StepListener
 from mirrorlake.mirror.trash import drop_table, take_back, was_elsewhere
 from mirrorlake.names import IDENTITY, METADATA
-from mirrorlake.policy_log import has_policy
 from mirrorlake.storage import Entry, Listing, Storage
 
 Facts = tuple[FileFacts, ...]

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.landing.identity import Identity, write_identity
 from mirrorlake.landing.metadata import declare_keys

@@ -18,11 +18,12 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import PHYSICAL_NAME, ROW_ID_COLUMN, ROW_VERSION_COLUMN, Snapshot
-from mirrorlake.history.files import hadoop_path
-from mirrorlake.history.tombstones import vector_path
+from mirrorlake.delta.actions import DataFile, encode
+from mirrorlake.delta.files import hadoop_path
+from mirrorlake.delta.log_files import Action, commit_path, encode_actions
+from mirrorlake.delta.snapshot import PHYSICAL_NAME, ROW_ID_COLUMN, ROW_VERSION_COLUMN, Snapshot
+from mirrorlake.delta.vectors import vector_path
 from mirrorlake.names import STATE
-from mirrorlake.rows.file_actions import Action, DataFile, encode
 from mirrorlake.spark.sql import quote
 from mirrorlake.table import Table
 
@@ -85,14 +86,13 @@ def _write_log(table: Table, snapshot: Snapshot, files: Sequence[DataFile]) -> s
         {"metaData": _metadata(snapshot, mapped=mapped)},
         *({"add": _add(file, number, base)} for number, file in enumerate(files)),
     ]
-    text = "\n".join(json.dumps(a, separators=(",", ":"), ensure_ascii=False) for a in actions)
-    data = f"{text}\n".encode()
+    data = encode_actions(actions)
     today = datetime.now(timezone.utc).date()
     for day in table.storage.list(_FOLDER).folders:
         if day < (today - timedelta(days=_KEPT_DAYS)).isoformat():
             table.storage.delete_folder(f"{_FOLDER}/{day}")
     folder = f"{_FOLDER}/{today.isoformat()}/{hashlib.sha256(data).hexdigest()[:32]}"
-    table.storage.create(f"{folder}/_delta_log/{0:020d}.json", data)
+    table.storage.create(commit_path(folder, 0), data)
     return table.storage.path(folder)
 
 

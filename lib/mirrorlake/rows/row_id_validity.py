@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from mirrorlake.delta_log import ROW_ID_COLUMN
+from mirrorlake.delta.commits import State, read_states, read_versions
+from mirrorlake.delta.log_files import log_file
+from mirrorlake.delta.snapshot import ROW_ID_COLUMN
 from mirrorlake.feed.findings import Finding
-from mirrorlake.feed.log import State, read_states, read_versions
 from mirrorlake.feed.schema import find_breaks
 from mirrorlake.history.diff import is_tracked
 from mirrorlake.table import Table
@@ -180,5 +181,4 @@ def _predicate(parameters: dict[str, Any]) -> str:
 def _finding(
     rule: str, name: str, span: tuple[int, int], message: str, fix: str, *, blocks: bool = True
 ) -> Finding:
-    log = f"_delta_log/{span[0]:020d}.json"
-    return Finding(rule, name, message, fix, span, log, None, None, blocks)
+    return Finding(rule, name, message, fix, span, log_file(span[0]), None, None, blocks)

@@ -11,11 +11,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.delta_log import ROW_TRACKING, Snapshot
+from mirrorlake.delta.actions import live_files
+from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.feed.findings import Finding
 from mirrorlake.history.diff import is_tracked
-from mirrorlake.rows.file_actions import live_files
 from mirrorlake.rows.row_id_validity import RowIdValidity, read_row_id_validity
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.table import Table

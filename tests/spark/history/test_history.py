@@ -200,7 +200,7 @@ def test_a_log_that_is_cut_off_bounds_the_past(lake: Lake, spark: SparkSession) 
 
 
 def test_clocks_that_went_back(lake: Lake, spark: SparkSession) -> None:
-    from mirrorlake.history.commits import CommitLog
+    from mirrorlake.delta.commits import CommitLog
 
     for number in range(2):
         lake.write("t", spark.createDataFrame([(number,)], ["n"]).coalesce(1))

@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import physical_names, read_snapshot
+from mirrorlake.delta.snapshot import physical_names, read_snapshot
 from mirrorlake.errors import BusyError, TableNotFoundError
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.encoding import CONFS, sort_columns

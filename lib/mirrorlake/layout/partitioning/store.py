@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from mirrorlake.delta_log import Snapshot, physical_names, read_snapshot
+from mirrorlake.delta.policies import all_policies, append_policy, newest_policy
+from mirrorlake.delta.snapshot import Snapshot, physical_names, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.layout.partitioning.policy import (
     Policy,
@@ -24,7 +25,6 @@ from mirrorlake.layout.partitioning.timespan import (
     to_micros,
 )
 from mirrorlake.names import TableName
-from mirrorlake.policy_log import all_policies, append_policy, newest_policy
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable
 

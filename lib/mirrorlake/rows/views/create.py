@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.create import column_types
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.enable import create_table
 from mirrorlake.history.write import check_own

@@ -11,8 +11,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.delta_log import read_commit_info, read_snapshot
-from mirrorlake.feed.log import read_commit
+from mirrorlake.delta.commits import read_commit, read_commit_info
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.rows.views.definition import Definition
 from mirrorlake.rows.views.reasons import Reason, reason
 from mirrorlake.storage import Storage

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from mirrorlake.commands.rows import _parse_key
-from mirrorlake.delta_log import Snapshot
+from mirrorlake.delta.actions import DataFile, FileHistory, file_changes, live_files
+from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.errors import UsageError
-from mirrorlake.rows.file_actions import DataFile, FileHistory, live_files, read_uses
 from mirrorlake.rows.row_history import may_hold
 from mirrorlake.storage import Storage
 
@@ -52,7 +52,7 @@ def storage(tmp_path: Path) -> Storage:
 
 
 def test_files_that_versions_brought_and_took(storage: Storage) -> None:
-    uses = list(read_uses(storage, "t", 0, 3, FileHistory()))
+    uses = list(file_changes(storage, "t", 0, 3, FileHistory()))
     found = [(u.version, u.side, u.file.action["path"], u.file.carries) for u in uses]
     assert found == [
         (0, 1, "a", False),
@@ -67,7 +67,7 @@ def test_files_that_versions_brought_and_took(storage: Storage) -> None:
     assert old.stats["minValues"] == {"id": 0}  # a removal need not repeat them
     assert new.names[1].endswith("deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin")
     # Of files that came before the range nobody knows whether they carry ids.
-    (late,) = read_uses(storage, "t", 3, 3, FileHistory())
+    (late,) = file_changes(storage, "t", 3, 3, FileHistory())
     assert late.file.carries
 
 
