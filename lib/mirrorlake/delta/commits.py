@@ -145,11 +145,7 @@ class State(Snapshot):
     @property
     def incarnation(self) -> str | None:
         """Which incarnation of its folder a mirrored table was filled from; None of others'."""
-        try:
-            note = json.loads(self.commit.note or "{}")
-        except ValueError:
-            return None
-        return note.get("incarnation") if isinstance(note, dict) else None
+        return parse_note(self.commit.note).get("incarnation")
 
 
 class CommitLog:
@@ -309,6 +305,15 @@ def read_commit_info(storage: Storage, table_path: str, version: int) -> dict[st
         return {}
     with commit:  # it comes first, before perhaps a million files
         return next((info for _, info in parse_actions(commit, ("commitInfo",))), {})
+
+
+def parse_note(text: str | None) -> dict[str, Any]:
+    """A commit's `userMetadata` where it is a JSON object; empty for other people's."""
+    try:
+        note = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return note if isinstance(note, dict) else {}
 
 
 def read_commit(storage: Storage, table_path: str, version: int, *, files: bool = False) -> Commit:

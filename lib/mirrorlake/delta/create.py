@@ -1,9 +1,10 @@
-"""Makes version 0 of a Delta table: no rows yet, but all properties, and its columns as DDL."""
+"""Makes version 0 of a Delta table, with all properties and no rows; what SQL's commits carry."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_TXN = "spark.databricks.delta.write.txn"
 _ODD = " ,;{}()\n\t="
 OWN_TABLE = {FEED: "true", ROW_TRACKING: "true"}
 """What tables of one's own have from version 0 on: change feed and row tracking."""
@@ -74,6 +77,30 @@ def mapping_property(columns: Iterable[str]) -> dict[str, str]:
     """Column mapping, only where a name has a character that Parquet's writers refuse."""
     odd = any(char in _ODD for name in columns for char in name)
     return {"delta.columnMapping.mode": "name"} if odd else {}
+
+
+@contextmanager
+def committing(
+    session: SparkSession, note: str, app_id: str = "", number: int = 0
+) -> Iterator[None]:
+    """What the session's commits carry while the block runs.
+
+    Args:
+        session: with a transaction's number set it skips every further write.
+        note: the userMetadata.
+        app_id: the transaction's application; a commit that is there already is skipped.
+        number: the transaction's number.
+    """
+    settings = {USER_METADATA: note}
+    if app_id:
+        settings |= {f"{_TXN}AppId": app_id, f"{_TXN}Version": str(number)}
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            session.conf.unset(name)
 
 
 def remove_empty_log(path: str) -> None:

@@ -159,12 +159,12 @@ def _read_commits(spark: SparkSession, storage: Storage, paths: Sequence[str]) -
 
 def _last_words(storage: Storage, table_path: str, actions: DataFrame) -> DataFrame:
     snapshot = read_snapshot(storage, table_path)
-    features = (snapshot.protocol if snapshot else {}).get("readerFeatures") or []
     base = hadoop_path(storage, table_path)
     vector = F.coalesce("add.deletionVector", "remove.deletionVector")
     masked = F.coalesce("add.deletionVector.cardinality", F.lit(0).cast("bigint"))
     # Decoding their names is much code for Spark to compile: most tables have none.
-    file = _vector_file(vector, base) if "deletionVectors" in features else F.lit(None)
+    marked = snapshot is not None and "deletionVectors" in snapshot.reader_features
+    file = _vector_file(vector, base) if marked else F.lit(None)
     flat = actions.where("add IS NOT NULL OR remove IS NOT NULL").select(
         "version",
         full_path(F.coalesce("add.path", "remove.path"), base).alias("path"),

@@ -51,6 +51,16 @@ class Snapshot:
         return {entry["name"]: entry["type"] for entry in self.fields}
 
     @property
+    def writer_features(self) -> tuple[str, ...]:
+        """What a writer must know, by the protocol's names."""
+        return tuple(self.protocol.get("writerFeatures") or ())
+
+    @property
+    def reader_features(self) -> tuple[str, ...]:
+        """What a reader must know."""
+        return tuple(self.protocol.get("readerFeatures") or ())
+
+    @property
     def has_feed(self) -> bool:
         """Whether this version's changes are recorded."""
         return self.properties.get(FEED, "false").lower() == "true"

@@ -46,8 +46,8 @@ def vector_path(vector: dict[str, Any] | None) -> str | None:
 
 def vector_id(vector: dict[str, Any] | None) -> str:
     """What tells a file's deletion vectors apart; empty if there is none."""
-    parts = ("storageType", "pathOrInlineDv", "offset")
-    return "".join(str((vector or {}).get(part, "")) for part in parts)
+    parts = ((vector or {}).get(part) for part in ("storageType", "pathOrInlineDv", "offset"))
+    return "".join("" if part is None else str(part) for part in parts)
 
 
 def deleted_positions(

@@ -18,14 +18,13 @@ from mirrorlake.delta.log_files import log_file
 from mirrorlake.delta.timestamps import parse_interval
 from mirrorlake.feed.findings import Diagnosis, Finding, span_text
 from mirrorlake.feed.schema import Break, find_breaks, reserved_columns
+from mirrorlake.history.versions import ENFORCED, FILE_RETENTION, is_enforced
 from mirrorlake.storage import Storage
 from mirrorlake.table import Table
 
-RETENTION_CONF = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 UNSAFE_CONF = (
     "spark.databricks.delta.changeDataFeed.unsafeBatchReadOnIncompatibleSchemaChanges.enabled"
 )
-_RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
 
 
 def diagnose(table: Table, start: int | None = None, end: int | None = None) -> Diagnosis:
@@ -123,9 +122,9 @@ def _feed_off(name: str, states: list[State]) -> list[Finding]:
 def _retention(
     table: Table, timeline: Timeline, states: list[State], latest: State
 ) -> list[Finding]:
-    if (table.spark.conf.get(RETENTION_CONF, "true") or "").lower() == "false":
+    if not is_enforced(table.spark):
         return []
-    kept = latest.properties.get(_RETENTION_PROPERTY, "interval 1 week")
+    kept = latest.properties.get(FILE_RETENTION, "interval 1 week")
     oldest = time.time_ns() // 1_000_000 - parse_interval(kept) // timedelta(milliseconds=1)
     old = [s.version for s in states if timeline.time(s.version) < oldest]
     return [
@@ -133,9 +132,9 @@ def _retention(
             "retention",
             str(table.name),
             f"{span_text((a, b), 'Version')} {'are' if b > a else 'is'} older than"
-            f" {_RETENTION_PROPERTY} ({kept}); Delta refuses to read them even where the files"
+            f" {FILE_RETENTION} ({kept}); Delta refuses to read them even where the files"
             " are still there.",
-            f"SET {RETENTION_CONF} = false for this read, and set a longer {_RETENTION_PROPERTY}"
+            f"SET {ENFORCED} = false for this read, and set a longer {FILE_RETENTION}"
             " so that no VACUUM takes the files.",
             (a, b),
             log_file(a),

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta.create import create_delta, mapping_property
+from mirrorlake.delta.create import committing, create_delta, mapping_property
 from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.errors import SchemaError
 from mirrorlake.landing.check import FileFacts
@@ -35,10 +35,6 @@ from mirrorlake.mirror.schema import Target, check_keys_known
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote
 from mirrorlake.storage import Storage
-
-_APP_ID = "spark.databricks.delta.write.txnAppId"
-_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ def create_table(spark: SparkSession, work: Work) -> None:
 def new_properties(work: Work) -> dict[str, str]:
     """What an existing table lacks: late keys, and what a first odd name or plain clock needs."""
     known = work.snapshot.properties if work.snapshot else {}
-    features = work.snapshot.protocol.get("writerFeatures") or () if work.snapshot else ()
+    features = work.snapshot.writer_features if work.snapshot else ()
     wanted = work.retention | mapping_property(work.target.columns)
     if work.target.widened:
         wanted["delta.enableTypeWidening"] = "true"
@@ -174,15 +170,9 @@ def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], wor
         WHEN NOT MATCHED AND {action} IN ('{REPLACE}', '{APPEND}')
         THEN INSERT ({", ".join(names)}) VALUES ({", ".join(f"s.{name}" for name in names)})
     """
-    confs = {
-        _APP_ID: work.identity.app_id,
-        _TXN_VERSION: str(work.last),
-        _USER_METADATA: json.dumps(work.note),
-    }
-    for name, value in confs.items():
-        session.conf.set(name, value)
     try:
-        session.sql(statement)
+        with committing(session, json.dumps(work.note), work.identity.app_id, work.last):
+            session.sql(statement)
     except Exception as error:
         # Delta 4.4 doesn't double a name's backticks where it writes an update's change rows.
         ticked = next((name for name in work.target.columns if "`" in name), None)
@@ -195,6 +185,4 @@ def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], wor
             hint="rename the column, without a backtick, and publish into a new folder.",
         ) from error
     finally:
-        for name in confs:
-            session.conf.unset(name)
         session.catalog.dropTempView(view)

@@ -5,13 +5,12 @@ With the plans it is the ledger: which files a version holds, how many rows by o
 
 from __future__ import annotations
 
-import json
-from datetime import datetime, timezone
 from itertools import count
 from typing import Any
 
-from mirrorlake.delta.commits import read_commit_info
+from mirrorlake.delta.commits import parse_note, read_commit_info
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
+from mirrorlake.delta.timestamps import from_milliseconds
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
@@ -22,13 +21,10 @@ _BACK = 50  # versions to look through for the mirror's own last commit
 def read_note(storage: Storage, table: TableName, version: int) -> dict[str, Any]:
     """The note of one version; empty if somebody else made it, or the log no longer has it."""
     info = read_commit_info(storage, table.table_path, version)
-    try:
-        note = json.loads(info.get("userMetadata") or "{}")
-    except ValueError:
+    note = parse_note(info.get("userMetadata"))
+    if "incarnation" not in note:
         return {}
-    if not isinstance(note, dict) or "incarnation" not in note:
-        return {}
-    stamp = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, timezone.utc)
+    stamp = from_milliseconds(info.get("timestamp", 0))
     return {**note, "version": version, "committed": stamp.isoformat(timespec="milliseconds")}
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from mirrorlake.delta.actions import named_files
 from mirrorlake.delta.commits import read_commit_info, versions
+from mirrorlake.delta.create import committing
 from mirrorlake.delta.log_files import cut_before_checkpoint
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.mirror.failures import commit_with_retries
@@ -24,7 +25,6 @@ from mirrorlake.spark.sql import delta_name, literal, quote
 from mirrorlake.storage import Storage
 
 _INTERVAL = "delta.checkpointInterval"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 
 
@@ -128,7 +128,7 @@ def erase_rows(
     if traces.current:
         commit_with_retries(lambda: _delete(session, target, columns, condition))
     snapshot = read_snapshot(storage, traces.path)
-    if snapshot and "deletionVectors" in (snapshot.protocol.get("writerFeatures") or ()):
+    if snapshot and "deletionVectors" in snapshot.writer_features:
         # A deletion vector hides rows that its file still has.
         session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect()
     # The log first: whoever is killed in between finds the files, and does all of it again.
@@ -154,11 +154,8 @@ def _cut_log(session: SparkSession, storage: Storage, path: str) -> None:
     target = delta_name(storage.path(path))
     snapshot = read_snapshot(storage, path)
     before = snapshot.properties.get(_INTERVAL) if snapshot else None
-    session.conf.set(_USER_METADATA, _last_note(storage, path))
-    try:
+    with committing(session, _last_note(storage, path)):
         session.sql(f"ALTER TABLE {target} SET TBLPROPERTIES ({literal(_INTERVAL)} = '1')")
-    finally:
-        session.conf.unset(_USER_METADATA)
     cut_before_checkpoint(storage, path)
     if before in (None, "1"):  # only a forgetting that was killed leaves a 1 behind
         session.sql(f"ALTER TABLE {target} UNSET TBLPROPERTIES ({literal(_INTERVAL)})")

@@ -80,10 +80,9 @@ def _hidden_names(snapshot: Snapshot) -> tuple[str, str]:
 def _write_log(table: Table, snapshot: Snapshot, files: Sequence[DataFile]) -> str:
     """A log of these files, in a folder that its content names; the folder, full."""
     base = encode(hadoop_path(table.storage, table.name.table_path))
-    mapped = snapshot.properties.get(_MODE, "none") != "none"
     actions = [
         {"protocol": _protocol(snapshot)},
-        {"metaData": _metadata(snapshot, mapped=mapped)},
+        {"metaData": _metadata(snapshot)},
         *({"add": _add(file, number, base)} for number, file in enumerate(files)),
     ]
     data = encode_actions(actions)
@@ -98,8 +97,8 @@ def _write_log(table: Table, snapshot: Snapshot, files: Sequence[DataFile]) -> s
 
 def _protocol(snapshot: Snapshot) -> Action:
     """What reading the files asks for: older ones may need more than the newest version does."""
-    features = set(snapshot.protocol.get("readerFeatures") or ())
-    if snapshot.properties.get(_MODE, "none") != "none":
+    features = set(snapshot.reader_features)
+    if snapshot.is_mapped:
         features.add("columnMapping")
     features.add("deletionVectors")  # Delta gives a row's place in its file only together with it
     listed = sorted(features)
@@ -111,7 +110,7 @@ def _protocol(snapshot: Snapshot) -> Action:
     }
 
 
-def _metadata(snapshot: Snapshot, *, mapped: bool) -> Action:
+def _metadata(snapshot: Snapshot) -> Action:
     """The table's columns, then the hidden ones, then a file's own facts as partition columns."""
     schema: dict[str, Any] = json.loads(snapshot.metadata["schemaString"])
     highest = int(snapshot.properties.get(_NUMBERED, 0))
@@ -123,9 +122,9 @@ def _metadata(snapshot: Snapshot, *, mapped: bool) -> Action:
             PHYSICAL_NAME: name,
         }
         field = {"name": name, "type": kind, "nullable": True}
-        schema["fields"].append(field | {"metadata": physical if mapped else {}})
+        schema["fields"].append(field | {"metadata": physical if snapshot.is_mapped else {}})
     # Files name columns alike in both modes, and hidden columns have no field id.
-    mode = {_MODE: "name", _NUMBERED: str(highest)} if mapped else {}
+    mode = {_MODE: "name", _NUMBERED: str(highest)} if snapshot.is_mapped else {}
     return {
         "id": snapshot.metadata["id"],
         "format": {"provider": "parquet", "options": {}},

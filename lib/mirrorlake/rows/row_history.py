@@ -7,7 +7,6 @@ the files by the statistics of the ids.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -162,7 +161,7 @@ def _key(table: Table, snapshot: Snapshot, key: Any) -> Key:
 
 def may_hold(file: DataFile, snapshot: Snapshot, key: Key) -> bool:
     """Whether a file may have rows of a key, by what the log says of its values."""
-    fields = {f["name"]: f for f in json.loads(snapshot.metadata["schemaString"])["fields"]}
+    fields = {f["name"]: f for f in snapshot.fields}
     low, high = (file.stats.get(name) or {} for name in ("minValues", "maxValues"))
     for column, value in key.items():
         field = fields[column]

@@ -50,7 +50,7 @@ def read_row_id_validity(table: Table) -> RowIdValidity:
         if state.properties.get(ROW_ID_COLUMN) and (found := _told(name, state)):
             findings.append(found)
     numbered = _numbered_from(states)
-    readable = _readable_from(states, wide="typeWidening" in _features(table))
+    readable = _readable_from(states, wide="typeWidening" in table.snapshot().reader_features)
     trusted = numbered
     for finding in findings:
         if trusted is not None and finding.blocks:
@@ -81,10 +81,6 @@ def _readable_from(states: list[State], *, wide: bool) -> int:
         ):
             fits = after.version
     return fits
-
-
-def _features(table: Table) -> tuple[str, ...]:
-    return tuple(table.snapshot().protocol.get("readerFeatures") or ())
 
 
 def _switched(name: str, states: list[State]) -> list[Finding]:

@@ -129,7 +129,7 @@ def is_enabled(snapshot: Snapshot) -> bool:
 
 def is_supported(snapshot: Snapshot) -> bool:
     """Whether a version's protocol asks its writers for row tracking."""
-    return FEATURE in (snapshot.protocol.get("writerFeatures") or ())
+    return FEATURE in snapshot.writer_features
 
 
 def check_tracked(table: Table, snapshot: Snapshot) -> None:
@@ -247,7 +247,7 @@ def drop_tracking(table: Table, *, dry_run: bool = False) -> FeatureChange:
     commits = ["SET TBLPROPERTIES"]
     commits += ["ROW TRACKING UNBACKFILL"] * math.ceil(len(numbered) / most)
     commits.append("DROP FEATURE")
-    features = snapshot.protocol["writerFeatures"]
+    features = snapshot.writer_features
     alone = "clustering" not in features and "domainMetadata" in features
     commits += ["DROP FEATURE"] * alone
     warnings = [

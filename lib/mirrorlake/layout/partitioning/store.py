@@ -186,9 +186,8 @@ def show_policy(storage: Storage, name: TableName) -> TextTable:
 
 def _fitted(setting: Setting, snapshot: Snapshot) -> Setting:
     assert setting.policy is not None
-    fields = json.loads(snapshot.metadata["schemaString"])["fields"]
-    check_columns(setting.policy, {field["name"]: field["type"] for field in fields})
-    for field in fields:
+    check_columns(setting.policy, snapshot.schema)
+    for field in snapshot.fields:
         reason = why_not_hashed(field)
         if field["name"] in setting.policy.columns and reason:
             raise UsageError(
