@@ -24,6 +24,7 @@ from mirrorlake.commands import (
 )
 from mirrorlake.commands.base import app, err
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
+from mirrorlake.notices import show_notices
 
 # Importing a module registers its commands; --help shows them in this order.
 COMMANDS = (
@@ -45,6 +46,7 @@ COMMANDS = (
 
 def main() -> None:
     """Runs a command; an error of ours becomes one line and an exit status."""
+    show_notices()
     order = [module.__name__ for module in COMMANDS]
     app.registered_commands.sort(key=lambda command: order.index(command.callback.__module__))
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -55,11 +56,10 @@ def changes(
 
     found = open_lake(root).table(table)
     chosen = split_names(keys) or None
-    rows = found.changes(
+    read = partial(found.changes.net, keys=chosen) if net else found.changes.read
+    rows = read(
         start,
         end,
-        net=net,
-        keys=chosen,
         across_gaps=across_gaps,
         beyond_latest=beyond.value if beyond else None,
         before_feed=before.value,
@@ -78,7 +78,7 @@ def doctor(
     """Tell what stands in the way of reading a table's change feed."""
     lake = open_lake(root)
     with progress("looking at the log and its files …"):
-        diagnosis = lake.table(table).diagnose(start, end)
+        diagnosis = lake.table(table).changes.diagnose(start, end)
     if as_json:
         print_json(diagnosis.as_dict())
     else:

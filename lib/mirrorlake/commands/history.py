@@ -85,7 +85,7 @@ def restore(
     """Make a table what it was at a version; only said, unless --apply is given."""
     lake = open_lake(root)
     with progress("restoring …"):
-        result = lake.table(find_table(lake, table)).restore(version, dry_run=not apply)
+        result = lake.table(find_table(lake, table)).restore(version, apply=apply)
     if as_json:
         print_json({**asdict(result), "table": str(result.table)})
         return

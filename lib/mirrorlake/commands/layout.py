@@ -80,7 +80,11 @@ def vorder(
     """Order the rows within a table's files, so that they get smaller and quicker to read."""
     columns = split_names(sort_by)
     with progress("ordering files …"):
-        report = open_lake(root).table(table).vorder(apply=apply, sort_by=columns, again=again)
+        report = (
+            open_lake(root)
+            .table(table)
+            .optimize.vorder(dry_run=not apply, sort_by=columns, again=again)
+        )
     if as_json:
         print_json(report.shown().document())
         return

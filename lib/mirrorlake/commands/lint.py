@@ -17,7 +17,7 @@ from mirrorlake.commands.base import (
 )
 
 if TYPE_CHECKING:
-    from mirrorlake.lint.findings import Finding
+    from mirrorlake.lint.findings import LintFinding
 
 
 @app.command()
@@ -42,7 +42,7 @@ def lint(
         raise typer.Exit(1)
 
 
-def _line(found: Finding) -> str:
+def _line(found: LintFinding) -> str:
     places = (("file", found.file), ("row", found.row), ("column", found.column))
     where = ", ".join(f"{label} {value}" for label, value in places if value is not None)
     text = f"{found.severity} {found.rule} {found.table or 'the zone'}: {found.message}"

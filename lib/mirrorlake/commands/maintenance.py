@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,13 +52,10 @@ def optimize(
     lake = open_lake(root)
     columns = split_names(zorder_by)
     with progress("optimizing …"):
-        done = lake.table(find_table(lake, table)).optimize(
-            where=where,
-            target_bytes=target_mib * 2**20,
-            zorder_by=columns,
-            vorder=vorder,
-            dry_run=not apply,
-        )
+        optimize = lake.table(find_table(lake, table)).optimize
+        verb = partial(optimize.z_order, columns) if columns else optimize.compact
+        size = target_mib * 2**20
+        done = verb(where=where, target_bytes=size, vorder=vorder, dry_run=not apply)
     _print(done, done.shown(), as_json)
 
 
@@ -71,7 +69,7 @@ def reorg(
     """Purge deleted rows and dropped columns from the files."""
     lake = open_lake(root)
     with progress("reorganising …"):
-        done = lake.table(find_table(lake, table)).reorg(dry_run=not apply)
+        done = lake.table(find_table(lake, table)).optimize.purge(dry_run=not apply)
     _print(done, done.shown(), as_json)
 
 
@@ -98,7 +96,7 @@ def vacuum(
             retention_hours=retention_hours,
             feed_hours=feed_hours,
             allow_short=allow_short,
-            dry_run=not apply,
+            apply=apply,
         )
     _print(done, done.shown(), as_json)
 

@@ -25,14 +25,14 @@ from mirrorlake.names import TableName
 @app.command()
 def pause(root: RootArgument, table: TableArgument) -> None:
     """Apply no further files of a table until it is resumed."""
-    open_lake(root).pause(table)
+    open_lake(root).operations.pause(table)
     out.print(f"{table} is paused.", markup=False, highlight=False)
 
 
 @app.command()
 def resume(root: RootArgument, table: TableArgument) -> None:
     """Let a paused table go on."""
-    open_lake(root).resume(table)
+    open_lake(root).operations.resume(table)
     out.print(f"{table} goes on with the next cycle.", markup=False, highlight=False)
 
 
@@ -43,7 +43,7 @@ def skip(
     number: Annotated[int, typer.Argument(help="The file's number, as in its name.", min=1)],
 ) -> None:
     """Pass over a file that can't be applied, or that never comes."""
-    open_lake(root).skip(table, number)
+    open_lake(root).operations.skip(table, number, apply=True)
     out.print(f"File {number} of {table} is passed over.", markup=False, highlight=False)
 
 
@@ -56,7 +56,7 @@ def replay(
     as_is: Annotated[bool, typer.Option("--as-is", help="Leave inserts what they are.")] = False,
 ) -> None:
     """Publish applied files once more; inserts become upserts."""
-    names = open_lake(root).replay(table, first, last, as_is=as_is)
+    names = open_lake(root).operations.replay(table, first, last, as_is=as_is)
     for name in names:
         out.print(name, markup=False, highlight=False)
 
@@ -68,14 +68,16 @@ def reseed(
     files: Annotated[list[Path] | None, typer.Argument(help="A new initial load.")] = None,
 ) -> None:
     """Build a table anew from its kept files, or from a new load, in one commit."""
-    open_lake(root).reseed(table, files or ())
+    open_lake(root).operations.reseed(table, files or (), apply=True)
     out.print(f"The next cycle replaces {table}.", markup=False, highlight=False)
 
 
 @app.command()
 def ledger(root: RootArgument, table: TableArgument, as_json: JsonOption = False) -> None:
     """Show which files were applied, when and as what."""
-    print_document(open_lake(root).ledger(table).document(), as_json=as_json, limit=10_000)
+    print_document(
+        open_lake(root).operations.ledger(table).document(), as_json=as_json, limit=10_000
+    )
 
 
 @app.command()
@@ -85,7 +87,7 @@ def quarantine(
     as_json: JsonOption = False,
 ) -> None:
     """Show the rows and files that were passed over."""
-    print_rows(open_lake(root).quarantine(table), as_json=as_json)
+    print_rows(open_lake(root).operations.quarantine(table), as_json=as_json)
 
 
 @app.command()

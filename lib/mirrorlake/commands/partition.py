@@ -81,7 +81,7 @@ def partition(
         _run(lake, table, interval if watch else None, as_json)
     elif verb is PartitionVerb.STATS and table == EVERY:
         with progress("reading the log …"):
-            found = lake.partition_diagnostics()
+            found = lake.partitioning.diagnostics()
         _print(found.shown(), as_json)
         if found.is_behind:
             raise typer.Exit(1)
@@ -146,7 +146,7 @@ def _one(
 def _run(lake: Lake, table: str, interval: float | None, as_json: bool) -> None:
     chosen = None if table == EVERY else find_table(lake, table)
     with progress("partitioning …") as update:
-        process = lake.partitioner(
+        process = lake.partitioning.process(
             chosen, on_step=lambda name, step: update(f"{name}: {step.value}")
         )
         if interval is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from enum import Enum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,7 +23,9 @@ from mirrorlake.commands.base import (
 )
 from mirrorlake.commands.history import find_table
 from mirrorlake.errors import UsageError
-from mirrorlake.lake_table import LakeTable
+
+if TYPE_CHECKING:
+    from mirrorlake.lake_table import LakeTable
 
 
 class RowsVerb(str, Enum):
@@ -69,11 +71,11 @@ def rows(
 def _switch(table: LakeTable, verb: RowsVerb, dry_run: bool, as_json: bool) -> None:
     with progress("looking at the table's files …"):
         if verb is RowsVerb.ENABLE:
-            done = table.enable_row_tracking(dry_run=dry_run)
+            done = table.row_tracking.enable(dry_run=dry_run)
         elif verb is RowsVerb.DISABLE:
-            done = table.disable_row_tracking(dry_run=dry_run)
+            done = table.row_tracking.disable(apply=not dry_run)
         else:
-            done = table.drop_row_tracking(dry_run=dry_run)
+            done = table.row_tracking.drop(apply=not dry_run)
     if as_json:
         print_json(asdict(done))
     elif not done.commits:
@@ -86,10 +88,10 @@ def _show(table: LakeTable, limit: int, as_json: bool) -> None:
     from mirrorlake.show.json_rows import rows_document
 
     with progress("reading the history …"):
-        tracking = table.row_tracking
+        tracking = table.row_tracking.status()
     document: dict[str, Any] = {"columns": [], "rows": []}
     if tracking.enabled:
-        sample = table.with_row_ids()
+        sample = table.row_tracking.read()
         document = rows_document(sample.orderBy(sample.columns[-2]).limit(limit))
     if as_json:
         print_json(tracking.as_dict() | document)
@@ -106,7 +108,7 @@ def _biography(
 
     wanted = _parse_key(key, table.keys) if key else None
     with progress("following the row …"):
-        story = table.row_history(key=wanted, row_id=row_id, start=start)
+        story = table.row_tracking.history(key=wanted, row_id=row_id, start=start)
         document = rows_document(story.events)
     if as_json:
         facts = {"table": story.table, "ids": list(story.ids)}

@@ -40,9 +40,15 @@ class Snapshot:
         return dict(self.metadata.get("configuration") or {})
 
     @property
+    def schema_document(self) -> dict[str, Any]:
+        """The whole schema as Spark's JSON."""
+        document: dict[str, Any] = json.loads(self.metadata["schemaString"])
+        return document
+
+    @property
     def fields(self) -> list[dict[str, Any]]:
         """The columns as Spark's JSON describes them."""
-        fields: list[dict[str, Any]] = json.loads(self.metadata["schemaString"])["fields"]
+        fields: list[dict[str, Any]] = self.schema_document["fields"]
         return fields
 
     @property

@@ -1,8 +1,8 @@
 """Takes rows out of a Delta table so that no file keeps them: no old version, no feed, no log.
 
 Values never get into a statement that the log writes down: rows are deleted by a MERGE with a
-view of them. The log is cut back to a checkpoint, for its statistics tell values of files that are
-long gone.
+view of them. The log is cut back to a checkpoint, since its statistics hold values of files that
+are long gone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mirrorlake.delta.commits import read_commit_info, versions
 from mirrorlake.delta.create import committing
 from mirrorlake.delta.log_files import cut_before_checkpoint
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.mirror.failures import commit_with_retries
+from mirrorlake.mirror.apply import commit_with_retries
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote
 from mirrorlake.storage import Storage
@@ -90,7 +90,7 @@ def trace_delta(
         file
         for file in below
         if file.startswith(log)
-        and any(_name(path) not in sound for path in named_files(storage, file))
+        and any(_name(told) not in sound for told in named_files(storage, file))
     ]
     return DeltaTraces(
         path,
@@ -111,7 +111,7 @@ def erase_rows(
 ) -> None:
     """Deletes rows in one commit, then whatever file still has them, and the log up to then.
 
-    Every version before is unreadable afterwards. Nobody else may write to the table meanwhile, for
+    Every version before is unreadable afterwards. Nothing else may write to the table meanwhile:
     VACUUM takes the files of a write that isn't committed yet for old ones.
 
     Args:
@@ -131,7 +131,7 @@ def erase_rows(
     if snapshot and "deletionVectors" in snapshot.writer_features:
         # A deletion vector hides rows that its file still has.
         session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect()
-    # The log first: whoever is killed in between finds the files, and does all of it again.
+    # The log first: after a kill in between the files are found, and all of it is done again.
     _cut_log(session, storage, traces.path)
     session.sql(f"VACUUM {target} RETAIN 0 HOURS").collect()
 

@@ -95,7 +95,7 @@ def test_a_killed_command_is_run_again(tmp_path: Path, command: str) -> None:
         told = again.stderr.splitlines()[-1:] or [""]
         # A mirror may have ended what the killed command began.
         assert again.returncode == 0 or "is a table t again" in told[0] or "No dropped" in told[0]
-        lake.resume("t")
+        lake.operations.resume("t")
         assert not lake.mirror().failed
         assert bag(lake, "t", ["id", "v"]) == Counter(expected)
     pytest.fail(f"{command} makes more than {MOST} changes")

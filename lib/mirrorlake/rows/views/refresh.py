@@ -13,7 +13,7 @@ from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import ConflictError, UsageError
 from mirrorlake.history.versions import ENFORCED
-from mirrorlake.mirror.steps import noop
+from mirrorlake.mirror.options import noop
 from mirrorlake.rows.views.apply import apply_delta
 from mirrorlake.rows.views.commit import Scratch, Target, overwrite, scratch
 from mirrorlake.rows.views.cost_model import (
