@@ -8,7 +8,7 @@ from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
-from mirrorlake.delta_log import delta_tables
+from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.mirror.api import Operations
 from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options, noop

@@ -23,7 +23,7 @@ from mirrorlake.commands.base import (
     split_names,
     stop_on_signals,
 )
-from mirrorlake.delta_log import delta_tables
+from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.names import TableName
 

@@ -12,9 +12,9 @@ import sqlglot
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from mirrorlake.delta.commits import read_versions
 from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.feed.changes import readable_span
-from mirrorlake.feed.log import read_versions
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import literal

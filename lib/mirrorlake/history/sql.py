@@ -19,8 +19,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, QueryError, UsageError
-from mirrorlake.history.versions import parse_moment
 from mirrorlake.names import TableName
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import delta_name, literal, quote
@@ -123,7 +123,7 @@ def _at_clause(text: str) -> str | None:
         return f"VERSION AS OF {text[1:]}"
     if re.fullmatch(r"\d{17}", text, re.ASCII):
         try:
-            moment = parse_moment(text)
+            moment = parse_utc_timestamp(text)
         except UsageError as error:
             raise QueryError(
                 f"@{text} is no moment.", hint="write yyyyMMddHHmmssSSS, or @v and a version."
@@ -184,7 +184,7 @@ def _literal_version(version: exp.Expression | None) -> int | datetime | None:
     if version is not None and str(version.this).upper() == "VERSION":
         return int(value.name) if value.name.isdecimal() else None
     try:
-        return parse_moment(value.name)
+        return parse_utc_timestamp(value.name)
     except UsageError:
         return None
 

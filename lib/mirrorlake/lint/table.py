@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from mirrorlake.delta_log import Snapshot, read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import FormatError, MetadataError
 from mirrorlake.landing.identity import Identity, read_identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata, check_keys_kept

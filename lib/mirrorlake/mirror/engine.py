@@ -13,7 +13,7 @@ from threading import Event, Lock
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta_log import delta_tables
+from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import (
     InvalidNameError,
     TableNotFoundError,

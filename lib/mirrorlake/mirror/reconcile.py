@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.findings import Finding, findings_document, findings_table
 from mirrorlake.landing.manifest import KeyRange, Manifest, digest_batch, read_manifest
 from mirrorlake.mirror.ledger import read_ledger

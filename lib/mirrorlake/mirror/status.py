@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from mirrorlake.delta_log import delta_tables, read_snapshot
+from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import (
     FormatError,
     MirrorlakeError,

@@ -34,6 +34,7 @@ from helpers.partition_tables import (
 from helpers.partitions import check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.cli import app
+from mirrorlake.delta.policies import tables_with_policies
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.capacity import read_capacity
 from mirrorlake.layout.partitioning.operation import is_at_work, table_lock
@@ -41,7 +42,6 @@ from mirrorlake.layout.partitioning.process import Process, ProcessOptions
 from mirrorlake.layout.partitioning.receipts import write_receipt
 from mirrorlake.layout.partitioning.steps import Step
 from mirrorlake.names import TableName
-from mirrorlake.policy_log import tables_with_policies
 from mirrorlake.storage import Storage
 
 KILLER = """

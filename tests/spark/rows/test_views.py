@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from mirrorlake import Lake
+from mirrorlake.delta.actions import live_files
+from mirrorlake.delta.commits import read_commit
 from mirrorlake.errors import QueryError, UsageError
-from mirrorlake.feed.log import read_commit
-from mirrorlake.rows.file_actions import live_files
 from mirrorlake.rows.views.refresh import Refresh
 from mirrorlake.rows.views.steps import ViewStep
 

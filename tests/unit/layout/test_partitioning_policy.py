@@ -144,7 +144,7 @@ def test_range_properties_and_the_policys_own() -> None:
         ("RangeSize", "0.00:00:00", "over zero"),
         ("RangeSize", 7, "timespan"),
         ("RangeSize", "7x", "no timespan"),
-        ("Reference", "yesterday", "no moment"),
+        ("Reference", "yesterday", "not a timestamp"),
         ("Reference", 0, "moment as text"),
         ("OverrideCreationTime", "true", "true or false"),
         ("Function", "bin_at", "unknown property 'Function'"),  # it can't be chosen

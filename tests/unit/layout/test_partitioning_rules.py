@@ -10,6 +10,12 @@ import pyarrow as pa
 import pytest
 
 from helpers.delta_by_hand import HandMade
+from mirrorlake.delta.policies import (
+    append_policy,
+    count_policies,
+    has_policy,
+    tables_with_policies,
+)
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.advice import Advice, advise
 from mirrorlake.layout.partitioning.capacity import Capacity, read_capacity, write_capacity
@@ -29,7 +35,6 @@ from mirrorlake.layout.partitioning.store import (
 )
 from mirrorlake.layout.partitioning.survey import Survey, TextFacts, TimeFacts
 from mirrorlake.names import TableName
-from mirrorlake.policy_log import append_policy, count_policies, has_policy, tables_with_policies
 from mirrorlake.storage import Storage
 
 GIB = 2**30

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
+from mirrorlake.delta.policies import tables_with_policies
 from mirrorlake.layout.partitioning.process import (
     PartitionReport,
     Process,
@@ -16,7 +17,6 @@ from mirrorlake.layout.partitioning.statistics import Diagnostics
 from mirrorlake.layout.partitioning.steps import StepListener
 from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName, as_table
-from mirrorlake.policy_log import tables_with_policies
 from mirrorlake.storage import Storage
 
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta_log import Snapshot, read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.history.vacuum import vacuum_table
 from mirrorlake.history.versions import FILE_RETENTION, retention
 from mirrorlake.layout.partitioning.receipts import Receipt, read_receipts

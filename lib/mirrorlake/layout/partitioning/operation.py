@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import physical_names, read_snapshot
+from mirrorlake.delta.snapshot import physical_names, read_snapshot
 from mirrorlake.errors import BusyError, TableNotFoundError
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.encoding import CONFS, sort_columns
@@ -161,7 +161,7 @@ class _Job:
         with_zone = policy.range is None or snapshot.schema[policy.range.column] == "timestamp"
         self._keys = KeyColumns(policy, with_zone=with_zone)
         self._sorted = physical_names(snapshot.metadata)[policy.columns[0]]
-        features = snapshot.protocol.get("writerFeatures") or []
+        features = snapshot.writer_features
         # On such a table it keeps a plain OPTIMIZE away; elsewhere it means nothing.
         self._provider = {"clusteringProvider": tags.PROVIDER} if "clustering" in features else {}
         self.receipt: Receipt | None = None

@@ -16,7 +16,8 @@ from threading import Event
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta_log import find_newest
+from mirrorlake.delta.commits import find_newest
+from mirrorlake.delta.policies import count_policies, has_policy
 from mirrorlake.errors import BusyError, MirrorlakeError
 from mirrorlake.layout.partitioning.capacity import (
     LEAST,
@@ -45,7 +46,6 @@ from mirrorlake.layout.partitioning.store import (
 from mirrorlake.layout.partitioning.timespan import format_moment
 from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName
-from mirrorlake.policy_log import count_policies, has_policy
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import unquote
 
-from mirrorlake.delta_log import read_commit_info, versions
+from mirrorlake.delta.commits import read_commit_info, versions
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.layout.log_files import find_segment, live_files, read_actions
+from mirrorlake.delta.files import live_files, read_actions
+from mirrorlake.delta.log_files import find_segment
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.capacity import Capacity
 from mirrorlake.layout.partitioning.store import Setting, now_micros
@@ -137,7 +138,7 @@ def newest_files(spark: SparkSession, storage: Storage, name: TableName) -> Data
 def logged_files(spark: SparkSession, storage: Storage, name: TableName) -> DataFrame:
     """The newest version's files from the log itself, in the shape of a transaction's."""
     segment = find_segment(storage, name.table_path)
-    files = live_files(read_actions(spark, storage, name.table_path, segment))
+    files = live_files(read_actions(spark, storage, segment))
     return files.select(
         "path",
         "size",

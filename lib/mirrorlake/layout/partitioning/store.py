@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from mirrorlake.delta_log import Snapshot, physical_names, read_snapshot
+from mirrorlake.delta.policies import all_policies, append_policy, newest_policy
+from mirrorlake.delta.snapshot import Snapshot, physical_names, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.layout.partitioning.policy import (
     Policy,
@@ -24,7 +25,6 @@ from mirrorlake.layout.partitioning.timespan import (
     to_micros,
 )
 from mirrorlake.names import TableName
-from mirrorlake.policy_log import all_policies, append_policy, newest_policy
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable
 
@@ -186,9 +186,8 @@ def show_policy(storage: Storage, name: TableName) -> TextTable:
 
 def _fitted(setting: Setting, snapshot: Snapshot) -> Setting:
     assert setting.policy is not None
-    fields = json.loads(snapshot.metadata["schemaString"])["fields"]
-    check_columns(setting.policy, {field["name"]: field["type"] for field in fields})
-    for field in fields:
+    check_columns(setting.policy, snapshot.schema)
+    for field in snapshot.fields:
         reason = why_not_hashed(field)
         if field["name"] in setting.policy.columns and reason:
             raise UsageError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -98,10 +97,9 @@ def survey_table(table: Table, columns: Sequence[str] = (), *, many: int) -> Sur
     """
     counted = count_files(newest_files(table.spark, table.storage, table.name), table.name, None)
     snapshot = table.snapshot()
-    fields = json.loads(snapshot.metadata["schemaString"])["fields"]
     kinds = {
         field["name"]: field["type"]
-        for field in fields
+        for field in snapshot.fields
         if isinstance(field["type"], str) and why_not_hashed(field) is None
     }
     keys = [name for name, kind in kinds.items() if kind in ("string", *_MOMENTS)]

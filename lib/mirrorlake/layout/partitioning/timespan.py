@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 
+from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -104,27 +105,13 @@ def parse_moment(text: str) -> int:
     """Microseconds since 1970 of an ISO 8601 moment, in UTC where it names no zone.
 
     Raises:
-        UsageError: it is no moment.
+        UsageError: it is not a timestamp.
 
     Example:
         >>> parse_moment("1970-01-02T00:00:00") == parse_moment("datetime(1970-01-02)")
         True
     """
-    bare = re.sub(r"(\.\d{6})\d+", r"\1", _bare(text))  # Kusto has seven digits
-    bare = re.sub(r"[zZ]$", "+00:00", bare)
-    try:
-        micros = to_micros(datetime.fromisoformat(_six_digits(bare)))
-        from_micros(micros)  # a zone may put it before the year 1 or after 9999
-    except (ValueError, OverflowError):
-        raise UsageError(
-            f"{text!r} is no moment.", hint="write 2021-01-01 or 2021-01-01T00:00:00."
-        ) from None
-    return micros
-
-
-def _six_digits(bare: str) -> str:
-    """Python 3.10 reads fractions of three or six digits only."""
-    return re.sub(r"\.(\d{1,5})(?!\d)", lambda m: "." + m[1].ljust(6, "0"), bare)
+    return to_micros(parse_utc_timestamp(_bare(text)))
 
 
 def _bare(text: str) -> str:

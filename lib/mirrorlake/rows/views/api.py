@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.mirror.options import noop
 from mirrorlake.names import STATE, TableName, as_table

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 
+from mirrorlake.delta.actions import live_files
+from mirrorlake.delta.log_files import Action
 from mirrorlake.errors import ConflictError
-from mirrorlake.rows.file_actions import Action, live_files
 from mirrorlake.rows.views.calls import HIDDEN
 from mirrorlake.spark.gateway import Marked, has_gateway, transaction
 from mirrorlake.spark.messages import spark_message

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta.create import column_types
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.enable import column_types, create_table
+from mirrorlake.feed.enable import create_table
 from mirrorlake.history.write import check_own
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import TableName

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mirrorlake.delta_log import Snapshot, delta_tables, read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, delta_tables, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import TableName

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
+from mirrorlake.delta.create import committing
 from mirrorlake.rows.views.commit import Target, conflicts
 from mirrorlake.rows.views.plan import listed
 from mirrorlake.spark.sql import delta_name, quote
-
-_APP_ID = "spark.databricks.delta.write.txnAppId"
-_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 def merge(session: SparkSession, source: str, on: str, clauses: str, target: Target) -> None:
@@ -23,21 +20,8 @@ def merge(session: SparkSession, source: str, on: str, clauses: str, target: Tar
         clauses: what happens to rows that match and to those that don't.
         target: the table and the commit.
     """
-    confs = {
-        _APP_ID: target.app_id,
-        _TXN_VERSION: str(target.number),
-        _USER_METADATA: target.note,
-    }
-    for name, value in confs.items():
-        session.conf.set(name, value)
-    try:
-        with conflicts():
-            session.sql(
-                f"MERGE INTO {delta_name(target.path)} t USING ({source}) s ON {on} {clauses}"
-            )
-    finally:
-        for name in confs:
-            session.conf.unset(name)
+    with conflicts(), committing(session, target.note, target.app_id, target.number):
+        session.sql(f"MERGE INTO {delta_name(target.path)} t USING ({source}) s ON {on} {clauses}")
 
 
 def update_clause(columns: list[str], condition: str = "") -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 from sqlglot import exp
 
+from mirrorlake.delta.create import column_types
 from mirrorlake.errors import QueryError, UsageError
-from mirrorlake.feed.enable import column_types
 from mirrorlake.rows.views.calls import HIDDEN, KEY
 from mirrorlake.rows.views.clauses import Query, parse_query
 from mirrorlake.rows.views.definition import Definition

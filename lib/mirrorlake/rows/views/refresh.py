@@ -9,7 +9,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta_log import read_commit_info, read_snapshot
+from mirrorlake.delta.commits import read_commit_info
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import ConflictError, UsageError
 from mirrorlake.history.versions import ENFORCED
 from mirrorlake.mirror.options import noop

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import ROW_TRACKING, read_snapshot
+from mirrorlake.delta.commits import Timeline, read_commit, read_states, read_versions
+from mirrorlake.delta.snapshot import ROW_TRACKING, read_snapshot
 from mirrorlake.errors import BusyError, TableNotFoundError, VersionError
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.findings import Diagnosis
 from mirrorlake.feed.gaps import ORIGIN, bridge
-from mirrorlake.feed.log import Timeline, read_commit, read_states, read_versions
 from mirrorlake.feed.scan import read_feed
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.history.consistent_versions import versions_at_once

@@ -11,8 +11,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.delta_log import read_commit_info, read_snapshot
-from mirrorlake.feed.log import read_commit
+from mirrorlake.delta.commits import parse_note, read_commit, read_commit_info
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.rows.views.definition import Definition
 from mirrorlake.rows.views.reasons import Reason, reason
 from mirrorlake.storage import Storage
@@ -56,12 +56,8 @@ def commit_metadata(
 def read_note(storage: Storage, definition: Definition, version: int) -> dict[str, Any] | None:
     """The note of one of the view's versions; None if no refresh made it."""
     info = read_commit_info(storage, definition.name.table_path, version)
-    try:
-        found = json.loads(info.get("userMetadata") or "null")
-    except ValueError:  # somebody else's
-        return None
-    ours = isinstance(found, dict) and found.get(NOTE) == definition.id
-    return found if ours else None
+    found = parse_note(info.get("userMetadata"))
+    return found if found.get(NOTE) == definition.id else None
 
 
 def read_view_state(storage: Storage, definition: Definition) -> ViewState:

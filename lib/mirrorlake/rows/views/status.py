@@ -6,7 +6,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mirrorlake.delta_log import read_commit_info, read_snapshot
+from mirrorlake.delta.commits import read_commit_info
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.rows.views.definition import Definition
 from mirrorlake.rows.views.state import read_view_state
 from mirrorlake.storage import Storage

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import ConflictError
 from mirrorlake.names import SCHEMA_SUFFIX, STATE, TableName
 from mirrorlake.storage import Storage, to_json

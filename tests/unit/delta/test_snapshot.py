@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mirrorlake.delta_log import read_commit_info, read_snapshot
+from mirrorlake.delta.commits import read_commit_info
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.storage import Storage
 
 LOG = "Tables/t/_delta_log"

@@ -12,9 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from mirrorlake.commands.rows import _parse_key
-from mirrorlake.delta_log import Snapshot
+from mirrorlake.delta.actions import (
+    DataFile,
+    FileHistory,
+    file_changes,
+    live_files,
+    named_files,
+    recent_removals,
+)
+from mirrorlake.delta.log_files import cut_before_checkpoint
+from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.errors import UsageError
-from mirrorlake.rows.file_actions import DataFile, FileHistory, live_files, read_uses
 from mirrorlake.rows.row_history import may_hold
 from mirrorlake.storage import Storage
 
@@ -52,7 +60,7 @@ def storage(tmp_path: Path) -> Storage:
 
 
 def test_files_that_versions_brought_and_took(storage: Storage) -> None:
-    uses = list(read_uses(storage, "t", 0, 3, FileHistory()))
+    uses = list(file_changes(storage, "t", 0, 3, FileHistory()))
     found = [(u.version, u.side, u.file.action["path"], u.file.carries) for u in uses]
     assert found == [
         (0, 1, "a", False),
@@ -67,7 +75,7 @@ def test_files_that_versions_brought_and_took(storage: Storage) -> None:
     assert old.stats["minValues"] == {"id": 0}  # a removal need not repeat them
     assert new.names[1].endswith("deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin")
     # Of files that came before the range nobody knows whether they carry ids.
-    (late,) = read_uses(storage, "t", 3, 3, FileHistory())
+    (late,) = file_changes(storage, "t", 3, 3, FileHistory())
     assert late.file.carries
 
 
@@ -99,6 +107,30 @@ def test_live_files_with_and_without_a_checkpoint(storage: Storage, tmp_path: Pa
     assert found(3) == {"p": 7, "d": 10}
     (whole,) = (a for a in live_files(storage, "t", 1) if a["path"] == "p")
     assert whole["partitionValues"] == {"x": "1"}
+
+
+def test_files_that_a_log_tells_of(storage: Storage, tmp_path: Path) -> None:
+    log = tmp_path / "t" / "_delta_log"
+    told = list(named_files(storage, f"t/_delta_log/{2:020d}.json"))
+    assert told == ["b", "d"]
+    kind = pa.struct({"path": pa.string(), "stats": pa.string(), "baseRowId": pa.int64()})
+    table = pa.table({"add": pa.array([{"path": "p"}, None], kind)})
+    table = table.append_column("remove", pa.array([None, {"path": "gone"}], kind))
+    name = f"{1:020d}.checkpoint.parquet"
+    pq.write_table(table, log / name)
+    assert list(named_files(storage, f"t/_delta_log/{name}")) == ["p"]
+    (log / f"{1:020d}.crc").write_text('{"allFiles": [{"path": "q"}]}')
+    assert list(named_files(storage, f"t/_delta_log/{1:020d}.crc")) == ["q"]
+    (log / f".{1:020d}.json.crc").write_bytes(b"crc")
+    assert list(named_files(storage, f"t/_delta_log/.{1:020d}.json.crc")) == []
+    # Without the first commits, and without a pointer, the checkpoint is found by a listing.
+    (log / f"{0:020d}.json").unlink()
+    assert {r.path for r in recent_removals(storage, "t", 3)} == {"gone", "b", "c"}
+    (log / "_last_checkpoint").write_text('{"version":1}')
+    cut_before_checkpoint(storage, "t")
+    assert sorted(path.name for path in log.glob("0*.json")) == [
+        f"{version:020d}.json" for version in (1, 2, 3)
+    ]
 
 
 @pytest.mark.parametrize(
