@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
+from mirrorlake.catalog import Catalog
 from mirrorlake.delta_log import delta_tables
 from mirrorlake.landing.published import Partner
 from mirrorlake.landing.publisher import Publisher
@@ -329,12 +330,7 @@ class Lake:
 
     def find(self, name: TableName) -> TableName | None:
         """The lake's own spelling of a table's name: exact, else the only one but for case."""
-        tables = self.tables()
-        if name in tables:
-            return name
-        wanted = str(name).lower()
-        alike = [table for table in tables if str(table).lower() == wanted]
-        return alike[0] if len(alike) == 1 else None
+        return Catalog(self.storage).find(name)
 
     @property
     def frames(self) -> Frames:
@@ -403,4 +399,4 @@ class Lake:
         """
         from mirrorlake.lake_sql import query_lake
 
-        return query_lake(self, query, frame=frame)
+        return query_lake(self.spark, self.storage, query, frame=frame)

@@ -1,46 +1,71 @@
-"""A query over a lake: its names become this lake's tables, feeds, versions or frames."""
+"""A query over a lake: its names become this lake's tables, feeds, versions or frames.
+
+Tables are read by path, so two lakes in one session never meet.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING
+from datetime import datetime, timezone
+from functools import partial
 
-from mirrorlake.errors import UsageError
+from pyspark.sql import DataFrame, SparkSession
+
+from mirrorlake.catalog import Catalog
+from mirrorlake.errors import MirrorlakeError, QueryError, UsageError
 from mirrorlake.feed.sql import resolve_feeds
-from mirrorlake.history.sql import run_query
+from mirrorlake.history.frames import Frames
+from mirrorlake.history.sql import Relation, When, apply_edits, parse_statement, resolve_tables
 from mirrorlake.history.versions import check_when, is_enforced
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.definition import hiding_columns
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from mirrorlake.lake import Lake
-    from mirrorlake.lake_table import LakeTable
+from mirrorlake.spark.messages import spark_message
+from mirrorlake.storage import Storage
+from mirrorlake.table import Table
 
 
-def query_lake(lake: Lake, query: str, *, frame: str | None = None) -> DataFrame:
+def query_lake(
+    spark: SparkSession, storage: Storage, query: str, *, frame: str | None = None
+) -> DataFrame:
     """Runs a query; names, errors and `frame` are those of `Lake.sql`."""
+    catalog = Catalog(storage)
 
-    def opened(name: TableName) -> LakeTable | None:
-        found = lake.find(name)
-        return None if found is None else lake.table(found)
+    def open_table(name: TableName) -> Table | None:
+        found = catalog.find(name)
+        return None if found is None else Table(spark, storage, found)
 
-    def path(name: TableName) -> str | None:
-        found = lake.find(name)
-        return None if found is None else lake.storage.path(found.table_path)
-
-    def framed(name: TableName) -> str | None:
-        return lake.frames.table_path(frame or "", name)
-
-    def check(name: TableName, when: int | datetime) -> None:
+    def find(name: TableName) -> Relation | None:
+        found = catalog.find(name)
         if frame is not None:
-            raise UsageError(f"A frame has {name} at one version only: {when} can't be asked.")
-        found = lake.find(name) or name
-        check_when(lake.storage, found, when, enforced=is_enforced(lake.spark))
+            path = Frames(storage, lambda: spark).table_path(frame, name)
+            return Relation(path, hiding_columns(storage, found), partial(_refuse, name))
+        if found is None:
+            return None
+        path = storage.path(found.table_path)
+        return Relation(
+            path, hiding_columns(storage, found), partial(_check, spark, storage, found)
+        )
 
-    def columns(name: TableName) -> list[str] | None:
-        return hiding_columns(lake.storage, lake.find(name))
+    try:
+        statement = parse_statement(query)
+        feeds = resolve_feeds(statement, open_table)
+        tables = resolve_tables(statement, find, partial(_evaluate, spark))
+        return spark.sql(apply_edits(statement.text, [*feeds, *tables]))
+    except MirrorlakeError:
+        raise
+    except Exception as error:
+        raise QueryError(spark_message(error)) from error
 
-    plain = resolve_feeds(query, opened)
-    return run_query(lake.spark, plain, path if frame is None else framed, check, columns)
+
+def _refuse(name: TableName, when: When) -> None:
+    raise UsageError(f"A frame has {name} at one version only: {when} can't be asked.")
+
+
+def _check(spark: SparkSession, storage: Storage, name: TableName, when: When) -> None:
+    check_when(storage, name, when, enforced=is_enforced(spark))
+
+
+def _evaluate(spark: SparkSession, expression: str) -> datetime | None:
+    row = spark.sql(f"SELECT unix_micros(CAST({expression} AS TIMESTAMP))").first()
+    if row is None or row[0] is None:
+        return None
+    return datetime.fromtimestamp(row[0] / 1e6, timezone.utc)

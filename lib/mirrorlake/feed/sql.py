@@ -8,72 +8,62 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import sqlglot
-from sqlglot.errors import SqlglotError
-from sqlglot.tokenizer_core import Token, TokenType
+from sqlglot.tokenizer_core import TokenType
 
 from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.feed.changes import readable_span
 from mirrorlake.feed.log import read_versions
 from mirrorlake.feed.schema import RESERVED
+from mirrorlake.history.sql import Edit, Statement, closing
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import literal
 from mirrorlake.table import Table
 
-Opener = Callable[[TableName], "Table | None"]
-_FUNCTION = "table_changes"
 
-
-def resolve_feeds(query: str, open_table: Opener) -> str:
-    """The query with every `table_changes` of a lake's table by path.
+def resolve_feeds(
+    statement: Statement, open_table: Callable[[TableName], Table | None]
+) -> list[Edit]:
+    """What is to be changed so that every `table_changes` of a lake's table reads by path.
 
     Args:
-        query: one SQL statement.
+        statement: the query.
         open_table: the lake's table of a name, or None.
 
     Raises:
         FeedError: the feed doesn't hold what is asked for.
         UsageError: the arguments make no sense.
     """
-    if _FUNCTION not in query.lower():
-        return query
-    try:
-        tokens = sqlglot.tokenize(query, read="spark")
-    except SqlglotError:
-        return query  # Spark's own parser explains best what is wrong
-    text = query
-    for index in reversed(range(len(tokens) - 2)):
-        opening = tokens[index + 1]
-        called = tokens[index].text.lower() == _FUNCTION and opening.text == "("
-        if not called or tokens[index].token_type == TokenType.STRING:
+    edits: list[Edit] = []
+    tokens = statement.tokens
+    for index, token in enumerate(tokens[:-3]):
+        called = token.text.lower() == "table_changes" and token.token_type != TokenType.STRING
+        if not called or tokens[index + 1].token_type != TokenType.L_PAREN:
             continue
-        parts, closing = _arguments(tokens, index + 2)
-        if closing is None or not parts or parts[0][0].token_type != TokenType.STRING:
+        name, last = tokens[index + 2], closing(tokens, index + 1)
+        if name.token_type != TokenType.STRING or last == index + 1:
             continue
         try:
-            table = open_table(TableName.parse(parts[0][0].text))
+            table = open_table(TableName.parse(name.text))
         except InvalidNameError:
             continue
-        if table is None:
-            continue
-        ends = [query[part[0].start : part[-1].end + 1] for part in parts[1:]]
-        text = text[: tokens[index].start] + _relation(table, ends) + text[closing.end + 1 :]
-    return text
+        if table is not None:
+            ends = _arguments(statement, index + 2, last)[1:]
+            edits.append((token.start, tokens[last].end + 1, _relation(table, ends)))
+    return edits
 
 
-def _arguments(tokens: list[Token], index: int) -> tuple[list[list[Token]], Token | None]:
-    """The arguments' tokens, and the parenthesis that closes the call."""
-    parts: list[list[Token]] = [[]]
-    depth = 0
-    for token in tokens[index:]:
-        if token.text == ")" and depth == 0:
-            return [part for part in parts if part], token
-        depth += {"(": 1, ")": -1}.get(token.text, 0)
-        if token.text == "," and depth == 0:
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    return [], None
+def _arguments(statement: Statement, first: int, last: int) -> list[str]:
+    """The texts between a call's commas, from its first token up to its closing parenthesis."""
+    tokens, found, start, index = statement.tokens, [], first, first
+    while index <= last:
+        kind = tokens[index].token_type
+        if kind == TokenType.L_PAREN:
+            index = closing(tokens, index)
+        elif (kind == TokenType.COMMA or index == last) and index > start:
+            found.append(statement.text[tokens[start].start : tokens[index - 1].end + 1])
+            start = index + 1
+        index += 1
+    return found
 
 
 def _relation(table: Table, ends: list[str]) -> str:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from mirrorlake.errors import InvalidNameError, QueryError, UsageError
-from mirrorlake.history.sql import apply_edits, expand_shorthands, is_cte
+from mirrorlake.errors import QueryError, UsageError
+from mirrorlake.history.sql import apply_edits, named_tables, parse_statement
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import quote
 
@@ -141,14 +139,12 @@ def parse_query(sql: str) -> Query:
         QueryError: it is no query that sqlglot's parser knows.
         UsageError: it is no query at all, or several statements.
     """
-    text = expand_shorthands(sql).strip().rstrip(";").strip()
-    try:
-        trees = sqlglot.parse(text, read="spark")
-        tokens = tuple(sqlglot.tokenize(text, read="spark"))
-    except SqlglotError as error:
+    statement = parse_statement(sql.strip().rstrip(";").strip())
+    if error := statement.error:
         raise QueryError(
             f"The view's query can't be understood: {str(error).splitlines()[0]}"
         ) from error
+    text, tokens, trees = statement.text, statement.tokens, statement.trees
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, exp.Query):
         raise UsageError("A view is made of one query.", hint="write one SELECT.")
@@ -156,21 +152,18 @@ def parse_query(sql: str) -> Query:
 
 
 def _references(tree: exp.Query) -> tuple[Reference, ...]:
-    found = []
-    for node in tree.find_all(exp.Table):
-        parts = [part for part in node.parts if isinstance(part, exp.Identifier)]
-        if not 1 <= len(parts) <= 2 or len(parts) != len(node.parts) or is_cte(node):
-            continue
-        if node.find_ancestor(exp.Hint) or any("start" not in part.meta for part in parts):
-            continue
-        try:
-            name = TableName(parts[0].name if len(parts) == 2 else None, parts[-1].name)
-        except InvalidNameError:
-            continue
-        start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
-        alias = node.alias or parts[-1].name
-        pinned = node.args.get("version") is not None
-        found.append(Reference(name, alias, start, end, bool(node.alias), pinned, node))
+    found = [
+        Reference(
+            one.name,
+            one.alias,
+            one.start,
+            one.end,
+            bool(one.node.alias),
+            one.node.args.get("version") is not None,
+            one.node,
+        )
+        for one in named_tables(tree)
+    ]
     return tuple(sorted(found, key=lambda one: one.start))
 
 
