@@ -11,10 +11,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, ClassVar
 
 from sqlglot import exp
-from sqlglot.dialects.dialect import Dialect
+from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
+from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from mirrorlake.errors import InvalidNameError, QueryError, UsageError
@@ -24,6 +26,33 @@ from mirrorlake.spark.sql import delta_name, literal, quote
 
 When = int | datetime
 Edit = tuple[int, int, str]
+
+
+_SYNTAX = ("CAST", "CEIL", "EXTRACT", "FLOOR", "OVERLAY", "POSITION", "SUBSTR", "SUBSTRING", "TRIM")
+
+
+class AsWritten(Spark):
+    """Spark's SQL with every function call kept as it is written, under its own name."""
+
+    class Parser(SparkParser):
+        """Knows functions of odd syntax only, and those that need no parentheses."""
+
+        FUNCTIONS: ClassVar[dict[str, Any]] = {}
+        FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+            name: parse
+            for name, parse in SparkParser.FUNCTION_PARSERS.items()
+            if name.removeprefix("TRY_") in _SYNTAX
+        }
+        NO_PAREN_FUNCTIONS: ClassVar[dict[TokenType, Any]] = {
+            **SparkParser.NO_PAREN_FUNCTIONS,
+            TokenType.CURRENT_CATALOG: exp.CurrentCatalog,
+            TokenType.CURRENT_SCHEMA: exp.CurrentSchema,
+            TokenType.CURRENT_TIME: exp.CurrentTime,
+            TokenType.LOCALTIMESTAMP: exp.Localtimestamp,
+        }
+
+
+DIALECT = AsWritten()
 
 
 @dataclass(frozen=True)
@@ -86,14 +115,13 @@ def parse_statement(query: str) -> Statement:
     Raises:
         QueryError: a shorthand's moment is none.
     """
-    spark = Dialect.get_or_raise("spark")
     text, tokens = query, []
     try:
-        tokens = spark.tokenize(query)
+        tokens = DIALECT.tokenize(query)
         if edits := _shorthands(tokens):
             text = apply_edits(query, edits)
-            tokens = spark.tokenize(text)
-        trees = spark.parser().parse(tokens, text)
+            tokens = DIALECT.tokenize(text)
+        trees = DIALECT.parser().parse(tokens, text)
     except SqlglotError as error:
         return Statement(text, tuple(tokens), error=error)
     return Statement(text, tuple(tokens), tuple(tree for tree in trees if tree is not None))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mirrorlake.rows.views.calls import HIDDEN
 from mirrorlake.rows.views.commit import (
     FILE,
     ROW,
@@ -14,6 +13,7 @@ from mirrorlake.rows.views.commit import (
 from mirrorlake.rows.views.delta import Delta
 from mirrorlake.rows.views.merge import insert_clause, merge, update_clause
 from mirrorlake.rows.views.plan import Plan, listed, named, same
+from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.rows.views.view_sql import keys_of, selected_groups
 from mirrorlake.spark.sql import quote
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.errors import ConflictError
 from mirrorlake.rows.file_actions import Action, live_files
-from mirrorlake.rows.views.calls import HIDDEN
+from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.spark.gateway import Marked, has_gateway, transaction
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import quote

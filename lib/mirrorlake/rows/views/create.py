@@ -13,10 +13,9 @@ from mirrorlake.feed.enable import column_types, create_table
 from mirrorlake.history.write import check_own
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import TableName
-from mirrorlake.rows.views.calls import HIDDEN
-from mirrorlake.rows.views.clauses import parse_query
 from mirrorlake.rows.views.definition import Definition, definition_of, visible_columns
 from mirrorlake.rows.views.plan import make_plan
+from mirrorlake.rows.views.query import HIDDEN, parse_query
 from mirrorlake.rows.views.shape import Method
 from mirrorlake.rows.views.sources import pin_sources
 from mirrorlake.rows.views.view_sql import whole_contents
@@ -69,7 +68,7 @@ def create_view(
 def _sources(storage: Storage, sql: str, find: Finder) -> dict[TableName, tuple[str, ...]]:
     """The query's tables, each with the columns that it has now."""
     found: dict[TableName, tuple[str, ...]] = {}
-    for reference in parse_query(sql).references:
+    for reference in parse_query(sql).tables:
         table = find(reference.name)
         snapshot = None if table is None else read_snapshot(storage, table.table_path)
         if table is None or snapshot is None:

@@ -127,7 +127,7 @@ def explain(found: RefreshPlan, costs: Costs) -> Explanation:
     if not moved and found.standing.reason is None:
         mode, why = NOTHING, plan.shape.reason
     known = {one.source.name: one for one in found.changes}
-    roles = {plan.sources[m.reference.start].name: m.role for m in plan.shape.members}
+    roles = {plan.sources[m.table.start].name: m.role for m in plan.shape.members}
     states = []
     for source in plan.tables:
         change = known.get(source.name)

@@ -107,8 +107,3 @@ NONDETERMINISTIC = frozenset(
         "version",
     }
 )
-# These need no parentheses.
-BARE = frozenset(
-    {"current_catalog", "current_database", "current_date", "current_schema", "current_time"}
-    | {"current_timestamp", "current_user", "localtimestamp", "session_user", "user"}
-)

@@ -15,7 +15,8 @@ from enum import Enum
 
 from sqlglot import exp
 
-from mirrorlake.rows.views.clauses import Query, Reference
+from mirrorlake.history.sql import NamedTable
+from mirrorlake.rows.views.query import Query
 from mirrorlake.rows.views.reasons import Reason, reason
 from mirrorlake.spark.sql import quote
 
@@ -53,7 +54,7 @@ class Member:
         links: the equalities that tell which other rows its rows concern; none if it is linear.
     """
 
-    reference: Reference
+    table: NamedTable
     role: Role = Role.LINEAR
     links: tuple[Link, ...] = ()
 
@@ -66,7 +67,7 @@ def read_joins(query: Query, columns: Columns) -> tuple[Member, ...] | Reason:
         columns: by a table's alias, in small letters.
     """
     tree = query.tree
-    by_node = {id(found.node): found for found in query.references}
+    by_node = {id(found.node): found for found in query.tables}
     first = by_node.get(id(tree.args["from_"].this))
     if first is None:
         return reason("SUBQUERY")
@@ -81,29 +82,29 @@ def read_joins(query: Query, columns: Columns) -> tuple[Member, ...] | Reason:
         if not side:
             members.append(Member(found))
             continue
-        links = _links(join, [m.reference for m in members], found, columns)
+        links = _links(join, [m.table for m in members], found, columns)
         if not links:
             return reason("OUTER_JOIN", join.sql("spark"))
         if side == "LEFT":
             members.append(Member(found, Role.NULLABLE, links))
         elif len(members) == 1 and side == "RIGHT":
-            turned = _turned(links, members[0].reference, found)
-            members = [Member(members[0].reference, Role.NULLABLE, turned), Member(found)]
+            turned = _turned(links, members[0].table, found)
+            members = [Member(members[0].table, Role.NULLABLE, turned), Member(found)]
         elif len(members) == 1 and len(tree.args["joins"]) == 1:
-            turned = _turned(links, members[0].reference, found)
+            turned = _turned(links, members[0].table, found)
             members = [
-                Member(members[0].reference, Role.BOTH, turned),
+                Member(members[0].table, Role.BOTH, turned),
                 Member(found, Role.BOTH, links),
             ]
         else:
             return reason("OUTER_JOIN", join.sql("spark"))
-    if len(members) != len(query.references):
+    if len(members) != len(query.tables):
         return reason("SUBQUERY")
     return tuple(members)
 
 
 def _links(
-    join: exp.Join, around: list[Reference], own: Reference, columns: Columns
+    join: exp.Join, around: list[NamedTable], own: NamedTable, columns: Columns
 ) -> tuple[Link, ...]:
     """The equalities between a joined table's columns and columns of the tables before it."""
     links = []
@@ -130,7 +131,7 @@ def _links(
     return tuple(links)
 
 
-def _turned(links: tuple[Link, ...], first: Reference, other: Reference) -> tuple[Link, ...]:
+def _turned(links: tuple[Link, ...], first: NamedTable, other: NamedTable) -> tuple[Link, ...]:
     """The same equalities from the first table's side."""
     found = []
     prefix = f"{quote(first.alias)}."
@@ -140,7 +141,7 @@ def _turned(links: tuple[Link, ...], first: Reference, other: Reference) -> tupl
     return tuple(found)
 
 
-def _owner(side: object, references: list[Reference], columns: Columns) -> Reference | None:
+def _owner(side: object, references: list[NamedTable], columns: Columns) -> NamedTable | None:
     """The table that a plain column is of; None for anything else."""
     if not isinstance(side, exp.Column) or side.args.get("db"):
         return None

@@ -22,8 +22,8 @@ from mirrorlake.feed.schema import RESERVED
 from mirrorlake.history.consistent_versions import versions_at_once
 from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.names import TableName
-from mirrorlake.rows.views.calls import HIDDEN
 from mirrorlake.rows.views.definition import Definition
+from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.rows.views.reasons import Reason, reason
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage

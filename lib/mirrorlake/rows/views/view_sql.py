@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirrorlake.rows.views.calls import AGGREGATE, KEY
 from mirrorlake.rows.views.plan import (
     ARGUMENT,
     CHECK,
@@ -23,6 +22,7 @@ from mirrorlake.rows.views.plan import (
     listed,
     named,
 )
+from mirrorlake.rows.views.query import AGGREGATE, KEY, as_sql
 from mirrorlake.rows.views.shape import Aggregate, Method
 from mirrorlake.spark.sql import quote
 
@@ -51,15 +51,13 @@ def whole_contents(plan: Plan, number: int) -> str:
 
 def selected_groups(plan: Plan, relations: dict[int, str], condition: str = "") -> str:
     """The query's groups or windows with their hidden keys, of rows that fulfil a condition."""
-    select = plan.shape.select
-    assert select is not None, plan.shape
-    items = named([plan.query.replaced(item, relations) for item in select.items], plan.names)
+    items = named(plan.shape.selected, plan.names)
     keys = "".join(f", {key} AS {quote(column)}" for column, key in plan.hidden_keys)
     text = f"SELECT {items}{keys} {plan.inner(relations, condition)}"
     if plan.shape.method is Method.GROUPS:
         text += f"\nGROUP BY {', '.join(plan.shape.keys)}"
-        if select.having is not None:
-            text += f"\nHAVING {plan.query.replaced(select.having, relations)}"
+        if (having := plan.query.condition("having")) is not None:
+            text += f"\nHAVING {as_sql(having)}"
     return text
 
 
