@@ -344,7 +344,7 @@ class Lake:
         """Tables that follow a query by what changes in its sources; see `Views`."""
         from mirrorlake.rows.views.api import Views
 
-        return Views(self.storage, lambda: self.spark, self.find)
+        return Views(self.storage, lambda: self.spark)
 
     def maintain(
         self, policy: Policy, *, on_table: Callable[[str], None] = lambda name: None

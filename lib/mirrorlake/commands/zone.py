@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mirrorlake.mirror.options import MirrorOptions
     from mirrorlake.mirror.state import Report
     from mirrorlake.mirror.steps import Step
-    from mirrorlake.rows.views.status import ViewStatus
+    from mirrorlake.rows.views.state import ViewStatus
 
 
 class MarkerWord(str, Enum):

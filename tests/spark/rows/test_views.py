@@ -17,14 +17,13 @@ from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.feed.log import read_commit
 from mirrorlake.rows.file_actions import live_files
 from mirrorlake.rows.views.query import as_sql, parse_query
-from mirrorlake.rows.views.refresh import Refresh
-from mirrorlake.rows.views.steps import ViewStep
+from mirrorlake.rows.views.refresh import Refresh, ViewStep
 
 SUMS = "SELECT g, count(*) AS n, sum(x) AS total FROM t GROUP BY g"
 KILLER = """
 import os, signal, sys
 from mirrorlake import Lake
-from mirrorlake.rows.views.steps import ViewStep
+from mirrorlake.rows.views.refresh import ViewStep
 def kill(step):
     if step is ViewStep[sys.argv[2]]:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -16,10 +16,12 @@ from mirrorlake.rows.views.commit import (
     Scratch,
     Target,
     append,
+    insert_clause,
+    merge,
     replace_rows,
+    update_clause,
 )
 from mirrorlake.rows.views.delta import Delta
-from mirrorlake.rows.views.merge import insert_clause, merge, update_clause
 from mirrorlake.rows.views.plan import CHECK, HASH, ID, listed, named
 from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.rows.views.shape import Method

@@ -8,10 +8,12 @@ from mirrorlake.rows.views.commit import (
     RowReplacement,
     Scratch,
     Target,
+    insert_clause,
+    merge,
     replace_rows,
+    update_clause,
 )
 from mirrorlake.rows.views.delta import Delta
-from mirrorlake.rows.views.merge import insert_clause, merge, update_clause
 from mirrorlake.rows.views.plan import Plan, listed, named, same
 from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.rows.views.view_sql import keys_of, selected_groups

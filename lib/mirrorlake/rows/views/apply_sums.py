@@ -8,10 +8,12 @@ from mirrorlake.rows.views.commit import (
     RowReplacement,
     Scratch,
     Target,
+    insert_clause,
+    merge,
     replace_rows,
+    update_clause,
 )
 from mirrorlake.rows.views.delta import Delta
-from mirrorlake.rows.views.merge import insert_clause, merge, update_clause
 from mirrorlake.rows.views.plan import ARGUMENT, ROWS, SUM, Plan, listed, same
 from mirrorlake.rows.views.sources import SIGN
 from mirrorlake.rows.views.view_sql import (

@@ -37,13 +37,20 @@ class Link:
 
     Attributes:
         own: the table's column.
-        other: the column of the tables around it, as SQL.
+        alias: the table of the other side.
+        column: its column.
         null_safe: whether NULL equals NULL.
     """
 
     own: str
-    other: str
+    alias: str
+    column: str
     null_safe: bool = False
+
+    @property
+    def other(self) -> str:
+        """The other side as SQL."""
+        return f"{quote(self.alias)}.{quote(self.column)}"
 
 
 @dataclass(frozen=True)
@@ -88,10 +95,10 @@ def read_joins(query: Query, columns: Columns) -> tuple[Member, ...] | Reason:
         if side == "LEFT":
             members.append(Member(found, Role.NULLABLE, links))
         elif len(members) == 1 and side == "RIGHT":
-            turned = _turned(links, members[0].table, found)
+            turned = _turned(links, found)
             members = [Member(members[0].table, Role.NULLABLE, turned), Member(found)]
         elif len(members) == 1 and len(tree.args["joins"]) == 1:
-            turned = _turned(links, members[0].table, found)
+            turned = _turned(links, found)
             members = [
                 Member(members[0].table, Role.BOTH, turned),
                 Member(found, Role.BOTH, links),
@@ -112,33 +119,24 @@ def _links(
         before = [one for one in around if _has(columns, one.alias, name.name)]
         if not before:
             return ()
-        links.append(Link(name.name, f"{quote(before[0].alias)}.{quote(name.name)}"))
+        links.append(Link(name.name, before[0].alias, name.name))
     condition = join.args.get("on")
-    parts = list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
-    everyone = [*around, own]
-    for part in parts:
-        part = part.unnest() if part is not None else None
+    parts = condition.flatten() if isinstance(condition, exp.And) else [condition or exp.true()]
+    for part in (one.unnest() for one in parts):
         if not isinstance(part, (exp.EQ, exp.NullSafeEQ)):
             continue
-        sides = [_owner(side, everyone, columns) for side in (part.left, part.right)]
-        if None in sides or (sides[0] == own) == (sides[1] == own):
-            continue
-        mine, theirs = (part.left, part.right) if sides[0] == own else (part.right, part.left)
-        other = sides[1] if sides[0] == own else sides[0]
-        assert other is not None, "both sides have owners"
-        text = f"{quote(other.alias)}.{quote(theirs.name)}"
-        links.append(Link(mine.name, text, isinstance(part, exp.NullSafeEQ)))
+        owned = [(_owner(side, [*around, own], columns), side) for side in (part.left, part.right)]
+        mine = [side for owner, side in owned if owner == own]
+        for owner, side in owned if len(mine) == 1 else ():
+            if owner is not None and owner != own:
+                null_safe = isinstance(part, exp.NullSafeEQ)
+                links.append(Link(mine[0].name, owner.alias, side.name, null_safe))
     return tuple(links)
 
 
-def _turned(links: tuple[Link, ...], first: NamedTable, other: NamedTable) -> tuple[Link, ...]:
-    """The same equalities from the first table's side."""
-    found = []
-    prefix = f"{quote(first.alias)}."
-    for link in links:
-        own = link.other[len(prefix) + 1 : -1].replace("``", "`")
-        found.append(Link(own, f"{quote(other.alias)}.{quote(link.own)}", link.null_safe))
-    return tuple(found)
+def _turned(links: tuple[Link, ...], other: NamedTable) -> tuple[Link, ...]:
+    """The same equalities from the side of the only table before it."""
+    return tuple(Link(one.column, other.alias, one.own, one.null_safe) for one in links)
 
 
 def _owner(side: object, references: list[NamedTable], columns: Columns) -> NamedTable | None:
