@@ -58,7 +58,7 @@ class Views:
         Args:
             name: a table's name that is free.
             sql: one query over the lake's tables.
-            on_step: hears of every finished step.
+            on_step: called after every finished step.
 
         Raises:
             UsageError: the name is taken, or the query reads no table of the lake.
@@ -83,15 +83,15 @@ class Views:
         Args:
             name: the view.
             how: `auto` lets the expected costs decide; `incremental` refreshes by what changed
-                wherever there is a rule for it, `full` computes everything anew.
+                wherever there is a rule for it, `full` computes everything again.
             check: compare the view with its query afterwards.
-            on_step: hears of every finished step.
+            on_step: called after every finished step.
 
         Raises:
             TableNotFoundError: there is no such view, or a source is gone.
             UsageError: it is a table, no view.
             QueryError: the query no longer fits its sources.
-            ConflictError: somebody else wrote to the view meanwhile.
+            ConflictError: another writer wrote to the view meanwhile.
         """
         definition = self.get(name)
         done = refresh_view(self._spark(), self._storage, definition, how=how, on_step=on_step)
@@ -102,10 +102,10 @@ class Views:
     def explain(self, name: str | TableName) -> Explanation:
         """What the next refresh would do, and why; reads logs only. See `refresh` for errors."""
         definition, spark = self.get(name), self._spark()
-        standing = read_view_state(self._storage, definition)
-        sources = pin_sources(self._storage, definition, standing.sources)
+        state = read_view_state(self._storage, definition)
+        sources = pin_sources(self._storage, definition, state.sources)
         session = refresh_session(spark)
-        found = plan_refresh(spark, session, self._storage, definition, standing, sources)
+        found = plan_refresh(spark, session, self._storage, definition, state, sources)
         return explain(found, read_costs(self._storage, definition.name))
 
     def check(self, name: str | TableName) -> Check:
@@ -116,11 +116,11 @@ class Views:
             QueryError: they can't be read any more.
         """
         definition = self.get(name)
-        standing = read_view_state(self._storage, definition)
-        if not standing.sources:
-            raise UsageError(f"{definition.name} can't be checked: {standing.reason}.")
+        state = read_view_state(self._storage, definition)
+        if not state.sources:
+            raise UsageError(f"{definition.name} can't be checked: {state.reason}.")
         session = refresh_session(self._spark())
-        sources = pin_sources(self._storage, definition, standing.sources)
+        sources = pin_sources(self._storage, definition, state.sources)
         shown = [replace(s, new=s.new if s.old is None else s.old) for s in sources]
         plan = make_plan(session, definition, shown)
         return check_view(session, plan, self._storage.path(definition.name.table_path))
@@ -202,9 +202,9 @@ def create_view(spark: SparkSession, storage: Storage, name: TableName, sql: str
     if own := [column for column in plan.names if column.startswith(HIDDEN)]:
         raise UsageError(f"The name {own[0]} is kept for mirrorlake.", column=own[0])
     properties = {VIEW_PROPERTY: definition.as_property()}
-    if plan.shape.method is not Method.FULL:  # single rows go, and their files are not written anew
+    if plan.shape.method is not Method.FULL:  # single rows go, and their files are not rewritten
         properties["delta.enableDeletionVectors"] = "true"
-    # A feed of single rows would cost a merge as much again: whoever needs it switches it on. And
+    # A feed of single rows would cost a merge as much again, so it is off until a user wants it.
     # Delta 4.4 can't write an update's change rows where a column's name has a backtick.
     feed = plan.shape.method not in _BY_ROW and not any("`" in column for column in columns)
     path = storage.path(name.table_path)

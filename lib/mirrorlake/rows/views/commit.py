@@ -72,7 +72,7 @@ class Scratch:
         """A name for rows that are asked for several times, and computed once.
 
         Args:
-            rows: they are computed when somebody asks.
+            rows: they are computed at the first use.
             few: send them to every task rather than shuffle what they are joined with.
         """
         kept = rows.persist()

@@ -46,14 +46,14 @@ class RefreshPlan:
     """All that is known before a refresh reads a row.
 
     Attributes:
-        standing: what the view shows.
+        state: what the view shows.
         plan: its query, its sources at the versions to read.
         changes: what changed, by source; empty where that can't be read.
         reason: why the refresh must be full; None if it need not be.
         estimate: what the two ways are expected to take.
     """
 
-    standing: ViewState
+    state: ViewState
     plan: Plan
     changes: tuple[Changes, ...]
     reason: Reason | None
@@ -77,7 +77,7 @@ def plan_refresh(
     session: SparkSession,
     storage: Storage,
     definition: Definition,
-    standing: ViewState,
+    state: ViewState,
     sources: Sequence[Source],
 ) -> RefreshPlan:
     """What a refresh would have to do, from logs and the query alone.
@@ -87,11 +87,11 @@ def plan_refresh(
         session: the refresh's own.
         storage: the lake's files.
         definition: the view.
-        standing: what it shows.
+        state: what it shows.
         sources: its sources, pinned.
     """
     plan = make_plan(session, definition, sources)
-    why = standing.reason or plan.shape.reason or _columns_changed(session, storage, plan)
+    why = state.reason or plan.shape.reason or _columns_changed(session, storage, plan)
     changes: list[Changes] = []
     for source in plan.tables if why is None else ():
         if not source.moved:
@@ -105,7 +105,7 @@ def plan_refresh(
     costs = read_costs(storage, definition.name)
     least = COMMIT_SECONDS if "incremental" in costs else least_seconds(storage)
     guess = estimate(plan.shape.method, size, costs, least)
-    return RefreshPlan(standing, plan, tuple(changes), why, guess)
+    return RefreshPlan(state, plan, tuple(changes), why, guess)
 
 
 def _columns_changed(session: SparkSession, storage: Storage, plan: Plan) -> Reason | None:
@@ -219,7 +219,7 @@ def explain(found: RefreshPlan, costs: Costs) -> Explanation:
         why = reason("COST")
     mode = FULL if why else INCREMENTAL
     moved = any(source.moved for source in plan.tables) or not is_steady(plan.definition.sql)
-    if not moved and found.standing.reason is None:
+    if not moved and found.state.reason is None:
         mode, why = NOTHING, plan.shape.reason
     known = {one.source.name: one for one in found.changes}
     roles = {plan.sources[m.table.start].name: m.role for m in plan.shape.members}

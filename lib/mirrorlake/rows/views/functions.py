@@ -7,7 +7,7 @@ from __future__ import annotations
 
 # Kept by adding what comes and taking away what goes.
 SUMS = frozenset({"avg", "count", "count_if", "mean", "sum"})
-# The same whatever order rows are read in: a group that changed is computed anew.
+# The same whatever order rows are read in: a group that changed is computed again.
 ANY_ORDER = frozenset(
     {
         "approx_count_distinct",

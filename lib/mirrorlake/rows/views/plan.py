@@ -56,6 +56,22 @@ class Plan:
         return [(column, key) for column, key in pairs if column.startswith(HIDDEN)]
 
     @property
+    def written(self) -> list[str]:
+        """The columns of a group in the view's table, those of its state left out."""
+        return [*self.names, *(column for column, _ in self.hidden_keys)]
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of the keys inside of a refresh, whatever the table calls them."""
+        return [f"{KEY}{number}" for number in range(len(self.shape.keys))]
+
+    def same_keys(self, table: str, group: str) -> str:
+        """A condition: a row of the view's table is of the same group as one of a refresh."""
+        pairs = zip(self.key_columns, self.keys, strict=True)
+        same = (f"{table}.{quote(column)} <=> {group}.{quote(key)}" for column, key in pairs)
+        return " AND ".join(same) or "true"
+
+    @property
     def tables(self) -> list[Source]:
         """The sources, each once."""
         return list({source.name: source for source in self.sources.values()}.values())

@@ -143,15 +143,15 @@ def refresh_view(
     if how not in HOW:
         raise UsageError(f"There is no refresh {how!r}.", hint=f"choose one of {HOW}.")
     began = time.perf_counter()
-    standing = read_view_state(storage, definition)
-    sources = pin_sources(storage, definition, standing.sources)
+    state = read_view_state(storage, definition)
+    sources = pin_sources(storage, definition, state.sources)
     moved = any(source.moved for source in sources) or not is_steady(definition.sql)
-    if not moved and standing.reason is None and how != FULL:
+    if not moved and state.reason is None and how != FULL:
         at = {str(source.name): (source.old, source.new) for source in sources}
         taken = time.perf_counter() - began
-        return Refresh(str(definition.name), NOTHING, None, standing.version, at, 0, {}, taken)
+        return Refresh(str(definition.name), NOTHING, None, state.version, at, 0, {}, taken)
     session = refresh_session(spark)
-    found = plan_refresh(spark, session, storage, definition, standing, sources)
+    found = plan_refresh(spark, session, storage, definition, state, sources)
     on_step(ViewStep.PINNED)
     why = found.reason
     if how == FULL:
@@ -189,7 +189,7 @@ def _cost(guess: Estimate) -> Reason:
 
 
 def _plan_once(session: SparkSession, found: RefreshPlan) -> None:
-    """Lets Spark plan few changes once: to plan anew behind each shuffle costs more than it saves.
+    """Lets Spark plan few changes once: planning after each shuffle costs more than it saves.
 
     Only where each big table is met by changes that are broadcast: other joins need the sizes that
     show on the way.
@@ -222,10 +222,10 @@ def _read(
 def _target(
     storage: Storage, definition: Definition, found: RefreshPlan, why: Reason | None
 ) -> Target:
-    standing, number = found.standing, found.standing.number + 1
+    state, number = found.state, found.state.number + 1
     how = {"mode": FULL if why else INCREMENTAL, "reason": why.code if why else None}
     sources = {str(s.name): {"id": s.id, "version": s.new} for s in found.plan.tables}
-    note = commit_metadata(definition, number, standing.version, how, sources)
+    note = commit_metadata(definition, number, state.version, how, sources)
     return Target(storage, definition.name.table_path, definition.app_id, number, note)
 
 
@@ -254,8 +254,8 @@ def _outcome(
     path = definition.name.table_path
     snapshot = read_snapshot(storage, path)
     newest = -1 if snapshot is None else snapshot.version
-    number = found.standing.number + 1
-    for version in range(newest, found.standing.version, -1):
+    number = found.state.number + 1
+    for version in range(newest, found.state.version, -1):
         note = read_note(storage, definition, version)
         if note is None or note["refresh"] != number:
             continue

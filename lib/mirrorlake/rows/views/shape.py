@@ -1,6 +1,6 @@
 """What kind of query a view's is, and so by which rule it can be refreshed.
 
-Nothing here needs Spark but the types of a few expressions, which whoever asks hands in later.
+Nothing here needs Spark but the types of a few expressions, which the caller adds later.
 """
 
 from __future__ import annotations

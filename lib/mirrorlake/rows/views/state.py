@@ -2,7 +2,7 @@
 
 Each refresh is one commit, which carries a note with the versions that it read. Commits that change
 no rows are passed over; after a RESTORE of the view the note of the version that came back counts;
-rows that somebody else wrote make the view's state unknown, and the next refresh a full one.
+rows that another writer wrote make the view's state unknown, and the next refresh a full one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ViewState:
     Attributes:
         version: the newest version of its table.
         number: how many refreshes there were, for the next one's number.
-        sources: id and version of each source that its last refresh read; empty if nobody knows.
+        sources: id and version of each source that its last refresh read; empty if unknown.
         reason: why the view does not show them; None if it does.
     """
 
@@ -59,7 +59,7 @@ def read_note(storage: Storage, definition: Definition, version: int) -> dict[st
     info = read_commit_info(storage, definition.name.table_path, version)
     try:
         found = json.loads(info.get("userMetadata") or "null")
-    except ValueError:  # somebody else's
+    except ValueError:  # another writer's
         return None
     ours = isinstance(found, dict) and found.get(NOTE) == definition.id
     return found if ours else None
@@ -90,7 +90,7 @@ def read_view_state(storage: Storage, definition: Definition) -> ViewState:
             return unknown(reason("STATE_LOST", str(definition.name)))
         if info.get("operation") == "RESTORE":
             back = str((info.get("operationParameters") or {}).get("version"))
-            if not back.isdecimal():  # restored to a moment
+            if not back.isdecimal():  # restored to a timestamp
                 return unknown(changed)
             version = int(back)
             continue
@@ -121,7 +121,7 @@ class SourceStatus:
 
     Attributes:
         table: its name.
-        shown: the version that the view shows; None if nobody knows.
+        shown: the version that the view shows; None if unknown.
         newest: its newest version; None if the table is gone.
     """
 
@@ -141,7 +141,7 @@ class ViewStatus:
         version: the newest version of its table.
         sources: what it shows.
         lag_seconds: age of the oldest commit to a source that it does not show; 0 if there is none,
-            None if nobody knows.
+            None if unknown.
     """
 
     view: str
@@ -158,12 +158,12 @@ class ViewStatus:
 
 def view_status(storage: Storage, definition: Definition) -> ViewStatus:
     """How a view stands; the cost is the commits of its table since its last refresh."""
-    standing = read_view_state(storage, definition)
+    shows = read_view_state(storage, definition)
     sources, oldest = [], None
-    reason = standing.reason.code if standing.reason else None
+    reason = shows.reason.code if shows.reason else None
     now = time.time()
     for name in sorted(definition.sources, key=str):
-        table_id, shown = standing.sources.get(str(name), ("", None))
+        table_id, shown = shows.sources.get(str(name), ("", None))
         snapshot = read_snapshot(storage, name.table_path)
         newest = None if snapshot is None else snapshot.version
         sources.append(SourceStatus(str(name), shown, newest))
@@ -183,7 +183,7 @@ def view_status(storage: Storage, definition: Definition) -> ViewStatus:
         str(definition.name),
         state,
         reason,
-        standing.version,
+        shows.version,
         tuple(sources),
         None if reason else lag,
     )

@@ -22,7 +22,7 @@ from mirrorlake.rows.views.plan import (
     listed,
     named,
 )
-from mirrorlake.rows.views.query import AGGREGATE, KEY, as_sql
+from mirrorlake.rows.views.query import AGGREGATE, as_sql
 from mirrorlake.rows.views.shape import Aggregate, Method
 from mirrorlake.spark.sql import quote
 
@@ -75,15 +75,10 @@ def with_ids(rows: str, number: int) -> str:
     return f"SELECT *, {start}L + {task} * 1073741824L + {row} AS {quote(ID)} FROM ({rows})"
 
 
-def keys_of(plan: Plan) -> list[str]:
-    """The names of the keys inside of a refresh, whatever the table calls them."""
-    return [f"{KEY}{number}" for number in range(len(plan.shape.keys))]
-
-
 def arguments_of(plan: Plan) -> str:
     """Keys and arguments of a row, before it is summed up."""
     aggregates = plan.shape.aggregates
-    names = [*keys_of(plan), *(f"{ARGUMENT}{number}" for number in range(len(aggregates)))]
+    names = [*plan.keys, *(f"{ARGUMENT}{number}" for number in range(len(aggregates)))]
     expressions = [*plan.shape.keys, *(aggregate.argument for aggregate in aggregates)]
     return named(expressions, names) or "1"
 
@@ -123,7 +118,7 @@ def state_of(plan: Plan, arguments: str) -> str:
             found.append(f"count({quote(f'{ARGUMENT}{number}')}) AS {quote(column)}")
         if aggregate.function != "count":
             found.append(f"sum({summand(plan, number)}) AS {quote(f'{SUM}{number}')}")
-    keys = keys_of(plan)
+    keys = plan.keys
     group = f" GROUP BY {listed(keys)}" if keys else ""
     return f"SELECT {', '.join([*map(quote, keys), *found])} FROM ({arguments}){group}"
 
