@@ -138,6 +138,20 @@ def test_a_star_leaves_out_what_is_only_asked_for_a_partner() -> None:
     assert shape.items == ("`s`.`g`", "`s`.`name`", "`s`.`w`")
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id, struct(*) AS all FROM t",
+        "SELECT id FROM t WHERE hash(*) > 0",
+        "SELECT g, max(struct(t.*)) FROM t GROUP BY g",
+    ],
+)
+def test_a_star_inside_of_a_function_is_not_written_out(sql: str) -> None:
+    shape = read_shape(parse_query(sql), COLUMNS, KNOWN | {"struct", "hash"})
+    assert shape.reason is not None
+    assert shape.reason.code == "STAR"
+
+
 def test_items_are_written_over_what_is_kept() -> None:
     shape = shape_of("SELECT upper(t.g) AS u, 1 + sum(x) / count(x) r FROM t GROUP BY upper(t.g)")
     assert shape.items == (

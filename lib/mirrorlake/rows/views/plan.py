@@ -11,7 +11,7 @@ from sqlglot import exp
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.feed.enable import column_types
 from mirrorlake.rows.views.definition import Definition
-from mirrorlake.rows.views.query import HIDDEN, KEY, Query, as_sql, parse_query
+from mirrorlake.rows.views.query import HIDDEN, KEY, Query, as_sql, find_stars, parse_query
 from mirrorlake.rows.views.shape import Method, Shape, read_shape, settle_types
 from mirrorlake.rows.views.sources import Source
 from mirrorlake.spark.messages import spark_message
@@ -104,8 +104,7 @@ class Plan:
     def used(self, source: Source) -> tuple[str, ...]:
         """The columns of a source that the query may mean; all of them where it has a `*`."""
         words = {node.name.lower() for node in self.query.tree.find_all(exp.Identifier)}
-        stars = self.query.tree.find_all(exp.Star)
-        if any(not isinstance(star.parent, exp.Anonymous) for star in stars):
+        if find_stars(self.query.tree):
             return source.columns
         return tuple(column for column in source.columns if column.lower() in words)
 

@@ -172,6 +172,12 @@ def _call(function: exp.Func) -> Call:
     )
 
 
+def find_stars(part: exp.Expr) -> list[exp.Star]:
+    """Where a part has a `*` that stands for columns; that of `count(*)` does not."""
+    stars = part.find_all(exp.Star)
+    return [star for star in stars if star.parent is None or star.parent.name.lower() != "count"]
+
+
 def over_state(item: exp.Expr, keys: Sequence[exp.Expr], aggregates: list[Call]) -> str | None:
     """A selected expression over the columns that are kept: the keys, and the aggregates' values.
 

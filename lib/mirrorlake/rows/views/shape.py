@@ -20,6 +20,7 @@ from mirrorlake.rows.views.query import (
     alike,
     as_sql,
     find_calls,
+    find_stars,
     over_state,
     parse_query,
 )
@@ -108,6 +109,8 @@ def read_shape(query: Query, columns: Columns, known: Collection[str]) -> Shape:
     clauses += [tree.args[name] for name in ("where", "group", "having") if tree.args.get(name)]
     if found := _distrusted(clauses, known):
         return Shape(Method.FULL, found)
+    if any(find_stars(clause) for clause in clauses if not clause.is_star):
+        return full("STAR")
     members = read_joins(query, columns)
     if isinstance(members, Reason):
         return Shape(Method.FULL, members)
@@ -259,7 +262,7 @@ def _group_keys(query: Query, columns: Columns) -> list[exp.Expr] | None:
     keys: list[exp.Expr] = []
     for key in group.expressions:
         found, name = key, key.name.lower()
-        if key.is_int:
+        if isinstance(key, exp.Literal) and key.is_int:
             if not 1 <= int(key.name) <= len(items):
                 return None
             found = items[int(key.name) - 1]
