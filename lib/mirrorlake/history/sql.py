@@ -38,6 +38,7 @@ class AsWritten(Spark):
         """Knows functions of odd syntax only, and those that need no parentheses."""
 
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
+        ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}  # in Spark `array(1, 2)[0]` is an element
         FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
             name: parse
             for name, parse in SparkParser.FUNCTION_PARSERS.items()
@@ -50,6 +51,11 @@ class AsWritten(Spark):
             TokenType.CURRENT_TIME: exp.CurrentTime,
             TokenType.LOCALTIMESTAMP: exp.Localtimestamp,
         }
+
+        def _parse_interval(self, *args: Any, **options: Any) -> Any:
+            found = super()._parse_interval(*args, **options)
+            # One interval of two units becomes a sum, and may stand behind a minus.
+            return exp.Paren(this=found) if isinstance(found, exp.Add) else found
 
 
 DIALECT = AsWritten()
