@@ -8,6 +8,7 @@ from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
+from mirrorlake.catalog import Catalog
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.mirror.api import Operations
@@ -419,12 +420,7 @@ class Lake:
 
     def find(self, name: TableName) -> TableName | None:
         """The lake's own spelling of a table's name: exact, else the only one but for case."""
-        tables = self.tables()
-        if name in tables:
-            return name
-        wanted = str(name).lower()
-        alike = [table for table in tables if str(table).lower() == wanted]
-        return alike[0] if len(alike) == 1 else None
+        return Catalog(self.storage).find(name)
 
     @property
     def frames(self) -> Frames:
@@ -438,7 +434,7 @@ class Lake:
         """Tables that follow a query by what changes in its sources; see `Views`."""
         from mirrorlake.rows.views.api import Views
 
-        return Views(self.storage, lambda: self.spark, self.find)
+        return Views(self.storage, lambda: self.spark)
 
     def maintain(
         self, policy: MaintenancePolicy, *, on_table: Callable[[str], None] = lambda name: None
@@ -486,4 +482,4 @@ class Lake:
         """
         from mirrorlake.lake_sql import query_lake
 
-        return query_lake(self, query, frame=frame)
+        return query_lake(self.spark, self.storage, query, frame=frame)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mirrorlake.lake import Lake
     from mirrorlake.mirror.options import MirrorOptions, Step
     from mirrorlake.mirror.state import Report
-    from mirrorlake.rows.views.status import ViewStatus
+    from mirrorlake.rows.views.state import ViewStatus
 
 
 class MarkerWord(str, Enum):

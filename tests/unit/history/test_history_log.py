@@ -25,7 +25,7 @@ from mirrorlake.history.frame_records import (
     save_frame,
     utc_now,
 )
-from mirrorlake.history.sql import resolve_tables
+from mirrorlake.history.sql import Relation, apply_edits, parse_statement, resolve_tables
 from mirrorlake.history.versions import (
     check_moment,
     check_version,
@@ -187,7 +187,9 @@ def test_a_horizon_never_goes_back(any_storage: Storage) -> None:
     ],
 )
 def test_every_way_to_say_when(query: str, expected: str) -> None:
-    assert expected in resolve_tables(query, lambda n: "/t" if n.name.lower() == "t" else None)
+    statement = parse_statement(query)
+    edits = resolve_tables(statement, lambda n: Relation("/t") if n.name.lower() == "t" else None)
+    assert expected in apply_edits(statement.text, edits)
 
 
 def test_a_moment_that_has_to_be_worked_out() -> None:
@@ -199,9 +201,13 @@ def test_a_moment_that_has_to_be_worked_out() -> None:
 
     checked: list[object] = []
     query = "SELECT * FROM t TIMESTAMP AS OF current_date() - INTERVAL 1 DAY x"
-    found = resolve_tables(query, lambda n: "/t", lambda n, when: checked.append(when), evaluate)
+    statement = parse_statement(query)
+    edits = resolve_tables(statement, lambda n: Relation("/t", check=checked.append), evaluate)
     assert asked == ["current_date() - INTERVAL 1 DAY"]
-    assert found == "SELECT * FROM delta.`/t` TIMESTAMP AS OF '2024-04-28T00:00:00+00:00' x"
+    assert (
+        apply_edits(statement.text, edits)
+        == "SELECT * FROM delta.`/t` TIMESTAMP AS OF '2024-04-28T00:00:00+00:00' x"
+    )
     assert checked == [datetime(2024, 4, 28, tzinfo=timezone.utc)]
 
 

@@ -15,7 +15,7 @@ from mirrorlake.delta.snapshot import Snapshot, delta_tables, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import TableName
-from mirrorlake.rows.views.calls import HIDDEN
+from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.storage import Storage
 
 FORMAT = 1
