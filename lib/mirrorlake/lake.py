@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, Policy
     from mirrorlake.lake_table import LakeTable
-    from mirrorlake.layout.partitioning.process import PartitionReport, Process, ProcessOptions
+    from mirrorlake.layout.partitioning.operation import StepListener as PartitionListener
+    from mirrorlake.layout.partitioning.process import PartitionReport, Process
     from mirrorlake.layout.partitioning.statistics import Diagnostics
-    from mirrorlake.layout.partitioning.steps import StepListener as PartitionListener
     from mirrorlake.layout.write import WriteReport
     from mirrorlake.lint.findings import LintReport
     from mirrorlake.lint.table import FileListener
@@ -362,26 +362,33 @@ class Lake:
         self,
         table: str | TableName | None = None,
         *,
-        options: ProcessOptions | None = None,
+        file_limit: int | None = None,
         on_step: PartitionListener = noop,
     ) -> Process:
         """The background process of partitioning; see `layout.partitioning.process`."""
-        from mirrorlake.layout.partitioning.process import Process
+        from mirrorlake.layout.partitioning.process import FILE_LIMIT, Process
         from mirrorlake.policy_log import tables_with_policies
 
         def tables() -> list[TableName]:
             return tables_with_policies(self.storage) if table is None else [as_table(table)]
 
-        return Process(self.storage, lambda: self.spark, tables, options, on_step)
+        limit = FILE_LIMIT if file_limit is None else file_limit
+        return Process(self.storage, lambda: self.spark, tables, file_limit=limit, on_step=on_step)
 
     def partition(
-        self, table: str | TableName | None = None, *, options: ProcessOptions | None = None
+        self, table: str | TableName | None = None, *, file_limit: int | None = None
     ) -> PartitionReport:
-        """Partitions what is new in all tables with a policy, or in one of them."""
-        return self.partitioner(table, options=options).run()
+        """Partitions what is new in all tables with a policy, or in one of them.
+
+        Args:
+            table: only this one.
+            file_limit: over so many files in all these tables the process slows to one operation at
+                a time; 5,000,000 by default.
+        """
+        return self.partitioner(table, file_limit=file_limit).run()
 
     def partition_diagnostics(self) -> Diagnostics:
-        """The state of the partitioning of all tables, in the original's words."""
+        """The state of the partitioning of all tables, in Kusto's words."""
         from mirrorlake.layout.partitioning.process import diagnose_lake
         from mirrorlake.policy_log import tables_with_policies
 

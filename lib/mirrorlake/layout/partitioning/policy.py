@@ -1,4 +1,4 @@
-"""A data partitioning policy: the original's JSON, its defaults and ranges, parsed and checked.
+"""A data partitioning policy: Kusto's JSON, its defaults and ranges, parsed and checked.
 
 Property names and their meaning are Kusto's. Whatever is wrong is said with the property and what
 is allowed.
@@ -13,10 +13,10 @@ from typing import Any
 
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.timespan import (
-    format_moment,
     format_timespan,
-    parse_moment,
+    format_timestamp,
     parse_timespan,
+    parse_timestamp,
 )
 
 HASH, RANGE = "Hash", "UniformRange"
@@ -27,7 +27,7 @@ RECOMMENDED_PARTITIONS = 128
 DAY = 86_400 * 10**6
 DEFAULT_ROWS = 5_000_000
 DEFAULT_SIZE = 5 * 2**30
-_LARGEST = 2**63 - 1  # the original's numbers have 64 bits
+_LARGEST = 2**63 - 1  # Kusto's numbers have 64 bits
 _KEY = ("ColumnName", "Kind", "Properties")
 _HASH = ("Function", "MaxPartitionCount", "Seed", "PartitionAssignmentMode")
 _RANGE = ("Reference", "RangeSize", "OverrideCreationTime")
@@ -56,7 +56,7 @@ class HashKey:
         return other is not None and self == replace(other, mode=self.mode)
 
     def document(self) -> dict[str, Any]:
-        """The key as the original's JSON."""
+        """The key as Kusto's JSON."""
         properties = {
             "Function": FUNCTION,
             "MaxPartitionCount": self.max_partition_count,
@@ -72,9 +72,9 @@ class RangeKey:
 
     Attributes:
         column: its name.
-        reference: a moment at which a span begins, microseconds since 1970.
+        reference: a timestamp at which a span begins, microseconds since 1970.
         range_size: a span's length, microseconds.
-        override_creation_time: whether files count as created when their rows' moments were.
+        override_creation_time: whether files count as created when their rows' timestamps say.
     """
 
     column: str
@@ -83,9 +83,9 @@ class RangeKey:
     override_creation_time: bool = False
 
     def document(self) -> dict[str, Any]:
-        """The key as the original's JSON."""
+        """The key as Kusto's JSON."""
         properties = {
-            "Reference": format_moment(self.reference),
+            "Reference": format_timestamp(self.reference),
             "RangeSize": format_timespan(self.range_size),
             "OverrideCreationTime": self.override_creation_time,
         }
@@ -98,8 +98,8 @@ class Policy:
 
     Attributes:
         hash, range: the keys; at least one of them.
-        effective: files created from this moment on are partitioned, microseconds since 1970; None
-            until the policy is set.
+        effective: files created from this timestamp on are partitioned, microseconds since 1970;
+            None until the policy is set.
         min_rows, max_rows, max_size: rows and bytes of one operation; 0 for the defaults.
     """
 
@@ -126,16 +126,16 @@ class Policy:
         return self.max_size or DEFAULT_SIZE
 
     def document(self) -> dict[str, Any]:
-        """The policy as the original's JSON."""
+        """The policy as Kusto's JSON."""
         keys = [key.document() for key in (self.hash, self.range) if key is not None]
         found: dict[str, Any] = {"PartitionKeys": keys}
         if self.effective is not None:
-            found["EffectiveDateTime"] = format_moment(self.effective)
+            found["EffectiveDateTime"] = format_timestamp(self.effective)
         bounds = (self.min_rows, self.max_rows, self.max_size)
         return found | dict(zip(_BOUNDS, bounds, strict=True))
 
     def fingerprint(self, physical: dict[str, str]) -> str:
-        """What the buckets and bins of a file depend on: files of another one are done anew.
+        """What the buckets and bins of a file depend on: files of another one are rewritten.
 
         Args:
             physical: the columns' names in the files, which outlive a renaming.
@@ -174,11 +174,11 @@ def parse_policy(document: Any) -> Policy:
             )
     effective = body.get("EffectiveDateTime")
     if effective is not None and not isinstance(effective, str):
-        raise _wrong("EffectiveDateTime", effective, "a moment as text, or left out")
+        raise _wrong("EffectiveDateTime", effective, "a timestamp as text, or left out")
     return Policy(
         hashes[0] if hashes else None,
         ranges[0] if ranges else None,
-        None if effective is None else parse_moment(effective),
+        None if effective is None else parse_timestamp(effective),
         *[_number(body, name, 0, low=0, high=_LARGEST) for name in _BOUNDS],
     )
 
@@ -264,12 +264,12 @@ def _range_key(column: str, body: dict[str, Any]) -> RangeKey:
     reference, size = body.get("Reference", "1970-01-01"), body.get("RangeSize", "1.00:00:00")
     override = body.get("OverrideCreationTime", False)
     if not isinstance(reference, str):
-        raise _wrong("Reference", reference, "a moment as text, such as 1970-01-01T00:00:00")
+        raise _wrong("Reference", reference, "a timestamp as text, such as 1970-01-01T00:00:00")
     if not isinstance(size, str) or (micros := parse_timespan(size)) <= 0:
         raise _wrong("RangeSize", size, "a timespan over zero as text, such as 1.00:00:00")
     if not isinstance(override, bool):
         raise _wrong("OverrideCreationTime", override, "true or false")
-    return RangeKey(column, parse_moment(reference), micros, override)
+    return RangeKey(column, parse_timestamp(reference), micros, override)
 
 
 def _object(document: Any, what: str, known: tuple[str, ...]) -> dict[str, Any]:

@@ -1,15 +1,16 @@
-"""Policies of the lake's tables: set, changed, shown, deleted, and kept with their history."""
+"""Policies of the lake's tables: kept with their history, and what they change of the table."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from typing import Any
 
 from mirrorlake.delta_log import Snapshot, physical_names, read_snapshot
-from mirrorlake.errors import TableNotFoundError, UsageError
+from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
+from mirrorlake.layout.partitioning.groups import bucket_sql
 from mirrorlake.layout.partitioning.policy import (
+    HashKey,
     Policy,
     check_columns,
     merge_policy,
@@ -17,18 +18,23 @@ from mirrorlake.layout.partitioning.policy import (
     why_not_hashed,
 )
 from mirrorlake.layout.partitioning.timespan import (
-    format_moment,
     format_timespan,
-    parse_moment,
+    format_timestamp,
+    now_micros,
     parse_timespan,
-    to_micros,
+    parse_timestamp,
 )
 from mirrorlake.names import TableName
 from mirrorlake.policy_log import all_policies, append_policy, newest_policy
+from mirrorlake.spark.messages import spark_message
+from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
+from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable
 
 POLICY_NAME = "DataPartitioning"
+_PROPERTY = "delta.constraints."
+_RESERVED = ("_metadata", "_change_", "_commit_", "__mirrorlake_")
 _COLUMNS = ("PolicyName", "EntityName", "Policy", "ChildEntities", "EntityType")
 
 
@@ -39,8 +45,8 @@ class Setting:
     Attributes:
         policy: the policy; None after it was deleted.
         hot: files created longer ago are cold and stay as they are, microseconds; None for never.
-        at: since when it is so, microseconds since 1970.
-        reason: who or what wanted it so.
+        at: when it was set, microseconds since 1970.
+        reason: what set it.
         fingerprint: what the files' tags name.
         bucket_column: the column in which operations store the bucket; None for none.
     """
@@ -53,11 +59,6 @@ class Setting:
     bucket_column: str | None = None
 
 
-def now_micros() -> int:
-    """This moment, microseconds since 1970."""
-    return to_micros(datetime.now(timezone.utc))
-
-
 def set_policy(
     storage: Storage,
     name: TableName,
@@ -65,27 +66,11 @@ def set_policy(
     *,
     hot: str | None = None,
     bucket_column: str | None = None,
-    reason: str = "set",
-    now: int | None = None,
+    dry_run: bool = False,
 ) -> Setting:
-    """Gives a table a policy, in place of the one it had.
-
-    Args:
-        storage: the lake's files.
-        name: which table.
-        document: the original's JSON, as a mapping or as text. Without `EffectiveDateTime` only
-            files created from now on are partitioned.
-        hot: a timespan; older files are left as they are. By default all files are hot.
-        bucket_column: the column in which operations store the bucket.
-        reason: kept in the history.
-        now: the moment that counts as now, microseconds since 1970.
-
-    Raises:
-        UsageError: the document is no policy, or the table's columns don't fit.
-        TableNotFoundError: there is no such table.
-    """
-    policy = parse_policy(read_document(document))
-    return _write(storage, name, policy, _hot(hot), bucket_column, reason, now)
+    """Gives a table a policy, in place of the one it had; see `TablePolicy.set`."""
+    policy = read_policy(document)
+    return _write(storage, name, policy, _hot(hot), bucket_column, "set", dry_run=dry_run)
 
 
 def alter_policy(
@@ -95,9 +80,9 @@ def alter_policy(
     *,
     hot: str | None = None,
     reason: str = "altered",
-    now: int | None = None,
+    dry_run: bool = False,
 ) -> Setting:
-    """Changes some properties of a table's policy, as `.alter-merge` does.
+    """Changes some properties of a table's policy; see `TablePolicy.alter_merge`.
 
     Args:
         storage: the lake's files.
@@ -105,32 +90,28 @@ def alter_policy(
         changes: the properties to change, as a mapping or as text.
         hot: a timespan instead of the one set before.
         reason: kept in the history.
-        now: the moment that counts as now, microseconds since 1970.
-
-    Raises:
-        UsageError: there is no policy, or what comes out is none.
+        dry_run: check only.
     """
     setting = kept_setting(storage, name)
     if setting is None or setting.policy is None:
         raise UsageError(f"{name} has no partitioning policy.", hint="set one first.")
-    policy = merge_policy(setting.policy, read_document(changes))
+    policy = merge_policy(setting.policy, _parsed(changes))
     kept = setting.hot if hot is None else _hot(hot)
     # With other buckets the column would be wrong, and is no longer filled.
     same = policy.hash is not None and policy.hash.buckets_like(setting.policy.hash)
     column = setting.bucket_column if same else None
-    return _write(storage, name, policy, kept, column, reason, now)
+    return _write(storage, name, policy, kept, column, reason, dry_run=dry_run)
 
 
-def delete_policy(storage: Storage, name: TableName) -> None:
-    """Takes a table's policy away; its files stay as they are.
-
-    Raises:
-        UsageError: there is none.
-    """
+def delete_policy(storage: Storage, name: TableName, *, dry_run: bool = False) -> Policy:
+    """Takes a table's policy away, and returns it; see `TablePolicy.delete`."""
     setting = kept_setting(storage, name)
     if setting is None or setting.policy is None:
         raise UsageError(f"{name} has no partitioning policy.")
-    _append(storage, name, _snapshot(storage, name), Setting(None, None, now_micros(), "deleted"))
+    if not dry_run:
+        gone = Setting(None, None, now_micros(), "deleted")
+        _append(storage, name, _snapshot(storage, name), gone)
+    return setting.policy
 
 
 def read_setting(storage: Storage, name: TableName) -> Setting | None:
@@ -172,13 +153,14 @@ def read_history(storage: Storage, name: TableName) -> TextTable:
     """All policies that a table has had, the oldest first."""
     settings = [_setting(document) for document in all_policies(storage, name)]
     rows = [
-        (format_moment(one.at), one.reason, _text(one.policy), _span(one.hot)) for one in settings
+        (format_timestamp(one.at), one.reason, _text(one.policy), _span(one.hot))
+        for one in settings
     ]
     return TextTable(("At", "Reason", "Policy", "Hot"), tuple(rows))
 
 
 def show_policy(storage: Storage, name: TableName) -> TextTable:
-    """The policy's row, as the original shows it; `Policy` is NULL where there is none."""
+    """The policy's row, as Kusto shows it; `Policy` is NULL where there is none."""
     setting = kept_setting(storage, name)
     policy = None if setting is None else setting.policy
     return TextTable(_COLUMNS, ((POLICY_NAME, str(name), _text(policy), None, "Table"),))
@@ -206,21 +188,22 @@ def _write(
     hot: int | None,
     bucket_column: str | None,
     reason: str,
-    now: int | None,
+    *,
+    dry_run: bool,
 ) -> Setting:
-    snapshot = _snapshot(storage, name)
-    at = now_micros() if now is None else now
+    snapshot, at = _snapshot(storage, name), now_micros()
     if policy.effective is None:
         policy = replace(policy, effective=at)
     setting = _fitted(Setting(policy, hot, at, reason, "", bucket_column), snapshot)
-    _append(storage, name, snapshot, setting)
+    if not dry_run:
+        _append(storage, name, snapshot, setting)
     return setting
 
 
 def _append(storage: Storage, name: TableName, snapshot: Snapshot, setting: Setting) -> None:
     document = {
         "table_id": snapshot.metadata["id"],
-        "at": format_moment(setting.at),
+        "at": format_timestamp(setting.at),
         "reason": setting.reason,
         "policy": None if setting.policy is None else setting.policy.document(),
         "hot": _span(setting.hot),
@@ -232,7 +215,7 @@ def _append(storage: Storage, name: TableName, snapshot: Snapshot, setting: Sett
 def _setting(document: dict[str, Any]) -> Setting:
     kept = document["policy"]
     policy = None if kept is None else parse_policy(kept)
-    at = parse_moment(document["at"])
+    at = parse_timestamp(document["at"])
     column = document.get("bucket_column")
     return Setting(policy, _hot(document["hot"]), at, document["reason"], "", column)
 
@@ -244,14 +227,18 @@ def _snapshot(storage: Storage, name: TableName) -> Snapshot:
     return snapshot
 
 
-def read_document(given: Any) -> Any:
-    """A policy's JSON document, parsed where it is text."""
+def read_policy(document: Any) -> Policy:
+    """A policy from its JSON document, as a mapping or as text."""
+    return parse_policy(_parsed(document))
+
+
+def _parsed(given: Any) -> Any:
     if not isinstance(given, str):
         return given
     try:
         return json.loads(given)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"The policy is no JSON: {error}.") from error
+        raise UsageError(f"The policy is not JSON: {error}.") from error
 
 
 def _hot(text: str | None) -> int | None:
@@ -264,3 +251,84 @@ def _span(micros: int | None) -> str | None:
 
 def _text(policy: Policy | None) -> str | None:
     return None if policy is None else json.dumps(policy.document(), ensure_ascii=False)
+
+
+def check_bucket_column(table: Table, policy: Policy, name: str) -> HashKey:
+    """The hash key whose bucket a column of the table is to hold, for engines that read no tags.
+
+    Operations fill the column when they rewrite a file; in unpartitioned files it is NULL. A check
+    constraint refuses any value but the key's own bucket, so that a changed key can't leave a wrong
+    one behind. A reader asks for `k = 'x' AND (bucket = 10 OR bucket IS NULL)`, and statistics do
+    the rest.
+
+    Raises:
+        UsageError: there is no hash key, or the column is one of the table's own, or holds the
+            buckets of another policy.
+    """
+    if policy.hash is None:
+        raise UsageError("Without a hash key there is no bucket to store.")
+    if not name.strip() or name.lower().startswith(_RESERVED):
+        raise UsageError(
+            f"{name!r} can't be the name of the column for the bucket.",
+            hint="choose one like bucket, which is neither empty nor hides what Spark adds.",
+        )
+    snapshot = table.snapshot()
+    known = snapshot.properties.get(f"{_PROPERTY}{_constraint(name)}")
+    if name in snapshot.schema and known != _check(name, policy.hash):
+        raise UsageError(
+            f"{table.name} has a column {name!r} that does not hold the buckets of this policy.",
+            hint="choose another name for the column.",
+        )
+    return policy.hash
+
+
+def add_bucket_column(table: Table, key: HashKey, name: str) -> None:
+    """Adds the column with its constraint, if it is not there yet; operations fill it.
+
+    Raises:
+        QueryError: Delta refused it.
+    """
+    if name in table.snapshot().schema:
+        return
+    _alter(table, f"ADD COLUMNS ({quote(name)} INT)")
+    _alter(table, f"ADD CONSTRAINT {quote(_constraint(name))} CHECK ({_check(name, key)})")
+
+
+def check_guard(table: Table) -> None:
+    """Refuses to guard a table with Delta's own partitions, which exclude clustering.
+
+    Raises:
+        UsageError: it has partition columns.
+    """
+    if table.snapshot().metadata.get("partitionColumns"):
+        raise UsageError(
+            f"{table.name} has partition columns, and can't be guarded.",
+            hint="do without the guard: what an OPTIMIZE mixes is partitioned again.",
+        )
+
+
+def guard_table(table: Table, policy: Policy) -> None:
+    """Makes a table `CLUSTER BY` the policy's keys, against other people's OPTIMIZE.
+
+    It leaves files of another clustering provider alone, which only clustered tables have; from
+    then on partitioned files are marked as ours. Our own maintenance knows the policy.
+
+    Raises:
+        QueryError: Delta refused it.
+    """
+    _alter(table, f"CLUSTER BY ({', '.join(map(quote, policy.columns))})")
+
+
+def _alter(table: Table, change: str) -> None:
+    try:
+        table.spark.sql(f"ALTER TABLE {table.sql_name} {change}")
+    except Exception as error:
+        raise QueryError(spark_message(error)) from error
+
+
+def _constraint(name: str) -> str:
+    return f"mirrorlake_{name.encode().hex()}"
+
+
+def _check(name: str, key: HashKey) -> str:
+    return f"{quote(name)} IS NULL OR {quote(name)} = {bucket_sql(key.column, key)}"

@@ -1,4 +1,4 @@
-"""What an adviser has to know of a table: its size, its texts' values, its moments' order."""
+"""What an adviser has to know of a table: its size, its texts' values, its timestamps' order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.partitioning.keys import micros
+from mirrorlake.layout.partitioning.groups import micros
 from mirrorlake.layout.partitioning.policy import DAY, why_not_hashed
 from mirrorlake.layout.partitioning.statistics import count_files, newest_files
 from mirrorlake.mirror.properties import VIEW_PROPERTY
@@ -22,6 +22,7 @@ GENERIC = ("n/a", "na", "null", "none", "unknown", "undefined", "-", "?", "0")
 _SAMPLE = 20
 _EDGES = (0.01, 0.99)
 _FENCE = 3
+_TIMES = ("timestamp", "timestamp_ntz")
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,12 @@ class TextFacts:
 
 @dataclass(frozen=True)
 class TimeFacts:
-    """One column of moments; all in microseconds.
+    """One column of timestamps; durations in microseconds.
 
     Attributes:
         column: its name.
         span: from the first to the last of the middle 98 % of rows.
-        nulls: rows without a moment.
+        nulls: rows without a timestamp.
         far: rows more than three spans from the middle 98 %.
         read_now: the part of the files that a day of this column touches as the table is.
     """
@@ -90,13 +91,13 @@ def survey_table(table: Table, columns: Sequence[str] = (), *, many: int) -> Sur
 
     Args:
         table: which table.
-        columns: only these; by default all text columns and moments.
+        columns: only these; by default all text and timestamp columns.
         many: from how many values on a text column is looked at closely.
 
     Raises:
-        UsageError: a column is not there, or is neither text nor a moment.
+        UsageError: a column is not there, or is neither text nor a timestamp.
     """
-    counted = count_files(newest_files(table.spark, table.storage, table.name), table.name, None)
+    counted = count_files(newest_files(table), table.name, None)
     snapshot = table.snapshot()
     fields = json.loads(snapshot.metadata["schemaString"])["fields"]
     kinds = {
@@ -104,13 +105,13 @@ def survey_table(table: Table, columns: Sequence[str] = (), *, many: int) -> Sur
         for field in fields
         if isinstance(field["type"], str) and why_not_hashed(field) is None
     }
-    keys = [name for name, kind in kinds.items() if kind in ("string", *_MOMENTS)]
+    keys = [name for name, kind in kinds.items() if kind in ("string", *_TIMES)]
     wanted = [*columns] or [name for name in keys if not name.startswith(_HIDDEN)]
     for name in wanted:
-        if kinds.get(name) not in ("string", *_MOMENTS):
-            raise UsageError(f"{name!r} is no column of text or moments of {table.name}.")
+        if kinds.get(name) not in ("string", *_TIMES):
+            raise UsageError(f"{name!r} is no column of text or timestamps of {table.name}.")
     texts = [name for name in wanted if kinds[name] == "string"]
-    times = {name: kinds[name] == "timestamp" for name in wanted if kinds[name] in _MOMENTS}
+    times = {name: kinds[name] == "timestamp" for name in wanted if kinds[name] in _TIMES}
     rows = table.spark.sql(f"SELECT * FROM {table.sql_name}")
     found = Survey(
         str(table.name),
@@ -126,9 +127,6 @@ def survey_table(table: Table, columns: Sequence[str] = (), *, many: int) -> Sur
         texts=tuple(_texts(rows, texts, found.files, many)),
         times=tuple(_times(rows, times, found.files)),
     )
-
-
-_MOMENTS = ("timestamp", "timestamp_ntz")
 
 
 def _texts(rows: DataFrame, names: list[str], files: int, many: int) -> list[TextFacts]:
@@ -173,16 +171,16 @@ def _read_by_value(rows: DataFrame, name: str, files: int) -> float:
 def _times(rows: DataFrame, names: dict[str, bool], files: int) -> list[TimeFacts]:
     found = []
     for name, with_zone in names.items():
-        moment = micros(name, with_zone=with_zone)
-        edges = F.percentile_approx(moment, list(_EDGES)).alias("edges")
-        (line,) = rows.agg(edges, F.count_if(moment.isNull()).alias("nulls")).collect()
+        at = micros(name, with_zone=with_zone)
+        edges = F.percentile_approx(at, list(_EDGES)).alias("edges")
+        (line,) = rows.agg(edges, F.count_if(at.isNull()).alias("nulls")).collect()
         if line["edges"] is None:
             found.append(TimeFacts(name, 0, line["nulls"]))
             continue
         low, high = line["edges"]
         reach = _FENCE * max(high - low, DAY)
-        far = F.count_if((moment < low - reach) | (moment > high + reach)).alias("far")
-        inner = F.greatest(F.least(moment, F.lit(high)), F.lit(low))
+        far = F.count_if((at < low - reach) | (at > high + reach)).alias("far")
+        inner = F.greatest(F.least(at, F.lit(high)), F.lit(low))
         ends = rows.groupBy("_metadata.file_path").agg(
             F.min(inner).alias("a"), F.max(inner).alias("b"), far
         )
