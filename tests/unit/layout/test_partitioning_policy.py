@@ -41,7 +41,8 @@ EXAMPLE: dict[str, Any] = {
         },
     ]
 }
-SCHEMA = {"tenant_id": "string", "timestamp": "timestamp", "n": "long", "local": "timestamp_ntz"}
+TYPES = {"tenant_id": "string", "timestamp": "timestamp", "n": "long", "local": "timestamp_ntz"}
+SCHEMA = [{"name": name, "type": kind} for name, kind in TYPES.items()]
 HASH, RANGE = (copy.deepcopy(key) for key in EXAMPLE["PartitionKeys"])
 
 

@@ -21,23 +21,10 @@ from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from mirrorlake.delta_log import physical_names
 from mirrorlake.errors import BusyError
-from mirrorlake.layout.partitioning import tags
+from mirrorlake.layout.partitioning import receipts, tags
 from mirrorlake.layout.partitioning.groups import KeyColumns, look_at, numbered
 from mirrorlake.layout.partitioning.policy import Policy
-from mirrorlake.layout.partitioning.receipts import (
-    MERGE,
-    PARTITION,
-    Receipt,
-    commit_metadata,
-    delete_files,
-    file_name,
-    logged_rows,
-    new_id,
-    prove_files,
-    recover,
-    total,
-    write_receipt,
-)
+from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt
 from mirrorlake.layout.partitioning.statistics import newest_files
 from mirrorlake.layout.partitioning.store import Setting, read_setting
 from mirrorlake.mirror.lock import only_one
@@ -147,26 +134,26 @@ def run_operation(
     """
     storage, name = table.storage, table.name
     with table_lock(storage, name):
-        recover(storage, name, locked=storage.local is not None)
+        receipts.recover(storage, name, locked=storage.local is not None)
         on_step(name, Step.RECOVERED)
         setting = read_setting(storage, name)
-        if setting is None or setting.policy is None:
+        if setting is None:
             return None
-        job = _Job(table, setting, setting.policy, kind, on_step)
+        job = _Job(table, setting, kind, on_step)
         commit = rewrite_files(
             table.spark,
             table.path,
-            lambda files: _candidates(files, setting, job.policy, kind),
+            lambda files: _candidates(files, setting, kind),
             job.write,
-            note=commit_metadata(job.id),
-            bounds=_bounds(job.policy),
+            note=receipts.commit_metadata(job.id),
+            bounds=_bounds(setting.policy),
             confs=CONFS,
         )
         if commit is None or job.receipt is None:
             return None
         on_step(name, Step.COMMITTED)
         done = replace(job.receipt, version=commit.version)
-        write_receipt(storage, name, done)
+        receipts.write_receipt(storage, name, done)
         on_step(name, Step.DONE)
         return done
 
@@ -180,13 +167,13 @@ def plan_operations(table: Table) -> tuple[PlannedOperation, ...]:
         UsageError: the policy no longer fits the table.
     """
     setting = read_setting(table.storage, table.name)
-    if setting is None or setting.policy is None:
+    if setting is None:
         return ()
     files, policy = newest_files(table), setting.policy
     bounds = _bounds(policy)
     found: dict[str, list[PlannedOperation]] = {PARTITION: [], MERGE: []}
     for kind, planned in found.items():
-        listed = _candidates(files, setting, policy, kind).select(
+        listed = _candidates(files, setting, kind).select(
             "size", tags.logged_rows().alias("logged"), tags.row_count().alias("rows")
         )
         taken = Bounds(0, 0, 0)
@@ -213,9 +200,8 @@ def _bounds(policy: Policy) -> Bounds:
     return Bounds(MOST_FILES, policy.row_limit, policy.size_limit)
 
 
-def _candidates(files: DataFrame, setting: Setting, policy: Policy, kind: str) -> DataFrame:
-    choose = tags.small_files if kind == MERGE else tags.pending_files
-    return choose(files, setting, policy)
+def _candidates(files: DataFrame, setting: Setting, kind: str) -> DataFrame:
+    return (tags.small_files if kind == MERGE else tags.pending_files)(files, setting)
 
 
 def _sort_columns(schema: StructType, policy: Policy) -> tuple[str, ...]:
@@ -232,11 +218,9 @@ def _sort_columns(schema: StructType, policy: Policy) -> tuple[str, ...]:
 class _Job:
     """One operation on one table: how to write the chosen files, each attempt from the start."""
 
-    def __init__(
-        self, table: Table, setting: Setting, policy: Policy, kind: str, on_step: StepListener
-    ) -> None:
-        self.id = new_id()
-        self.policy = policy
+    def __init__(self, table: Table, setting: Setting, kind: str, on_step: StepListener) -> None:
+        self.id = receipts.new_id()
+        policy = self._policy = setting.policy
         self._table, self._setting, self._kind, self._on_step = table, setting, kind, on_step
         self._began = time.monotonic()
         self._at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -256,7 +240,7 @@ class _Job:
         self._on_step(name, Step.CHOSEN)
         if self.receipt is not None:
             # Another writer was quicker: no version has what the attempt before this one wrote.
-            delete_files(storage, name, self.receipt)
+            receipts.delete_files(storage, name, self.receipt)
         column = self._setting.bucket_column
         sources = txn.rows(chosen)
         partition = self._kind == PARTITION
@@ -270,25 +254,25 @@ class _Job:
             placed = placed.withColumn(column, self._keys.bucket())
         # One task a group, and its rows in order.
         placed = numbered(placed, self._keys, groups, _TASK).repartitionById(groups.count, _TASK)
-        order = map(quote, _sort_columns(sources.schema, self.policy))
+        order = map(quote, _sort_columns(sources.schema, self._policy))
         written = txn.write(placed.sortWithinPartitions(*order).drop(_TASK), checked=True)
         self._on_step(name, Step.WRITTEN)
-        proofs = prove_files(txn, written, self._keys, groups, derived=column)
-        rows, checksum = total(proofs.values())
-        if as_pair(seen()) != (rows, checksum) or logged_rows(chosen) not in (None, rows):
+        proofs = receipts.prove_files(txn, written, self._keys, groups, derived=column)
+        rows, checksum = receipts.total(proofs.values())
+        if as_pair(seen()) != (rows, checksum) or receipts.logged_rows(chosen) not in (None, rows):
             # Neither refutes anything: Spark sums up a repeated task's rows twice, and others'
             # statistics may be wrong. So the old files are asked, in a job of their own.
             compare_sides(as_pair(sources.agg(*hash_sums(hashed)).first()), (rows, checksum))
         fingerprint = self._setting.fingerprint
         adds = []
         for add in written:
-            proof = proofs[file_name(add)]
-            found = tags.partition_tags(proof["task"], groups, self.policy, fingerprint)
+            proof = proofs[receipts.file_name(add)]
+            found = tags.partition_tags(proof["task"], groups, self._policy, fingerprint)
             least, most = tags.arrival(chosen, found)
             found |= {tags.SORTED: self._sorted, tags.ARRIVED: f"{least}/{most}"}
             if column is not None:
                 found[tags.STORED] = column
-            if self.policy.range is not None and self.policy.range.override_creation_time:
+            if self._policy.range is not None and self._policy.range.override_creation_time:
                 found[tags.CREATED] = f"{proof['least']}/{proof['most']}"
             # A file is as old as what it was made of: what goes by age must not take it for new.
             aged = {"tags": found, "modificationTime": most // 1000}
@@ -311,6 +295,6 @@ class _Job:
             outlier_rows=sum(p["rows"] for p in proofs.values() if groups.is_outlier(p["task"])),
             seconds=round(time.monotonic() - self._began, 3),
         )
-        write_receipt(storage, name, self.receipt)
+        receipts.write_receipt(storage, name, self.receipt)
         self._on_step(name, Step.RECORDED)
         return Written(chosen, adds, proof=(rows, checksum))

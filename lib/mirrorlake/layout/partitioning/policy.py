@@ -32,6 +32,7 @@ _KEY = ("ColumnName", "Kind", "Properties")
 _HASH = ("Function", "MaxPartitionCount", "Seed", "PartitionAssignmentMode")
 _RANGE = ("Reference", "RangeSize", "OverrideCreationTime")
 _BOUNDS = ("MinRowCountPerOperation", "MaxRowCountPerOperation", "MaxOriginalSizePerOperation")
+_TIMES = ("timestamp", "timestamp_ntz")
 _POLICY = ("PartitionKeys", "EffectiveDateTime", *_BOUNDS)
 
 
@@ -192,31 +193,35 @@ def merge_policy(policy: Policy, changes: Any) -> Policy:
     return parse_policy(policy.document() | _object(changes, "The change", _POLICY))
 
 
-def check_columns(policy: Policy, schema: dict[str, Any]) -> None:
+def check_columns(policy: Policy, fields: list[dict[str, Any]]) -> None:
     """Refuses a policy whose columns a table lacks, or has with other types.
 
     Args:
         policy: the policy.
-        schema: the table's columns with their types, as the log has them.
+        fields: the table's columns, as the log describes them.
 
     Raises:
         UsageError: says which column, and what is allowed.
     """
-    wanted: list[tuple[HashKey | RangeKey, tuple[str, ...]]] = []
-    if policy.hash:
-        wanted.append((policy.hash, ("string",)))
-    if policy.range:
-        wanted.append((policy.range, ("timestamp", "timestamp_ntz")))
-    for key, kinds in wanted:
-        if key.column not in schema:
+    known = {field["name"]: field for field in fields}
+    texts, times = (("string",), "text or a guid as text"), (_TIMES, "a datetime")
+    for key, (kinds, what) in ((policy.hash, texts), (policy.range, times)):
+        if key is None:
+            continue
+        field = known.get(key.column)
+        if field is None:
             raise UsageError(
-                f"The table has no column {key.column!r}.", hint=f"it has {', '.join(schema)}."
+                f"The table has no column {key.column!r}.", hint=f"it has {', '.join(known)}."
             )
-        if schema[key.column] not in kinds:
-            what = "text or a guid as text" if kinds == ("string",) else "a datetime"
+        if field["type"] not in kinds:
             raise UsageError(
-                f"Column {key.column!r} is {schema[key.column]}, and must be {what}.",
+                f"Column {key.column!r} is {field['type']}, and must be {what}.",
                 hint=f"allowed types: {', '.join(kinds)}.",
+            )
+        if reason := why_not_hashed(field):
+            raise UsageError(
+                f"Column {key.column!r} {reason}.",
+                hint="choose another column, or make it STRING: equal keys must have equal hashes.",
             )
 
 
@@ -241,13 +246,10 @@ def _key(document: Any, where: str) -> HashKey | RangeKey:
     if not isinstance(column, str) or not column:
         raise _wrong(f"{where}.ColumnName", column, "a column's name")
     kind = body.get("Kind")
-    if kind == HASH:
-        return _hash_key(column, _object(body.get("Properties", {}), f"{where}.Properties", _HASH))
-    if kind == RANGE:
-        return _range_key(
-            column, _object(body.get("Properties", {}), f"{where}.Properties", _RANGE)
-        )
-    raise _wrong(f"{where}.Kind", kind, f"{HASH} or {RANGE}")
+    if kind not in (HASH, RANGE):
+        raise _wrong(f"{where}.Kind", kind, f"{HASH} or {RANGE}")
+    known, read = (_HASH, _hash_key) if kind == HASH else (_RANGE, _range_key)
+    return read(column, _object(body.get("Properties", {}), f"{where}.Properties", known))
 
 
 def _hash_key(column: str, body: dict[str, Any]) -> HashKey:

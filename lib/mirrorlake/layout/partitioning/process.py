@@ -294,7 +294,7 @@ class Process:
 
     def _count(self, name: TableName) -> TableStatistics | None:
         setting = read_setting(self._storage, name)
-        if setting is None or setting.policy is None:
+        if setting is None:
             return None
         files = newest_files(Table(self._spark(), self._storage, name))
         return count_files(files, name, setting)
@@ -337,7 +337,7 @@ class Process:
         found = set()
         for name in sorted(self._files):
             setting = fitting_setting(self._storage, name)
-            if setting is None or setting.policy is None or (setting.policy.effective or 0) > now:
+            if setting is None or (setting.policy.effective or 0) > now:
                 continue
             change = {"EffectiveDateTime": format_timestamp(now + _PUT_OFF)}
             reason = f"put off: more than {self._limit:,} files"

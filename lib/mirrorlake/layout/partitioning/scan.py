@@ -56,16 +56,12 @@ class Scan:
 
     Attributes:
         table: which table.
-        where: the predicate; None for all rows.
-        version: of the table.
         read: the files that are read.
         files, size: of all there are.
         rows: the rows that the predicate holds for.
     """
 
     table: str
-    where: str | None
-    version: int
     read: tuple[ScannedFile, ...]
     files: int
     size: int
@@ -118,8 +114,7 @@ def scan_table(table: Table, where: str | None = None) -> Scan:
         files, version = txn.files(), txn.version
         count, size = files.agg(F.count("*"), F.coalesce(F.sum("size"), F.lit(0))).collect()[0]
         setting = fitting_setting(table.storage, table.name)
-        policy = None if setting is None else setting.policy
-        key = None if policy is None else policy.hash
+        key = None if setting is None else setting.policy.hash
         done = F.lit(False) if setting is None else tags.is_partitioned(setting.fingerprint)
         values = key_values(where, key.column) if where and key else None
         bucket, value = tags.tag(tags.BUCKET).alias("bucket"), tags.tag(tags.VALUE).alias("value")
@@ -140,7 +135,7 @@ def scan_table(table: Table, where: str | None = None) -> Scan:
         rows = txn.rows(txn.take([file.path for file in read]))
         if where is not None:
             rows = rows.where(where)
-    return Scan(str(table.name), where, version, read, count, size, rows)
+    return Scan(str(table.name), read, count, size, rows)
 
 
 def _may_match(values: Values, key: HashKey) -> Column:
@@ -172,7 +167,7 @@ def _without_tags(table: Table, where: str | None) -> Scan:
     every = rows.inputFiles()
     chosen = rows if where is None else rows.where(where)
     read = tuple(ScannedFile(path, 0, None, is_partitioned=False) for path in chosen.inputFiles())
-    return Scan(str(table.name), where, table.snapshot().version, read, len(every), 0, chosen)
+    return Scan(str(table.name), read, len(every), 0, chosen)
 
 
 def key_values(where: str, column: str) -> Values | None:

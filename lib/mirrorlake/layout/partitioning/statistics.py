@@ -161,9 +161,9 @@ def count_files(files: DataFrame, name: TableName, setting: Setting | None) -> T
         name: the table.
         setting: its policy; None without one.
     """
-    policy = None if setting is None else setting.policy
-    done = pending = F.lit(False)
-    if setting is not None and policy is not None:
+    done, pending, policy = F.lit(False), F.lit(False), None
+    if setting is not None:
+        policy = json.dumps(setting.policy.document(), ensure_ascii=False)
         done, pending = tags.is_partitioned(setting.fingerprint), tags.is_pending(setting)
     rows, zero = tags.row_count(), F.lit(0).cast("bigint")
     outlier = done & tags.tag(tags.OUTLIER).isNotNull()
@@ -179,8 +179,7 @@ def count_files(files: DataFrame, name: TableName, setting: Setting | None) -> T
     }
     totals = [F.coalesce(F.sum(what), zero).alias(name) for name, what in sums.items()]
     (line,) = files.agg(*totals).collect()
-    text = None if policy is None else json.dumps(policy.document(), ensure_ascii=False)
-    return TableStatistics(str(name), text, **line.asDict())
+    return TableStatistics(str(name), policy, **line.asDict())
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,12 @@ from mirrorlake.layout.partitioning.policy import (
     check_columns,
     merge_policy,
     parse_policy,
-    why_not_hashed,
 )
 from mirrorlake.layout.partitioning.timespan import (
     format_timespan,
     format_timestamp,
     now_micros,
     parse_timespan,
-    parse_timestamp,
 )
 from mirrorlake.names import TableName
 from mirrorlake.policy_log import all_policies, append_policy, newest_policy
@@ -32,7 +30,6 @@ from mirrorlake.storage import Storage
 from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable
 
-POLICY_NAME = "DataPartitioning"
 _PROPERTY = "delta.constraints."
 _RESERVED = ("_metadata", "_change_", "_commit_", "__mirrorlake_")
 _COLUMNS = ("PolicyName", "EntityName", "Policy", "ChildEntities", "EntityType")
@@ -43,20 +40,16 @@ class Setting:
     """A table's policy and what belongs to it.
 
     Attributes:
-        policy: the policy; None after it was deleted.
+        policy: the policy.
         hot: files created longer ago are cold and stay as they are, microseconds; None for never.
-        at: when it was set, microseconds since 1970.
-        reason: what set it.
-        fingerprint: what the files' tags name.
         bucket_column: the column in which operations store the bucket; None for none.
+        fingerprint: what the files' tags name; empty until the policy is fitted to the table.
     """
 
-    policy: Policy | None
-    hot: int | None
-    at: int
-    reason: str
-    fingerprint: str = ""
+    policy: Policy
+    hot: int | None = None
     bucket_column: str | None = None
+    fingerprint: str = ""
 
 
 def set_policy(
@@ -69,8 +62,8 @@ def set_policy(
     dry_run: bool = False,
 ) -> Setting:
     """Gives a table a policy, in place of the one it had; see `TablePolicy.set`."""
-    policy = read_policy(document)
-    return _write(storage, name, policy, _hot(hot), bucket_column, "set", dry_run=dry_run)
+    setting = Setting(read_policy(document), _hot(hot), bucket_column)
+    return _write(storage, name, setting, "set", dry_run=dry_run)
 
 
 def alter_policy(
@@ -93,68 +86,66 @@ def alter_policy(
         dry_run: check only.
     """
     setting = kept_setting(storage, name)
-    if setting is None or setting.policy is None:
+    if setting is None:
         raise UsageError(f"{name} has no partitioning policy.", hint="set one first.")
     policy = merge_policy(setting.policy, _parsed(changes))
     kept = setting.hot if hot is None else _hot(hot)
     # With other buckets the column would be wrong, and is no longer filled.
     same = policy.hash is not None and policy.hash.buckets_like(setting.policy.hash)
-    column = setting.bucket_column if same else None
-    return _write(storage, name, policy, kept, column, reason, dry_run=dry_run)
+    changed = Setting(policy, kept, setting.bucket_column if same else None)
+    return _write(storage, name, changed, reason, dry_run=dry_run)
 
 
 def delete_policy(storage: Storage, name: TableName, *, dry_run: bool = False) -> Policy:
     """Takes a table's policy away, and returns it; see `TablePolicy.delete`."""
     setting = kept_setting(storage, name)
-    if setting is None or setting.policy is None:
+    if setting is None:
         raise UsageError(f"{name} has no partitioning policy.")
     if not dry_run:
-        gone = Setting(None, None, now_micros(), "deleted")
-        _append(storage, name, _snapshot(storage, name), gone)
+        _append(storage, name, _snapshot(storage, name), None, "deleted", now_micros())
     return setting.policy
 
 
 def read_setting(storage: Storage, name: TableName) -> Setting | None:
-    """What is set for a table; None if nothing ever was, or only for an earlier table.
+    """What is set for a table; None without a policy, or with one of an earlier table only.
 
     Raises:
         UsageError: the table has changed so that the policy no longer fits.
     """
-    setting, snapshot = _kept(storage, name)
-    if setting is None or setting.policy is None or snapshot is None:
-        return setting
-    return _fitted(setting, snapshot)
-
-
-def kept_setting(storage: Storage, name: TableName) -> Setting | None:
-    """The same, whether or not the policy still fits the table: to be shown, changed, deleted."""
-    return _kept(storage, name)[0]
+    found = _kept(storage, name)
+    return found and _fitted(*found)
 
 
 def fitting_setting(storage: Storage, name: TableName) -> Setting | None:
-    """The same for those who read: a policy that no longer fits is none, and no file has tags."""
+    """The same for readers: a policy that no longer fits counts as none, and no file has tags."""
     try:
         return read_setting(storage, name)
     except UsageError:
         return None
 
 
-def _kept(storage: Storage, name: TableName) -> tuple[Setting | None, Snapshot | None]:
+def kept_setting(storage: Storage, name: TableName) -> Setting | None:
+    """The same, whether or not the policy still fits the table: to be shown, changed, deleted."""
+    found = _kept(storage, name)
+    return found and found[0]
+
+
+def _kept(storage: Storage, name: TableName) -> tuple[Setting, Snapshot] | None:
     document = newest_policy(storage, name)
-    if document is None:
-        return None, None
+    if document is None or document["policy"] is None:
+        return None
     snapshot = _snapshot(storage, name)
     if document["table_id"] != snapshot.metadata["id"]:
-        return None, None
-    return _setting(document), snapshot
+        return None
+    policy, hot = parse_policy(document["policy"]), _hot(document["hot"])
+    return Setting(policy, hot, document.get("bucket_column")), snapshot
 
 
 def read_history(storage: Storage, name: TableName) -> TextTable:
     """All policies that a table has had, the oldest first."""
-    settings = [_setting(document) for document in all_policies(storage, name)]
     rows = [
-        (format_timestamp(one.at), one.reason, _text(one.policy), _span(one.hot))
-        for one in settings
+        (one["at"], one["reason"], one["policy"] and _text(one["policy"]), one["hot"])
+        for one in all_policies(storage, name)
     ]
     return TextTable(("At", "Reason", "Policy", "Hot"), tuple(rows))
 
@@ -162,62 +153,47 @@ def read_history(storage: Storage, name: TableName) -> TextTable:
 def show_policy(storage: Storage, name: TableName) -> TextTable:
     """The policy's row, as Kusto shows it; `Policy` is NULL where there is none."""
     setting = kept_setting(storage, name)
-    policy = None if setting is None else setting.policy
-    return TextTable(_COLUMNS, ((POLICY_NAME, str(name), _text(policy), None, "Table"),))
+    policy = None if setting is None else _text(setting.policy.document())
+    return TextTable(_COLUMNS, (("DataPartitioning", str(name), policy, None, "Table"),))
 
 
 def _fitted(setting: Setting, snapshot: Snapshot) -> Setting:
-    assert setting.policy is not None
-    fields = json.loads(snapshot.metadata["schemaString"])["fields"]
-    check_columns(setting.policy, {field["name"]: field["type"] for field in fields})
-    for field in fields:
-        reason = why_not_hashed(field)
-        if field["name"] in setting.policy.columns and reason:
-            raise UsageError(
-                f"Column {field['name']!r} {reason}.",
-                hint="choose another column, or make it STRING: equal keys must have equal hashes.",
-            )
+    policy = setting.policy
+    check_columns(policy, json.loads(snapshot.metadata["schemaString"])["fields"])
     physical = physical_names(snapshot.metadata)
-    return replace(setting, fingerprint=setting.policy.fingerprint(physical))
+    return replace(setting, fingerprint=policy.fingerprint(physical))
 
 
 def _write(
-    storage: Storage,
-    name: TableName,
-    policy: Policy,
-    hot: int | None,
-    bucket_column: str | None,
-    reason: str,
-    *,
-    dry_run: bool,
+    storage: Storage, name: TableName, setting: Setting, reason: str, *, dry_run: bool
 ) -> Setting:
     snapshot, at = _snapshot(storage, name), now_micros()
-    if policy.effective is None:
-        policy = replace(policy, effective=at)
-    setting = _fitted(Setting(policy, hot, at, reason, "", bucket_column), snapshot)
+    if setting.policy.effective is None:
+        setting = replace(setting, policy=replace(setting.policy, effective=at))
+    setting = _fitted(setting, snapshot)
     if not dry_run:
-        _append(storage, name, snapshot, setting)
+        _append(storage, name, snapshot, setting, reason, at)
     return setting
 
 
-def _append(storage: Storage, name: TableName, snapshot: Snapshot, setting: Setting) -> None:
+def _append(
+    storage: Storage,
+    name: TableName,
+    snapshot: Snapshot,
+    setting: Setting | None,
+    reason: str,
+    at: int,
+) -> None:
+    hot = None if setting is None else setting.hot
     document = {
         "table_id": snapshot.metadata["id"],
-        "at": format_timestamp(setting.at),
-        "reason": setting.reason,
-        "policy": None if setting.policy is None else setting.policy.document(),
-        "hot": _span(setting.hot),
-        "bucket_column": setting.bucket_column,
+        "at": format_timestamp(at),
+        "reason": reason,
+        "policy": setting and setting.policy.document(),
+        "hot": None if hot is None else format_timespan(hot),
+        "bucket_column": setting and setting.bucket_column,
     }
     append_policy(storage, name, document)
-
-
-def _setting(document: dict[str, Any]) -> Setting:
-    kept = document["policy"]
-    policy = None if kept is None else parse_policy(kept)
-    at = parse_timestamp(document["at"])
-    column = document.get("bucket_column")
-    return Setting(policy, _hot(document["hot"]), at, document["reason"], "", column)
 
 
 def _snapshot(storage: Storage, name: TableName) -> Snapshot:
@@ -245,12 +221,8 @@ def _hot(text: str | None) -> int | None:
     return None if text is None else parse_timespan(text)
 
 
-def _span(micros: int | None) -> str | None:
-    return None if micros is None else format_timespan(micros)
-
-
-def _text(policy: Policy | None) -> str | None:
-    return None if policy is None else json.dumps(policy.document(), ensure_ascii=False)
+def _text(policy: dict[str, Any]) -> str:
+    return json.dumps(policy, ensure_ascii=False)
 
 
 def check_bucket_column(table: Table, policy: Policy, name: str) -> HashKey:

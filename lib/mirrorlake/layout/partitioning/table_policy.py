@@ -150,7 +150,6 @@ class TablePolicy:
             bucket_column=bucket_column,
             dry_run=dry_run,
         )
-        assert setting.policy is not None
         if not dry_run and key is not None and bucket_column is not None:
             store.add_bucket_column(table, key, bucket_column)
         if not dry_run and guard:
@@ -178,7 +177,6 @@ class TablePolicy:
         """
         storage, name = self.table.storage, self.table.name
         setting = store.alter_policy(storage, name, changes, hot=hot, dry_run=dry_run)
-        assert setting.policy is not None
         return setting.policy
 
     def delete(self, *, dry_run: bool = False) -> Policy:

@@ -78,7 +78,6 @@ def is_pending(setting: Setting) -> Column:
 
     Done is a file with the policy's tag, and with the bucket in its column where one is wanted.
     """
-    assert setting.policy is not None
     missing = ~is_partitioned(setting.fingerprint)
     if setting.bucket_column is not None:
         missing |= ~F.coalesce(tag(STORED) == setting.bucket_column, F.lit(False))
@@ -92,29 +91,29 @@ def _is_hot(setting: Setting) -> Column:
     return F.lit(True) if setting.hot is None else created() >= F.lit(now_micros() - setting.hot)
 
 
-def pending_files(files: DataFrame, setting: Setting, policy: Policy) -> DataFrame:
+def pending_files(files: DataFrame, setting: Setting) -> DataFrame:
     """The files to partition, those that came first before the others.
 
     None while they have fewer rows than an operation is worth.
     """
     pending = files.where(is_pending(setting)).orderBy(arrived(), "path")
-    if policy.min_rows:
+    least = setting.policy.min_rows
+    if least:
         total = pending.agg(F.sum(row_count())).first()
-        if total is None or (total[0] or 0) < policy.min_rows:
+        if total is None or (total[0] or 0) < least:
             return pending.where("false")
     return pending
 
 
-def small_files(files: DataFrame, setting: Setting, policy: Policy) -> DataFrame:
+def small_files(files: DataFrame, setting: Setting) -> DataFrame:
     """The partitioned hot files that have enough others of their partition and size, to be merged.
 
     Files are merged with others of about their size, four at least, so that each row is rewritten a
     few times in its life and not each time something new arrives. A file that is over half of what
     an operation may take counts as large: no two of those would ever go into one.
     """
-    fits = (F.col("size") < min(_LARGE, policy.size_limit // 2 + 1)) & (
-        logged_rows() <= policy.row_limit // 2
-    )
+    rows, size = setting.policy.row_limit // 2, setting.policy.size_limit // 2
+    fits = (F.col("size") < min(_LARGE, size + 1)) & (logged_rows() <= rows)
     done = files.where(is_partitioned(setting.fingerprint) & fits & _is_hot(setting))
     columns = {name.rpartition(".")[2]: tag(name) for name in _PARTITION}
     columns["parts"] = F.to_json("partitionValues")
