@@ -175,7 +175,10 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake) -> None:
     scan = table.scan("renamed = 'k1é'")
     assert (scan.unpartitioned, scan.rows.count()) == (0, at_one_key)
     assert len(scan.read) == 3
-    table.partitioning.delete()
+    policy = table.partitioning.policy
+    assert policy is not None
+    assert table.partitioning.delete(dry_run=True) == policy == table.partitioning.policy
+    assert table.partitioning.delete() == policy
     assert table.partitioning.policy is None
     kept = [row[1] for row in table.partitioning.history().rows]
     assert kept == ["set", "altered", "deleted"]
@@ -243,7 +246,10 @@ def test_an_operation_is_bounded(lake: Lake) -> None:
     partitioning = lake.table("t").partitioning
     policy = partitioning.set({"PartitionKeys": [hashed()], **PAST})
     assert (policy.min_rows, policy.row_limit, policy.size_limit) == (0, 5_000_000, 5 * 2**30)
-    partitioning.alter_merge({"MaxRowCountPerOperation": 250, "MinRowCountPerOperation": 101})
+    bounds = {"MaxRowCountPerOperation": 250, "MinRowCountPerOperation": 101}
+    assert partitioning.alter_merge(bounds, dry_run=True).max_rows == 250
+    assert partitioning.policy == policy
+    partitioning.alter_merge(bounds)
     planned = partitioning.run(dry_run=True)
     assert [(one.kind, one.files, one.rows) for one in planned] == [("partition", 2, 200)] * 2
     assert planned[0].size == sizes["f0.parquet"] + sizes["f1.parquet"]

@@ -8,7 +8,9 @@ operation starts again from what there is now.
 
 from __future__ import annotations
 
+import json
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -145,7 +147,7 @@ def run_operation(
             table.path,
             lambda files: _candidates(files, setting, kind),
             job.write,
-            note=receipts.commit_metadata(job.id),
+            note=json.dumps({"mirrorlake": "partitioning", "operation": job.id}),
             bounds=_bounds(setting.policy),
             confs=CONFS,
         )
@@ -219,7 +221,7 @@ class _Job:
     """One operation on one table: how to write the chosen files, each attempt from the start."""
 
     def __init__(self, table: Table, setting: Setting, kind: str, on_step: StepListener) -> None:
-        self.id = receipts.new_id()
+        self.id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}-{uuid.uuid4().hex[:8]}"
         policy = self._policy = setting.policy
         self._table, self._setting, self._kind, self._on_step = table, setting, kind, on_step
         self._began = time.monotonic()

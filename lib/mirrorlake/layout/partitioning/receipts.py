@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -37,7 +36,6 @@ from mirrorlake.table import Table
 FORMAT = 1
 PARTITION, MERGE = "partition", "merge"
 ABANDONED = -1
-_NOTE = "partitioning"
 _KEEP_SECONDS = 30 * 86_400
 # Where no lock says so, an operation is taken for dead after this time only.
 _PATIENCE_SECONDS = 86_400
@@ -93,16 +91,6 @@ class Receipt:
         """The receipt without the files' names."""
         found = asdict(self)
         return found | {"files_in": len(self.files_in), "files_out": len(self.files_out)}
-
-
-def new_id() -> str:
-    """An id that sorts by time."""
-    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}-{uuid.uuid4().hex[:8]}"
-
-
-def commit_metadata(operation: str) -> str:
-    """What a commit's userMetadata says of its operation."""
-    return json.dumps({"mirrorlake": _NOTE, "operation": operation})
 
 
 def write_receipt(storage: Storage, table: TableName, receipt: Receipt) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -22,7 +22,7 @@ GENERIC = ("n/a", "na", "null", "none", "unknown", "undefined", "-", "?", "0")
 _SAMPLE = 20
 _EDGES = (0.01, 0.99)
 _FENCE = 3
-_TIMES = ("timestamp", "timestamp_ntz")
+_KINDS = ("string", "timestamp", "timestamp_ntz")
 
 
 @dataclass(frozen=True)
@@ -103,29 +103,24 @@ def survey_table(table: Table, columns: Sequence[str] = (), *, many: int) -> Sur
     kinds = {
         field["name"]: field["type"]
         for field in fields
-        if isinstance(field["type"], str) and why_not_hashed(field) is None
+        if field["type"] in _KINDS and why_not_hashed(field) is None
     }
-    keys = [name for name, kind in kinds.items() if kind in ("string", *_TIMES)]
-    wanted = [*columns] or [name for name in keys if not name.startswith(_HIDDEN)]
+    wanted = [*columns] or [name for name in kinds if not name.startswith(_HIDDEN)]
     for name in wanted:
-        if kinds.get(name) not in ("string", *_TIMES):
+        if name not in kinds:
             raise UsageError(f"{name!r} is no column of text or timestamps of {table.name}.")
-    texts = [name for name in wanted if kinds[name] == "string"]
-    times = {name: kinds[name] == "timestamp" for name in wanted if kinds[name] in _TIMES}
+    looked = wanted if counted.rows else []
+    texts = [name for name in looked if kinds[name] == "string"]
+    times = {name: kinds[name] == "timestamp" for name in looked if kinds[name] != "string"}
     rows = table.spark.sql(f"SELECT * FROM {table.sql_name}")
-    found = Survey(
+    return Survey(
         str(table.name),
         counted.rows,
         counted.files,
         counted.size,
-        is_view=VIEW_PROPERTY in snapshot.properties,
-    )
-    if not wanted or not counted.rows:
-        return found
-    return replace(
-        found,
-        texts=tuple(_texts(rows, texts, found.files, many)),
-        times=tuple(_times(rows, times, found.files)),
+        tuple(_texts(rows, texts, counted.files, many)),
+        tuple(_times(rows, times, counted.files)),
+        VIEW_PROPERTY in snapshot.properties,
     )
 
 
