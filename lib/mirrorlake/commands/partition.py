@@ -129,15 +129,13 @@ def _one(
         out.print(repr(advice), markup=False, highlight=False)
         return
     if verb is PartitionVerb.STATS:
-        from mirrorlake.layout.partitioning.statistics import show_statistics
-
         with progress("reading the log …"):
-            _print(show_statistics([partitioning.statistics()]), as_json)
+            _print(partitioning.stats().shown(), as_json)
         return
     if verb is PartitionVerb.SET:
         partitioning.set(document, **options)
     elif verb is PartitionVerb.ALTER_MERGE:
-        partitioning.alter(document, hot=options["hot"])
+        partitioning.alter_merge(document, hot=options["hot"])
     elif verb is PartitionVerb.DELETE:
         partitioning.delete()
     _print(partitioning.show(), as_json)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mirrorlake.rows.file_actions import live_files
 
 from mirrorlake import Lake
 from mirrorlake.delta.commits import read_commit
