@@ -8,10 +8,8 @@ not written to. Memory stays at one row group of the marker and the keys.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
@@ -20,9 +18,8 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError
-from mirrorlake.landing.check import FileFacts, inspect_file, is_text, read_columns
+from mirrorlake.landing.check import FileFacts, convert_text, inspect_file, is_text, read_columns
 from mirrorlake.landing.metadata import MARKER, MARKER_HINT, Marker, TableMetadata
-from mirrorlake.landing.text import read_text
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
 from mirrorlake.lint.findings import LintFinding, finding
 from mirrorlake.storage import Entry, Storage
@@ -75,7 +72,7 @@ def look_at(
             return look(storage, path)
         with TemporaryDirectory() as place:
             try:
-                _convert(storage, path, metadata, Path(place) / "rows.parquet", name)
+                convert_text(storage, path, metadata, Storage(place), "rows.parquet", name)
             except MirrorlakeError as error:
                 found = report(_text_rule(error), error.message, row=error.row, column=error.column)
                 return Looked(name, findings=(found,))
@@ -84,14 +81,6 @@ def look_at(
         return Looked(name)  # a mirror has applied and moved it since the listing
     except OSError as error:
         return Looked(name, findings=(report("file-unreadable", f"Not readable: {error}."),))
-
-
-def _convert(storage: Storage, path: str, metadata: TableMetadata, target: Path, name: str) -> None:
-    with ExitStack() as opened:
-        reader = read_text(lambda: opened.enter_context(storage.open(path)), metadata, name=name)
-        with pq.ParquetWriter(target, reader.schema) as writer:
-            for batch in reader:
-                writer.write_batch(batch)
 
 
 def _text_rule(error: MirrorlakeError) -> str:
