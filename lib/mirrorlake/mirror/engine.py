@@ -37,7 +37,7 @@ from mirrorlake.mirror.state import (
     load_states,
     save_states,
 )
-from mirrorlake.mirror.status import is_idle, status_of, view
+from mirrorlake.mirror.status import is_idle, listed_folder, status_of
 from mirrorlake.mirror.table_cycle import TableCycle
 from mirrorlake.mirror.trash import follow_folders, purge_dropped
 from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
@@ -240,7 +240,7 @@ class Engine:
 
 
 def _entry(table: TableName, listing: Listing, state: TableState) -> _Entry:
-    return table.folder, state, status_of(state, view(table, listing, state))
+    return table.folder, state, status_of(state, listed_folder(table, listing, state))
 
 
 def watch(
