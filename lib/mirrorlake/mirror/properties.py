@@ -180,6 +180,6 @@ def check_keys_known(keys: tuple[str, ...], target: Target) -> tuple[str, ...]:
     for key in keys:
         if key.lower() not in lower:
             raise MetadataError(
-                f"Key column {key!r} is no column of the table.", file=METADATA, column=key
+                f"The table does not have the key column {key!r}.", file=METADATA, column=key
             )
     return tuple(target.name_of(key) for key in keys)
