@@ -31,10 +31,11 @@ import pyarrow.parquet as pq
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "lib"), str(HERE.parent)]
 
+from mirrorlake.layout.partitioning.steps import Step as PartitionStep
+from mirrorlake.mirror.steps import Step
+
 from mirrorlake import Lake  # noqa: E402 - the path is set first
-from mirrorlake.layout.partitioning.steps import Step as PartitionStep  # noqa: E402
 from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions  # noqa: E402
-from mirrorlake.mirror.steps import Step  # noqa: E402
 from old_lake import DATA, KEEP, MTIME, RETENTION, YEARS, with_spark, without_spark  # noqa: E402
 
 MARKER = "__rowMarker__"

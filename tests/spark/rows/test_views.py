@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mirrorlake import Lake
+from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.commits import read_commit
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.rows.views.query import as_sql, parse_query
