@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import shutil
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -28,3 +32,27 @@ def cache() -> Path:
         return Path(chosen).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base).absolute() / "mirrorlake"
+
+
+def make_once(target: Path, is_there: Callable[[], bool], make: Callable[[Path], object]) -> None:
+    """Makes a file or folder of the cache if it is not there: by one process, whole or not at all.
+
+    Args:
+        target: what is to be there.
+        is_there: whether it is, and whole; what is there otherwise is taken away.
+        make: makes it at another path, which has its name and lies in a scratch folder.
+    """
+    if is_there():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    lock_path = cache() / f"{target.parent.name}.lock"
+    with (
+        lock_path.open("w") as lock,
+        tempfile.TemporaryDirectory(dir=target.parent) as scratch,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        if not is_there():  # else another process was quicker
+            staged = Path(scratch) / target.name
+            make(staged)
+            shutil.rmtree(target, ignore_errors=True)
+            staged.rename(target)

@@ -12,10 +12,9 @@ import logging
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from mirrorlake.paths import cache
+from mirrorlake.paths import cache, make_once
 from mirrorlake.spark.java import Java
 
 _log = logging.getLogger(__name__)
@@ -48,21 +47,25 @@ def archive_flags(java: Java, class_path: list[Path]) -> str:
 def ensure_archive(java: Java, class_path: list[Path]) -> Path | None:
     """Makes the archive if there is none; None if that did not work: starts are slower then."""
     path = archive_path(java, class_path)
-    if path.is_file():
-        return path
-    _log.info("making a class archive, once, so that Spark starts in half the time …")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        staged = Path(scratch) / path.name
-        environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_REMOTE",)}
-        environment[_TRAINING] = str(staged)
-        command = [sys.executable, "-m", "mirrorlake.runs.training", scratch]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        # What a process that failed has left behind may be half an archive.
-        if done.returncode != 0 or not staged.is_file():
-            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            _log.warning(f"that did not work, so Spark starts as slowly as usual: {reason}")
-            return None
-        staged.chmod(0o644)
-        staged.rename(path)
+    try:
+        make_once(path, path.is_file, _train)
+    except _TrainingError as error:
+        _log.warning(f"that did not work, so Spark starts as slowly as usual: {error}")
+        return None
     return path
+
+
+class _TrainingError(Exception):
+    """The throw-away process left no archive."""
+
+
+def _train(archive: Path) -> None:
+    _log.info("making a class archive, once, so that Spark starts in half the time …")
+    environment = {k: v for k, v in os.environ.items() if k != "SPARK_REMOTE"}
+    environment[_TRAINING] = str(archive)
+    command = [sys.executable, "-m", "mirrorlake.runs.training", str(archive.parent)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    # What a process that failed has left behind may be half an archive.
+    if done.returncode != 0 or not archive.is_file():
+        raise _TrainingError((done.stderr.strip().splitlines() or ["no reason given"])[-1])
+    archive.chmod(0o644)

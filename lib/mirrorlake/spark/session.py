@@ -46,17 +46,9 @@ _LOCAL = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    "spark.databricks.delta.snapshotPartitions": "2",
 }
-_PROFILE = {
-    "notebook": {
-        "spark.sql.shuffle.partitions": "2",
-        "spark.databricks.delta.snapshotPartitions": "2",
-    },
-    "batch": {
-        "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
-        "spark.databricks.delta.snapshotPartitions": "2",
-    },
-}
+_SHUFFLES = {"notebook": 2, "batch": 2 * (os.cpu_count() or 1)}
 _FLAGS = {
     # One compiler starts quickest. Its 48 MiB for code are too few for Spark: full after two to
     # three minutes, the JVM compiles no more. 240 MiB are what two compilers get.
@@ -107,7 +99,7 @@ def launch_conf(profile: str) -> dict[str, str]:
     conf["spark.driver.extraClassPath"] = os.pathsep.join(paths)
     if master := os.environ.get("SPARK_MASTER"):
         return conf | {"spark.master": master, "spark.jars": ",".join(paths)}
-    conf |= _LOCAL | _PROFILE[profile]
+    conf |= _LOCAL | {"spark.sql.shuffle.partitions": str(_SHUFFLES[profile])}
     conf["spark.master"] = "local[*]"
     conf["spark.driver.memory"] = f"{driver_memory_mib()}m"
     flags = f"{_FLAGS[profile]} {archive_flags(java, delta)}".strip()

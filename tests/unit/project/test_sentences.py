@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ def sentences(name: str) -> list[dict[str, Any]]:
     return found
 
 
+@cache
 def written() -> dict[str, ast.FunctionDef]:
     """The tests of both layers."""
     return {

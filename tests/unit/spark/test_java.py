@@ -188,18 +188,6 @@ class TestThePackages:
             found.pop().home.parent.name
         ]
 
-    def test_one_that_is_there_already_is_not_taken_away(
-        self, tiny_package, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A process that is slower than another must not delete what the other runs by now."""
-        from mirrorlake.spark import java as module
-
-        folder = find_java().home.parent
-        (folder / "in use").touch()
-        module._prepare(folder)
-        assert (folder / "in use").is_file()
-        assert [path.name for path in folder.parent.iterdir()] == [folder.name]
-
     def test_half_a_copy_is_made_again(self, tiny_package) -> None:
         home = find_java().home
         (home / "bin" / "java").unlink()

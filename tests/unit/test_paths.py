@@ -1,0 +1,68 @@
+"""What the cache holds is made once, whole or not at all."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from mirrorlake.paths import make_once
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MIRRORLAKE_CACHE", str(tmp_path))
+    return tmp_path / "things" / "thing"
+
+
+def test_one_that_is_there_is_left_alone(target: Path) -> None:
+    make_once(target, target.is_file, lambda path: path.write_text("first"))
+    make_once(target, target.is_file, lambda path: path.write_text("second"))
+    assert target.read_text() == "first"
+
+
+def test_one_that_another_process_makes_meanwhile_is_not_taken_away(target: Path) -> None:
+    """It may be in use by then."""
+    making, go_on = threading.Event(), threading.Event()
+
+    def slowly(path: Path) -> None:
+        making.set()
+        assert go_on.wait(10)
+        path.mkdir()
+        (path / "whole").touch()
+
+    def late() -> None:
+        make_once(target, (target / "whole").is_file, Path.mkdir)
+
+    first = threading.Thread(target=make_once, args=(target, (target / "whole").is_file, slowly))
+    first.start()
+    assert making.wait(10)
+    second = threading.Thread(target=late)
+    second.start()
+    go_on.set()
+    first.join()
+    second.join()
+    assert (target / "whole").is_file()
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_half_a_folder_is_made_again(target: Path) -> None:
+    (target / "half").mkdir(parents=True)
+
+    def make(path: Path) -> None:
+        path.mkdir()
+        (path / "whole").touch()
+
+    make_once(target, (target / "whole").is_file, make)
+    assert [path.name for path in target.iterdir()] == ["whole"]
+
+
+def test_a_failure_leaves_nothing(target: Path) -> None:
+    def make(path: Path) -> None:
+        path.write_text("half")
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        make_once(target, target.is_file, make)
+    assert list(target.parent.iterdir()) == []
