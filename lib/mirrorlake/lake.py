@@ -14,6 +14,8 @@ from mirrorlake.landing.publisher import Publisher
 from mirrorlake.mirror import operator_settings
 from mirrorlake.mirror.ledger import Ledger, read_ledger
 from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.mirror.outcome import Outcome
+from mirrorlake.mirror.preview import Preview, preview_cycle
 from mirrorlake.mirror.replay import replay, reseed
 from mirrorlake.mirror.state import Report
 from mirrorlake.mirror.status import status_report
@@ -83,9 +85,10 @@ class Lake:
         *,
         keys: list[str] | tuple[str, ...] = (),
         partner: Partner | None = None,
+        dry_run: bool = False,
     ) -> Publisher:
-        """The publisher of one table; see `Publisher`."""
-        return Publisher(self.storage, as_table(table), keys=keys, partner=partner)
+        """The publisher of one table; see `Publisher`. One of a dry run only checks."""
+        return Publisher(self.storage, as_table(table), keys=keys, partner=partner, dry_run=dry_run)
 
     def mirror(
         self,
@@ -117,6 +120,12 @@ class Lake:
                 if (name := TableName(line.schema, line.name)) in there:
                     self.table(name).vorder(apply=True)
         return report
+
+    def preview(
+        self, table: str | TableName | None = None, *, options: MirrorOptions | None = None
+    ) -> Preview:
+        """What the next cycle of the mirror would apply; writes nothing, needs no Spark."""
+        return preview_cycle(self.storage, None if table is None else as_table(table), options)
 
     def write_in_vorder(
         self,
@@ -157,31 +166,39 @@ class Lake:
         only = None if table is None else as_table(table)
         return watch(engine, stop, only=only, interval=interval, on_report=on_report)
 
-    def undrop(self, table: str | TableName) -> None:
-        """Brings back a table that was dropped with its folder in the last days; see `drops`."""
-        undrop(self.storage, as_table(table))
+    def undrop(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
+        """Brings back a table that was dropped with its folder in the last days; see `trash`."""
+        return undrop(self.storage, as_table(table), dry_run=dry_run)
 
-    def pause(self, table: str | TableName) -> None:
+    def pause(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Applies no further files of a table until it is resumed."""
-        operator_settings.pause(self.storage, as_table(table))
+        return operator_settings.pause(self.storage, as_table(table), dry_run=dry_run)
 
-    def resume(self, table: str | TableName) -> None:
+    def resume(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Lets a paused table go on."""
-        operator_settings.resume(self.storage, as_table(table))
+        return operator_settings.resume(self.storage, as_table(table), dry_run=dry_run)
 
-    def skip(self, table: str | TableName, number: int) -> None:
-        """Passes over a file that can't be applied, or that never comes."""
-        operator_settings.skip(self.storage, as_table(table), number)
+    def skip(self, table: str | TableName, number: int, *, apply: bool = False) -> Outcome:
+        """Passes over a file that can't be applied, or that never comes; says so, or does it."""
+        return operator_settings.skip(self.storage, as_table(table), number, apply=apply)
 
     def replay(
-        self, table: str | TableName, first: int, last: int | None = None, *, as_is: bool = False
-    ) -> tuple[str, ...]:
+        self,
+        table: str | TableName,
+        first: int,
+        last: int | None = None,
+        *,
+        as_is: bool = False,
+        dry_run: bool = False,
+    ) -> Outcome:
         """Publishes applied files once more; see `mirror.replay`."""
-        return replay(self.storage, as_table(table), first, last, as_is=as_is)
+        return replay(self.storage, as_table(table), first, last, as_is=as_is, dry_run=dry_run)
 
-    def reseed(self, table: str | TableName, files: Iterable[Path] = ()) -> None:
-        """Lets the next cycle build a table anew; see `mirror.replay`."""
-        reseed(self.storage, as_table(table), files)
+    def reseed(
+        self, table: str | TableName, files: Iterable[Path] = (), *, apply: bool = False
+    ) -> Outcome:
+        """Lets the next cycle build a table again; says so, or does it; see `mirror.replay`."""
+        return reseed(self.storage, as_table(table), files, apply=apply)
 
     def ledger(self, table: str | TableName) -> Ledger:
         """Which files were applied, when, and as what; needs no Spark."""

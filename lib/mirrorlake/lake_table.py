@@ -286,17 +286,17 @@ class LakeTable(Table):
 
         return enable_tracking(self, dry_run=dry_run)
 
-    def disable_row_tracking(self, *, dry_run: bool = False) -> FeatureChange:
-        """Hides the ids; the feature stays. See `rows/tracking.py`."""
+    def disable_row_tracking(self, *, apply: bool = False) -> FeatureChange:
+        """Hides the ids; the feature stays. Says so, or does it. See `rows/tracking.py`."""
         from mirrorlake.rows.tracking import disable_tracking
 
-        return disable_tracking(self, dry_run=dry_run)
+        return disable_tracking(self, apply=apply)
 
-    def drop_row_tracking(self, *, dry_run: bool = False) -> FeatureChange:
-        """Takes the feature out of the protocol. See `rows/tracking.py`."""
+    def drop_row_tracking(self, *, apply: bool = False) -> FeatureChange:
+        """Takes the feature out of the protocol; says so, or does it. See `rows/tracking.py`."""
         from mirrorlake.rows.tracking import drop_tracking
 
-        return drop_tracking(self, dry_run=dry_run)
+        return drop_tracking(self, apply=apply)
 
     def with_row_ids(
         self,

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table as RichTable
 
-from mirrorlake.commands.base import JsonOption, app, err, literal, out, print_json, progress
+from mirrorlake.commands.base import JsonOption, app, err, print_json, progress, rich_table, tell
+from mirrorlake.errors import UsageError
+from mirrorlake.paths import NOTEBOOKS, PARAMETERS, PROJECT
 
 if TYPE_CHECKING:
     from mirrorlake.runs.plan import RunSummary
@@ -22,23 +23,20 @@ def demo(
     root: Annotated[Path | None, typer.Option(help="Where the demo's lake goes.")] = None,
 ) -> None:
     """Publish, mirror and query a year of real flights, by the notebooks."""
-    from mirrorlake.paths import PARAMETERS
-
     overrides = {} if root is None else {"root": str(root.absolute())}
     summary = _run_plan(PARAMETERS / "plans" / "demo.yaml", None, overrides)
     answers = {k: v for step in summary.steps for k, v in step.records.items()}
-    for question, answer in answers.items():
-        out.print(f"✓ {question}: {answer}", markup=False, highlight=False)
-    _finish_run(summary)
+    _finish_run(summary, False, *(f"✓ {question}: {text}" for question, text in answers.items()))
 
 
 @app.command()
 def run(
     plan: Annotated[Path, typer.Argument(help="A plan, such as parameters/plans/demo.yaml.")],
     out_folder: Annotated[Path | None, typer.Option("--out", help="For the results.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Execute a plan of notebooks by papermill; failures are kept and reported."""
-    _finish_run(_run_plan(plan, out_folder, {}))
+    _finish_run(_run_plan(plan, out_folder, {}), as_json)
 
 
 def _warm_up() -> None:
@@ -51,8 +49,9 @@ def _warm_up() -> None:
 
 
 def _run_plan(plan: Path, folder: Path | None, overrides: dict[str, Any]) -> RunSummary:
-    from mirrorlake.runs.plan import run_plan
+    from mirrorlake.runs.plan import load_plan, run_plan
 
+    load_plan(plan)  # before anything is started
     _warm_up()
 
     def say(name: str, index: int, total: int) -> None:
@@ -61,12 +60,10 @@ def _run_plan(plan: Path, folder: Path | None, overrides: dict[str, Any]) -> Run
     return run_plan(plan, folder, overrides=overrides, on_step=say)
 
 
-def _finish_run(summary: RunSummary) -> None:
-    table = RichTable("notebook", "status", "seconds")
-    for step in summary.steps:
-        table.add_row(step.notebook, step.status, f"{step.seconds:.1f}")
-    out.print(table)
-    out.print(f"executed notebooks: {summary.folder}", markup=False, highlight=False)
+def _finish_run(summary: RunSummary, as_json: bool, *answers: str) -> None:
+    steps = [(step.notebook, step.status, f"{step.seconds:.1f}") for step in summary.steps]
+    table = rich_table(("notebook", "status", "seconds"), steps)
+    tell(as_json, summary.as_dict(), *answers, table, f"executed notebooks: {summary.folder}")
     if (failed := summary.failed) and failed.error:
         where = f", cell {failed.error['cell']}" if failed.error["cell"] else ""
         what = f"{failed.error['name']}: {failed.error['message']}"
@@ -80,8 +77,6 @@ def test(
     long: Annotated[bool, typer.Option("--long", help="Add kill matrices and soaks.")] = False,
 ) -> None:
     """Run the tests, in two processes; further arguments go to pytest (`-n 0`: in one)."""
-    from mirrorlake.paths import PROJECT
-
     _warm_up()
     # A file's tests stay in one process, and the files in their order: the notebooks take longest.
     processes = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
@@ -93,8 +88,6 @@ def test(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def lab(context: typer.Context) -> None:
     """Open JupyterLab on the notebooks; further arguments go to it."""
-    from mirrorlake.paths import NOTEBOOKS
-
     _warm_up()
     os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", str(NOTEBOOKS), *context.args])
 
@@ -109,21 +102,19 @@ def bench(
     """Measure ratios side by side: how many times better than the peer."""
     from dataclasses import asdict
 
-    from mirrorlake.errors import UsageError
     from mirrorlake.runs.bench import bench_names, run_bench
 
     if part and not name:
         raise UsageError("--part without a bench.", hint="name the bench it is a part of.")
     _warm_up()
+    documents = []
     for chosen in [name] if name else bench_names():
         with progress(f"bench {chosen} …"):
             result = run_bench(chosen, pairs, part)
-        if as_json:
-            print_json(asdict(result))
-            continue
-        table = RichTable(f"bench {chosen}", "figure")
-        for what, seconds in result.seconds.items():
-            table.add_row(literal(what), f"{seconds:.3f} s")
-        for what, ratio in result.ratios.items():
-            table.add_row(literal(what), f"{ratio:.2f} ×")
-        out.print(table)
+        figures = [(what, f"{seconds:.3f} s") for what, seconds in result.seconds.items()]
+        figures += [(what, f"{ratio:.2f} ×") for what, ratio in result.ratios.items()]
+        documents.append(asdict(result))
+        if not as_json:  # at once: each takes minutes
+            tell(False, None, rich_table((f"bench {chosen}", "figure"), figures))
+    if as_json:
+        print_json(documents[0] if name else {"benches": documents})

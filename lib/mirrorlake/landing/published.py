@@ -27,7 +27,13 @@ class Partner:
 
 @dataclass(frozen=True)
 class Published:
-    """One batch as it now lies in the zone; `file` is None if there was nothing to publish."""
+    """One batch as it now lies in the zone.
+
+    Attributes:
+        file: its name; None if there was nothing to publish, or after a dry run.
+        rows: how many rows it has.
+        bytes: its size.
+    """
 
     table: str
     file: str | None
@@ -35,6 +41,8 @@ class Published:
     bytes: int
 
     def __repr__(self) -> str:
+        if self.file is None and self.rows:
+            return f"{self.table}: {self.rows:,} rows would be published: a dry run"
         if self.file is None:
             return f"{self.table}: no rows, nothing published"
         return f"{self.table}: {self.file}, {self.rows:,} rows, {self.bytes:,} bytes"

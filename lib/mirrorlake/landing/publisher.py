@@ -10,6 +10,8 @@ import contextlib
 import os
 import uuid
 from collections.abc import Sequence
+from contextlib import ExitStack
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +25,7 @@ from mirrorlake.landing.check import FileFacts, footer_columns, inspect_file
 from mirrorlake.landing.identity import Identity, read_identity
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
 from mirrorlake.landing.markers import MARKER, Marker
-from mirrorlake.landing.metadata import TableMetadata, declare_keys
+from mirrorlake.landing.metadata import TableMetadata, declare_keys, planned_keys
 from mirrorlake.landing.published import Partner, Published
 from mirrorlake.landing.sources import open_source
 from mirrorlake.landing.types import fits
@@ -42,6 +44,8 @@ class Publisher:
         keys: the key columns. May be left out where `_metadata.json` has them, or for a table
             that only grows. Once declared they stay.
         partner: who publishes.
+        dry_run: check every batch against the zone and the table, and publish nothing: neither
+            keys nor files are written.
 
     Raises:
         MetadataError: other keys are declared already, or the file that has them is broken.
@@ -54,15 +58,19 @@ class Publisher:
         *,
         keys: Sequence[str] = (),
         partner: Partner | None = None,
+        dry_run: bool = False,
     ) -> None:
         if isinstance(keys, str):  # a text is a sequence of texts, too
             raise UsageError("keys is a text.", hint=f"write keys=[{keys!r}].")
         self._storage = storage
         self.table = table
-        self._metadata: TableMetadata = declare_keys(storage, table, tuple(keys))
         self._known: dict[str, str] | None = None
-        events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
-        storage.create(events, to_json((partner or Partner()).document()))
+        self._dry_run = dry_run
+        declare = planned_keys if dry_run else declare_keys
+        self._metadata: TableMetadata = declare(storage, table, tuple(keys))
+        if not dry_run:
+            events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
+            storage.create(events, to_json((partner or Partner()).document()))
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -129,14 +137,17 @@ class Publisher:
         label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
         batch = uuid.uuid4().hex
         staged = f"{self.table.folder}/_{batch}.parquet"
-        try:
-            self._stage(reader, staged, batch, marker, known)
-            facts = inspect_file(self._storage, staged, self._metadata, name=label)
-            _check_fits(facts, known)
-            name = self._claim(staged, batch)
-        except BaseException:
-            self._storage.delete(staged)
-            raise
+        with ExitStack() as opened:
+            scratch = Storage(opened.enter_context(TemporaryDirectory())) if self._dry_run else None
+            storage = scratch or self._storage
+            try:
+                self._stage(storage, reader, staged, batch, marker, known)
+                facts = inspect_file(storage, staged, self._metadata, name=label)
+                _check_fits(facts, known)
+                name = None if self._dry_run else self._claim(staged, batch)
+            except BaseException:
+                storage.delete(staged)
+                raise
         for column, kind in facts.columns.items():
             if kind.table != "void":
                 known.setdefault(column.lower(), kind.table)
@@ -144,6 +155,7 @@ class Publisher:
 
     def _stage(
         self,
+        storage: Storage,
         reader: pa.RecordBatchReader,
         path: str,
         batch_id: str,
@@ -170,7 +182,7 @@ class Publisher:
         # Two batches of the same rows must still be told apart, see `_claim`.
         whole = whole.with_metadata({_BATCH: batch_id})
         with (
-            self._storage.open_writer(path) as sink,
+            storage.open_writer(path) as sink,
             pq.ParquetWriter(sink, whole, compression="zstd") as writer,
         ):
             for batch in reader:

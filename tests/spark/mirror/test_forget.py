@@ -86,7 +86,7 @@ def test_a_person_is_found_everywhere_removed_and_found_nowhere(lake: Lake) -> N
     lake.mirror(options=SMALL)
     put(lake, 3, [row(1, ADA, SECRET + " rejected", 3), row(9, "dan", "rejected", 3)])
     lake.mirror(options=MirrorOptions(on_error=SKIP_ROW, compact_after=0))
-    lake.reseed("my people")
+    lake.reseed("my people", apply=True)
     lake.mirror(options=MirrorOptions(on_error=SKIP_ROW, compact_after=0))
     lake.publisher("other").write([{"who's": ADA, "the land": 1}])
     lake.mirror()
@@ -143,7 +143,7 @@ def test_a_person_is_found_everywhere_removed_and_found_nowhere(lake: Lake) -> N
     # Text keys of their own: the value itself is in no file either.
     lake.forget("my people", {"the land": 2, "who's": ADA}, apply=True)
     assert all("/other/" in p or p.startswith("Tables/other") for p in holding(lake, ADA))
-    lake.reseed("my people")  # the kept files are as complete as they were
+    lake.reseed("my people", apply=True)  # the kept files are as complete as they were
     assert not lake.mirror(options=MirrorOptions(on_error=SKIP_ROW)).failed
     del rows[2, ADA, "another one"]
     assert bag(lake, "my people", columns) == rows | {(4, "eve", "e"): 1}

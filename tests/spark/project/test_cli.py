@@ -111,7 +111,9 @@ def test_wrong_use_is_exit_status_2(arguments: tuple[str, ...]) -> None:
 
 
 def test_a_failed_query_is_exit_status_1(tmp_path: Path) -> None:
-    done = run("sql", tmp_path, "SELECT x FROM nowhere", status=1)
+    done = run("sql", tmp_path, "SELECT x FROM nowhere", "--json", status=1)
     assert "nowhere" in done.stderr
-    assert not done.stdout
+    error = json.loads(done.stdout)["error"]
+    assert "nowhere" in error["message"]
+    assert set(error) == {"message", "hint", "file", "row", "column"}
     assert len(done.stderr.splitlines()) <= 2

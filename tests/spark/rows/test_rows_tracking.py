@@ -131,8 +131,8 @@ def test_later_off_again_and_dropped(lake: Lake) -> None:
 
     run(table, "UPDATE {T} SET v = 'b' WHERE id = 2")  # 6
     before, features = ids(table), table.snapshot().protocol
-    assert table.disable_row_tracking(dry_run=True).commits == ("SET TBLPROPERTIES",)
-    done = table.disable_row_tracking()  # 7
+    assert table.disable_row_tracking().commits == ("SET TBLPROPERTIES",)
+    done = table.disable_row_tracking(apply=True)  # 7
     assert "can't be compared" in done.warnings[0]
     # The feature, the protocol and what the files hold of ids stay; nobody sees them any more.
     assert table.snapshot().protocol == features
@@ -158,10 +158,10 @@ def test_later_off_again_and_dropped(lake: Lake) -> None:
     assert rules(table)[1:] == [("disabled", (7, 9))]
     assert "lost their ids" in tracking.findings[1].message
 
-    dropped = table.drop_row_tracking(dry_run=True)
+    dropped = table.drop_row_tracking()
     newest = table.snapshot().version
     assert "All ids are lost" in dropped.warnings[0]
-    assert table.drop_row_tracking().commits == dropped.commits
+    assert table.drop_row_tracking(apply=True).commits == dropped.commits
     assert tuple(operations(table, newest)) == dropped.commits
     assert not is_supported(table.snapshot())
     assert table.row_tracking.numbered_from is None

@@ -67,6 +67,7 @@ def set_policy(
     bucket_column: str | None = None,
     reason: str = "set",
     now: int | None = None,
+    dry_run: bool = False,
 ) -> Setting:
     """Gives a table a policy, in place of the one it had.
 
@@ -79,13 +80,14 @@ def set_policy(
         bucket_column: the column in which operations store the bucket.
         reason: kept in the history.
         now: the moment that counts as now, microseconds since 1970.
+        dry_run: only say what would be set.
 
     Raises:
         UsageError: the document is no policy, or the table's columns don't fit.
         TableNotFoundError: there is no such table.
     """
     policy = parse_policy(read_document(document))
-    return _write(storage, name, policy, _hot(hot), bucket_column, reason, now)
+    return _write(storage, name, policy, _hot(hot), bucket_column, reason, now, dry_run)
 
 
 def alter_policy(
@@ -96,6 +98,7 @@ def alter_policy(
     hot: str | None = None,
     reason: str = "altered",
     now: int | None = None,
+    dry_run: bool = False,
 ) -> Setting:
     """Changes some properties of a table's policy, as `.alter-merge` does.
 
@@ -106,6 +109,7 @@ def alter_policy(
         hot: a timespan instead of the one set before.
         reason: kept in the history.
         now: the moment that counts as now, microseconds since 1970.
+        dry_run: only say what would be set.
 
     Raises:
         UsageError: there is no policy, or what comes out is none.
@@ -118,11 +122,11 @@ def alter_policy(
     # With other buckets the column would be wrong, and is no longer filled.
     same = policy.hash is not None and policy.hash.buckets_like(setting.policy.hash)
     column = setting.bucket_column if same else None
-    return _write(storage, name, policy, kept, column, reason, now)
+    return _write(storage, name, policy, kept, column, reason, now, dry_run)
 
 
-def delete_policy(storage: Storage, name: TableName) -> None:
-    """Takes a table's policy away; its files stay as they are.
+def delete_policy(storage: Storage, name: TableName, *, dry_run: bool = False) -> None:
+    """Takes a table's policy away; its files stay as they are. A dry run only checks.
 
     Raises:
         UsageError: there is none.
@@ -130,7 +134,9 @@ def delete_policy(storage: Storage, name: TableName) -> None:
     setting = kept_setting(storage, name)
     if setting is None or setting.policy is None:
         raise UsageError(f"{name} has no partitioning policy.")
-    _append(storage, name, _snapshot(storage, name), Setting(None, None, now_micros(), "deleted"))
+    if not dry_run:
+        deleted = Setting(None, None, now_micros(), "deleted")
+        _append(storage, name, _snapshot(storage, name), deleted)
 
 
 def read_setting(storage: Storage, name: TableName) -> Setting | None:
@@ -180,7 +186,11 @@ def read_history(storage: Storage, name: TableName) -> TextTable:
 def show_policy(storage: Storage, name: TableName) -> TextTable:
     """The policy's row, as the original shows it; `Policy` is NULL where there is none."""
     setting = kept_setting(storage, name)
-    policy = None if setting is None else setting.policy
+    return policy_row(name, None if setting is None else setting.policy)
+
+
+def policy_row(name: TableName, policy: Policy | None) -> TextTable:
+    """A policy's row, as the original shows it."""
     return TextTable(_COLUMNS, ((POLICY_NAME, str(name), _text(policy), None, "Table"),))
 
 
@@ -207,13 +217,15 @@ def _write(
     bucket_column: str | None,
     reason: str,
     now: int | None,
+    dry_run: bool,
 ) -> Setting:
     snapshot = _snapshot(storage, name)
     at = now_micros() if now is None else now
     if policy.effective is None:
         policy = replace(policy, effective=at)
     setting = _fitted(Setting(policy, hot, at, reason, "", bucket_column), snapshot)
-    _append(storage, name, snapshot, setting)
+    if not dry_run:
+        _append(storage, name, snapshot, setting)
     return setting
 
 

@@ -48,6 +48,7 @@ class TablePolicy:
         hot: str | None = None,
         guard: bool = False,
         bucket_column: str | None = None,
+        dry_run: bool = False,
     ) -> Policy:
         """Gives the table a policy; see `store.set_policy`.
 
@@ -58,6 +59,7 @@ class TablePolicy:
                 partitioned files alone. It raises the table's writer protocol.
             bucket_column: a column to be added, in which operations store the bucket for engines
                 that know no tags; see `bucket_column`.
+            dry_run: only say which policy would be set.
         """
         from mirrorlake.layout.partitioning.bucket_column import (
             add_bucket_column,
@@ -70,27 +72,42 @@ class TablePolicy:
             policy = parse_policy(store.read_document(document))
             key = check_bucket_column(self.table, policy, bucket_column)
         setting = store.set_policy(
-            self.table.storage, self.table.name, document, hot=hot, bucket_column=bucket_column
+            self.table.storage,
+            self.table.name,
+            document,
+            hot=hot,
+            bucket_column=bucket_column,
+            dry_run=dry_run,
         )
         assert setting.policy is not None
+        if dry_run:
+            return setting.policy
         if bucket_column is not None:
             add_bucket_column(self.table, key, bucket_column)
         if guard:
             guard_table(self.table, setting.policy)
         return setting.policy
 
-    def alter(self, changes: Any, *, hot: str | None = None) -> Policy:
+    def alter(self, changes: Any, *, hot: str | None = None, dry_run: bool = False) -> Policy:
         """Changes some of the policy's properties; see `store.alter_policy`."""
-        setting = store.alter_policy(self.table.storage, self.table.name, changes, hot=hot)
+        setting = store.alter_policy(
+            self.table.storage, self.table.name, changes, hot=hot, dry_run=dry_run
+        )
         assert setting.policy is not None
         return setting.policy
 
-    def delete(self) -> None:
+    def delete(self, *, dry_run: bool = False) -> None:
         """Takes the policy away; the files stay as they are."""
-        store.delete_policy(self.table.storage, self.table.name)
+        store.delete_policy(self.table.storage, self.table.name, dry_run=dry_run)
 
-    def show(self) -> TextTable:
-        """The policy's row, as the original shows it."""
+    def show(self, policy: Policy | None = None) -> TextTable:
+        """The policy's row, as the original shows it.
+
+        Args:
+            policy: one to show instead of the one that is set, such as a dry run's.
+        """
+        if policy is not None:
+            return store.policy_row(self.table.name, policy)
         return store.show_policy(self.table.storage, self.table.name)
 
     def history(self) -> TextTable:

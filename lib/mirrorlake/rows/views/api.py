@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import UsageError
+from mirrorlake.mirror.outcome import Outcome
 from mirrorlake.mirror.steps import noop
 from mirrorlake.names import STATE, TableName, as_table
 from mirrorlake.rows.views.check import Check, check_view
@@ -24,7 +25,15 @@ from mirrorlake.rows.views.definition import (
 )
 from mirrorlake.rows.views.explain import Explanation, explain
 from mirrorlake.rows.views.plan import listed, make_plan
-from mirrorlake.rows.views.refresh import Refresh, plan_refresh, refresh_session, refresh_view
+from mirrorlake.rows.views.reasons import reason
+from mirrorlake.rows.views.refresh import (
+    FULL,
+    INCREMENTAL,
+    Refresh,
+    plan_refresh,
+    refresh_session,
+    refresh_view,
+)
 from mirrorlake.rows.views.sources import pin_sources
 from mirrorlake.rows.views.state import read_view_state
 from mirrorlake.rows.views.status import ViewStatus, view_status
@@ -49,12 +58,20 @@ class Views:
         self._spark = spark
         self._find = find
 
-    def create(self, name: str | TableName, sql: str, *, on_step: ViewListener = noop) -> Refresh:
+    def create(
+        self,
+        name: str | TableName,
+        sql: str,
+        *,
+        dry_run: bool = False,
+        on_step: ViewListener = noop,
+    ) -> Refresh:
         """Makes a view and fills it; killed on the way, it is made good by the next call.
 
         Args:
             name: a table's name that is free.
             sql: one query over the lake's tables.
+            dry_run: check the query, make nothing.
             on_step: hears of every finished step.
 
         Raises:
@@ -63,7 +80,14 @@ class Views:
         """
         view = as_table(name)
         spark = self._spark()
-        create_view(refresh_session(spark), self._storage, view, sql.strip(), self._find)
+        session, storage = refresh_session(spark), self._storage
+        made = create_view(session, storage, view, sql.strip(), self._find, dry_run=dry_run)
+        if dry_run:
+            sources = pin_sources(storage, made, {})
+            read: dict[str, tuple[int | None, int]] = {str(s.name): (None, s.new) for s in sources}
+            return Refresh(
+                str(view), FULL, reason("FIRST", str(view)), -1, read, None, {}, 0.0, applied=False
+            )
         on_step(ViewStep.CREATED)
         return self.refresh(view, on_step=on_step)
 
@@ -73,6 +97,7 @@ class Views:
         *,
         how: str = "auto",
         check: bool = False,
+        dry_run: bool = False,
         on_step: ViewListener = noop,
     ) -> Refresh:
         """Brings a view up to date with its sources.
@@ -82,6 +107,7 @@ class Views:
             how: `auto` lets the expected costs decide; `incremental` refreshes by what changed
                 wherever there is a rule for it, `full` computes everything anew.
             check: compare the view with its query afterwards.
+            dry_run: only say what the refresh would do; `explain` tells more.
             on_step: hears of every finished step.
 
         Raises:
@@ -91,10 +117,24 @@ class Views:
             ConflictError: somebody else wrote to the view meanwhile.
         """
         definition = self.get(name)
+        if dry_run:
+            return self._planned(definition, how)
         done = refresh_view(self._spark(), self._storage, definition, how=how, on_step=on_step)
         if check:
             done = replace(done, differences=self.check(definition.name).differences)
         return done
+
+    def _planned(self, definition: Definition, how: str) -> Refresh:
+        """What a refresh would do."""
+        found = self.explain(definition.name)
+        mode, why = found.mode, found.reason
+        if how == FULL:
+            mode, why = FULL, reason("ASKED")
+        elif how == INCREMENTAL and why is not None and why.code == "COST":
+            mode, why = INCREMENTAL, None
+        version = read_view_state(self._storage, definition).version
+        sources = {s.table: (s.shown, s.newest) for s in found.sources}
+        return Refresh(found.view, mode, why, version, sources, None, {}, 0.0, applied=False)
 
     def explain(self, name: str | TableName) -> Explanation:
         """What the next refresh would do, and why; reads logs only. See `refresh` for errors."""
@@ -152,8 +192,12 @@ class Views:
         """
         return [view_status(self._storage, one) for one in list_definitions(self._storage, tables)]
 
-    def drop(self, name: str | TableName) -> None:
+    def drop(self, name: str | TableName, *, apply: bool = False) -> Outcome:
         """Removes a view with its table; its sources stay as they are.
+
+        Args:
+            name: the view.
+            apply: do it; by default it is only said.
 
         Raises:
             UsageError: another view reads it.
@@ -165,8 +209,13 @@ class Views:
                     f"The view {other.name} reads {definition.name}.",
                     hint=f"drop {other.name} first.",
                 )
+        effect = "the view goes, with its table and its history"
+        done = Outcome("drop", str(definition.name), effect, applied=apply)
+        if not apply:
+            return done
         grave = f"{STATE}/views/dropped-{uuid.uuid4().hex}"
         # Moved first: a view that is killed while it is deleted is gone all the same.
         self._storage.move_folder(definition.name.table_path, grave)
         self._storage.delete_folder(grave)
         forget_costs(self._storage, definition.name)
+        return done

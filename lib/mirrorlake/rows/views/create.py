@@ -27,7 +27,13 @@ _BY_ROW = (Method.ROWS, Method.PARTITIONS)
 
 
 def create_view(
-    spark: SparkSession, storage: Storage, name: TableName, sql: str, find: Finder
+    spark: SparkSession,
+    storage: Storage,
+    name: TableName,
+    sql: str,
+    find: Finder,
+    *,
+    dry_run: bool = False,
 ) -> Definition:
     """Makes a view's table, empty; nothing happens if it is there with the same query.
 
@@ -37,6 +43,7 @@ def create_view(
         name: the view's.
         sql: one query over the lake's tables.
         find: the lake's own spelling of a table's name, or None.
+        dry_run: check everything, make nothing.
 
     Raises:
         UsageError: the name is taken, or the query reads no table of the lake.
@@ -61,8 +68,9 @@ def create_view(
     # A feed of single rows would cost a merge as much again: whoever needs it switches it on. And
     # Delta 4.4 can't write an update's change rows where a column's name has a backtick.
     feed = plan.shape.method not in _BY_ROW and not any("`" in column for column in columns)
-    path = storage.path(name.table_path)
-    create_table(spark, path, columns, feed=feed, properties=properties)
+    if not dry_run:
+        path = storage.path(name.table_path)
+        create_table(spark, path, columns, feed=feed, properties=properties)
     return definition
 
 
