@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
     from mirrorlake.lake_table import LakeTable
 
+APPLY_DOES_IT = "--apply does it."
+DRY_RUN = "Nothing was changed: a dry run."
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -123,18 +126,19 @@ def print_json(document: Any) -> None:
     sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
 
 
-def tell(as_json: bool, document: Any, *shown: object) -> None:
+def tell(as_json: bool, document: Any, *shown: object, note: str = "") -> None:
     """Prints a result: its document with `--json`, or else what people read.
 
     Args:
         as_json: whether `--json` was given.
         document: what JSON holds.
         shown: tables, texts, and results that say in their `repr` what was or would be done.
+        note: what to say last, if anything.
     """
     if as_json:
         print_json(document)
         return
-    for part in shown:
+    for part in (*shown, *([note] if note else [])):
         if isinstance(part, TextTable):
             rows = [["" if value is None else str(value) for value in row] for row in part.rows]
             out.print(rich_table(part.columns, rows))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mirrorlake.commands.base import (
+    DRY_RUN,
     DryRunOption,
     JsonOption,
     RootArgument,
@@ -44,7 +45,7 @@ def create(
         done = lake.frames.create(
             model, names, owner=owner, expires_in=expires_in or None, dry_run=dry_run
         )
-    tell(as_json, done.as_dict(), done, *_dry(dry_run))
+    tell(as_json, done.as_dict(), done, note=DRY_RUN * dry_run)
 
 
 @frame.command("list")
@@ -93,8 +94,4 @@ def release(
 ) -> None:
     """Let the model's files go; its readers get an error until it is framed again."""
     done = open_lake(root).frames.release(model, dry_run=dry_run)
-    tell(as_json, done.as_dict(), done, *_dry(dry_run))
-
-
-def _dry(dry_run: bool) -> list[str]:
-    return ["Nothing was changed: a dry run."] if dry_run else []
+    tell(as_json, done.as_dict(), done, note=DRY_RUN * dry_run)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from mirrorlake.commands.base import (
+    APPLY_DOES_IT,
+    DRY_RUN,
     ApplyOption,
     JsonOption,
     LimitOption,
@@ -24,14 +25,8 @@ from mirrorlake.commands.base import (
     tell,
 )
 
-EndHelp = "a version, or yyyy-MM-dd[ HH:mm:ss[.SSS]]"
-
-
-class Outside(str, Enum):
-    """What happens to an end outside of what the feed holds."""
-
-    ERROR = "error"
-    CLIP = "clip"
+Outside = Literal["error", "clip"]  # what happens to an end outside of what the feed holds
+END_HELP = "a version, or yyyy-MM-dd[ HH:mm:ss[.SSS]]"
 
 
 @app.command()
@@ -96,16 +91,16 @@ def restore(
     """Make a table what it was at a version, by a new commit."""
     with progress("restoring …"):
         done = open_table(root, table).restore(version, dry_run=not apply)
-    said = [] if apply else ["Nothing was changed: a dry run. --apply does it."]
-    tell(as_json, {**asdict(done), "table": str(done.table)}, done.shown(), *said)
+    note = f"{DRY_RUN} {APPLY_DOES_IT}" * (not apply)
+    tell(as_json, {**asdict(done), "table": str(done.table)}, done.shown(), note=note)
 
 
 @app.command()
 def changes(
     root: RootArgument,
     table: TableArgument,
-    start: Annotated[str, typer.Option("--from", help=f"First: {EndHelp}.")],
-    end: Annotated[str | None, typer.Option("--to", help=f"Last: {EndHelp}.")] = None,
+    start: Annotated[str, typer.Option("--from", help=f"First: {END_HELP}.")],
+    end: Annotated[str | None, typer.Option("--to", help=f"Last: {END_HELP}.")] = None,
     net: Annotated[bool, typer.Option("--net", help="One outcome a key.")] = False,
     keys: Annotated[str, typer.Option(help="Key columns, if the table declares none.")] = "",
     across_gaps: Annotated[
@@ -114,7 +109,7 @@ def changes(
     beyond: Annotated[
         Outside | None, typer.Option(help="Ends beyond the latest version.", show_default=False)
     ] = None,
-    before: Annotated[Outside, typer.Option(help="A start before the feed's.")] = Outside.ERROR,
+    before: Annotated[Outside, typer.Option(help="A start before the feed's.")] = "error",
     as_json: JsonOption = False,
     limit: LimitOption = 50,
 ) -> None:
@@ -129,8 +124,8 @@ def changes(
         net=net,
         keys=chosen,
         across_gaps=across_gaps,
-        beyond_latest=beyond.value if beyond else None,
-        before_feed=before.value,
+        beyond_latest=beyond,
+        before_feed=before,
     )
     print_rows(in_order(rows, chosen or found.keys), as_json=as_json, limit=limit)
 

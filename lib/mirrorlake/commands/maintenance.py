@@ -10,6 +10,8 @@ import typer
 from rich.table import Table as RichTable
 
 from mirrorlake.commands.base import (
+    APPLY_DOES_IT,
+    DRY_RUN,
     ApplyOption,
     DryRunOption,
     JsonOption,
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 _SHOWN = ("Summary", "Columns", "File Sizes", "Row Group Sizes", "Change History")
 _ROWS = 20
-_DRY = "Nothing was changed: a dry run."
 
 
 @app.command()
@@ -123,7 +124,7 @@ def vorder(
     columns = split_names(sort_by)
     with progress("ordering files …"):
         done = open_table(root, table).vorder(apply=not dry_run, sort_by=columns, again=again)
-    tell(as_json, done.shown().document(), done, *([_DRY] if dry_run else []))
+    tell(as_json, done.shown().document(), done, note=DRY_RUN * dry_run)
 
 
 @app.command()
@@ -150,7 +151,7 @@ def vacuum(
             allow_short=allow_short,
             dry_run=not apply,
         )
-    _tell(done, as_json, " --apply does it.")
+    _tell(done, as_json, f"{DRY_RUN} {APPLY_DOES_IT}")
 
 
 @app.command()
@@ -177,9 +178,9 @@ def maintain(
         raise typer.Exit(1)
 
 
-def _tell(done: Compaction | Vacuum, as_json: bool, hint: str = "") -> None:
+def _tell(done: Compaction | Vacuum, as_json: bool, note: str = DRY_RUN) -> None:
     document = {**asdict(done), "table": str(done.table)}
-    tell(as_json, document, done.shown(), *([] if done.applied else [_DRY + hint]))
+    tell(as_json, document, done.shown(), note=note * (not done.applied))
 
 
 def _titled(name: str, document: dict[str, Any]) -> RichTable:

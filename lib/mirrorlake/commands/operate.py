@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mirrorlake.commands.base import (
+    APPLY_DOES_IT,
     ApplyOption,
     DryRunOption,
     JsonOption,
@@ -23,8 +24,6 @@ from mirrorlake.commands.base import (
 )
 from mirrorlake.mirror.outcome import Outcome
 from mirrorlake.names import TableName
-
-APPLY_HINT = "--apply does it."
 
 
 @app.command()
@@ -58,7 +57,7 @@ def skip(
     as_json: JsonOption = False,
 ) -> None:
     """Pass over a file that can't be applied, or that never comes."""
-    _tell(open_lake(root).skip(table, number, apply=apply), as_json, APPLY_HINT)
+    _tell(open_lake(root).skip(table, number, apply=apply), as_json, APPLY_DOES_IT)
 
 
 @app.command()
@@ -84,7 +83,7 @@ def reseed(
     as_json: JsonOption = False,
 ) -> None:
     """Build a table again from its kept files, or from a new load, in one commit."""
-    _tell(open_lake(root).reseed(table, files or (), apply=apply), as_json, APPLY_HINT)
+    _tell(open_lake(root).reseed(table, files or (), apply=apply), as_json, APPLY_DOES_IT)
 
 
 @app.command()
@@ -148,6 +147,5 @@ def forget(
     tell(as_json, document, *first_rows(document, 50), done)
 
 
-def _tell(done: Outcome, as_json: bool, hint: str = "") -> None:
-    text = repr(done) if done.applied or not hint else f"{done!r} {hint}"
-    tell(as_json, done.as_dict(), *done.files, text)
+def _tell(done: Outcome, as_json: bool, note: str = "") -> None:
+    tell(as_json, done.as_dict(), *done.files, done, note=note * (not done.applied))

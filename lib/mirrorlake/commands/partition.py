@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mirrorlake.commands.base import (
+    DRY_RUN,
     DryRunOption,
     IntervalOption,
     JsonOption,
@@ -190,4 +191,4 @@ def _tell(shown: TextTable, as_json: bool, dry_run: bool = False) -> None:
         for name in ("Policy", "PartitioningPolicy"):
             if row.get(name) is not None:
                 row[name] = json.loads(row[name])
-    tell(as_json, document, shown, *(["Nothing was changed: a dry run."] if dry_run else []))
+    tell(as_json, document, shown, note=DRY_RUN * dry_run)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mirrorlake.commands.base import (
+    APPLY_DOES_IT,
     ApplyOption,
     DryRunOption,
     JsonOption,
@@ -100,7 +101,7 @@ def drop(
     """Remove a view with its table; its sources stay as they are."""
     done = open_lake(root).views.drop(name, apply=apply)
     document = {"dropped": name} if apply else {"dropped": None, "would_drop": name}
-    tell(as_json, document, repr(done) if apply else f"{done!r} --apply does it.")
+    tell(as_json, document, done, note=APPLY_DOES_IT * (not apply))
 
 
 def _tell(done: Refresh, as_json: bool) -> None:

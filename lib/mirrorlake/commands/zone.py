@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.live import Live
@@ -43,21 +42,8 @@ if TYPE_CHECKING:
     from mirrorlake.rows.views.status import ViewStatus
 
 
-class MarkerWord(str, Enum):
-    """What `publish --marker` takes."""
-
-    INSERT = "insert"
-    UPDATE = "update"
-    DELETE = "delete"
-    UPSERT = "upsert"
-
-
-class OnError(str, Enum):
-    """What `mirror --on-error` takes."""
-
-    STOP = "stop"
-    SKIP_ROW = "skip-row"
-    SKIP_FILE = "skip-file"
+MarkerWord = Literal["insert", "update", "delete", "upsert"]
+OnError = Literal["stop", "skip-row", "skip-file"]
 
 
 @app.command()
@@ -72,7 +58,7 @@ def publish(
 ) -> None:
     """Publish files into the landing zone; without --marker as they are."""
     publisher = Lake(root).publisher(table, keys=split_names(keys), dry_run=dry_run)
-    verb = publisher.write if marker is None else getattr(publisher, marker.value)
+    verb = publisher.write if marker is None else getattr(publisher, marker)
     published = []
     for file in files:
         published.append(verb(file))
@@ -88,7 +74,7 @@ def mirror(
     table: Annotated[str | None, typer.Option(help="Only this table.")] = None,
     watch: WatchOption = False,
     interval: IntervalOption = 5,
-    on_error: Annotated[OnError, typer.Option(help="What a bad row or file does.")] = OnError.STOP,
+    on_error: Annotated[OnError, typer.Option(help="What a bad row or file does.")] = "stop",
     widen: Annotated[bool, typer.Option("--widen", help="Let types grow safely.")] = False,
     vorder: Annotated[bool, typer.Option("--vorder", help="Then order rows within files.")] = False,
     dry_run: DryRunOption = False,
@@ -96,7 +82,7 @@ def mirror(
 ) -> None:
     """Apply what is published to the Delta tables, once or again and again."""
     lake = open_lake(root)
-    options = MirrorOptions(widen=widen, on_error=on_error.value)
+    options = MirrorOptions(widen=widen, on_error=on_error)
     if watch and (vorder or dry_run):
         raise UsageError(
             f"--watch and {'--vorder' if vorder else '--dry-run'} exclude each other.",
