@@ -1,13 +1,92 @@
 """mirrorlake: an open lakehouse in notebooks.
 
 Applications publish changes as files, Spark mirrors them into Delta tables; on these people query,
-travel in time, diagnose and improve. Start with `Lake`.
+travel in time, diagnose and improve. Start with `Lake`. What needs Spark or matplotlib is imported
+when it is first asked for, so that an application that only publishes needs neither.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from mirrorlake import errors
+from mirrorlake.extras import name_missing_extras
 from mirrorlake.lake import Lake
+from mirrorlake.landing.publisher import Publisher
+from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.paths import lake_path
+
+if TYPE_CHECKING:
+    from mirrorlake.history.diff import count_changes
+    from mirrorlake.history.maintenance import MaintenancePolicy
+    from mirrorlake.lake_table import LakeTable
+    from mirrorlake.layout.advice import advise
+    from mirrorlake.layout.guardrails import skus
+    from mirrorlake.layout.layout_benchmark import Layout, compare_layouts
+    from mirrorlake.runs.record import record
+    from mirrorlake.show.layout_plots import plot_gauge, plot_runs, plot_spread
+    from mirrorlake.show.plots import plot_bars, plot_lines, plot_matrix, plot_spans, plot_stacks
+    from mirrorlake.show.row_ids import plot_row_ids
+    from mirrorlake.show.tables import show_errors, show_files, show_rows, show_status
+    from mirrorlake.show.versions import plot_files
 
 __version__ = "0.1.0"
+name_missing_extras()
 
-__all__ = ["Lake", "__version__"]
+__all__ = [
+    "Lake",
+    "LakeTable",
+    "Layout",
+    "MaintenancePolicy",
+    "MirrorOptions",
+    "Publisher",
+    "__version__",
+    "advise",
+    "compare_layouts",
+    "count_changes",
+    "errors",
+    "lake_path",
+    "plot_bars",
+    "plot_files",
+    "plot_gauge",
+    "plot_lines",
+    "plot_matrix",
+    "plot_row_ids",
+    "plot_runs",
+    "plot_spans",
+    "plot_spread",
+    "plot_stacks",
+    "record",
+    "show_errors",
+    "show_files",
+    "show_rows",
+    "show_status",
+    "skus",
+]
+
+_MODULES = {
+    "history.diff": ["count_changes"],
+    "history.maintenance": ["MaintenancePolicy"],
+    "lake_table": ["LakeTable"],
+    "layout.advice": ["advise"],
+    "layout.guardrails": ["skus"],
+    "layout.layout_benchmark": ["Layout", "compare_layouts"],
+    "runs.record": ["record"],
+    "show.layout_plots": ["plot_gauge", "plot_runs", "plot_spread"],
+    "show.plots": ["plot_bars", "plot_lines", "plot_matrix", "plot_spans", "plot_stacks"],
+    "show.row_ids": ["plot_row_ids"],
+    "show.tables": ["show_errors", "show_files", "show_rows", "show_status"],
+    "show.versions": ["plot_files"],
+}
+_LAZY = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'mirrorlake' has no attribute {name!r}")
+    return getattr(import_module(f"mirrorlake.{_LAZY[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

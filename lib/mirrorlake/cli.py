@@ -23,6 +23,7 @@ from mirrorlake.commands import (
 )
 from mirrorlake.commands.base import app, err, print_json
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
+from mirrorlake.notices import show_notices
 
 # Importing a module registers its commands; --help shows them in this order, groups of verbs last.
 COMMANDS = (project, zone, operate, history, maintenance, frames, partition, rows, views)
@@ -33,6 +34,7 @@ _TyperUsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
 
 def main() -> None:
     """Runs a command; an error of ours becomes one line, with `--json` a document, and a status."""
+    show_notices()
     order = [module.__name__ for module in COMMANDS]
     app.registered_commands.sort(key=lambda command: order.index(command.callback.__module__))
     try:

@@ -51,8 +51,13 @@ class Snapshot:
     @property
     def schema(self) -> dict[str, Any]:
         """The schema as Spark's JSON: column name to type (a name, or a nested document)."""
-        fields = json.loads(self.metadata["schemaString"])["fields"]
-        return {entry["name"]: entry["type"] for entry in fields}
+        return {entry["name"]: entry["type"] for entry in self.schema_document["fields"]}
+
+    @property
+    def schema_document(self) -> dict[str, Any]:
+        """The whole schema as Spark's JSON."""
+        document: dict[str, Any] = json.loads(self.metadata["schemaString"])
+        return document
 
     def apply(self, action: dict[str, Any]) -> None:
         """Takes one action of the log into account."""

@@ -57,8 +57,12 @@ class UsageError(MirrorlakeError):
     """A call or a command that makes no sense as written (exit status 2)."""
 
 
+class SampleError(MirrorlakeError):
+    """A lake that would be cleared or filled as a sample, but holds what no sample made."""
+
+
 class SetupError(MirrorlakeError):
-    """The machine lacks something: Java, the Delta jars, the network at first start."""
+    """The machine lacks something: an extra, Java, the Delta jars, the network at first start."""
 
 
 class InvalidNameError(MirrorlakeError):
@@ -75,6 +79,10 @@ class DataFileError(MirrorlakeError):
 
 class SchemaError(MirrorlakeError):
     """A column whose type is not supported or doesn't fit the table."""
+
+
+class FormatError(MirrorlakeError):
+    """A file that mirrorlake keeps in the lake is of a newer format than this version knows."""
 
 
 class SequenceError(MirrorlakeError):
@@ -103,10 +111,6 @@ class VersionError(QueryError):
 
 class FeedError(MirrorlakeError):
     """A table's change feed doesn't hold, or can't give, what was asked for."""
-
-
-class NotebookError(MirrorlakeError):
-    """A notebook of a plan failed."""
 
 
 class FrameError(MirrorlakeError):

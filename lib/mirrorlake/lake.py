@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 from mirrorlake.delta_log import delta_tables
-from mirrorlake.landing.published import Partner
-from mirrorlake.landing.publisher import Publisher
-from mirrorlake.mirror import operator_settings
-from mirrorlake.mirror.ledger import Ledger, read_ledger
-from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.mirror.outcome import Outcome
+from mirrorlake.landing.publisher import Partner, Publisher
+from mirrorlake.mirror.api import Operations
+from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options, noop
 from mirrorlake.mirror.preview import Preview, preview_cycle
-from mirrorlake.mirror.replay import replay, reseed
 from mirrorlake.mirror.state import Report
 from mirrorlake.mirror.status import status_report
-from mirrorlake.mirror.steps import StepListener, noop
-from mirrorlake.mirror.trash import undrop
 from mirrorlake.names import ZONE, TableName, as_table
 from mirrorlake.storage import Storage
 
@@ -30,12 +24,9 @@ if TYPE_CHECKING:
     from mirrorlake.feed.archive import ArchiveReport
     from mirrorlake.feed.cursor import Batch
     from mirrorlake.history.frames import Frames
-    from mirrorlake.history.maintenance import Maintenance, Policy
+    from mirrorlake.history.maintenance import Maintenance, MaintenancePolicy
     from mirrorlake.lake_table import LakeTable
-    from mirrorlake.layout.partitioning.process import PartitionReport, Process, ProcessOptions
-    from mirrorlake.layout.partitioning.statistics import Diagnostics
-    from mirrorlake.layout.partitioning.steps import StepListener as PartitionListener
-    from mirrorlake.layout.write import WriteReport
+    from mirrorlake.layout.partitioning.api import LakePartitioning
     from mirrorlake.lint.findings import LintReport
     from mirrorlake.lint.table import FileListener
     from mirrorlake.mirror.forget import Forgotten
@@ -95,58 +86,58 @@ class Lake:
         table: str | TableName | None = None,
         *,
         options: MirrorOptions | None = None,
-        on_step: StepListener = noop,
         vorder: bool = False,
+        on_step: StepListener = noop,
+        **settings: Any,
     ) -> Report:
-        """Runs one cycle of the mirror.
+        """Runs one cycle of the mirror: what is published becomes rows, one commit a table.
 
         Args:
             table: only this one; by default all of the landing zone.
             options: bounds of the cycle.
-            on_step: hears of every finished step of every table.
             vorder: order the rows within the files that are not ordered yet, in a second commit
                 that changes no data.
+            on_step: called after every step of every table, with the table and the step.
+            **settings: fields of `MirrorOptions`, such as `on_error="skip-row"`, instead of
+                `options` or on top of them.
 
         Returns:
-            A line a table. A table that failed has its error there; the others went on.
+            One entry for each table. A table that failed has its error there; the others went on.
+
+        Raises:
+            UsageError: there is no such setting.
+
+        Example:
+            >>> lake.mirror(on_error="skip-file", batch_files=100)  # doctest: +SKIP
         """
         from mirrorlake.mirror.engine import Engine
 
-        engine = Engine(self.storage, lambda: self.spark, options, on_step)
+        engine = Engine(self.storage, lambda: self.spark, make_options(options, settings), on_step)
         report = engine.run_cycle(None if table is None else as_table(table))
         if vorder:
             there = set(self.tables())
             for line in report.tables:
                 if (name := TableName(line.schema, line.name)) in there:
-                    self.table(name).vorder(apply=True)
+                    self.table(name).optimize.vorder()
         return report
 
     def preview(
         self, table: str | TableName | None = None, *, options: MirrorOptions | None = None
     ) -> Preview:
-        """What the next cycle of the mirror would apply; writes nothing, needs no Spark."""
-        return preview_cycle(self.storage, None if table is None else as_table(table), options)
+        """What the next cycle of the mirror would apply; writes nothing, needs no Spark.
 
-    def write_in_vorder(
-        self,
-        table: str | TableName,
-        rows: DataFrame,
-        *,
-        mode: str = "append",
-        sort_by: Sequence[str] = (),
-    ) -> WriteReport:
-        """Writes a DataFrame to a table of one's own, in V-Order; see `layout.write.write_table`.
+        Args:
+            table: only this one; by default all of the landing zone.
+            options: bounds of the cycle.
 
         Raises:
-            UsageError: a publisher feeds it.
-        """
-        from mirrorlake.history.write import check_own
-        from mirrorlake.layout.write import write_table
+            TableNotFoundError: the table has no folder in the landing zone.
 
-        name = as_table(table)
-        name = self.find(name) or name
-        check_own(self.storage, name)
-        return write_table(self.spark, self.storage, name, rows, mode=mode, sort_by=sort_by)
+        Example:
+            >>> lake.preview()  # doctest: +SKIP
+            3 files of 2 tables would be applied: a dry run
+        """
+        return preview_cycle(self.storage, None if table is None else as_table(table), options)
 
     def watch(
         self,
@@ -158,69 +149,67 @@ class Lake:
         on_step: StepListener = noop,
         on_report: Callable[[Report], None] = lambda _report: None,
     ) -> Report:
-        """Mirrors cycle after cycle until `stop` is set; see `mirror.watch`."""
-        from mirrorlake.mirror.engine import Engine
-        from mirrorlake.mirror.watch import watch
+        """Mirrors cycle after cycle until `stop` is set.
+
+        Args:
+            stop: an event; set by a signal's handler, for one. The cycle under way is finished.
+            table: only this one; by default all.
+            interval: seconds between two cycles; longer after failures.
+            options: as for `mirror`.
+            on_step: as for `mirror`.
+            on_report: called with the report of each cycle.
+
+        Returns:
+            The last cycle's report.
+        """
+        from mirrorlake.mirror.engine import Engine, watch
 
         engine = Engine(self.storage, lambda: self.spark, options, on_step, stop)
         only = None if table is None else as_table(table)
         return watch(engine, stop, only=only, interval=interval, on_report=on_report)
 
-    def undrop(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
-        """Brings back a table that was dropped with its folder in the last days; see `trash`."""
-        return undrop(self.storage, as_table(table), dry_run=dry_run)
-
-    def pause(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
-        """Applies no further files of a table until it is resumed."""
-        return operator_settings.pause(self.storage, as_table(table), dry_run=dry_run)
-
-    def resume(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
-        """Lets a paused table go on."""
-        return operator_settings.resume(self.storage, as_table(table), dry_run=dry_run)
-
-    def skip(self, table: str | TableName, number: int, *, apply: bool = False) -> Outcome:
-        """Passes over a file that can't be applied, or that never comes; says so, or does it."""
-        return operator_settings.skip(self.storage, as_table(table), number, apply=apply)
-
-    def replay(
-        self,
-        table: str | TableName,
-        first: int,
-        last: int | None = None,
-        *,
-        as_is: bool = False,
-        dry_run: bool = False,
-    ) -> Outcome:
-        """Publishes applied files once more; see `mirror.replay`."""
-        return replay(self.storage, as_table(table), first, last, as_is=as_is, dry_run=dry_run)
-
-    def reseed(
-        self, table: str | TableName, files: Iterable[Path] = (), *, apply: bool = False
-    ) -> Outcome:
-        """Lets the next cycle build a table again; says so, or does it; see `mirror.replay`."""
-        return reseed(self.storage, as_table(table), files, apply=apply)
-
-    def ledger(self, table: str | TableName) -> Ledger:
-        """Which files were applied, when, and as what; needs no Spark."""
-        return read_ledger(self.storage, as_table(table))
+    @property
+    def operations(self) -> Operations:
+        """What operators do: pause, resume, skip, replay, reseed, undrop, ledger, quarantine."""
+        return Operations(self.storage, lambda: self.spark)
 
     def reconcile(self, table: str | TableName | None = None) -> Reconciliation:
-        """Compares tables with the manifests that publishers left; see `mirror.reconcile`."""
+        """Compares tables with the manifests that their publishers left.
+
+        Args:
+            table: only this one; by default all.
+
+        Returns:
+            Row counts and checksums by ranges of keys, and where they differ.
+
+        Example:
+            >>> lake.reconcile("orders").findings  # doctest: +SKIP
+            ()
+        """
         from mirrorlake.mirror.reconcile import reconcile
 
         tables = self.tables() if table is None else [as_table(table)]
         return reconcile(self.spark, self.storage, tables)
 
-    def quarantine(self, table: str | TableName | None = None) -> DataFrame:
-        """The rows and files that were passed over, of one table or of all."""
-        from mirrorlake.mirror.quarantine import read_quarantine
-
-        return read_quarantine(self.spark, self.storage, None if table is None else as_table(table))
-
     def forget(
         self, table: str | TableName, keys: Mapping[str, Any], *, apply: bool = False
     ) -> Forgotten:
-        """Finds a person's rows wherever they lie, and with `apply` removes them; see `forget`."""
+        """Finds a person's rows wherever they lie; with `apply` removes them and searches again.
+
+        Args:
+            table: which table.
+            keys: the person, by column and value.
+            apply: remove what is found; by default it is only said.
+
+        Returns:
+            What was found, place by place: table, history, feed, quarantine, log, published files.
+
+        Raises:
+            UsageError: the columns are not the table's keys.
+
+        Example:
+            >>> lake.forget("people", {"id": 7})  # doctest: +SKIP
+        """
         from mirrorlake.mirror.forget import forget
 
         return forget(self.spark, self.storage, as_table(table), keys, apply=apply)
@@ -229,7 +218,11 @@ class Lake:
         """How each table stands, from a listing and the kept state; needs no Spark.
 
         Args:
-            rebuild: whether the kept state is read anew from the tables' own logs.
+            rebuild: whether the kept state is read again from the tables' own logs.
+
+        Example:
+            >>> [line.state for line in lake.status().tables]  # doctest: +SKIP
+            ['Replicating']
         """
         return status_report(self.storage, rebuild=rebuild)
 
@@ -239,7 +232,19 @@ class Lake:
         *,
         on_file: FileListener = lambda _table, _done, _total: None,
     ) -> LintReport:
-        """Checks the landing zone, or one table of it; reads only, needs no Spark; see `lint`."""
+        """Checks the landing zone against the format's rules; reads only, needs no Spark.
+
+        Args:
+            table: only this one; by default the whole zone.
+            on_file: called for each file with the table, the files done and their number.
+
+        Returns:
+            The findings, with file, row, column and fix.
+
+        Example:
+            >>> lake.lint().findings  # doctest: +SKIP
+            ()
+        """
         from mirrorlake.lint.zone import lint_zone
 
         return lint_zone(self.storage, None if table is None else as_table(table), on_file=on_file)
@@ -249,14 +254,14 @@ class Lake:
         return delta_tables(self.storage)
 
     def table(self, name: str | TableName) -> LakeTable:
-        """One Delta table.
+        """One Delta table; Spark starts when rows are asked for.
 
         Raises:
             TableNotFoundError: there is none of that name.
         """
         from mirrorlake.lake_table import LakeTable
 
-        return LakeTable(self.spark, self.storage, as_table(name))
+        return LakeTable(lambda: self.spark, self.storage, as_table(name))
 
     def write(
         self,
@@ -264,18 +269,37 @@ class Lake:
         rows: Any,
         *,
         mode: str = "append",
+        vorder: bool = False,
+        sort_by: Sequence[str] = (),
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> LakeTable:
-        """Writes a table that no publisher feeds; see `history.write.write_table`.
+        """Writes a table that no publisher feeds; it is made if there is none.
+
+        Args:
+            table: its name.
+            rows: a Spark or pandas DataFrame, Arrow data, or a list of dicts.
+            mode: `append`, or `overwrite`, which also takes the new rows' columns.
+            vorder: write the files in V-Order, in the same commit.
+            sort_by: with `vorder`, columns that every file is sorted by first.
+            partition_by: columns whose values become folders; only for a new table.
+            properties: Delta's properties of a new table, on top of change feed and row tracking.
 
         Returns:
             The table.
 
         Raises:
-            UsageError: a publisher feeds it.
+            UsageError: a publisher feeds the table, or there is no such mode or column.
+            InvalidNameError: the name is a schema's.
+            QueryError: Delta refused the rows.
+            ConflictError: with `vorder`, another writer was quicker; nothing was committed.
+
+        Example:
+            >>> lake.write("notes", [{"id": 1, "text": "fog"}]).version()  # doctest: +SKIP
+            1
         """
         from mirrorlake.history.write import write_table
+        from mirrorlake.layout.write import write_ordered
 
         name = as_table(table)
         name = self.find(name) or name
@@ -285,6 +309,7 @@ class Lake:
             name,
             rows,
             mode=mode,
+            write=partial(write_ordered, sort_by=sort_by) if vorder else None,
             partition_by=partition_by,
             properties=properties,
         )
@@ -299,7 +324,22 @@ class Lake:
         feed: bool | None = True,
         row_tracking: bool | None = None,
     ) -> LakeTable:
-        """Makes an empty table that no publisher feeds; see `feed/enable.py`."""
+        """Makes an empty table that no publisher feeds.
+
+        Args:
+            name: its name; nothing happens if there is a table of that name.
+            columns: names and types, in Spark's words.
+            keys: the columns that tell rows apart.
+            feed: whether the change feed is on; None leaves it to the session.
+            row_tracking: whether rows have ids; None leaves it to the session.
+
+        Raises:
+            UsageError: a key is not among the columns.
+            FeedError: a column has a name that the feed needs for itself.
+
+        Example:
+            >>> lake.create_table("notes", {"id": "bigint", "text": "string"})  # doctest: +SKIP
+        """
         from mirrorlake.feed.enable import create_table
 
         table = as_table(name)
@@ -314,35 +354,72 @@ class Lake:
         enable_for_new_tables(self.spark)
 
     def archive(
-        self, table: str | TableName, into: str | TableName, *, start: int | None = None
+        self,
+        table: str | TableName,
+        into: str | TableName,
+        *,
+        start: int | None = None,
+        dry_run: bool = False,
     ) -> ArchiveReport:
-        """Appends what is new in a table's feed to its permanent history; see `Archive`."""
+        """Appends what is new in a table's feed to its permanent history.
+
+        Killed at any moment, it is made good by the next call.
+
+        Args:
+            table: whose feed.
+            into: the archive; it is made by the first call.
+            start: the first version of a new archive. By default 0 if the feed holds everything
+                from there, else the newest version's rows as inserts, and then what changes.
+            dry_run: only say which versions are new.
+
+        Raises:
+            FeedError: the feed no longer holds what follows, or the archive is another table's.
+
+        Example:
+            >>> lake.archive("sales", "sales_history")  # doctest: +SKIP
+            sales → sales_history: 3 new versions, archived up to 7
+        """
         from mirrorlake.feed.archive import Archive
 
-        return Archive(self.table(table), as_table(into)).run(start=start)
+        archive = Archive(self.table(table), as_table(into))
+        return archive.plan(start=start) if dry_run else archive.run(start=start)
 
-    def apply_feed(
+    def update_dimension(
         self,
         table: str | TableName,
         into: str | TableName,
         *,
         stored_as: Literal[1, 2] = 1,
         keys: Sequence[str] | None = None,
+        dry_run: bool = False,
     ) -> Batch:
-        """Brings a dimension up to date with a table's feed; see `feed/scd.py`.
+        """Brings a slowly changing dimension up to date with a table's feed.
+
+        Killed at any moment, it is made good by the next call.
 
         Args:
             table: whose feed.
             into: the dimension; it is made by the first call.
-            stored_as: 1 keeps the latest row a key, 2 all of them with their periods.
+            stored_as: 1 keeps the latest row for each key, 2 all of them with their periods.
             keys: the key columns; by default the table's own.
+            dry_run: only say which versions are new.
 
         Returns:
-            The versions that were new. Killed before its end, a call is made good by the next.
+            The versions that were new.
+
+        Raises:
+            UsageError: there are no keys.
+            FeedError: the feed no longer holds what follows.
+
+        Example:
+            >>> lake.update_dimension("planes", "dim_planes", stored_as=2)  # doctest: +SKIP
+            versions 0 to 4
         """
         from mirrorlake.feed.scd import follow_feed
 
-        return follow_feed(self.table(table), as_table(into), keys=keys, stored_as=stored_as)
+        return follow_feed(
+            self.table(table), as_table(into), keys=keys, stored_as=stored_as, dry_run=dry_run
+        )
 
     def find(self, name: TableName) -> TableName | None:
         """The lake's own spelling of a table's name: exact, else the only one but for case."""
@@ -368,41 +445,31 @@ class Lake:
         return Views(self.storage, lambda: self.spark, self.find)
 
     def maintain(
-        self, policy: Policy, *, on_table: Callable[[str], None] = lambda name: None
+        self, policy: MaintenancePolicy, *, on_table: Callable[[str], None] = lambda name: None
     ) -> Maintenance:
-        """Runs a policy over the lake's tables; see `history.maintenance.maintain`."""
+        """Runs a policy over the lake's tables, one after the other; one that fails stops no other.
+
+        Args:
+            policy: what to do; nothing is changed unless it says `apply`.
+            on_table: called with each table's name before it is worked on.
+
+        Raises:
+            UsageError: the policy names a table that is not there.
+
+        Example:
+            >>> lake.maintain(MaintenancePolicy(vacuum=False))  # doctest: +SKIP
+            would maintain 3 tables, 0 failed
+        """
         from mirrorlake.history.maintenance import maintain
 
         return maintain(lambda: self.spark, self.storage, self.tables(), policy, on_table=on_table)
 
-    def partitioner(
-        self,
-        table: str | TableName | None = None,
-        *,
-        options: ProcessOptions | None = None,
-        on_step: PartitionListener = noop,
-    ) -> Process:
-        """The background process of partitioning; see `layout.partitioning.process`."""
-        from mirrorlake.layout.partitioning.process import Process
-        from mirrorlake.policy_log import tables_with_policies
+    @property
+    def partitioning(self) -> LakePartitioning:
+        """The partitioning of all tables with a policy; see `LakePartitioning`."""
+        from mirrorlake.layout.partitioning.api import LakePartitioning
 
-        def tables() -> list[TableName]:
-            return tables_with_policies(self.storage) if table is None else [as_table(table)]
-
-        return Process(self.storage, lambda: self.spark, tables, options, on_step)
-
-    def partition(
-        self, table: str | TableName | None = None, *, options: ProcessOptions | None = None
-    ) -> PartitionReport:
-        """Partitions what is new in all tables with a policy, or in one of them."""
-        return self.partitioner(table, options=options).run()
-
-    def partition_diagnostics(self) -> Diagnostics:
-        """The state of the partitioning of all tables, in the original's words."""
-        from mirrorlake.layout.partitioning.process import diagnose_lake
-        from mirrorlake.policy_log import tables_with_policies
-
-        return diagnose_lake(self.spark, self.storage, tables_with_policies(self.storage))
+        return LakePartitioning(self.storage, lambda: self.spark)
 
     def sql(self, query: str, *, frame: str | None = None) -> DataFrame:
         """Runs a query over the lake's tables.
@@ -417,6 +484,9 @@ class Lake:
             VersionError: a version or moment can't be read; with the range that can.
             FrameError: the frame does not hold, or lacks a table.
             FeedError: `table_changes` asks for what the feed doesn't hold.
+
+        Example:
+            >>> lake.sql("SELECT count(*) FROM sales@v2").show()  # doctest: +SKIP
         """
         from mirrorlake.lake_sql import query_lake
 

@@ -1,71 +1,165 @@
-"""A table with all its verbs, one line each; the packages behind them do the work."""
+"""A table with all its verbs, grouped; the packages behind them do the work."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.changes import End, Outside
-from mirrorlake.feed.cursor import Cursor
-from mirrorlake.feed.findings import Diagnosis
-from mirrorlake.history.compact import Compaction
-from mirrorlake.history.diff import Match
-from mirrorlake.history.restore import Restore
-from mirrorlake.history.vacuum import Vacuum
-from mirrorlake.history.versions import ReadableRange
-from mirrorlake.layout.analysis import Analysis
-from mirrorlake.layout.partitioning.scan import Scan
+from mirrorlake.feed.api import Changes
+from mirrorlake.feed.schema import declared_keys
+from mirrorlake.history.delete import Deletion, delete_rows
+from mirrorlake.history.diff import Match, diff_versions
+from mirrorlake.history.restore import Restore, restore_table
+from mirrorlake.history.vacuum import Vacuum, vacuum_table
+from mirrorlake.history.versions import (
+    ReadableRange,
+    check_when,
+    find_readable_range,
+    is_enforced,
+    parse_moment,
+)
+from mirrorlake.layout.analysis import Analysis, analyze_table
+from mirrorlake.layout.api import Optimize
+from mirrorlake.layout.partitioning.scan import Scan, scan_table
 from mirrorlake.layout.partitioning.table_policy import TablePolicy
-from mirrorlake.layout.vorder import VOrderReport
-from mirrorlake.rows.row_history import RowHistory
-from mirrorlake.rows.tracking import FeatureChange, Tracking
+from mirrorlake.rows.api import RowTracking
 from mirrorlake.spark.sql import literal
 from mirrorlake.table import Table
 
 
 class LakeTable(Table):
-    """One Delta table of a lake, as `Lake.table` hands it out."""
+    """One Delta table of a lake, as `Lake.table` hands it out.
 
-    def as_of(
-        self, *, version: int | None = None, timestamp: str | datetime | None = None
+    `optimize`, `changes`, `row_tracking` and `partitioning` group what belongs together. What
+    loses no row and no history acts, and `dry_run=True` only says; what deletes or takes back
+    only says, and `apply=True` does it.
+    """
+
+    def version(self) -> int:
+        """The newest version's number; needs no Spark.
+
+        Example:
+            >>> lake.table("sales").version()  # doctest: +SKIP
+            7
+        """
+        return self.snapshot().version
+
+    def schema(self) -> StructType:
+        """The columns and their types; needs no running Spark.
+
+        Example:
+            >>> lake.table("sales").schema().names  # doctest: +SKIP
+            ['id', 'item', 'n']
+        """
+        return StructType.fromJson(self.snapshot().schema_document)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that tell rows apart, as their publisher declared them; maybe none."""
+        return declared_keys(self.snapshot().properties)
+
+    def detail(self) -> dict[str, Any]:
+        """What `DESCRIBE DETAIL` tells: id, files, bytes, properties, protocol.
+
+        Example:
+            >>> lake.table("sales").detail()["numFiles"]  # doctest: +SKIP
+            3
+        """
+        (row,) = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name}").collect()
+        return row.asDict(recursive=True)
+
+    def read(
+        self,
+        *,
+        version: int | None = None,
+        timestamp: str | datetime | None = None,
+        where: str | None = None,
+        row_ids: bool = False,
     ) -> DataFrame:
-        """The rows as they were.
+        """The table's rows, by default as they are now.
 
         Args:
             version: the table's version, from 0.
-            timestamp: a moment, as ISO 8601 text (UTC where it has no zone) or a datetime.
+            timestamp: ISO 8601 text (UTC where it has no zone) or a datetime, instead of a version.
+            where: only the rows of a SQL predicate; with a partitioning policy no more files are
+                read than it needs.
+            row_ids: with `_row_id` and `_row_commit_version`; see `row_tracking.read`.
 
         Raises:
-            UsageError: neither or both are given, or the text is no moment.
+            UsageError: a version and a timestamp are given, or the text is not a timestamp.
             VersionError: it can't be read; with the range that can, and why not further.
-        """
-        from mirrorlake.history.versions import check_when, is_enforced, parse_moment
 
-        if version is not None and timestamp is None:
-            when: int | datetime = int(version)
-            clause = f"VERSION AS OF {when}"
-        elif timestamp is not None and version is None:
-            when = parse_moment(timestamp)
-            clause = f"TIMESTAMP AS OF {literal(when.isoformat())}"
-        else:
+        Example:
+            >>> lake.table("sales").read(version=2, where="n > 9").count()  # doctest: +SKIP
+            4
+        """
+        if version is not None and timestamp is not None:
             raise UsageError("Give either a version or a timestamp.")
-        check_when(self.storage, self.name, when, enforced=is_enforced(self.spark))
-        return self.spark.sql(f"SELECT * FROM {self.sql_name} {clause}")
+        if timestamp is not None:
+            then = parse_moment(timestamp)
+            check_when(self.storage, self.name, then, enforced=is_enforced(self.spark))
+            clause = f"TIMESTAMP AS OF {literal(then.isoformat())}"
+            rows = self.spark.sql(f"SELECT * FROM {self.sql_name} {clause}")
+        elif version is not None:
+            check_when(self.storage, self.name, int(version), enforced=is_enforced(self.spark))
+            rows = self.row_tracking.read(version=version) if row_ids else self.rows(int(version))
+        elif row_ids:
+            rows = self.row_tracking.read()
+        else:
+            return self.rows() if where is None else self.scan(where).rows
+        return rows if where is None else rows.where(where)
+
+    def scan(self, where: str | None = None) -> Scan:
+        """The same as `read(where=…)`, with the files that are read for it.
+
+        Example:
+            >>> len(lake.table("sales").scan("id = 7").read)  # doctest: +SKIP
+            1
+        """
+        return scan_table(self, where)
+
+    def to_arrow(
+        self, *, version: int | None = None, timestamp: str | datetime | None = None
+    ) -> pa.Table:
+        """All rows as an Arrow table, in this process's memory; arguments as for `read`."""
+        return self.read(version=version, timestamp=timestamp).toArrow()
+
+    def to_pandas(
+        self, *, version: int | None = None, timestamp: str | datetime | None = None
+    ) -> pd.DataFrame:
+        """All rows as a pandas frame, in this process's memory; arguments as for `read`.
+
+        Example:
+            >>> lake.table("sales").to_pandas(version=2)  # doctest: +SKIP
+        """
+        return self.read(version=version, timestamp=timestamp).toPandas()
 
     def history(self, limit: int | None = None) -> DataFrame:
-        """One row a version, newest first, as `DESCRIBE HISTORY` has them."""
+        """The versions, newest first, as `DESCRIBE HISTORY` has them.
+
+        Args:
+            limit: at most so many.
+
+        Example:
+            >>> lake.table("sales").history(5).select("version", "operation")  # doctest: +SKIP
+        """
         most = "" if limit is None else f" LIMIT {int(limit)}"
         return self.spark.sql(f"DESCRIBE HISTORY {self.sql_name}{most}")
 
     def readable_range(self) -> ReadableRange:
-        """Which versions can be read, and why not older ones."""
-        from mirrorlake.history.versions import find_readable_range, is_enforced
+        """Which versions can be read, and why not older ones.
 
+        Example:
+            >>> lake.table("sales").readable_range()  # doctest: +SKIP
+            sales: versions 2 to 7; log retention: older commits are cut off
+        """
         return find_readable_range(self.storage, self.name, enforced=is_enforced(self.spark))
 
     def diff(
@@ -76,60 +170,56 @@ class LakeTable(Table):
         match: Match | str | None = None,
         keys: Sequence[str] = (),
     ) -> DataFrame:
-        """What changed between two versions, a row a change; see `history.diff.diff_rows`.
+        """What changed between two versions, one row for each change.
 
         Args:
             before: the older version.
             after: the newer one; by default the newest.
             match: `row-id`, `key` or `row`; by default the first that both versions allow.
             keys: the columns to match by, instead of the table's own keys.
-        """
-        from mirrorlake.history.diff import diff_versions
 
+        Raises:
+            UsageError: the two can't be matched that way.
+            VersionError: one of them can't be read.
+
+        Example:
+            >>> lake.table("sales").diff(2, 3).show()  # doctest: +SKIP
+        """
         return diff_versions(self, before, after, match=match, keys=keys)
 
-    def restore(self, version: int, *, dry_run: bool = True) -> Restore:
-        """Makes the table what it was at a version, by a new commit; a dry run by default."""
-        from mirrorlake.history.restore import restore_table
+    def delete(self, where: str, *, apply: bool = False) -> Deletion:
+        """Deletes rows of a table that no publisher feeds; a dry run unless `apply`.
 
-        return restore_table(self.spark, self.storage, self.name, version, dry_run=dry_run)
+        Args:
+            where: which rows: a SQL predicate.
+            apply: do it; by default the rows are only counted.
 
-    def optimize(
-        self,
-        *,
-        where: str | None = None,
-        target_bytes: int | None = None,
-        zorder_by: Sequence[str] = (),
-        vorder: bool = False,
-        dry_run: bool = True,
-    ) -> Compaction:
-        """Puts small files together; a dry run by default, see `history.compact`.
+        Raises:
+            UsageError: a publisher feeds the table: publish deletes instead.
+            QueryError: Spark refuses the predicate.
 
-        With `vorder` the rows within the files are ordered next, where they are not yet, by a
-        commit of its own: whoever is killed before it has a compacted table, and orders it by
-        asking again.
+        Example:
+            >>> lake.table("notes").delete("id < 9")  # doctest: +SKIP
+            notes: would delete 8 rows
         """
-        from mirrorlake.history.compact import DEFAULT_TARGET, optimize_table
+        return delete_rows(self, where, apply=apply)
 
-        done = optimize_table(
-            self.spark,
-            self.storage,
-            self.name,
-            where=where,
-            target_bytes=target_bytes or DEFAULT_TARGET,
-            zorder_by=zorder_by,
-            dry_run=dry_run,
-        )
-        if not vorder:
-            return done
-        ordered = self.vorder(apply=not dry_run, where=where).ordered
-        return replace(done, files_ordered=ordered, version=self.snapshot().version)
+    def restore(self, version: int, *, apply: bool = False) -> Restore:
+        """Makes the table what it was, by a new version; a dry run unless `apply`.
 
-    def reorg(self, *, dry_run: bool = True) -> Compaction:
-        """Rewrites files with deleted rows or dropped columns; a dry run by default."""
-        from mirrorlake.history.compact import reorg_table
+        Args:
+            version: the version to come back.
+            apply: do it; by default it is only said.
 
-        return reorg_table(self.spark, self.storage, self.name, dry_run=dry_run)
+        Raises:
+            VersionError: that version can't be read any more.
+            QueryError: Delta refused it.
+
+        Example:
+            >>> lake.table("sales").restore(2)  # doctest: +SKIP
+            would restore sales from version 7 to 2
+        """
+        return restore_table(self, version, apply=apply)
 
     def vacuum(
         self,
@@ -137,190 +227,70 @@ class LakeTable(Table):
         retention_hours: float | None = None,
         feed_hours: float | None = None,
         allow_short: bool = False,
-        dry_run: bool = True,
+        apply: bool = False,
     ) -> Vacuum:
-        """Deletes files that nobody needs; a dry run by default, see `history.vacuum`."""
-        from mirrorlake.history.vacuum import vacuum_table
+        """Deletes files that no version, frame or feed needs; a dry run unless `apply`.
 
+        Args:
+            retention_hours: how long files stay after their removal; by default the table's own
+                `delta.deletedFileRetentionDuration`, seven days if it has none.
+            feed_hours: how far back the change feed has to be readable; by default the table's
+                `mirrorlake.feedRetentionHours`, else as long as files stay.
+            allow_short: allow less than the table's own retention.
+            apply: do it; by default it is only said.
+
+        Raises:
+            RetentionError: the retention is short and that is not allowed, or other tables lie in
+                the table's folder.
+            QueryError: Delta failed.
+
+        Example:
+            >>> lake.table("sales").vacuum()  # doctest: +SKIP
+            sales: would delete 12 files (34,560 bytes), 40 stay
+        """
         return vacuum_table(
-            self.spark,
-            self.storage,
-            self.name,
+            self,
             retention_hours=retention_hours,
             feed_hours=feed_hours,
             allow_short=allow_short,
-            dry_run=dry_run,
+            apply=apply,
         )
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """The columns that tell rows apart, as their publisher declared them; maybe none."""
-        from mirrorlake.feed.schema import declared_keys
+    def optimize(self) -> Optimize:
+        """Better files, the same rows: compact, z_order, vorder, purge; see `Optimize`."""
+        return Optimize(self)
 
-        return declared_keys(self.snapshot().properties)
+    @property
+    def changes(self) -> Changes:
+        """The change feed: read, net, stream, cursor, enable, diagnose; see `Changes`."""
+        return Changes(self)
 
-    def changes(
-        self,
-        start: End,
-        end: End | None = None,
-        *,
-        net: bool = False,
-        keys: Sequence[str] | None = None,
-        across_gaps: bool = False,
-        beyond_latest: Outside | None = None,
-        before_feed: Outside = "error",
-    ) -> DataFrame:
-        """What changed from one version or moment to another, both included; see `read_changes`."""
-        from mirrorlake.feed.changes import read_changes
+    @property
+    def row_tracking(self) -> RowTracking:
+        """Stable row ids: status, enable, read, changes, history; see `RowTracking`."""
+        return RowTracking(self)
 
-        return read_changes(
-            self,
-            start,
-            end,
-            net=net,
-            keys=keys,
-            across_gaps=across_gaps,
-            beyond_latest=beyond_latest,
-            before_feed=before_feed,
-        )
-
-    def stream_changes(
-        self,
-        start: End | None = None,
-        end: End | None = None,
-        *,
-        max_files: int | None = None,
-        max_bytes: str | None = None,
-        exclude_regex: str | None = None,
-        schema_tracking: str | None = None,
-    ) -> DataFrame:
-        """The changes as a stream, by default the present rows first; see `feed/streams.py`."""
-        from mirrorlake.feed.streams import stream_changes
-
-        return stream_changes(
-            self,
-            start,
-            end,
-            max_files=max_files,
-            max_bytes=max_bytes,
-            exclude_regex=exclude_regex,
-            schema_tracking=schema_tracking,
-        )
-
-    def cursor(self, consumer: str, *, start: int = 0) -> Cursor:
-        """A consumer's place in the change feed; see `feed/cursor.py`."""
-        from mirrorlake.feed.cursor import Cursor
-
-        return Cursor(self, consumer, start=start)
-
-    def enable_feed(self, *, rename_reserved: bool = False) -> int:
-        """Switches the change feed on; the first version with changes. See `feed/enable.py`."""
-        from mirrorlake.feed.enable import enable_feed
-
-        return enable_feed(self, rename_reserved=rename_reserved)
-
-    def diagnose(self, start: int | None = None, end: int | None = None) -> Diagnosis:
-        """What stands in the way of reading the change feed; see `feed/doctor.py`."""
-        from mirrorlake.feed.doctor import diagnose
-
-        return diagnose(self, start, end)
+    @property
+    def partitioning(self) -> TablePolicy:
+        """The table's partitioning policy and its verbs; see `TablePolicy`."""
+        return TablePolicy(self)
 
     def analyze(
         self, *, version: int | None = None, scan: bool = True, exact: bool = False
     ) -> Analysis:
-        """What a version's files are like; see `layout.analysis.analyze_table`."""
-        from mirrorlake.layout.analysis import analyze_table
+        """What a version's files are like: files, row groups, columns, guardrails.
 
-        return analyze_table(
-            self.spark, self.storage, self.name, version=version, scan=scan, exact=exact
-        )
+        Args:
+            version: by default the newest.
+            scan: read the data, too, for cardinality and runs; without it only the footers.
+            exact: count distinct values exactly, not within 5 % or so.
 
-    def vorder(
-        self,
-        *,
-        apply: bool = False,
-        sort_by: Sequence[str] = (),
-        again: bool = False,
-        where: str | None = None,
-    ) -> VOrderReport:
-        """Orders the rows within files; a dry run unless told. See `layout.vorder.vorder_table`."""
-        from mirrorlake.layout.vorder import vorder_table
+        Raises:
+            UsageError: there is no such version.
 
-        return vorder_table(
-            self.spark,
-            self.storage,
-            self.name,
-            apply=apply,
-            sort_by=sort_by,
-            again=again,
-            where=where,
-        )
-
-    @property
-    def partitioning(self) -> TablePolicy:
-        """The table's partitioning policy and its verbs; see `layout.partitioning`."""
-        from mirrorlake.layout.partitioning.table_policy import TablePolicy
-
-        return TablePolicy(self)
-
-    def read(self, where: str | None = None) -> DataFrame:
-        """The table's rows, or those of a predicate, read from no more files than it needs."""
-        return super().read() if where is None else self.scan(where).rows
-
-    def scan(self, where: str | None = None) -> Scan:
-        """The same, with the files that are read; see `layout.partitioning.scan`."""
-        from mirrorlake.layout.partitioning.scan import scan_table
-
-        return scan_table(self, where)
-
-    @property
-    def row_tracking(self) -> Tracking:
-        """Whether rows have ids, since when, and how far they can be trusted."""
-        from mirrorlake.rows.tracking import read_tracking
-
-        return read_tracking(self)
-
-    def enable_row_tracking(self, *, dry_run: bool = False) -> FeatureChange:
-        """Gives all rows ids; a dry run says what that commits. See `rows/tracking.py`."""
-        from mirrorlake.rows.tracking import enable_tracking
-
-        return enable_tracking(self, dry_run=dry_run)
-
-    def disable_row_tracking(self, *, apply: bool = False) -> FeatureChange:
-        """Hides the ids; the feature stays. Says so, or does it. See `rows/tracking.py`."""
-        from mirrorlake.rows.tracking import disable_tracking
-
-        return disable_tracking(self, apply=apply)
-
-    def drop_row_tracking(self, *, apply: bool = False) -> FeatureChange:
-        """Takes the feature out of the protocol; says so, or does it. See `rows/tracking.py`."""
-        from mirrorlake.rows.tracking import drop_tracking
-
-        return drop_tracking(self, apply=apply)
-
-    def with_row_ids(
-        self,
-        *,
-        version: int | None = None,
-        names: tuple[str, str] = ("_row_id", "_row_commit_version"),
-    ) -> DataFrame:
-        """The rows, each with its id and the version that last changed it; see `rows/ids.py`."""
-        from mirrorlake.rows.ids import read_with_ids
-
-        return read_with_ids(self, version=version, names=names)
-
-    def row_changes(
-        self, start: End, end: End | None = None, *, beyond_latest: Outside | None = None
-    ) -> DataFrame:
-        """The changes of a range with the ids of their rows; see `rows/changes.py`."""
-        from mirrorlake.rows.changes import read_row_changes
-
-        return read_row_changes(self, start, end, beyond_latest=beyond_latest)
-
-    def row_history(
-        self, *, key: Any = None, row_id: int | None = None, start: int | None = None
-    ) -> RowHistory:
-        """Everything that happened to one row, by its key or its id; see `rows/row_history.py`."""
-        from mirrorlake.rows.row_history import read_row_history
-
-        return read_row_history(self, key=key, row_id=row_id, start=start)
+        Example:
+            >>> lake.table("sales").analyze().summary["Row Count"]  # doctest: +SKIP
+            328521
+        """
+        return analyze_table(self, version=version, scan=scan, exact=exact)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from pathlib import Path
-
-from mirrorlake.errors import UsageError
 
 PROJECT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = PROJECT / "notebooks"
@@ -23,34 +20,6 @@ def home() -> Path:
 def lake_path(root: str) -> str:
     """Where the lake of a notebook lies: relative paths start from `home()`, URIs stay."""
     return root if _URI.match(root) else str(home() / Path(root).expanduser())
-
-
-def clear_lake(root: str, *, dry_run: bool = True) -> list[str]:
-    """Removes a local lake, and nothing that isn't one.
-
-    Args:
-        root: the lake's folder; nothing happens if there is none, or if it is empty.
-        dry_run: only say what would be removed.
-
-    Returns:
-        The folders that are (or would be) removed, full paths.
-
-    Raises:
-        UsageError: the folder has no `Files/`, or holds more than `Files/` and `Tables/`.
-    """
-    folder = Path(root)
-    if _URI.match(root) or folder.is_symlink():
-        raise UsageError(f"{root} is not a local folder.", hint="remove that lake yourself.")
-    found = sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
-    if found and ("Files" not in found or set(found) - {"Files", "Tables"}):
-        raise UsageError(
-            f"{root} is not a lake: it holds {', '.join(found[:3])}.",
-            hint="a lake holds Files/ and Tables/ and nothing else; choose another folder.",
-        )
-    if not dry_run:
-        for name in found:
-            shutil.rmtree(folder / name)
-    return [str(folder / name) for name in found]
 
 
 def cache() -> Path:

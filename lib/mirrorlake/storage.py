@@ -47,7 +47,7 @@ class Listing:
         """The file of that name, or None."""
         return next((entry for entry in self.files if entry.name == name), None)
 
-    def moment(self, name: str) -> str | None:
+    def modified_at(self, name: str) -> str | None:
         """When the file of that name was modified, ISO-8601; None if there is none."""
         entry = self.file(name)
         return None if entry is None else entry.modified.isoformat()
@@ -249,8 +249,12 @@ class Storage:
 
     def files_below(self, folder: str) -> tuple[str, ...]:
         """The paths of all files in a folder and its folders, relative to the root."""
-        pages = obstore.list(self._store, f"{folder}/")
-        return tuple(sorted(meta["path"] for page in pages for meta in page))
+        return tuple(sorted(self.sizes_below(folder)))
+
+    def sizes_below(self, folder: str = "") -> dict[str, int]:
+        """The files of `files_below` with their sizes in bytes; by default all of the root's."""
+        pages = obstore.list(self._store, f"{folder}/" if folder else None)
+        return {meta["path"]: meta["size"] for page in pages for meta in page}
 
     def delete(self, path: str) -> None:
         """Removes a file; nothing happens if there is none."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, SparkSession
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mirrorlake.delta_log import Snapshot, read_snapshot
 from mirrorlake.errors import TableNotFoundError
@@ -10,12 +11,15 @@ from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 
 class Table:
-    """A Delta table by its place in the lake.
+    """A Delta table by its place in the lake: the handle that all verbs take.
 
     Args:
-        spark: the session to read with.
+        spark: the session to read with, or what gives it; asked for only when rows are.
         storage: the lake's files.
         name: which table.
 
@@ -23,20 +27,24 @@ class Table:
         TableNotFoundError: there is none in that place.
     """
 
-    def __init__(self, spark: SparkSession, storage: Storage, name: TableName) -> None:
-        snapshot = read_snapshot(storage, name.table_path)
-        if snapshot is None:
-            raise TableNotFoundError(
-                f"There is no table {name} in the lake.",
-                hint="run `mirror` after publishing, or look at `status` for its error.",
-            )
-        self.spark = spark
+    def __init__(
+        self, spark: SparkSession | Callable[[], SparkSession], storage: Storage, name: TableName
+    ) -> None:
+        self._spark = spark
         self.storage = storage
         self.name = name
         self.path = storage.path(name.table_path)
+        self.snapshot()
 
     def __repr__(self) -> str:
-        return f"Table({str(self.name)!r})"
+        return f"{type(self).__name__}({str(self.name)!r})"
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, started now if there is none."""
+        if callable(self._spark):
+            self._spark = self._spark()
+        return self._spark
 
     @property
     def sql_name(self) -> str:
@@ -44,12 +52,20 @@ class Table:
         return delta_name(self.path)
 
     def snapshot(self) -> Snapshot:
-        """The newest version's number, schema and properties, read from the log without Spark."""
+        """The newest version's number, schema and properties, read from the log without Spark.
+
+        Raises:
+            TableNotFoundError: the table is not there, or no longer.
+        """
         snapshot = read_snapshot(self.storage, self.name.table_path)
         if snapshot is None:
-            raise TableNotFoundError(f"The table {self.name} is gone.")
+            raise TableNotFoundError(
+                f"There is no table {self.name} in the lake.",
+                hint="run `mirror` after publishing, or look at `status` for its error.",
+            )
         return snapshot
 
-    def read(self) -> DataFrame:
-        """The table's rows, in no particular order."""
-        return self.spark.sql(f"SELECT * FROM {self.sql_name}")
+    def rows(self, version: int | None = None) -> DataFrame:
+        """The rows of a version, by default the newest, in no particular order."""
+        then = "" if version is None else f" VERSION AS OF {version}"
+        return self.spark.sql(f"SELECT * FROM {self.sql_name}{then}")

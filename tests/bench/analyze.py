@@ -28,8 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from obstore.store import HTTPStore
 
+from helpers.bench import BenchResult, compare, join_results, run_script
 from mirrorlake import Lake
-from mirrorlake.runs.bench import BenchResult, compare, join_results, run_script
 from mirrorlake.storage import Storage
 
 FILES = 10_000

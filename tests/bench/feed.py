@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
+from helpers.bench import BenchResult, compare, join_results, lake_part
 from mirrorlake import Lake
 from mirrorlake.feed.dimension import Dimension
 from mirrorlake.feed.scd import apply_changes
 from mirrorlake.lake_table import LakeTable
-from mirrorlake.runs.bench import BenchResult, compare, join_results, lake_part
 from mirrorlake.spark.sql import delta_name
 
 VERSIONS, CHANGES = 100, 10_000
@@ -59,10 +59,10 @@ def net_against_read(lake: Lake, pairs: int) -> BenchResult:
         return timed(lambda: drain(source.option("startingVersion", 1).load(table.path)))
 
     def ours() -> float:
-        return timed(lambda: drain(table.changes(1)))
+        return timed(lambda: drain(table.changes.read(1)))
 
     def net() -> float:
-        return timed(lambda: drain(table.changes(1, net=True)))
+        return timed(lambda: drain(table.changes.net(1)))
 
     return join_results(
         "feed",
@@ -81,11 +81,10 @@ def range_against_table(lake: Lake, pairs: int) -> BenchResult:
     short = make_feed(lake, "short", range(first, VERSIONS + 1))
 
     def tenth() -> float:
-        return timed(lambda: drain(long.changes(first, net=True)))
+        return timed(lambda: drain(long.changes.net(first)))
 
     whole, alone = (
-        lambda table=table: timed(lambda: drain(table.changes(1, net=True)))
-        for table in (long, short)
+        lambda table=table: timed(lambda: drain(table.changes.net(1))) for table in (long, short)
     )
     return join_results(
         "feed",

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from helpers.bench import BenchResult, compare, join_results, lake_part
 from mirrorlake import Lake
 from mirrorlake.history.commits import CommitLog
 from mirrorlake.history.versions import find_readable_range
-from mirrorlake.runs.bench import BenchResult, compare, join_results, lake_part
 
 VERSIONS = 10_000
 FILES = 100_000

@@ -26,6 +26,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from helpers.bench import BenchResult, compare, join_results, run_script
 from helpers.bench_data import (
     COLUMNS,
     change_files,
@@ -39,11 +40,10 @@ from helpers.bench_data import (
     zone,
 )
 from mirrorlake import Lake
-from mirrorlake.landing.markers import MARKER
+from mirrorlake.landing.metadata import MARKER
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import load_states, save_states
 from mirrorlake.names import TABLES, ZONE
-from mirrorlake.runs.bench import BenchResult, compare, join_results, run_script
 from mirrorlake.spark.session import get_spark
 from mirrorlake.storage import Storage
 
@@ -223,7 +223,7 @@ def memory(_pairs: int) -> BenchResult:
                 (table,) = initial_files(number * size, size, 1)
                 markers = pa.repeat(pa.scalar(0, pa.int32()), size)
                 write_files([table.append_column(MARKER, markers)], source, number + 1)
-            peaks.append(run_script(Path(__file__), folder, env=tests_path())["peak_mib"])
+            peaks.append(run_script(Path(__file__), folder)["peak_mib"])
     small, large = peaks
     what = "the driver's memory, tenfold input"
     return BenchResult("mirror", {}, {what: round(small / large, 2)})
@@ -325,11 +325,6 @@ def walk(folder: Path | str) -> Iterator[tuple[str, int, float]]:
             else:
                 stat = item.stat()
                 yield item.name, stat.st_size, stat.st_mtime
-
-
-def tests_path() -> dict[str, str]:
-    """The environment in which this file can be run as a program."""
-    return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 if __name__ == "__main__":

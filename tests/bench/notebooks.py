@@ -14,8 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from helpers.bench import BenchResult, compare, run_script
 from mirrorlake.paths import PARAMETERS
-from mirrorlake.runs.bench import BenchResult, compare, run_script
 
 
 def run(pairs: int) -> BenchResult:

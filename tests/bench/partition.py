@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
+from helpers.bench import BenchResult, join_results
 from helpers.log_lines import TENANTS, guid, log_files
 from mirrorlake import Lake
 from mirrorlake.layout.partitioning.encoding import CONFS
 from mirrorlake.layout.partitioning.nodes import on_each_node
-from mirrorlake.runs.bench import BenchResult, join_results
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -243,7 +243,7 @@ class Bench:
             for name in lake.tables():
                 key = {**KEY, "Properties": {"MaxPartitionCount": 2}}
                 lake.table(name).partitioning.set({"PartitionKeys": [key]})
-            lake.partition()  # nothing of that is new
+            lake.partitioning.run()  # nothing of that is new
 
         def cycle(lake: Lake) -> float:
             rows.write.format("delta").mode("append").save(lake.storage.path("Tables/busy"))

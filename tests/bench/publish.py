@@ -16,8 +16,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from helpers.bench import BenchResult, compare, run_script
 from mirrorlake import Lake
-from mirrorlake.runs.bench import BenchResult, compare, run_script
 
 ROWS = 50_000
 SCHEMA = pa.schema(

@@ -11,9 +11,9 @@ from __future__ import annotations
 import tempfile
 import time
 
+from helpers.bench import BenchResult, compare, join_results
 from mirrorlake import Lake
 from mirrorlake.lake_table import LakeTable
-from mirrorlake.runs.bench import BenchResult, compare, join_results
 from mirrorlake.spark.session import get_spark
 
 FILES, ROWS_A_FILE = 20, 25_000
@@ -61,13 +61,13 @@ def make(lake: Lake, name: str, files: int) -> LakeTable:
 
 def row_history(table: LakeTable) -> float:
     began = time.perf_counter()
-    story = table.row_history(key={"id": KEY})
+    story = table.row_tracking.history(key={"id": KEY})
     assert story.events.count() == 1 + 2 * (1 + (UPDATES - 1) // (UPDATES // OWN))
     return time.perf_counter() - began
 
 
 def filtered_feed(table: LakeTable) -> float:
     began = time.perf_counter()
-    changes = table.changes(0).where(f"id = {KEY}")
+    changes = table.changes.read(0).where(f"id = {KEY}")
     assert changes.count() == 1 + 2 * (1 + (UPDATES - 1) // (UPDATES // OWN))
     return time.perf_counter() - began

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mirrorlake.runs.bench import BenchResult, compare, run_script
+from helpers.bench import BenchResult, compare, run_script
 
 
 def run(pairs: int) -> BenchResult:

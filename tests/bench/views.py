@@ -27,8 +27,8 @@ from collections import defaultdict
 from dataclasses import asdict
 from functools import partial
 
+from helpers.bench import BenchResult, join_results
 from mirrorlake import Lake
-from mirrorlake.runs.bench import BenchResult, join_results
 from mirrorlake.spark.session import get_spark
 
 ROWS = 5_000_000

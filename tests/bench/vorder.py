@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from helpers.bench import BenchResult, join_results
 from mirrorlake import Lake
 from mirrorlake.layout import ordering
 from mirrorlake.layout.vorder_file import encode
-from mirrorlake.runs.bench import BenchResult, join_results
 from mirrorlake.samples.flights import load_flights
 
 SCANS = {

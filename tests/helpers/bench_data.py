@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mirrorlake.landing.markers import MARKER, Marker
+from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.names import ZONE, file_name
 from mirrorlake.storage import to_json
 

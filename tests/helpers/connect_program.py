@@ -36,12 +36,12 @@ def mirrored(lake: Lake) -> dict[str, Any]:
     publisher.delete([{"id": 1}])
     failed += [line.error for line in lake.mirror().failed]
     table = lake.table("t")
-    story = table.row_history(key=2).events.collect()
+    story = table.row_tracking.history(key=2).events.collect()
     return {
         "failed": failed,
         "now": [tuple(row) for row in lake.sql("SELECT * FROM t").collect()],
         "was": [tuple(row) for row in lake.sql("SELECT * FROM t@v1 ORDER BY id").collect()],
-        "rows": [row["_row_id"] for row in table.with_row_ids().collect()],
+        "rows": [row["_row_id"] for row in table.row_tracking.read().collect()],
         "told": [(row["v"], row["_change_type"], row["_row_id"]) for row in story],
     }
 
@@ -63,7 +63,7 @@ def past(lake: Lake) -> dict[str, Any]:
     table = lake.table("t")
     newest = table.readable_range().until
     found = {
-        "as_of": [row["v"] for row in table.as_of(version=1).sort("id").collect()],
+        "as_of": [row["v"] for row in table.read(version=1).sort("id").collect()],
         "moment": lake.sql(f"SELECT count(*) FROM t TIMESTAMP AS OF '{newest}'").collect()[0][0],
         "framed": lake.frames.create("m", ["t"]).tables[0].rows,
     }

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from mirrorlake.landing.markers import Marker
+from mirrorlake.landing.metadata import Marker
 
 Row = dict[str, Any]
 Change = tuple[Marker, Row]

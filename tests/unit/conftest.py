@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from mirrorlake.landing.published import Published
-from mirrorlake.landing.publisher import Publisher
+from mirrorlake.landing.publisher import Published, Publisher
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 
@@ -23,6 +23,13 @@ def storage(tmp_path: Path) -> Storage:
 def any_storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     """A lake's files, once on the local disk and once in an object store."""
     return Storage(tmp_path / "lake") if request.param == "local" else Storage("memory:///")
+
+
+@pytest.fixture
+def notices(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What a person at the terminal would be told, as `messages`."""
+    caplog.set_level(logging.INFO, "mirrorlake")
+    return caplog
 
 
 @pytest.fixture

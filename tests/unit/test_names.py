@@ -6,15 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.odd_names import ODD_BUT_FINE
 from mirrorlake.errors import InvalidNameError
 from mirrorlake.names import TableName, check_part, file_name, file_number
 
-ODD_BUT_FINE = [
-    "it's", 'q"uote', "back`tick", "``", "two words", " led by a space", "trailed by one ",
-    "日本語", "Straße", "e\u0301", "🦆", "100%20", "%2e%2e", "#", "a#1", "[x]", "*", "?",
-    "{}", "{a,b}",
-    "a.b", "dot.", "$HOME", "~", "-rf", "a=b", "a|b", "<x>", "^", "x" * 200, "a_", "NULL", "1",
-]  # fmt: skip
 REFUSED = [
     "", " ", "\u3000", ".", "..", "...", ".hidden", "_hidden", "_metadata.json", "a/b", "a\\b",
     "a:b", "/", "../x", "a/..", "nul\0", "new\nline", "tab\t", "\x1b[31m", "\x7f", "\x85", "\ud800",

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from obstore.exceptions import NotSupportedError
-from test_names import ODD_BUT_FINE
 
+from helpers.odd_names import ODD_BUT_FINE
 from mirrorlake.storage import Storage, to_json
 
 json_values = st.recursive(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Literal
 
 import typer
@@ -90,7 +91,7 @@ def restore(
 ) -> None:
     """Make a table what it was at a version, by a new commit."""
     with progress("restoring …"):
-        done = open_table(root, table).restore(version, dry_run=not apply)
+        done = open_table(root, table).restore(version, apply=apply)
     note = f"{DRY_RUN} {APPLY_DOES_IT}" * (not apply)
     tell(as_json, {**asdict(done), "table": str(done.table)}, done.shown(), note=note)
 
@@ -118,11 +119,10 @@ def changes(
 
     found = open_table(root, table)
     chosen = split_names(keys) or None
-    rows = found.changes(
+    read = partial(found.changes.net, keys=chosen) if net else found.changes.read
+    rows = read(
         start,
         end,
-        net=net,
-        keys=chosen,
         across_gaps=across_gaps,
         beyond_latest=beyond,
         before_feed=before,
@@ -140,7 +140,7 @@ def doctor(
 ) -> None:
     """Tell what stands in the way of reading a table's change feed."""
     with progress("looking at the log and its files …"):
-        found = open_table(root, table).diagnose(start, end)
+        found = open_table(root, table).changes.diagnose(start, end)
     tell(as_json, found.as_dict(), found.shown(), found)
     if found.blocking:
         raise typer.Exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,13 +89,11 @@ def optimize(
 ) -> None:
     """Put small files together."""
     with progress("optimizing …"):
-        done = open_table(root, table).optimize(
-            where=where,
-            target_bytes=target_mib * 2**20,
-            zorder_by=split_names(zorder_by),
-            vorder=vorder,
-            dry_run=dry_run,
-        )
+        optimize = open_table(root, table).optimize
+        columns = split_names(zorder_by)
+        verb = partial(optimize.z_order, columns) if columns else optimize.compact
+        size = target_mib * 2**20
+        done = verb(where=where, target_bytes=size, vorder=vorder, dry_run=dry_run)
     _tell(done, as_json)
 
 
@@ -107,7 +106,7 @@ def reorg(
 ) -> None:
     """Purge deleted rows and dropped columns from the files."""
     with progress("reorganising …"):
-        done = open_table(root, table).reorg(dry_run=dry_run)
+        done = open_table(root, table).optimize.purge(dry_run=dry_run)
     _tell(done, as_json)
 
 
@@ -123,7 +122,9 @@ def vorder(
     """Order the rows within a table's files, so that they get smaller and quicker to read."""
     columns = split_names(sort_by)
     with progress("ordering files …"):
-        done = open_table(root, table).vorder(apply=not dry_run, sort_by=columns, again=again)
+        done = open_table(root, table).optimize.vorder(
+            dry_run=dry_run, sort_by=columns, again=again
+        )
     tell(as_json, done.shown().document(), done, note=DRY_RUN * dry_run)
 
 
@@ -149,7 +150,7 @@ def vacuum(
             retention_hours=retention_hours,
             feed_hours=feed_hours,
             allow_short=allow_short,
-            dry_run=not apply,
+            apply=apply,
         )
     _tell(done, as_json, f"{DRY_RUN} {APPLY_DOES_IT}")
 

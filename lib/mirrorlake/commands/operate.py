@@ -34,7 +34,7 @@ def pause(
     as_json: JsonOption = False,
 ) -> None:
     """Apply no further files of a table until it is resumed."""
-    _tell(open_lake(root).pause(table, dry_run=dry_run), as_json)
+    _tell(open_lake(root).operations.pause(table, dry_run=dry_run), as_json)
 
 
 @app.command()
@@ -45,7 +45,7 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Let a paused table go on."""
-    _tell(open_lake(root).resume(table, dry_run=dry_run), as_json)
+    _tell(open_lake(root).operations.resume(table, dry_run=dry_run), as_json)
 
 
 @app.command()
@@ -57,7 +57,7 @@ def skip(
     as_json: JsonOption = False,
 ) -> None:
     """Pass over a file that can't be applied, or that never comes."""
-    _tell(open_lake(root).skip(table, number, apply=apply), as_json, APPLY_DOES_IT)
+    _tell(open_lake(root).operations.skip(table, number, apply=apply), as_json, APPLY_DOES_IT)
 
 
 @app.command()
@@ -71,7 +71,9 @@ def replay(
     as_json: JsonOption = False,
 ) -> None:
     """Publish applied files once more; inserts become upserts."""
-    _tell(open_lake(root).replay(table, first, last, as_is=as_is, dry_run=dry_run), as_json)
+    _tell(
+        open_lake(root).operations.replay(table, first, last, as_is=as_is, dry_run=dry_run), as_json
+    )
 
 
 @app.command()
@@ -83,7 +85,9 @@ def reseed(
     as_json: JsonOption = False,
 ) -> None:
     """Build a table again from its kept files, or from a new load, in one commit."""
-    _tell(open_lake(root).reseed(table, files or (), apply=apply), as_json, APPLY_DOES_IT)
+    _tell(
+        open_lake(root).operations.reseed(table, files or (), apply=apply), as_json, APPLY_DOES_IT
+    )
 
 
 @app.command()
@@ -94,13 +98,13 @@ def undrop(
     as_json: JsonOption = False,
 ) -> None:
     """Bring back a table that was dropped with its folder in the last 7 days."""
-    _tell(open_lake(root).undrop(table, dry_run=dry_run), as_json)
+    _tell(open_lake(root).operations.undrop(table, dry_run=dry_run), as_json)
 
 
 @app.command()
 def ledger(root: RootArgument, table: TableArgument, as_json: JsonOption = False) -> None:
     """Show which files were applied, when and as what."""
-    document = open_lake(root).ledger(table).document()
+    document = open_lake(root).operations.ledger(table).document()
     tell(as_json, document, *first_rows(document, 10_000))
 
 
@@ -111,7 +115,7 @@ def quarantine(
     as_json: JsonOption = False,
 ) -> None:
     """Show the rows and files that were passed over."""
-    print_rows(open_lake(root).quarantine(table), as_json=as_json)
+    print_rows(open_lake(root).operations.quarantine(table), as_json=as_json)
 
 
 @app.command()

@@ -123,7 +123,7 @@ def run(
         _tell(show_statistics(lines), as_json, dry_run)
         return
     with progress("partitioning …") as update:
-        process = lake.partitioner(
+        process = lake.partitioning.process(
             chosen, on_step=lambda name, step: update(f"{name}: {step.value}")
         )
         if watch:
@@ -153,7 +153,7 @@ def stats(root: RootArgument, table: EveryArgument, as_json: JsonOption = False)
         if table != EVERY:
             _tell(show_statistics([_policy_of(root, table).statistics()]), as_json)
             return
-        found = open_lake(root).partition_diagnostics()
+        found = open_lake(root).partitioning.diagnostics()
     _tell(found.shown(), as_json)
     if found.is_behind:
         raise typer.Exit(1)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +26,7 @@ def demo(
 ) -> None:
     """Publish, mirror and query a year of real flights, by the notebooks."""
     overrides = {} if root is None else {"root": str(root.absolute())}
-    summary = _run_plan(PARAMETERS / "plans" / "demo.yaml", None, overrides)
+    summary = _run_plan(_source(PARAMETERS, "notebooks") / "plans" / "demo.yaml", None, overrides)
     answers = {k: v for step in summary.steps for k, v in step.records.items()}
     _finish_run(summary, False, *(f"✓ {question}: {text}" for question, text in answers.items()))
 
@@ -37,6 +39,13 @@ def run(
 ) -> None:
     """Execute a plan of notebooks by papermill; failures are kept and reported."""
     _finish_run(_run_plan(plan, out_folder, {}), as_json)
+
+
+def _source(folder: Path, what: str) -> Path:
+    """A folder of the project's source, which an installed package does not have."""
+    if not folder.is_dir():
+        raise UsageError(f"There are no {what} here.", hint="they lie in the project's source.")
+    return folder
 
 
 def _warm_up() -> None:
@@ -77,19 +86,30 @@ def test(
     long: Annotated[bool, typer.Option("--long", help="Add kill matrices and soaks.")] = False,
 ) -> None:
     """Run the tests, in two processes; further arguments go to pytest (`-n 0`: in one)."""
-    _warm_up()
+    source = _source(PROJECT / "tests", "tests").parent
+    if not needs_no_spark(context.args):
+        _warm_up()
     # A file's tests stay in one process, and the files in their order: the notebooks take longest.
     processes = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
-    options = [*processes, *(["--long"] if long else [])]
+    options = [*processes, "--durations=10", *(["--long"] if long else [])]
     command = [sys.executable, "-m", "pytest", *options, *context.args]
-    raise typer.Exit(subprocess.run(command, cwd=PROJECT, check=False).returncode)
+    raise typer.Exit(subprocess.run(command, cwd=source, check=False).returncode)
+
+
+def needs_no_spark(arguments: list[str]) -> bool:
+    """Whether all paths among pytest's arguments are in the layer that starts no JVM."""
+    unit = PROJECT / "tests" / "unit"
+    files = [PROJECT / argument.split("::")[0] for argument in arguments]
+    paths = [file.resolve() for file in files if file.exists()]
+    return bool(paths) and all(path.is_relative_to(unit) for path in paths)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def lab(context: typer.Context) -> None:
     """Open JupyterLab on the notebooks; further arguments go to it."""
+    notebooks = str(_source(NOTEBOOKS, "notebooks"))
     _warm_up()
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", str(NOTEBOOKS), *context.args])
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", notebooks, *context.args])
 
 
 @app.command()
@@ -100,17 +120,15 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Measure ratios side by side: how many times better than the peer."""
-    from dataclasses import asdict
-
-    from mirrorlake.runs.bench import bench_names, run_bench
-
     if part and not name:
         raise UsageError("--part without a bench.", hint="name the bench it is a part of.")
+    sys.path.append(str(_source(PROJECT / "tests", "benches")))
+    benches = importlib.import_module("helpers.bench")
     _warm_up()
     documents = []
-    for chosen in [name] if name else bench_names():
+    for chosen in [name] if name else benches.bench_names():
         with progress(f"bench {chosen} …"):
-            result = run_bench(chosen, pairs, part)
+            result = benches.run_bench(chosen, pairs, part)
         figures = [(what, f"{seconds:.3f} s") for what, seconds in result.seconds.items()]
         figures += [(what, f"{ratio:.2f} ×") for what, ratio in result.ratios.items()]
         documents.append(asdict(result))

@@ -36,7 +36,7 @@ def enable(
 ) -> None:
     """Give all rows ids, by commits that rewrite no file."""
     with progress("looking at the table's files …"):
-        done = open_table(root, table).enable_row_tracking(dry_run=dry_run)
+        done = open_table(root, table).row_tracking.enable(dry_run=dry_run)
     _tell(done, as_json)
 
 
@@ -49,7 +49,7 @@ def disable(
 ) -> None:
     """Hide the ids, which can't be trusted afterwards; the feature stays."""
     with progress("looking at the table's files …"):
-        done = open_table(root, table).disable_row_tracking(apply=apply)
+        done = open_table(root, table).row_tracking.disable(apply=apply)
     _tell(done, as_json)
 
 
@@ -62,7 +62,7 @@ def drop(
 ) -> None:
     """Take the feature out of the protocol; all ids are lost."""
     with progress("looking at the table's files …"):
-        done = open_table(root, table).drop_row_tracking(apply=apply)
+        done = open_table(root, table).row_tracking.drop(apply=apply)
     _tell(done, as_json)
 
 
@@ -78,10 +78,10 @@ def show(
 
     found = open_table(root, table)
     with progress("reading the history …"):
-        tracking = found.row_tracking
+        tracking = found.row_tracking.status()
     document: dict[str, Any] = {"columns": [], "rows": []}
     if tracking.enabled:
-        sample = found.with_row_ids()
+        sample = found.row_tracking.read()
         document = rows_document(sample.orderBy(sample.columns[-2]).limit(limit))
     sample_rows = first_rows(document, limit) if tracking.enabled else []
     tell(as_json, tracking.as_dict() | document, tracking.shown(), *sample_rows)
@@ -105,7 +105,7 @@ def history(
     found = open_table(root, table)
     wanted = parse_row_key(key, found.keys) if key else None
     with progress("following the row …"):
-        story = found.row_history(key=wanted, row_id=row_id, start=start)
+        story = found.row_tracking.history(key=wanted, row_id=row_id, start=start)
         document = rows_document(story.events)
     facts = {"table": story.table, "ids": list(story.ids)}
     findings = [finding.as_dict() for finding in story.findings]

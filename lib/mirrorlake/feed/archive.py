@@ -42,6 +42,7 @@ class ArchiveReport:
         end: the last version that is archived now.
         lag: how far the archive is behind after the run.
         recovered: why the run could not go on from its checkpoint; empty if it could.
+        applied: whether it is done; False after a dry run, whose `lag` is from before.
     """
 
     table: str
@@ -50,10 +51,13 @@ class ArchiveReport:
     end: int
     lag: Lag
     recovered: str = ""
+    applied: bool = True
 
     def __repr__(self) -> str:
         new = max(0, self.end - self.start + 1)
         noun = "version" if new == 1 else "versions"
+        if not self.applied:
+            return f"{self.table} → {self.archive}: would archive {new} {noun} up to {self.end}"
         text = f"{self.table} → {self.archive}: {new} new {noun}, archived up to {self.end}"
         return f"{text} ({self.recovered})" if self.recovered else text
 
@@ -83,6 +87,18 @@ class Archive:
     @property
     def _spark(self) -> SparkSession:
         return self.table.spark
+
+    def plan(self, *, start: int | None = None) -> ArchiveReport:
+        """What `run` would append; changes nothing."""
+        source = self.table
+        timeline = read_versions(source.storage, source.name.table_path)
+        if read_snapshot(self._storage, self.target.table_path) is None:
+            place = (timeline.versions[0] if start is None else start) - 1
+        else:
+            place = self.position
+        lag = lag_of(timeline, place)
+        names = str(source.name), str(self.target)
+        return ArchiveReport(*names, place + 1, timeline.latest, lag, applied=False)
 
     def run(
         self, *, start: int | None = None, on_step: Callable[[str], None] = lambda _: None
@@ -140,7 +156,7 @@ class Archive:
         source = self.table
         found = read_snapshot(self._storage, self.target.table_path)
         if found is None:
-            columns = column_types(source.read().schema)
+            columns = column_types(source.rows().schema)
             kinds = ("string", "bigint", "timestamp")
             columns |= dict(zip(RESERVED, kinds, strict=True))
             properties = {SOURCE_PROPERTY: table_id(source)}

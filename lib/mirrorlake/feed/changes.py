@@ -246,7 +246,7 @@ def _padded(text: str) -> str:
 
 def nothing(table: Table) -> DataFrame:
     """No rows, with the feed's columns."""
-    nothing = table.read().limit(0)
+    nothing = table.rows().limit(0)
     return nothing.selectExpr(
         "*",
         f"CAST(NULL AS STRING) AS {quote(RESERVED[0])}",

@@ -37,15 +37,16 @@ def follow_feed(
     *,
     keys: Sequence[str] | None = None,
     stored_as: Literal[1, 2] = 1,
+    dry_run: bool = False,
 ) -> Batch:
-    """Brings a dimension up to date with a table's feed; see `Lake.apply_feed`."""
+    """Brings a dimension up to date with a table's feed; see `Lake.update_dimension`."""
     from mirrorlake.feed.changes import key_columns
     from mirrorlake.feed.cursor import Cursor
 
     cursor = Cursor(source, f"dimension {into}")
     batch = cursor.read()
-    if not batch.is_empty:
-        dimension = feed_dimension(key_columns(source, keys), stored_as)
+    dimension = feed_dimension(key_columns(source, keys), stored_as)
+    if not batch.is_empty and not dry_run:
         apply_changes(batch.rows, source.storage.path(into.table_path), dimension)
         cursor.commit(batch)
     return batch

@@ -1,6 +1,6 @@
 """Rewriting files: OPTIMIZE puts small ones together, REORG drops what was deleted softly.
 
-Both are dry runs unless told otherwise. They change no row, and leave the old files to vacuum.
+They change no row, and leave the old files to vacuum.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from mirrorlake.delta_log import Snapshot, read_snapshot
-from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
-from mirrorlake.history.files import files_of
+from mirrorlake.delta_log import Snapshot
+from mirrorlake.errors import QueryError, UsageError
+from mirrorlake.history.files import files_of, full_path, hadoop_path
 from mirrorlake.names import TableName
 from mirrorlake.policy_log import has_policy
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, quote
-from mirrorlake.storage import Storage
+from mirrorlake.spark.sql import quote
+from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable, html_table
 
 MIB = 2**20
@@ -84,86 +84,58 @@ class Compaction:
         return html_table(self.shown())
 
 
-def optimize_table(
-    spark: SparkSession,
-    storage: Storage,
-    table: TableName,
+def compact_files(
+    table: Table,
     *,
     where: str | None = None,
     target_bytes: int = DEFAULT_TARGET,
     zorder_by: Sequence[str] = (),
-    dry_run: bool = True,
+    dry_run: bool = False,
 ) -> Compaction:
-    """Puts the small files of each partition together, or clusters them where the table says so.
+    """Puts small files together; arguments and errors are those of `Optimize.compact`.
 
-    Args:
-        spark: the session.
-        storage: the lake's files.
-        table: which table.
-        where: only these partitions; a predicate on partition columns.
-        target_bytes: how large files are to become; smaller ones are put together.
-        zorder_by: columns by which rows are brought together in files.
-        dry_run: only say what it would do; clustering has no forecast of its own.
-
-    Raises:
-        UsageError: the predicate uses other columns, or can't be read; or the files are partitioned
-            by a policy, and would be mixed.
-        QueryError: Delta refused it.
+    Clustering by `zorder_by` has no forecast of its own: a dry run counts all files in question.
     """
-    snapshot = _snapshot(storage, table)
-    if has_policy(storage, table):
+    snapshot = table.snapshot()
+    if has_policy(table.storage, table.name):
         raise UsageError(
-            f"{table} has a partitioning policy, and OPTIMIZE would mix its partitions.",
+            f"{table.name} has a partitioning policy, and OPTIMIZE would mix its partitions.",
             hint="`partition run` merges small files of one partition.",
         )
     if target_bytes <= 0:
         raise UsageError(f"Files can't be of {target_bytes} bytes.")
-    parts = list(snapshot.metadata.get("partitionColumns") or [])
-    _check_columns(where, parts)
-    session = new_session(spark)
-    name = delta_name(storage.path(table.table_path))
-    found = _candidates(session, storage, table, snapshot, name, where, target_bytes)
-    if zorder_by:
-        found = replace(found, **_figures(_in(session, storage, table, snapshot, name, where)))
+    _check_columns(where, list(snapshot.metadata.get("partitionColumns") or []))
+    session = new_session(table.spark)
+    files = _in(session, table, snapshot, where)
+    found = Compaction(
+        table.name,
+        "optimize",
+        version=snapshot.version,
+        **_figures(files if zorder_by else _crowded(files, target_bytes)),
+    )
     if dry_run:
         return found
     session.conf.set(f"{_CONF}.maxFileSize", str(target_bytes))
     session.conf.set(f"{_CONF}.minFileSize", str(target_bytes))
     clause = f" WHERE {where}" if where else ""
     order = f" ZORDER BY ({', '.join(map(quote, zorder_by))})" if zorder_by else ""
-    return _run(session, storage, found, f"OPTIMIZE {name}{clause}{order}")
+    return _run(session, table, found, f"OPTIMIZE {table.sql_name}{clause}{order}")
 
 
-def reorg_table(
-    spark: SparkSession, storage: Storage, table: TableName, *, dry_run: bool = True
-) -> Compaction:
-    """Rewrites files that hold deleted rows or dropped columns, so that vacuum can remove both.
+def purge_files(table: Table, *, dry_run: bool = False) -> Compaction:
+    """Rewrites files with deleted rows or dropped columns, so that vacuum can remove both.
 
-    Args:
-        spark: the session.
-        storage: the lake's files.
-        table: which table.
-        dry_run: only say how many files hold deleted rows; which hold dropped columns is found
-            out while rewriting.
-
-    Raises:
-        QueryError: Delta refused it.
+    Arguments and errors are those of `Optimize.purge`. Which files hold dropped columns is found
+    out while rewriting.
     """
-    snapshot = _snapshot(storage, table)
-    session = new_session(spark)
-    files = files_of(session, storage, table.table_path, snapshot.version).where("masked > 0")
-    found = Compaction(table, "reorg", version=snapshot.version, **_figures(files))
+    snapshot = table.snapshot()
+    session = new_session(table.spark)
+    files = files_of(session, table.storage, table.name.table_path, snapshot.version)
+    masked = files.where("masked > 0")
+    found = Compaction(table.name, "reorg", version=snapshot.version, **_figures(masked))
     if dry_run:
         return found
-    name = delta_name(storage.path(table.table_path))
-    return _run(session, storage, found, f"REORG TABLE {name} APPLY (PURGE)")
-
-
-def _snapshot(storage: Storage, table: TableName) -> Snapshot:
-    snapshot = read_snapshot(storage, table.table_path)
-    if snapshot is None:
-        raise TableNotFoundError(f"There is no table {table} in the lake.")
-    return snapshot
+    return _run(session, table, found, f"REORG TABLE {table.sql_name} APPLY (PURGE)")
 
 
 def _check_columns(where: str | None, parts: list[str]) -> None:
@@ -180,38 +152,22 @@ def _check_columns(where: str | None, parts: list[str]) -> None:
         raise UsageError(f"{', '.join(others)} is no partition column of the table.", hint=has)
 
 
-def _candidates(
-    spark: SparkSession,
-    storage: Storage,
-    table: TableName,
-    snapshot: Snapshot,
-    name: str,
-    where: str | None,
-    target: int,
-) -> Compaction:
-    files = _in(spark, storage, table, snapshot, name, where).where(F.col("size") < target)
-    crowded = files.groupBy("parts").count().where("count > 1").select("parts")
-    few = files.join(crowded, files["parts"].eqNullSafe(crowded["parts"]), "left_semi")
-    return Compaction(table, "optimize", version=snapshot.version, **_figures(few))
+def _crowded(files: DataFrame, target: int) -> DataFrame:
+    """The small files of the partitions that have several."""
+    small = files.where(F.col("size") < target)
+    crowded = small.groupBy("parts").count().where("count > 1").select("parts")
+    return small.join(crowded, small["parts"].eqNullSafe(crowded["parts"]), "left_semi")
 
 
-def _in(
-    spark: SparkSession,
-    storage: Storage,
-    table: TableName,
-    snapshot: Snapshot,
-    name: str,
-    where: str | None,
-) -> DataFrame:
+def _in(spark: SparkSession, table: Table, snapshot: Snapshot, where: str | None) -> DataFrame:
     """The files of the chosen partitions: those with a row that the predicate picks."""
-    from mirrorlake.history.files import full_path, hadoop_path
-
-    files = files_of(spark, storage, table.table_path, snapshot.version)
+    files = files_of(spark, table.storage, table.name.table_path, snapshot.version)
     if where is None:
         return files
-    path = full_path(F.col("_metadata.file_path"), hadoop_path(storage, table.table_path))
+    folder = hadoop_path(table.storage, table.name.table_path)
+    path = full_path(F.col("_metadata.file_path"), folder).alias("path")
     try:
-        chosen = spark.sql(f"SELECT * FROM {name}").where(F.expr(where)).select(path.alias("path"))
+        chosen = spark.sql(f"SELECT * FROM {table.sql_name}").where(F.expr(where)).select(path)
     except Exception as error:
         raise QueryError(spark_message(error)) from error
     return files.join(chosen.distinct(), "path", "left_semi")
@@ -236,20 +192,17 @@ def _figures(files: DataFrame) -> dict[str, Any]:
         raise QueryError(spark_message(error)) from error
 
 
-def _run(
-    session: SparkSession, storage: Storage, planned: Compaction, statement: str
-) -> Compaction:
+def _run(session: SparkSession, table: Table, planned: Compaction, statement: str) -> Compaction:
     try:
         row = session.sql(statement).select("metrics.*").collect()[0].asDict(recursive=True)
     except Exception as error:
         raise QueryError(spark_message(error)) from error
-    newest = _snapshot(storage, planned.table).version
     return replace(
         planned,
         files=row["numFilesRemoved"],
         bytes=(row["filesRemoved"] or {}).get("totalSize") or 0,
         files_added=row["numFilesAdded"],
         bytes_added=(row["filesAdded"] or {}).get("totalSize") or 0,
-        version=newest,
+        version=table.snapshot().version,
         applied=True,
     )

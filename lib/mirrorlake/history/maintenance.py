@@ -15,19 +15,20 @@ import yaml
 from pyspark.sql import SparkSession
 
 from mirrorlake.errors import MirrorlakeError, UsageError
-from mirrorlake.history.compact import MIB, Compaction, optimize_table, reorg_table
+from mirrorlake.history.compact import MIB, Compaction, compact_files, purge_files
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
 from mirrorlake.names import TableName
 from mirrorlake.policy_log import has_policy
 from mirrorlake.storage import Storage
+from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable, html_table
 
 _OTHERS = {"root", "demo"}  # keys of the notebook's file that are no policy
 
 
 @dataclass(frozen=True)
-class Policy:
+class MaintenancePolicy:
     """What is done to each table, in this order: reorg, optimize, vacuum.
 
     Attributes:
@@ -73,7 +74,7 @@ class TableMaintenance:
 class Maintenance:
     """One run of a policy over a lake."""
 
-    policy: Policy
+    policy: MaintenancePolicy
     tables: tuple[TableMaintenance, ...]
 
     @property
@@ -112,7 +113,7 @@ def _said(line: TableMaintenance) -> str:
     return f"versions {lost[0]} to {lost[1]} no longer readable" if lost else ""
 
 
-def load_policy(path: Path) -> Policy:
+def load_policy(path: Path) -> MaintenancePolicy:
     """Reads a policy file; keys left out have their defaults.
 
     Raises:
@@ -127,13 +128,13 @@ def load_policy(path: Path) -> Policy:
     return make_policy({k: v for k, v in document.items() if k not in _OTHERS}, str(path))
 
 
-def make_policy(values: dict[str, Any], source: str = "The policy") -> Policy:
+def make_policy(values: dict[str, Any], source: str = "The policy") -> MaintenancePolicy:
     """A policy by its keys.
 
     Raises:
         UsageError: an unknown key, or a value of the wrong kind.
     """
-    kinds = {field.name: type(field.default) for field in fields(Policy)}
+    kinds = {field.name: type(field.default) for field in fields(MaintenancePolicy)}
     for name, value in values.items():
         if name not in kinds:
             raise UsageError(f"{source} has an unknown key {name!r}.", hint=f"keys: {[*kinds]}.")
@@ -142,14 +143,14 @@ def make_policy(values: dict[str, Any], source: str = "The policy") -> Policy:
             raise UsageError(
                 f"{source} has {name}: {value!r}.", hint=f"it has to be {kinds[name].__name__}."
             )
-    return Policy(**values)
+    return MaintenancePolicy(**values)
 
 
 def maintain(
     spark: Callable[[], SparkSession],
     storage: Storage,
     known: list[TableName],
-    policy: Policy,
+    policy: MaintenancePolicy,
     *,
     on_table: Callable[[str], None] = lambda name: None,
 ) -> Maintenance:
@@ -170,7 +171,7 @@ def maintain(
     for table in chosen:
         on_table(str(table))
         try:
-            lines.append(_upkeep(spark(), storage, table, policy))
+            lines.append(_maintain_table(Table(spark, storage, table), policy))
         except MirrorlakeError as error:
             lines.append(TableMaintenance(table, error=str(error)))
     if policy.apply and policy.vacuum:
@@ -178,7 +179,7 @@ def maintain(
     return Maintenance(policy, tuple(lines))
 
 
-def _chosen(known: list[TableName], policy: Policy) -> list[TableName]:
+def _chosen(known: list[TableName], policy: MaintenancePolicy) -> list[TableName]:
     wanted = [TableName.parse(part.strip()) for part in policy.tables.split(",") if part.strip()]
     if missing := [str(table) for table in wanted if table not in known]:
         raise UsageError(
@@ -188,28 +189,22 @@ def _chosen(known: list[TableName], policy: Policy) -> list[TableName]:
     return wanted or known
 
 
-def _upkeep(
-    spark: SparkSession, storage: Storage, table: TableName, policy: Policy
-) -> TableMaintenance:
+def _maintain_table(table: Table, policy: MaintenancePolicy) -> TableMaintenance:
     reorg = optimize = vacuum = None
     if policy.reorg:
-        found = reorg_table(spark, storage, table)
+        found = purge_files(table, dry_run=True)
         if found.files:
-            reorg = reorg_table(spark, storage, table, dry_run=False) if policy.apply else found
-    if policy.optimize and not has_policy(storage, table):  # those files are merged elsewhere
+            reorg = purge_files(table) if policy.apply else found
+    if policy.optimize and not has_policy(table.storage, table.name):  # merged elsewhere
         target = policy.target_mib * MIB
-        found = optimize_table(spark, storage, table, target_bytes=target)
+        found = compact_files(table, target_bytes=target, dry_run=True)
         if found.files >= policy.min_files:
-            optimize = found
-            if policy.apply:
-                optimize = optimize_table(spark, storage, table, target_bytes=target, dry_run=False)
+            optimize = compact_files(table, target_bytes=target) if policy.apply else found
     if policy.vacuum:
         vacuum = vacuum_table(
-            spark,
-            storage,
             table,
             retention_hours=policy.retention_hours if policy.retention_hours > 0 else None,
             feed_hours=policy.feed_hours if policy.feed_hours > 0 else None,
-            dry_run=not policy.apply,
+            apply=policy.apply,
         )
-    return TableMaintenance(table, reorg, optimize, vacuum)
+    return TableMaintenance(table.name, reorg, optimize, vacuum)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import QueryError
 from mirrorlake.history.commits import CommitLog
@@ -16,8 +14,8 @@ from mirrorlake.history.versions import check_version
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY
 from mirrorlake.names import TableName
 from mirrorlake.spark.messages import spark_message
-from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
+from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable, html_table
 
 
@@ -68,31 +66,16 @@ class Restore:
         return html_table(self.shown())
 
 
-def restore_table(
-    spark: SparkSession, storage: Storage, table: TableName, version: int, *, dry_run: bool = True
-) -> Restore:
-    """Makes a table what it was, by a new version; nothing of its history is lost.
-
-    Args:
-        spark: the session.
-        storage: the lake's files.
-        table: which table.
-        version: the version to come back.
-        dry_run: only say what it would do.
-
-    Raises:
-        VersionError: that version can't be read any more.
-        QueryError: Delta refused it.
-    """
-    check_version(storage, table, version)
-    newest = CommitLog(storage, table.table_path).newest()
-    plan = _plan(storage, table, version, newest)
-    if dry_run:
+def restore_table(table: Table, version: int, *, apply: bool) -> Restore:
+    """Makes a table what it was; arguments and errors are those of `LakeTable.restore`."""
+    check_version(table.storage, table.name, version)
+    newest = CommitLog(table.storage, table.name.table_path).newest()
+    plan = _plan(table.storage, table.name, version, newest)
+    if not apply:
         return plan
     try:
-        done = spark.sql(
-            f"RESTORE TABLE {delta_name(storage.path(table.table_path))}"
-            f" TO VERSION AS OF {int(version)}"
+        done = table.spark.sql(
+            f"RESTORE TABLE {table.sql_name} TO VERSION AS OF {int(version)}"
         ).first()
     except Exception as error:
         raise QueryError(spark_message(error)) from error

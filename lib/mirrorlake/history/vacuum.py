@@ -17,8 +17,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import Snapshot, read_snapshot
-from mirrorlake.errors import MirrorlakeError, QueryError, RetentionError, TableNotFoundError
+from mirrorlake.delta_log import Snapshot
+from mirrorlake.errors import MirrorlakeError, QueryError, RetentionError
 from mirrorlake.history.commits import CommitLog
 from mirrorlake.history.files import feed_files, files_of, latest_actions
 from mirrorlake.history.frame_files import read_lists
@@ -36,6 +36,7 @@ from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
+from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable, html_table
 
 FEED_PROPERTY = "mirrorlake.feedRetentionHours"
@@ -101,45 +102,24 @@ class Vacuum:
 
 
 def vacuum_table(
-    spark: SparkSession,
-    storage: Storage,
-    table: TableName,
+    table: Table,
     *,
     retention_hours: float | None = None,
     feed_hours: float | None = None,
     allow_short: bool = False,
-    dry_run: bool = True,
+    apply: bool = False,
 ) -> Vacuum:
-    """Deletes the files of a table that nobody needs any more.
-
-    Args:
-        spark: the session.
-        storage: the lake's files.
-        table: which table.
-        retention_hours: how long files stay after their removal; by default the table's own
-            `delta.deletedFileRetentionDuration`, seven days if it has none.
-        feed_hours: how far back the change feed has to be readable; by default the table's
-            `mirrorlake.feedRetentionHours`, else as long as files stay.
-        allow_short: allow less than the table's own retention.
-        dry_run: only say what it would do.
-
-    Raises:
-        TableNotFoundError: there is none of that name.
-        RetentionError: the retention is short and that is not allowed, or tables lie in the table.
-        QueryError: Delta failed.
-    """
-    snapshot = read_snapshot(storage, table.table_path)
-    if snapshot is None:
-        raise TableNotFoundError(f"There is no table {table} in the lake.")
-    hours = _check_retention(table, snapshot, retention_hours, allow_short=allow_short)
-    _check_nesting(storage, table)
-    now = utc_now()
+    """Deletes files that nobody needs; arguments and errors are those of `LakeTable.vacuum`."""
+    snapshot = table.snapshot()
+    hours = _check_retention(table.name, snapshot, retention_hours, allow_short=allow_short)
+    _check_nesting(table.storage, table.name)
     feed = float(snapshot.properties.get(FEED_PROPERTY, 0)) if feed_hours is None else feed_hours
-    job = _Job(new_session(spark), storage, table, snapshot, hours, max(feed, hours), now)
+    session = new_session(table.spark)
+    job = _Job(session, table.storage, table.name, snapshot, hours, max(feed, hours), utc_now())
     try:
-        if dry_run:
+        if not apply:
             return job.plan()
-        publish_horizon(storage, table, job.table_id, snapshot.version)
+        publish_horizon(table.storage, table.name, job.table_id, snapshot.version)
         return job.apply()  # looks for frames only now
     except MirrorlakeError:
         raise

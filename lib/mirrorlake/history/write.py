@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql.types import DataType
 
 from mirrorlake.delta_log import ROW_TRACKING, read_snapshot
-from mirrorlake.errors import InvalidNameError, QueryError, UsageError
+from mirrorlake.errors import InvalidNameError, MirrorlakeError, QueryError, UsageError
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, VIEW_PROPERTY
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
 from mirrorlake.spark.creation import create_delta, mapping_property
@@ -18,6 +18,7 @@ from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Listing, Storage
 
 MODES = ("append", "overwrite")
+Writer = Callable[[SparkSession, Storage, TableName, DataFrame, str], object]
 PROPERTIES = {"delta.enableChangeDataFeed": "true", ROW_TRACKING: "true"}
 
 
@@ -28,27 +29,14 @@ def write_table(
     rows: Any,
     *,
     mode: str = "append",
+    write: Writer | None = None,
     partition_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
-) -> int:
+) -> None:
     """Adds rows to a table of one's own, or puts them in place of what it holds.
 
-    Args:
-        spark: the session.
-        storage: the lake's files.
-        table: which; it is made if there is none, with change feed and row tracking.
-        rows: a Spark or pandas DataFrame, Arrow data, or a list of dicts.
-        mode: `append`, or `overwrite`, which also takes the new rows' columns.
-        partition_by: columns whose values become folders; only for a new table.
-        properties: Delta's properties of a new table, on top of the usual ones.
-
-    Returns:
-        The version that this write made.
-
-    Raises:
-        UsageError: a publisher feeds the table, or an unknown mode.
-        InvalidNameError: the name is a schema's.
-        QueryError: Delta refused the rows.
+    `write` puts the rows into the table once it is there; by default Delta's own writer does. The
+    other arguments and the errors are those of `Lake.write`.
     """
     if mode not in MODES:
         raise UsageError(f"There is no mode {mode!r}.", hint=f"choose one of {MODES}.")
@@ -61,16 +49,23 @@ def write_table(
             ddl = ", ".join(f"{quote(f.name)} {_ddl(f.dataType)}" for f in frame.schema.fields)
             wanted = PROPERTIES | mapping_property(frame.columns) | dict(properties or {})
             create_delta(spark, path, ddl, wanted, partition_by=partition_by)
-        writer = frame.write.format("delta").mode(mode)
-        if mode == "append":
-            writer = writer.option("mergeSchema", "true")
-        elif sorted(frame.dtypes) != sorted(spark.sql(f"SELECT * FROM {delta_name(path)}").dtypes):
-            writer = writer.option("overwriteSchema", "true")
-        writer.save(path)
+        (write or _save)(spark, storage, table, frame, mode)
+    except MirrorlakeError:
+        raise
     except Exception as error:
         raise QueryError(spark_message(error)) from error
-    written = read_snapshot(storage, table.table_path)
-    return -1 if written is None else written.version
+
+
+def _save(
+    spark: SparkSession, storage: Storage, table: TableName, rows: DataFrame, mode: str
+) -> None:
+    path = storage.path(table.table_path)
+    writer = rows.write.format("delta").mode(mode)
+    if mode == "append":
+        writer = writer.option("mergeSchema", "true")
+    elif sorted(rows.dtypes) != sorted(spark.sql(f"SELECT * FROM {delta_name(path)}").dtypes):
+        writer = writer.option("overwriteSchema", "true")
+    writer.save(path)
 
 
 def _ddl(kind: DataType) -> str:

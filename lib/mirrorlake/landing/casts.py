@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from mirrorlake.errors import SchemaError
-from mirrorlake.landing.markers import MARKER
+from mirrorlake.landing.metadata import MARKER
 from mirrorlake.landing.types import column_type, fits
 
 # What Arrow raises for values it can't hold: too large, no UTF-8, of another type.
@@ -75,7 +75,7 @@ def _target(column: pa.Field, known: str | None) -> pa.Field:
             raise SchemaError(
                 f"Column {column.name!r} is {becomes}, but the table has {known}.",
                 column=column.name,
-                hint="convert the values; a new type needs the table's folder made anew.",
+                hint="convert the values; a new type needs a new folder for the table.",
             )
         arrow = wanted
     return pa.field(column.name, arrow)
@@ -95,16 +95,16 @@ def _castable(found: pa.DataType, wanted: pa.DataType) -> bool:
     def number(t: pa.DataType) -> bool:
         return bool(pt.is_integer(t) or pt.is_floating(t) or pt.is_decimal(t))
 
-    def moment(t: pa.DataType) -> bool:
+    def time(t: pa.DataType) -> bool:
         return bool(pt.is_date(t) or pt.is_timestamp(t))
 
     if pt.is_timestamp(found) and pt.is_timestamp(wanted):
         return bool((found.tz is None) == (wanted.tz is None))
-    return (number(found) and number(wanted)) or (moment(found) and pt.is_timestamp(wanted))
+    return (number(found) and number(wanted)) or (time(found) and pt.is_timestamp(wanted))
 
 
 def first_unfit(values: Sequence[Any], convert: Callable[[Any], object]) -> int:
-    """The position of the first value that a conversion stumbles over, found by halving."""
+    """The position of the first value that does not convert, found by halving."""
     good, bad = 0, len(values)  # the first `good` values convert, the first `bad` ones don't
     while bad - good > 1:
         middle = (good + bad) // 2

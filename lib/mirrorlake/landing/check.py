@@ -18,8 +18,7 @@ import pyarrow.types as pt
 
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError, first_line
 from mirrorlake.landing.compression import COMPRESSED
-from mirrorlake.landing.markers import MARKER, MARKER_HINT, Marker
-from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.landing.metadata import MARKER, MARKER_HINT, Marker, TableMetadata
 from mirrorlake.landing.rows import Reject, Rejects, count_rows
 from mirrorlake.landing.text import original_rows, read_text
 from mirrorlake.landing.text_format import TextFormat
@@ -91,7 +90,7 @@ def inspect_file(
         name: what to call the file in errors; by default its own name.
         number: its place in the table's sequence.
         staged: where delimited text may be written as Parquet, relative to the root.
-        skip_rows: whether bad rows are left out and told of, instead of refused with the file.
+        skip_rows: whether bad rows are left out and reported, instead of refused with the file.
 
     Raises:
         DataFileError: it can't be read, or a marker or key in it is wrong; says where.

@@ -1,18 +1,18 @@
 """A table folder's identity: `_mirrorlake.json`, put there by the mirror when it first sees it.
 
-Missing means the folder is new, or was deleted and made again; the incarnation tells the two lives
-of a folder apart even when their file numbers are the same.
+Missing means the folder is new, or was deleted and made again; the incarnation tells the two
+folders apart even when their file numbers are the same.
 """
 
 from __future__ import annotations
 
-import json
 import uuid
 from dataclasses import dataclass
 from typing import Any
 
 from mirrorlake.delta_log import Snapshot
 from mirrorlake.errors import InvalidNameError, MetadataError
+from mirrorlake.kept import read_kept
 from mirrorlake.names import IDENTITY, TableName
 from mirrorlake.storage import Storage, to_json
 
@@ -22,7 +22,7 @@ _APP = "mirrorlake/"
 
 @dataclass(frozen=True)
 class Identity:
-    """Which life of which folder this is."""
+    """Which incarnation of which folder this is."""
 
     table: TableName
     incarnation: str
@@ -35,7 +35,7 @@ class Identity:
 
     @property
     def plans(self) -> str:
-        """Where the plans of this life lie, relative to the lake's root; a rename moves none."""
+        """Where this incarnation's plans lie, relative to the lake's root; a rename moves none."""
         return f"{(self.origin or self.table).state_path}/{self.incarnation}"
 
 
@@ -50,19 +50,20 @@ def read_identity(storage: Storage, table: TableName) -> Identity | None:
 
     Raises:
         MetadataError: the file is there but makes no sense.
+        FormatError: it is of a newer format.
     """
     try:
-        document = json.loads(storage.read(f"{table.folder}/{IDENTITY}"))
+        document = read_kept(storage, f"{table.folder}/{IDENTITY}", FORMAT)
+        if document is None:
+            return None
         named = document.get("table")
         origin = None if named is None else TableName.parse(named)
         return Identity(table, str(document["incarnation"]), None if origin == table else origin)
-    except FileNotFoundError:
-        return None
     except (ValueError, KeyError, TypeError, AttributeError, InvalidNameError) as error:
         raise MetadataError(
             f"{IDENTITY} is broken.",
             file=IDENTITY,
-            hint="delete it together with the folder's files and publish the table anew.",
+            hint="delete it together with the folder's files and publish the table again.",
         ) from error
 
 
@@ -78,7 +79,7 @@ def ensure_identity(storage: Storage, table: TableName) -> Identity:
 
 
 def renew_identity(storage: Storage, table: TableName) -> None:
-    """Starts another life: a copied folder has brought along the other's identity."""
+    """Starts a new incarnation: a copied folder has brought along the other's identity."""
     path = f"{table.folder}/{IDENTITY}"
     storage.write(path, to_json(_document(Identity(table, uuid.uuid4().hex))))
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from mirrorlake.kept import read_kept
 from mirrorlake.landing.types import column_type
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
@@ -154,7 +155,7 @@ def write_manifest(storage: Storage, table: TableName, manifest: Manifest) -> No
 
 def read_manifest(storage: Storage, table: TableName) -> Manifest | None:
     """The manifest in a table's folder, or None if its publisher left none."""
-    document = storage.read_json(f"{table.folder}/{MANIFEST}")
+    document = read_kept(storage, f"{table.folder}/{MANIFEST}", FORMAT)
     if document is None:
         return None
     ranges = tuple(KeyRange(**entry) for entry in document["ranges"])

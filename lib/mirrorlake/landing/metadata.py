@@ -7,14 +7,29 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import Any
 
 from mirrorlake.errors import MetadataError
-from mirrorlake.landing.markers import Marker
 from mirrorlake.landing.text_format import TextFormat, arrow_type, parse_text_format
 from mirrorlake.landing.types import column_type
 from mirrorlake.names import METADATA, TableName
 from mirrorlake.storage import Storage, to_json
+
+MARKER = "__rowMarker__"
+
+
+class Marker(IntEnum):
+    """The values of the marker column; 3 is not one of them."""
+
+    INSERT = 0
+    UPDATE = 1
+    DELETE = 2
+    UPSERT = 4
+
+
+MARKER_HINT = "markers are 0 insert, 1 update, 2 delete, 4 upsert, as whole numbers."
+
 
 SEQUENTIAL = "SequentialFileName"
 BY_TIME = "LastUpdateTimeFileDetection"
@@ -175,7 +190,7 @@ def check_keys_kept(table: TableName, old: tuple[str, ...], new: tuple[str, ...]
     if old and [k.lower() for k in old] != [k.lower() for k in new]:
         raise _error(
             f"The keys of {table} are {list(old)} and can't become {list(new)}.",
-            "restore keyColumns, or delete the table's folder and publish it anew.",
+            "restore keyColumns, or delete the table's folder and publish it again.",
         )
 
 

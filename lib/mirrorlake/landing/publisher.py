@@ -1,7 +1,7 @@
 """Publishes changes of one table as numbered Parquet files. Needs no Spark.
 
 A batch is written under a hidden name, checked, and then takes the next number by a rename that
-never overwrites: any number of writers lose nothing, and one that dies blocks nobody.
+never overwrites: any number of writers lose nothing, and one that dies blocks none.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -24,13 +25,57 @@ from mirrorlake.landing.casts import cast_batch, target_schema
 from mirrorlake.landing.check import FileFacts, footer_columns, inspect_file
 from mirrorlake.landing.identity import Identity, read_identity
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
-from mirrorlake.landing.markers import MARKER, Marker
-from mirrorlake.landing.metadata import TableMetadata, declare_keys, planned_keys
-from mirrorlake.landing.published import Partner, Published
+from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata, declare_keys, planned_keys
 from mirrorlake.landing.sources import open_source
 from mirrorlake.landing.types import fits
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.storage import Storage, to_json
+from mirrorlake.text_table import TextTable, html_table
+
+
+@dataclass(frozen=True)
+class Partner:
+    """Who publishes into a zone, for its `_partnerEvents.json`."""
+
+    name: str = "mirrorlake"
+    source_type: str = "Python"
+    source_version: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """The file's content, with the format's field names."""
+        source = {"sourceType": self.source_type, "sourceVersion": self.source_version}
+        return {
+            "partnerName": self.name,
+            "sourceInfo": source | {"additionalInformation": {}},
+        }
+
+
+@dataclass(frozen=True)
+class Published:
+    """One batch as it now lies in the zone.
+
+    Attributes:
+        file: its name; None if there was nothing to publish, or after a dry run.
+        rows: how many rows it has.
+        bytes: its size.
+    """
+
+    table: str
+    file: str | None
+    rows: int
+    bytes: int
+
+    def __repr__(self) -> str:
+        if self.file is None and self.rows:
+            return f"{self.table}: {self.rows:,} rows would be published: a dry run"
+        if self.file is None:
+            return f"{self.table}: no rows, nothing published"
+        return f"{self.table}: {self.file}, {self.rows:,} rows, {self.bytes:,} bytes"
+
+    def _repr_html_(self) -> str:
+        row = (self.table, self.file, self.rows, self.bytes)
+        return html_table(TextTable(("table", "file", "rows", "bytes"), (row,)))
+
 
 _BATCH = b"mirrorlake.batch"
 
@@ -78,7 +123,7 @@ class Publisher:
         return self._metadata.keys
 
     def insert(self, rows: Any) -> Published:
-        """Rows to add, without a look for duplicate keys (marker 0)."""
+        """Rows to add, without checking for existing keys (marker 0)."""
         return self._publish(rows, Marker.INSERT)
 
     def update(self, rows: Any) -> Published:
@@ -268,5 +313,5 @@ def _check_fits(facts: FileFacts, known: dict[str, str]) -> None:
                 f"Column {name!r} is {column.table}, but the table has {table}.",
                 file=facts.name,
                 column=name,
-                hint="a new type needs the table's folder made anew.",
+                hint="a new type needs a new folder for the table.",
             )

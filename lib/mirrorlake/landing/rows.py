@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mirrorlake.errors import DataFileError
-from mirrorlake.landing.markers import MARKER_HINT, Marker
-from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.landing.metadata import MARKER_HINT, Marker, TableMetadata
 from mirrorlake.names import METADATA
 
 _MOST = 10_000

@@ -19,11 +19,9 @@ import pyarrow.csv as pacsv
 from mirrorlake.errors import DataFileError, first_line
 from mirrorlake.landing.casts import UNFIT
 from mirrorlake.landing.compression import Pieces, open_decompressed
-from mirrorlake.landing.markers import MARKER, MARKER_HINT
-from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.landing.metadata import MARKER, MARKER_HINT, TableMetadata
 from mirrorlake.landing.rows import Rejects
-from mirrorlake.landing.text_format import TextFormat, arrow_type
-from mirrorlake.landing.text_values import converter
+from mirrorlake.landing.text_format import TextFormat, arrow_type, converter
 
 _BLOCK = 8 << 20  # bytes; no row may be longer
 _PIECE = 1 << 20

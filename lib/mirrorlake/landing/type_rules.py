@@ -73,7 +73,7 @@ def _named(extension: str) -> Callable[[Any], bool]:
     return lambda arrow: getattr(arrow, "extension_name", None) == extension
 
 
-def _moment(unit: str, *, zone: bool) -> Callable[[Any], bool]:
+def _timestamp(unit: str, *, zone: bool) -> Callable[[Any], bool]:
     units = ("ns",) if unit == "ns" else ("s", "ms", "us")
     return lambda arrow: (
         pt.is_timestamp(arrow) and arrow.unit in units and (arrow.tz is not None) == zone
@@ -92,7 +92,7 @@ def is_variant(arrow: Any) -> bool:
 
 
 _VARIANT = {"metadata", "value", "typed_value"}
-# to_json would cut moments to milliseconds and leave NULL members out.
+# to_json would cut timestamps to milliseconds and leave NULL members out.
 JSON_OPTIONS = (
     "map('ignoreNullFields', 'false', "
     "'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
@@ -218,20 +218,20 @@ RULES = (
     Rule(
         "INT64, TIMESTAMP(MILLIS or MICROS, UTC)",
         "timestamp[s, ms or us] with a zone",
-        _moment("us", zone=True),
+        _timestamp("us", zone=True),
         "timestamp",
         note="the zone's name is not kept",
     ),
     Rule(
         "INT64, TIMESTAMP(MILLIS or MICROS, local)",
         "timestamp[s, ms or us]",
-        _moment("us", zone=False),
+        _timestamp("us", zone=False),
         "timestamp_ntz",
     ),
     Rule(
         "INT64, TIMESTAMP(NANOS, UTC)",
         "timestamp[ns] with a zone",
-        _moment("ns", zone=True),
+        _timestamp("ns", zone=True),
         "timestamp",
         "long",
         f"timestamp_micros({_FLOORED})",
@@ -240,7 +240,7 @@ RULES = (
     Rule(
         "INT64, TIMESTAMP(NANOS, local)",
         "timestamp[ns]",
-        _moment("ns", zone=False),
+        _timestamp("ns", zone=False),
         "timestamp_ntz",
         "long",
         f"CAST(timestamp_micros({_FLOORED}) AS timestamp_ntz)",
@@ -251,7 +251,7 @@ RULES = (
         "",
         _named("parquet.INT96"),
         "timestamp",
-        note="the old form of moments, UTC as Spark writes it; cut to microseconds",
+        note="the old form of timestamps, UTC as Spark writes it; cut to microseconds",
     ),
     Rule(
         "INT64, plain",

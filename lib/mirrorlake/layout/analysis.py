@@ -14,7 +14,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import physical_names
@@ -33,6 +33,7 @@ from mirrorlake.layout.stale_files import stale_files
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
+from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable, html_table
 
 DIAGNOSTICS = "diagnostics"
@@ -134,28 +135,13 @@ class Analysis:
 
 
 def analyze_table(
-    spark: SparkSession,
-    storage: Storage,
-    name: TableName,
-    *,
-    version: int | None = None,
-    scan: bool = True,
-    exact: bool = False,
+    table: Table, *, version: int | None = None, scan: bool = True, exact: bool = False
 ) -> Analysis:
     """Analyses one version of a table from its log and its files' footers.
 
-    Args:
-        spark: the session.
-        storage: the lake's files.
-        name: which table.
-        version: by default the newest.
-        scan: read the data too, for cardinality and runs; without it footers are all that is read.
-        exact: count distinct values exactly, not within 5 % or so.
-
-    Raises:
-        TableNotFoundError: there is no such table.
-        UsageError: there is no such version.
+    Arguments and errors are those of `LakeTable.analyze`.
     """
+    spark, storage, name = table.spark, table.storage, table.name
     path = name.table_path
     segment = log_files.find_segment(storage, path, version)
     # The log is asked twice, for the metadata and for the files.
@@ -165,7 +151,7 @@ def analyze_table(
     facts = read_footers(files, storage, path).persist()
     chunks = read_chunks(facts, storage, path).persist()
     known = leaves(metadata)
-    rows = f"{delta_name(storage.path(path))} VERSION AS OF {segment.version}"
+    rows = f"{table.sql_name} VERSION AS OF {segment.version}"
     scanned = None
     if scan:
         scanned = scan_columns(

@@ -18,6 +18,7 @@ from mirrorlake.layout.vorder import vorder_table
 from mirrorlake.names import STATE, TABLES, TableName
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
+from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable, html_table
 
 _REPEATS = 3
@@ -142,7 +143,7 @@ def _measure(
         began = time.perf_counter()
         _write(scratch.path(table.table_path), rows, layout)
         if layout.vorder:
-            vorder_table(spark, scratch, table, apply=True, sort_by=layout.sort_by)
+            vorder_table(Table(spark, scratch, table), apply=True, sort_by=layout.sort_by)
         write_seconds = time.perf_counter() - began
         segment = find_segment(scratch, table.table_path)
         actions = read_actions(spark, scratch, table.table_path, segment)

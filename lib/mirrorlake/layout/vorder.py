@@ -23,9 +23,8 @@ from mirrorlake.delta_log import (
     ROW_ID_COLUMN,
     ROW_VERSION_COLUMN,
     physical_names,
-    read_snapshot,
 )
-from mirrorlake.errors import TableNotFoundError, UsageError
+from mirrorlake.errors import UsageError
 from mirrorlake.layout.footers import Storages
 from mirrorlake.layout.log_files import parallelism
 from mirrorlake.layout.measures import MICROSOFT_TAG
@@ -35,6 +34,7 @@ from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
 from mirrorlake.storage import Storage
+from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable, html_table
 
 TRIED_TAG = f"{OPEN_TAG}.tried"
@@ -99,11 +99,9 @@ class VOrderReport:
 
 
 def vorder_table(
-    spark: SparkSession,
-    storage: Storage,
-    name: TableName,
+    table: Table,
     *,
-    apply: bool = False,
+    apply: bool,
     sort_by: Sequence[str] = (),
     again: bool = False,
     where: str | None = None,
@@ -111,36 +109,30 @@ def vorder_table(
 ) -> VOrderReport:
     """Orders the files that are not ordered yet, in commits of bounded size.
 
-    Args:
-        spark: a classic session.
-        storage: the lake's files.
-        name: which table.
-        apply: commit; otherwise only tell what would come of it.
-        sort_by: columns that every file must be sorted by first; what follows is chosen.
-        again: take files that are ordered, or were tried, too.
-        where: only these partitions; a predicate on partition columns.
-        bounds: how much a commit may rewrite; a dry run looks at so much in all.
-
-    Raises:
-        UsageError: a column to sort by is not one, or there is no JVM to commit through.
-        ConflictError: other writers were quicker each time; what was committed before stands.
+    `bounds` is how much a commit may rewrite; a dry run looks at so much in all. The other
+    arguments and the errors are those of `Optimize.vorder`.
     """
-    job = _Job(spark, storage, name, tuple(sort_by), again=again, where=where)
+    job = _Job(table, tuple(sort_by), again=again, where=where)
     if not apply:
-        return VOrderReport(str(name), False, (), job.dry_run(bounds or Bounds()))
+        return VOrderReport(str(table.name), False, (), job.dry_run(bounds or Bounds()))
     commits: list[Rewrite] = []
     outcomes: list[Outcome] = []
     done: set[str] = set()
     while True:
         commit = rewrite_files(
-            spark, job.path, partial(job.choose, done=done), job.write, note=_NOTE, bounds=bounds
+            table.spark,
+            job.path,
+            partial(job.choose, done=done),
+            job.write,
+            note=_NOTE,
+            bounds=bounds,
         )
         if commit is None:
             break
         commits.append(commit)
         outcomes += job.outcomes
         done |= {one.new_path or one.path for one in job.outcomes}
-    return VOrderReport(str(name), bool(commits), tuple(commits), tuple(outcomes))
+    return VOrderReport(str(table.name), bool(commits), tuple(commits), tuple(outcomes))
 
 
 class _Job:
@@ -148,24 +140,19 @@ class _Job:
 
     def __init__(
         self,
-        spark: SparkSession,
-        storage: Storage,
-        name: TableName,
+        table: Table,
         sort_by: tuple[str, ...],
         *,
         again: bool,
         where: str | None,
     ) -> None:
-        self.path = storage.path(name.table_path)
+        self.path = table.path
         self.outcomes: tuple[Outcome, ...] = ()
-        self._spark = spark
-        self._storage, self._name = storage, name
+        self._spark = table.spark
+        self._storage, self._name = table.storage, table.name
         self._sort_by, self._again, self._where = sort_by, again, where
-        snapshot = read_snapshot(storage, name.table_path)
-        if snapshot is None:
-            raise TableNotFoundError(f"There is no table {name} in the lake.")
-        self._metadata = snapshot.metadata
-        sort_prefix(snapshot.metadata, sort_by)  # before anything is read or written
+        self._metadata = table.snapshot().metadata
+        sort_prefix(self._metadata, sort_by)  # before anything is read or written
 
     def choose(self, files: DataFrame, *, done: Iterable[str] = ()) -> DataFrame:
         """Files without any V-Order, the largest first; with `again` all but those just done."""

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
-from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.vorder import order_files, ordered_add, sort_prefix
 from mirrorlake.layout.vorder_file import Task
 from mirrorlake.names import TableName
-from mirrorlake.spark.creation import create_delta, mapping_property
 from mirrorlake.spark.gateway import Add, transaction
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
@@ -24,39 +20,16 @@ from mirrorlake.storage import Storage
 MODES = {"append": "Append", "overwrite": "Overwrite"}
 
 
-@dataclass(frozen=True)
-class WriteReport:
-    """What was written.
-
-    Attributes:
-        version: the commit.
-        files: files it added.
-        size: their bytes.
-        size_unordered: the bytes the same rows took before they were ordered.
-    """
-
-    version: int
-    files: int
-    size: int
-    size_unordered: int
-
-    def __repr__(self) -> str:
-        return (
-            f"version {self.version}: {self.files} files of {self.size:,} bytes, in V-Order;"
-            f" {self.size_unordered:,} without"
-        )
-
-
-def write_table(
+def write_ordered(
     spark: SparkSession,
     storage: Storage,
     name: TableName,
     rows: DataFrame,
+    mode: str,
     *,
-    mode: str = "append",
     sort_by: Sequence[str] = (),
-) -> WriteReport:
-    """Writes rows in V-Order; a table that is not there yet is created first.
+) -> None:
+    """Writes rows in V-Order to a table that is there.
 
     Delta writes the files with their statistics, they are ordered before anybody sees them, and
     what no order makes smaller is committed as it is.
@@ -70,16 +43,10 @@ def write_table(
         sort_by: columns that every file must be sorted by first.
 
     Raises:
-        UsageError: another mode, or a column that the table lacks.
+        UsageError: the table lacks a column.
         ConflictError: another writer was quicker; nothing was committed.
     """
-    if mode not in MODES:
-        raise UsageError(f"There is no mode {mode!r}.", hint=f"one of {', '.join(MODES)}.")
     path = storage.path(name.table_path)
-    if read_snapshot(storage, name.table_path) is None:
-        # Not by writing no rows: that leaves an empty file.
-        columns = _nullable(rows.schema).toDDL()
-        create_delta(spark, path, columns, mapping_property(rows.columns), may_exist=False)
     note = json.dumps({"mirrorlake": "write in vorder"})
     with transaction(spark, path, note=note) as txn:
         gone: list[Add] = []
@@ -94,20 +61,10 @@ def write_table(
             ordered_add(add, better[add["path"]]) if add["path"] in better else add
             for add in written
         ]
-        version = txn.commit_rows(adds, gone, mode=MODES[mode])
+        txn.commit_rows(adds, gone, mode=MODES[mode])
     # Delta's own files were never the table's; nothing but VACUUM would ever look for them.
     for path_in_log in better:
         storage.delete(f"{name.table_path}/{unquote(path_in_log)}")
-    sizes = [sum(add["size"] for add in some) for some in (adds, written)]
-    return WriteReport(version, len(adds), *sizes)
-
-
-def _nullable(schema: StructType) -> StructType:
-    """The schema with NULL allowed everywhere, as Delta's own writer creates tables."""
-    text = schema.json()
-    for what in ("nullable", "containsNull", "valueContainsNull"):
-        text = text.replace(f'"{what}":false', f'"{what}":true')
-    return type(schema).fromJson(json.loads(text))
 
 
 def _as_table(spark: SparkSession, path: str, rows: DataFrame) -> DataFrame:

@@ -1,6 +1,6 @@
 """What the files of a table, in their order, do to its columns: changed types, missing columns.
 
-What concerns file after file alike is told where it begins, not again for every file.
+What concerns one file after the other is reported where it begins, not for every file.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.types as pt
 
-from mirrorlake.landing.markers import MARKER, Marker
-from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata
 from mirrorlake.landing.type_rules import VOID, Stored
 from mirrorlake.landing.types import fits, widened
 from mirrorlake.lint.files import Looked
-from mirrorlake.lint.findings import Finding, finding
+from mirrorlake.lint.findings import LintFinding, finding
 from mirrorlake.names import METADATA
 
 
@@ -35,10 +34,10 @@ class ColumnWatch:
         self._kinds = {name.lower(): kind for name, kind in mirrored.items()}
         self._had = dict.fromkeys(self._mirrored)  # in order, as a set has none
         self._declared = metadata.table_columns
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._lacking: set[str] = set()
         self._cut: set[str] = set()
-        self._marker_told = False
+        self._marker_reported = False
 
     @property
     def seen(self) -> set[str]:
@@ -50,7 +49,7 @@ class ColumnWatch:
         """Whether any column has a type."""
         return bool(self._kinds)
 
-    def begin(self) -> Iterator[Finding]:
+    def begin(self) -> Iterator[LintFinding]:
         """Compares the declaration with the mirrored table."""
         for name, kind in self._declared.items():
             known = self._kinds.setdefault(name.lower(), kind)
@@ -58,7 +57,7 @@ class ColumnWatch:
                 text = f"Column {name!r} is declared as {kind}, but the table has {known}."
                 yield self._finding("type-misfit", text, file=METADATA, column=name)
 
-    def follow(self, looked: Looked) -> Iterator[Finding]:
+    def follow(self, looked: Looked) -> Iterator[LintFinding]:
         """Compares the next file with what came before."""
         if looked.schema is None or looked.columns is None:
             return
@@ -70,35 +69,37 @@ class ColumnWatch:
         yield from self._missing(looked, report)
         self._had |= dict.fromkeys(name.lower() for name in looked.columns)
 
-    def _marker(self, schema: pa.Schema, report: partial[Finding]) -> Iterator[Finding]:
+    def _marker(self, schema: pa.Schema, report: partial[LintFinding]) -> Iterator[LintFinding]:
         places = [i for i, name in enumerate(schema.names) if name.lower() == MARKER.lower()]
         early = bool(places) and places[-1] != len(schema) - 1
-        if early and not self._marker_told:
+        if early and not self._marker_reported:
             text = f"{MARKER} is column {places[-1] + 1} of {len(schema)}."
             yield report("marker-not-last", text, column=schema.names[places[-1]])
-        self._marker_told = early
+        self._marker_reported = early
 
-    def _nanoseconds(self, schema: pa.Schema, report: partial[Finding]) -> Iterator[Finding]:
+    def _nanoseconds(
+        self, schema: pa.Schema, report: partial[LintFinding]
+    ) -> Iterator[LintFinding]:
         for column in schema:
             if _is_cut(column.type) and column.name.lower() not in self._cut:
                 self._cut.add(column.name.lower())
                 text = f"Column {column.name!r} is stored in nanoseconds, and cut to microseconds."
                 yield report("type-nanoseconds", text, column=column.name)
 
-    def _type(self, name: str, kind: str, report: partial[Finding]) -> Iterator[Finding]:
+    def _type(self, name: str, kind: str, report: partial[LintFinding]) -> Iterator[LintFinding]:
         lower = name.lower()
         if kind == VOID:
             return
         known = self._kinds.setdefault(lower, kind)
         if fits(kind, known):
-            self._told.pop(lower, None)
+            self._reported.pop(lower, None)
             return
         if lower not in self._mirrored and fits(known, kind):
             self._kinds[lower] = kind
             text = f"Column {name!r} is {kind}, but was {known} so far."
             yield report("type-widened", text, column=name)
-        elif self._told.get(lower) != kind:
-            self._told[lower] = kind
+        elif self._reported.get(lower) != kind:
+            self._reported[lower] = kind
             mirrored = lower in self._mirrored
             had = f"the table has {known}" if mirrored else f"was {known} so far"
             text = f"Column {name!r} is {kind}, but {had}."
@@ -108,7 +109,7 @@ class ColumnWatch:
                 fix = f"Publish the values as {known}, or mirror with --widen."
             yield report(rule, text, column=name, fix=fix)
 
-    def _missing(self, looked: Looked, report: partial[Finding]) -> Iterator[Finding]:
+    def _missing(self, looked: Looked, report: partial[LintFinding]) -> Iterator[LintFinding]:
         facts = looked.facts
         if facts is None or looked.columns is None:
             return

@@ -1,8 +1,8 @@
-"""What is wrong with one data file: the mirror's own check decides, and then all of it is told.
+"""What is wrong with one data file: the mirror's own check decides, then every problem is reported.
 
 A file that `inspect_file` takes has no error. One that it refuses is read again for everything that
-is wrong, for the check stops at the first. Text files are converted outside the lake, which is not
-written to. Memory stays at one row group of the marker and the keys.
+is wrong, since the check stops at the first. Text files are converted outside the lake, which is
+not written to. Memory stays at one row group of the marker and the keys.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ import pyarrow.types as pt
 
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError
 from mirrorlake.landing.check import FileFacts, inspect_file, is_text, read_columns
-from mirrorlake.landing.markers import MARKER, MARKER_HINT, Marker
-from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.landing.metadata import MARKER, MARKER_HINT, Marker, TableMetadata
 from mirrorlake.landing.text import read_text
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
-from mirrorlake.lint.findings import Finding, finding
+from mirrorlake.lint.findings import LintFinding, finding
 from mirrorlake.storage import Entry, Storage
 
 _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -46,7 +45,7 @@ class Looked:
     schema: pa.Schema | None = None
     columns: dict[str, ColumnType] | None = None
     facts: FileFacts | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[LintFinding, ...] = ()
 
 
 def look_at(
@@ -111,7 +110,7 @@ def _look(
         facts = inspect_file(storage, path, metadata, name=name)
     except MirrorlakeError as error:
         refused = error
-    findings: list[Finding] = []
+    findings: list[LintFinding] = []
     schema = None
     try:
         with storage.open(path) as source, pq.ParquetFile(source) as parquet:

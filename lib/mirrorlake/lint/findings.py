@@ -1,36 +1,24 @@
-"""What the linter found: one finding a place, and all of them as a report."""
+"""What the linter found: one finding per place, and all of them as a report."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.lint.rule import Severity
-from mirrorlake.lint.rules import BY_ID
-from mirrorlake.text_table import TextTable, html_table
+from mirrorlake.findings import Finding, findings_document, findings_table
+from mirrorlake.lint.rules import ERROR, RULES, WARNING
+from mirrorlake.text_table import TextTable
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong, and where.
+@dataclass(frozen=True, kw_only=True)
+class LintFinding(Finding):
+    """One thing that is wrong, and where; the rule's id is as in `docs/lint.md`."""
 
-    Attributes:
-        rule: the rule's id, as in `docs/lint.md`.
-        table: the table, or its folder where it can't be one; None for the zone itself.
-        file: the file's name.
-        row: the row in it, counted from 1; where several are alike, the first.
-        column: the column's name.
-        fix: what to do, in the imperative.
-    """
-
-    rule: str
     severity: str
-    table: str | None
-    file: str | None
-    row: int | None
-    column: str | None
-    message: str
-    fix: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The finding as `--json` shows it."""
+        return {"rule": self.rule, "severity": self.severity} | super().as_dict()
 
 
 def finding(
@@ -42,19 +30,18 @@ def finding(
     row: int | None = None,
     column: str | None = None,
     fix: str = "",
-) -> Finding:
+) -> LintFinding:
     """A finding of a rule; the rule's own fix unless there is a better one."""
-    texts = [None if t is None else _utf8(t) for t in (table, file, column)]
-    known = BY_ID[rule]
-    return Finding(
-        rule,
-        known.severity.value,
-        texts[0],
-        texts[1],
-        row,
-        texts[2],
-        _utf8(message),
-        _utf8(fix) or known.fix,
+    known = RULES[rule]
+    return LintFinding(
+        rule=rule,
+        severity=known.severity,
+        table=table and _utf8(table),
+        file=file and _utf8(file),
+        row=row,
+        column=column and _utf8(column),
+        message=_utf8(message),
+        fix=_utf8(fix) or known.fix,
     )
 
 
@@ -68,37 +55,35 @@ class LintReport:
     """All findings, table by table.
 
     Attributes:
-        tables: how many tables were looked at.
+        tables: how many tables were checked.
         files: how many data files were read.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
     tables: int
     files: int
 
     @property
-    def errors(self) -> tuple[Finding, ...]:
+    def errors(self) -> tuple[LintFinding, ...]:
         """What the mirror stops at, or never sees."""
-        return tuple(f for f in self.findings if f.severity == Severity.ERROR.value)
+        return tuple(f for f in self.findings if f.severity == ERROR)
 
     @property
-    def warnings(self) -> tuple[Finding, ...]:
-        """What works, but hardly as it is meant."""
-        return tuple(f for f in self.findings if f.severity == Severity.WARNING.value)
+    def warnings(self) -> tuple[LintFinding, ...]:
+        """What works, but probably not as it is meant."""
+        return tuple(f for f in self.findings if f.severity == WARNING)
 
     def as_dict(self) -> dict[str, Any]:
         """The document that `--json` prints."""
-        return {"findings": [asdict(found) for found in self.findings]}
+        return findings_document(self.findings)
 
     def shown(self) -> TextTable:
-        """One row a finding."""
+        """One row per finding."""
         columns = ("severity", "rule", "table", "file", "row", "column", "message", "fix")
-        return TextTable(
-            columns, tuple(tuple(getattr(f, c) for c in columns) for f in self.findings)
-        )
+        return findings_table(self.findings, columns)
 
     def _repr_html_(self) -> str:
-        return html_table(self.shown())
+        return self.shown()._repr_html_()
 
     def __repr__(self) -> str:
         parts = (

@@ -10,16 +10,21 @@ from datetime import datetime
 from functools import partial
 
 from mirrorlake.delta_log import Snapshot, read_snapshot
-from mirrorlake.errors import MetadataError
+from mirrorlake.errors import FormatError, MetadataError
 from mirrorlake.landing.identity import Identity, read_identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata, check_keys_kept
 from mirrorlake.landing.zone import Folder, by_time
 from mirrorlake.lint.columns import ColumnWatch
 from mirrorlake.lint.files import look_at
-from mirrorlake.lint.findings import Finding, finding
-from mirrorlake.lint.listing import lint_applied, lint_names, lint_sequence, lint_times
-from mirrorlake.lint.metadata import lint_metadata
-from mirrorlake.mirror.numbering import number_files
+from mirrorlake.lint.findings import LintFinding, finding
+from mirrorlake.lint.folder import (
+    lint_applied,
+    lint_metadata,
+    lint_names,
+    lint_sequence,
+    lint_times,
+)
+from mirrorlake.mirror.plan import number_files
 from mirrorlake.mirror.properties import KEYS_PROPERTY, is_stale_incarnation
 from mirrorlake.names import IDENTITY, METADATA, TableName
 from mirrorlake.storage import Entry, Listing, Storage
@@ -51,7 +56,7 @@ class TableLint:
         storage: the lake's files.
         table: which table.
         now: tells how old a file is.
-        on_file: hears of every data file that was read.
+        on_file: is called after every data file that was read.
 
     Attributes:
         files: how many data files were read.
@@ -68,7 +73,7 @@ class TableLint:
         self._listing = Listing((), ())
         self.files = 0
 
-    def run(self) -> Iterator[Finding]:
+    def run(self) -> Iterator[LintFinding]:
         """All findings, the folder's before its files'.
 
         Raises:
@@ -85,11 +90,11 @@ class TableLint:
         yield from found
         try:
             mirrored = self._find_mirrored()
-        except MetadataError as error:
+        except (MetadataError, FormatError) as error:
             yield self._finding("folder-identity", error.message, file=IDENTITY)
             return
         if mirrored is None:
-            text = f"There is a table {self._table} already that no mirror made."
+            text = f"There is already a table {self._table} that the mirror did not make."
             yield self._finding("folder-taken", text)
             mirrored = _Mirrored()
         if metadata is None:
@@ -110,7 +115,7 @@ class TableLint:
         yield from self._lint_files(folder, mirrored, metadata)
 
     def _find_mirrored(self) -> _Mirrored | None:
-        """The Delta table that was made of this folder; None if somebody else's is in its place."""
+        """The Delta table that was made of this folder; None if another one is in its place."""
         identity = read_identity(self._storage, self._table)
         snapshot = read_snapshot(self._storage, self._table.table_path)
         if snapshot is not None and KEYS_PROPERTY not in snapshot.properties:
@@ -125,10 +130,10 @@ class TableLint:
         return _Mirrored(identity, snapshot, snapshot.txns.get(identity.app_id, 0))
 
     def _is_copy(self, identity: Identity, origin: TableName) -> bool:
-        """Whether the folder that this one was made of lives on."""
+        """Whether the folder that this one was copied from is still there."""
         try:
             other = read_identity(self._storage, origin)
-        except MetadataError:
+        except (MetadataError, FormatError):
             return False
         return other is not None and other.incarnation == identity.incarnation
 
@@ -139,7 +144,7 @@ class TableLint:
             self._storage, mirrored.identity, metadata, self._listing, mirrored.last
         )
 
-    def _lint_keys(self, mirrored: _Mirrored, metadata: TableMetadata) -> Iterator[Finding]:
+    def _lint_keys(self, mirrored: _Mirrored, metadata: TableMetadata) -> Iterator[LintFinding]:
         if mirrored.snapshot is None:
             return
         old = tuple(json.loads(mirrored.snapshot.properties[KEYS_PROPERTY]))
@@ -150,7 +155,7 @@ class TableLint:
 
     def _lint_files(
         self, folder: Folder, mirrored: _Mirrored, metadata: TableMetadata
-    ) -> Iterator[Finding]:
+    ) -> Iterator[LintFinding]:
         watch = ColumnWatch(str(self._table), mirrored.columns, metadata)
         yield from watch.begin()
         look = partial(
@@ -162,7 +167,7 @@ class TableLint:
             keyed=self._listing.file(METADATA) is not None,
         )
         pending = [folder.numbered[n] for n in sorted(folder.numbered) if n > mirrored.last]
-        without_key: list[Finding] = []
+        without_key: list[LintFinding] = []
         readable: Entry | None = None
         with ThreadPoolExecutor(_READERS) as pool:
             for start in range(0, len(pending), _AT_ONCE):
@@ -183,8 +188,8 @@ class TableLint:
             yield self._finding("column-untyped", text, file=readable.name)
 
     def _missing_keys(
-        self, metadata: TableMetadata, seen: set[str], without_key: list[Finding]
-    ) -> Iterator[Finding]:
+        self, metadata: TableMetadata, seen: set[str], without_key: list[LintFinding]
+    ) -> Iterator[LintFinding]:
         """A key that no file has is the declaration's fault, else it is the files'."""
         unknown = {key.lower(): key for key in metadata.keys if key.lower() not in seen}
         for key in unknown.values() if seen else ():

@@ -7,10 +7,10 @@ import unicodedata
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
-from mirrorlake.errors import TableNotFoundError
+from mirrorlake.errors import FormatError, TableNotFoundError
 from mirrorlake.landing.zone import BadFolder, find_tables
-from mirrorlake.lint.findings import Finding, LintReport, finding
-from mirrorlake.lint.listing import looks_like_data
+from mirrorlake.lint.findings import LintFinding, LintReport, finding
+from mirrorlake.lint.folder import looks_like_data
 from mirrorlake.lint.table import FileListener, TableLint
 from mirrorlake.names import METADATA, PARTNER_EVENTS, SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.storage import Listing, Storage
@@ -30,7 +30,7 @@ def lint_zone(
     Args:
         storage: the lake's files; none of them is changed.
         only: a single table; by default the whole zone.
-        on_file: hears of every data file that was read.
+        on_file: is called after every data file that was read.
 
     Raises:
         TableNotFoundError: the single table has no folder in the zone.
@@ -55,7 +55,11 @@ def lint_zone(
         try:
             for found in lint.run():
                 findings.append(found)
-        except (OSError, ValueError) as error:  # the other tables are looked at all the same
+        except (
+            FormatError,
+            OSError,
+            ValueError,
+        ) as error:  # the other tables are looked at all the same
             text = f"Not readable: {error}."
             findings.append(finding("folder-unreadable", text, table=str(table)))
         files += lint.files
@@ -68,7 +72,7 @@ def _has(storage: Storage, table: TableName) -> bool:
     return name in storage.list(outer).folders
 
 
-def _lint_root(storage: Storage) -> Iterator[Finding]:
+def _lint_root(storage: Storage) -> Iterator[LintFinding]:
     """What lies in the zone, and in its schemas, beside the tables."""
     zone = storage.list(ZONE)
     if zone == _NOTHING:
@@ -81,7 +85,7 @@ def _lint_root(storage: Storage) -> Iterator[Finding]:
             yield from _lint_outside(storage, f"{folder}/", storage.list(f"{ZONE}/{folder}"))
 
 
-def _lint_outside(storage: Storage, inside: str, listing: Listing) -> Iterator[Finding]:
+def _lint_outside(storage: Storage, inside: str, listing: Listing) -> Iterator[LintFinding]:
     for entry in listing.files:
         file = f"{inside}{entry.name}"
         if entry.name == METADATA or (
@@ -89,7 +93,7 @@ def _lint_outside(storage: Storage, inside: str, listing: Listing) -> Iterator[F
         ):
             yield finding("file-misplaced", f"{file!r} lies in no table's folder.", file=file)
         elif not entry.name.startswith(("_", ".")):
-            yield finding("file-unexpected", f"{file!r} is no file of the format.", file=file)
+            yield finding("file-unexpected", f"{file!r} is not part of the format.", file=file)
     for folder in listing.folders:
         if not folder.startswith("_") or folder == _STAGING:
             continue
@@ -100,7 +104,7 @@ def _lint_outside(storage: Storage, inside: str, listing: Listing) -> Iterator[F
             yield finding("folder-hidden", text, table=f"{inside}{folder}")
 
 
-def _lint_partner(storage: Storage, zone: Listing) -> Iterator[Finding]:
+def _lint_partner(storage: Storage, zone: Listing) -> Iterator[LintFinding]:
     if zone.file(PARTNER_EVENTS) is None:
         yield finding("partner-missing", f"There is no {PARTNER_EVENTS}.", file=PARTNER_EVENTS)
         return
@@ -113,7 +117,7 @@ def _lint_partner(storage: Storage, zone: Listing) -> Iterator[Finding]:
     outer = _fields(document)
     inner = _fields(outer.get("sourceinfo"))
     problems = [
-        f"{name} is missing or no text"
+        f"{name} is missing or not text"
         for name, value in (
             ("partnerName", outer.get("partnername")),
             ("sourceInfo.sourceType", inner.get("sourcetype")),
@@ -121,7 +125,7 @@ def _lint_partner(storage: Storage, zone: Listing) -> Iterator[Finding]:
         if not isinstance(value, str) or not value
     ]
     if not isinstance(inner.get("sourceversion", ""), (str, type(None))):
-        problems.append("sourceInfo.sourceVersion is no text")
+        problems.append("sourceInfo.sourceVersion is not text")
     if problems:
         yield finding("partner-invalid", f"{'; '.join(problems)}.", file=PARTNER_EVENTS)
 
@@ -132,7 +136,7 @@ def _fields(document: object) -> dict[str, object]:
     return {str(name).lower(): value for name, value in document.items()}
 
 
-def _lint_folders(storage: Storage, tables: list[TableName | BadFolder]) -> Iterator[Finding]:
+def _lint_folders(storage: Storage, tables: list[TableName | BadFolder]) -> Iterator[LintFinding]:
     """The folders' names, each by itself and beside the others."""
     schemas = [
         folder.removesuffix(SCHEMA_SUFFIX)

@@ -1,4 +1,4 @@
-"""Carries one plan out: one Delta commit, exactly once.
+"""Carries one plan out: one Delta commit, exactly once; and compacts a table now and then.
 
 The commit carries appId = table and incarnation, txnVersion = the plan's last number. With those
 set a session skips every further write, so each apply has a session of its own.
@@ -7,34 +7,97 @@ set a session skips every further write, so each apply has a session of its own.
 from __future__ import annotations
 
 import json
+import re
+import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta_log import Snapshot
-from mirrorlake.errors import SchemaError
+from mirrorlake.delta_log import Snapshot, read_snapshot
+from mirrorlake.errors import MirrorlakeError, SchemaError
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity
-from mirrorlake.landing.markers import Marker
-from mirrorlake.landing.metadata import TableMetadata
-from mirrorlake.mirror.batch import read_batch
-from mirrorlake.mirror.compact_changes import ACTION, APPEND, DELETE, REPLACE, compact_changes
+from mirrorlake.landing.metadata import Marker, TableMetadata
+from mirrorlake.mirror.batch import ACTION, APPEND, DELETE, REPLACE, compact_changes, read_batch
 from mirrorlake.mirror.key_range import key_conditions
+from mirrorlake.mirror.options import Step
 from mirrorlake.mirror.properties import (
+    Target,
+    check_keys_known,
     creation_properties,
     is_stale_incarnation,
     keys_property,
     reenable_feed,
     suspend_feed,
 )
-from mirrorlake.mirror.schema import Target, check_keys_known
+from mirrorlake.names import file_number
 from mirrorlake.spark.creation import create_delta, mapping_property
+from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote
 from mirrorlake.storage import Storage
+
+_TRIES = 5
+CONFLICT = re.compile(
+    r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|Concurrent\w*Exception"
+)
+_FILE = re.compile(r"(\d{20}\.\w+)")
+_LONGEST = 500
+
+
+def commit_with_retries(commit: Callable[[], None]) -> None:
+    """Runs a commit again when another writer of the table, an OPTIMIZE perhaps, was quicker.
+
+    That is safe: a commit whose txnVersion the log has already is skipped by Delta.
+    """
+    for attempt in range(1, _TRIES + 1):
+        try:
+            commit()
+            return
+        except Exception as error:
+            if attempt == _TRIES or not CONFLICT.search(spark_message(error)):
+                raise
+            time.sleep(0.2 * 2**attempt)
+
+
+def explain(error: BaseException) -> dict[str, Any]:
+    """Any exception as a report's error: message, file, row, column."""
+    if isinstance(error, MirrorlakeError):
+        return error.as_dict()
+    text = spark_message(error)
+    named = _FILE.search(text)
+    file = named[1] if named and file_number(named[1]) is not None else None
+    return {"message": text[:_LONGEST], "file": file, "row": None, "column": None}
+
+
+# Files of 128 MiB and more are left alone: the cost follows what is new, not the table.
+_CONFS = {
+    "spark.databricks.delta.optimize.minFileSize": str(128 * 2**20),
+    "spark.databricks.delta.optimize.maxFileSize": str(256 * 2**20),
+}
+
+
+def compact(spark: SparkSession, path: str) -> bool:
+    """Compacts a Delta table; no row changes, and readers notice nothing.
+
+    Returns:
+        False if another writer was quicker: then it is worth another try after the next commit.
+    """
+    session = new_session(spark)
+    for name, value in _CONFS.items():
+        session.conf.set(name, value)
+    try:
+        session.sql(f"OPTIMIZE {delta_name(path)}").collect()
+    except Exception as error:
+        if CONFLICT.search(spark_message(error)):
+            return False
+        raise
+    return True
+
 
 _APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -74,7 +137,7 @@ class Work:
 
     @property
     def recreated(self) -> bool:
-        """Whether the table there belongs to an earlier life of the folder."""
+        """Whether the table there belongs to an earlier incarnation of the folder."""
         return is_stale_incarnation(self.snapshot, self.identity)
 
     @property
@@ -83,7 +146,37 @@ class Work:
         return sum((file.rows for file in self.files), Counter())
 
 
-def create_table(spark: SparkSession, work: Work) -> None:
+def write_work(
+    spark: Callable[[], SparkSession],
+    work: Work,
+    done: Callable[[Step], None],
+    *,
+    data: bool = True,
+) -> None:
+    """Makes version 0, or adds what an existing table lacks; then commits the data.
+
+    Args:
+        spark: called when a session is needed.
+        work: what to commit.
+        done: is called after every finished step.
+        data: whether there is a data commit; a table that is only declared has none.
+    """
+    if work.snapshot is None:
+        _create_table(spark(), work)
+        done(Step.CREATED)
+    elif missing := _new_properties(work):
+        _set_properties(spark(), work, missing)
+    if not data:
+        return
+    commit_with_retries(lambda: _apply_work(spark(), work))
+    done(Step.COMMITTED)
+    if work.recreated:
+        found = read_snapshot(work.storage, work.identity.table.table_path)
+        if found and (properties := reenable_feed(found.properties)):
+            _set_properties(spark(), work, properties)
+
+
+def _create_table(spark: SparkSession, work: Work) -> None:
     """Version 0: no rows yet, but all properties, so that feed and row ids cover everything."""
     columns = ", ".join(f"{quote(name)} {kind}" for name, kind in work.target.columns.items())
     check_keys_known(work.metadata.keys, work.target)
@@ -93,7 +186,7 @@ def create_table(spark: SparkSession, work: Work) -> None:
     create_delta(new_session(spark), work.path, columns, properties)
 
 
-def new_properties(work: Work) -> dict[str, str]:
+def _new_properties(work: Work) -> dict[str, str]:
     """What an existing table lacks: late keys, and what a first odd name or plain clock needs."""
     known = work.snapshot.properties if work.snapshot else {}
     features = work.snapshot.protocol.get("writerFeatures") or () if work.snapshot else ()
@@ -111,13 +204,13 @@ def new_properties(work: Work) -> dict[str, str]:
     return {name: value for name, value in wanted.items() if known.get(name) != value}
 
 
-def set_properties(spark: SparkSession, work: Work, properties: dict[str, str]) -> None:
+def _set_properties(spark: SparkSession, work: Work, properties: dict[str, str]) -> None:
     """Writes properties into an existing table, in a commit before the data's."""
     listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
     new_session(spark).sql(f"ALTER TABLE {delta_name(work.path)} SET TBLPROPERTIES ({listed})")
 
 
-def apply_work(spark: SparkSession, work: Work) -> None:
+def _apply_work(spark: SparkSession, work: Work) -> None:
     """Commits the plan's files to the existing table; nothing happens if that is done already."""
     session = new_session(spark)
     markers = {marker for marker, count in work.rows.items() if count}

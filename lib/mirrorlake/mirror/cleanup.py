@@ -38,12 +38,14 @@ def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Pla
             _move(storage, identity, number, here[name])
 
 
-def move_leftovers(storage: Storage, identity: Identity, folder: Folder, last: int) -> None:
+def move_leftovers(
+    storage: Storage, identity: Identity, folder: Folder, last: int
+) -> SequenceError | None:
     """Moves applied files that a killed mirror left behind.
 
-    Raises:
-        SequenceError: a file has a number that was applied before, with another content. It is
-            never applied, and stays where it is; the others are moved all the same.
+    Returns:
+        What is wrong with the first file whose number was applied before, with another content. It
+        is never applied, and stays where it is; the others are moved all the same.
     """
     plan: Plan | None = None
     reused: SequenceError | None = None
@@ -57,8 +59,7 @@ def move_leftovers(storage: Storage, identity: Identity, folder: Folder, last: i
             _move(storage, identity, number, entry)
         except SequenceError as error:
             reused = reused or error
-    if reused is not None:
-        raise reused
+    return reused
 
 
 def _check_planned(storage: Storage, identity: Identity, entry: Entry, plan: Plan | None) -> None:

@@ -19,12 +19,12 @@ from mirrorlake.errors import (
     TableNotFoundError,
 )
 from mirrorlake.landing.zone import BadFolder, find_tables
+from mirrorlake.mirror.apply import explain
 from mirrorlake.mirror.cleanup import sweep
-from mirrorlake.mirror.failures import explain
-from mirrorlake.mirror.folder_changes import follow_folders, rebuild_states
+from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.lock import only_mirror
 from mirrorlake.mirror.operator_settings import OperatorSettings, read_all_settings
-from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.mirror.options import MirrorOptions, StepListener, noop
 from mirrorlake.mirror.state import (
     INITIALIZED,
     REPLICATING,
@@ -38,9 +38,8 @@ from mirrorlake.mirror.state import (
     save_states,
 )
 from mirrorlake.mirror.status import is_idle, status_of, view
-from mirrorlake.mirror.steps import StepListener, noop
 from mirrorlake.mirror.table_cycle import TableCycle
-from mirrorlake.mirror.trash import purge_dropped
+from mirrorlake.mirror.trash import follow_folders, purge_dropped
 from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.storage import Listing, Storage
 
@@ -56,7 +55,7 @@ class Engine:
         storage: the lake's files.
         spark: called when, and only when, a session is needed.
         options: bounds of a cycle.
-        on_step: hears of every finished step, from several threads.
+        on_step: is called after every finished step, from several threads.
         stop: once it is set, the running commits end and no other table is begun.
     """
 
@@ -78,7 +77,7 @@ class Engine:
         self._purged: datetime | None = None
 
     def run_cycle(self, only: TableName | None = None) -> Report:
-        """Applies what is pending, one commit a table (and one more where a crash left a plan).
+        """Applies what is pending, one commit per table (and one more where a crash left a plan).
 
         Args:
             only: a single table; by default all of the zone.
@@ -135,7 +134,7 @@ class Engine:
         )
 
     def close(self) -> None:
-        """Says in the monitoring files that nobody mirrors any more."""
+        """Says in the monitoring files that the mirror has stopped."""
         save_states(self._storage, load_states(self._storage) or {}, replicator=STOPPED)
 
     def _purge(self, at_once: bool) -> None:
@@ -217,7 +216,7 @@ class Engine:
                         raise
                 listing = self._storage.list(table.folder)
             state = self._sweep(table, state)
-        except Exception as error:  # whatever it is, the other tables go on
+        except Exception as error:  # the other tables are mirrored anyway
             state = failed(state, explain(error))
             listing = self._storage.list(table.folder)
         if first != listing == Listing((), ()):
@@ -239,3 +238,43 @@ class Engine:
         now = datetime.now(timezone.utc)
         sweep(self._storage, table, last=state.last_file, now=now, keep=keep)
         return replace(state, swept=now.isoformat())
+
+
+_SLOWER = 1.5  # how much longer each pause gets while nothing happens
+
+
+def watch(
+    engine: Engine,
+    stop: Event,
+    *,
+    only: TableName | None = None,
+    interval: float = 5,
+    longest: float = 60,
+    on_report: Callable[[Report], None] = lambda _report: None,
+) -> Report:
+    """Runs cycles until `stop` is set; a running commit is always ended.
+
+    Args:
+        engine: the mirror, made with the same `stop`, so that a cycle of many tables ends early.
+        stop: set by a signal's handler or another thread.
+        only: a single table; by default all of the zone.
+        interval: seconds from one cycle to the next while there is something to do.
+        longest: seconds that a pause may grow to while there is nothing to do.
+        on_report: is called after every cycle.
+
+    Returns:
+        The last cycle's report.
+    """
+    pause = interval
+    before: Report | None = None
+    try:
+        while True:
+            report = engine.run_cycle(only)
+            on_report(report)
+            busy = before is None or report.progress != before.progress
+            pause = interval if busy else min(pause * _SLOWER, max(interval, longest))
+            before = report
+            if stop.wait(pause):
+                return report
+    finally:
+        engine.close()

@@ -1,4 +1,4 @@
-"""Forgets a person: finds a key's rows in whatever a table left behind, removes them, looks again.
+"""Forgets a person: finds a key's rows in all that a table left behind, removes them, checks.
 
 The table and its history, feed and log; dropped copies; the quarantine; published files, applied or
 set aside. A file that is not applied yet stands in the way: it would bring the rows back.
@@ -147,7 +147,7 @@ def forget(
         storage: the lake's files.
         table: which table.
         keys: a value for each of its key columns.
-        apply: whether anything is changed. Nobody but the mirror may write to the table meanwhile.
+        apply: whether anything is changed. Only the mirror may write to the table meanwhile.
 
     Raises:
         UsageError: the table has no keys, or the keys are not these.
@@ -160,7 +160,7 @@ def forget(
     tracer = Tracer(spark, storage, table, key, scratch)
     try:
         if not apply:
-            return _told(table, _search(spark, storage, tracer), applied=False)
+            return _report(table, _search(spark, storage, tracer), applied=False)
         with only_mirror(storage, _PATIENCE):
             return _apply(spark, storage, tracer)
     finally:
@@ -182,11 +182,11 @@ def _apply(spark: SparkSession, storage: Storage, tracer: Tracer) -> Forgotten:
     _remove(spark, storage, tracer, found)
     if not was_paused:
         resume(storage, table)
-    left = _told(table, _search(spark, storage, tracer), applied=False).traces
+    left = _report(table, _search(spark, storage, tracer), applied=False).traces
     if left:
         places = ", ".join(f"{trace.where} ({trace.files} files)" for trace in left)
         raise TracesLeftError(f"The person is still in {places}.", hint="forget once more.")
-    return _told(table, found, applied=True)
+    return _report(table, found, applied=True)
 
 
 def _search(spark: SparkSession, storage: Storage, tracer: Tracer) -> _Found:
@@ -257,7 +257,7 @@ def _plan_with(storage: Storage, tracer: Tracer, identity: Identity, file: str) 
     return plan if planned.sha256 == sha256(_without(storage, tracer, file)).hexdigest() else None
 
 
-def _told(table: TableName, found: _Found, *, applied: bool) -> Forgotten:
+def _report(table: TableName, found: _Found, *, applied: bool) -> Forgotten:
     traces = []
     deltas = [("table", [found.table]), ("dropped copies", found.dropped)]
     for name, parts in [*deltas, ("quarantine", [found.quarantine])]:
@@ -311,7 +311,7 @@ def _remove(spark: SparkSession, storage: Storage, tracer: Tracer, found: _Found
 
 
 def _renew(storage: Storage, tracer: Tracer, identity: Identity, file: str) -> None:
-    """Replaces an applied file that has to stay; its plan knows it again, so nobody applies it."""
+    """Replaces an applied file that has to stay, and renews its plan: it is not applied again."""
     plan = _plan_with(storage, tracer, identity, file)
     if plan is None:
         return
@@ -329,8 +329,8 @@ def _renew(storage: Storage, tracer: Tracer, identity: Identity, file: str) -> N
 def _without(storage: Storage, tracer: Tracer, file: str) -> bytes:
     """A Parquet file without the person's rows; nothing of text, or of what can't be read.
 
-    An empty file is refused by whoever would replay or reseed from it; one that silently lacks
-    other people's rows would not be.
+    An empty file is refused by replay and reseed; one that silently lacks other people's rows
+    would not be.
     """
     try:
         gone = tracer.positions(file)

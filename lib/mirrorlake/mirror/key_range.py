@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mirrorlake.mirror.schema import Target
+from mirrorlake.mirror.properties import Target
 from mirrorlake.spark.sql import literal, quote
 from mirrorlake.storage import Storage
 

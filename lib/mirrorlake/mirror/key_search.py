@@ -1,7 +1,7 @@
 """Where a person's rows lie in the files of a table: rows by key, whatever the file is made of.
 
 All files are looked at as they lie on disk, never through a table's log: what a log has removed, or
-a deletion vector hides, is still there for whoever opens the file.
+a deletion vector hides, is still in the file.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def key_columns(storage: Storage, table: TableName) -> dict[str, str]:
         by_lower = {name.lower(): (name, kind) for name, kind in snapshot.schema.items()}
         if not keys:
             raise UsageError(
-                f"{table} has no keys, so nobody's rows can be told from the others'.",
+                f"{table} has no keys, so one person's rows can't be found.",
                 hint="delete its rows with SQL, then VACUUM it.",
             )
         return dict(by_lower[key.lower()] for key in keys)

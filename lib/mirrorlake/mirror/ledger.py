@@ -5,17 +5,100 @@ Nothing else is written down, so that it can't disagree with what happened.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
+from itertools import count
 from typing import Any
 
-from mirrorlake.delta_log import versions
+from mirrorlake.delta_log import Snapshot, read_commit_info, read_snapshot, versions
 from mirrorlake.landing.identity import read_identity
-from mirrorlake.mirror.commit_metadata import read_note
 from mirrorlake.mirror.plan import find_plan
+from mirrorlake.mirror.properties import KEYS_PROPERTY
+from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState
 from mirrorlake.names import TableName, file_number
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
+
+_BACK = 50  # versions to look through for the mirror's own last commit
+
+
+def read_note(storage: Storage, table: TableName, version: int) -> dict[str, Any]:
+    """The note of one version; empty if another writer made it, or the log no longer has it."""
+    info = read_commit_info(storage, table.table_path, version)
+    try:
+        note = json.loads(info.get("userMetadata") or "{}")
+    except ValueError:
+        return {}
+    if not isinstance(note, dict) or "incarnation" not in note:
+        return {}
+    stamp = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, timezone.utc)
+    return {**note, "version": version, "committed": stamp.isoformat(timespec="milliseconds")}
+
+
+def last_note(
+    storage: Storage, table: TableName, snapshot: Snapshot | None, incarnation: str | None = None
+) -> dict[str, Any]:
+    """The newest note in the last versions, of one incarnation or of any; else empty."""
+    newest = snapshot.version if snapshot else -1
+    for version in range(newest, max(-1, newest - _BACK), -1):
+        note = read_note(storage, table, version)
+        if note and incarnation in (None, note["incarnation"]):
+            return note
+    return {}
+
+
+def committed_version(
+    storage: Storage, table: TableName, before: int, note: dict[str, Any]
+) -> int | None:
+    """The version that a commit with this note has just made; only what is new is looked at.
+
+    Args:
+        storage: the lake's files.
+        table: which table.
+        before: the version before the commit; -1 for none.
+        note: what the commit carried.
+    """
+    ours = (note["incarnation"], note["last"])
+    for version in count(before + 1):
+        found = read_note(storage, table, version)
+        if (found.get("incarnation"), found.get("last")) == ours:
+            return version
+        if not found and not read_commit_info(storage, table.table_path, version):
+            break  # the log's end, or a commit that says nothing of itself
+    newest = read_snapshot(storage, table.table_path)
+    return last_note(storage, table, newest, note["incarnation"]).get("version")
+
+
+def state_of_note(table: TableName, note: dict[str, Any]) -> TableState:
+    """What a table's newest note says of its state; an empty note says that nothing was applied."""
+    return TableState(
+        table.schema,
+        table.name,
+        state=REPLICATING if note.get("last") else INITIALIZED,
+        incarnation=note.get("incarnation"),
+        last_file=note.get("last", 0),
+        version=note.get("version"),
+        rows=note.get("total_rows", 0),
+        bytes=note.get("total_bytes", 0),
+        synced=note.get("synced"),
+    )
+
+
+def read_mirrored(storage: Storage, table: TableName) -> Snapshot | None:
+    """The table as it is, if a mirror made it."""
+    snapshot = read_snapshot(storage, table.table_path)
+    return snapshot if snapshot and KEYS_PROPERTY in snapshot.properties else None
+
+
+def rebuild_states(storage: Storage, tables: list[TableName]) -> dict[str, TableState]:
+    """States from the tables' own logs, where the kept ones are lost."""
+    states = {}
+    for table in tables:
+        if snapshot := read_mirrored(storage, table):
+            note = last_note(storage, table, snapshot)
+            states[table.folder] = state_of_note(table, note)
+    return states
 
 
 @dataclass(frozen=True)
@@ -77,7 +160,7 @@ class Ledger:
 
 
 def read_ledger(storage: Storage, table: TableName) -> Ledger:
-    """The ledger of the folder's present life; costs its plans and the commits in the log."""
+    """The ledger of the folder's incarnation; reads its plans and the commits in the log."""
     identity = read_identity(storage, table)
     if identity is None:
         return Ledger(str(table), ())

@@ -1,4 +1,4 @@
-"""One at a time on this machine's disk: polite, not needed. Plans and commits keep it right.
+"""One mirror at a time on this machine's disk. Plans and commits are correct without it, too.
 
 Object stores have no such lock; two mirrors there only do some work twice.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import socket
 import time
@@ -16,9 +17,9 @@ from datetime import datetime, timezone
 
 from mirrorlake.errors import BusyError
 from mirrorlake.names import STATE
-from mirrorlake.notices import say
 from mirrorlake.storage import Storage
 
+_log = logging.getLogger(__name__)
 _PAUSE = 0.1
 
 
@@ -69,7 +70,7 @@ def only_one(storage: Storage, lock_path: str, patience: float | None, what: str
                         hint="wait for it, or stop it; nothing is lost either way.",
                     ) from None
                 if not told:
-                    say(f"waiting for another {what}: {holder} …")
+                    _log.warning(f"waiting for another {what}: {holder} …")
                     told = True
                 time.sleep(_PAUSE)
         lock.truncate(0)

@@ -1,4 +1,4 @@
-"""What an operator asked for: tables paused, files to skip. One small file a table, kept on disk.
+"""What an operator asked for: tables paused, files to skip. One small file per table, kept on disk.
 
 Every mirror of the lake obeys it, and a killed one finds it again.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
 
+from mirrorlake.kept import read_kept
 from mirrorlake.mirror.outcome import Outcome
 from mirrorlake.names import STATE, TableName
 from mirrorlake.storage import Storage
@@ -18,7 +18,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class OperatorSettings:
-    """An operator's wishes for one table.
+    """An operator's settings for one table.
 
     Attributes:
         paused: since when nothing is to be applied, ISO-8601 UTC; None if the table is not paused.
@@ -34,17 +34,17 @@ def _path(place: str) -> str:
 
 
 def _read(storage: Storage, place: str) -> OperatorSettings:
-    document: dict[str, Any] = storage.read_json(_path(place)) or {}
+    document = read_kept(storage, _path(place), FORMAT) or {}
     return OperatorSettings(document.get("paused"), frozenset(document.get("skip", ())))
 
 
 def read_settings(storage: Storage, table: TableName) -> OperatorSettings:
-    """What was asked for; nothing if nobody asked."""
+    """The settings of a table; the defaults if there are none."""
     return _read(storage, table.place)
 
 
 def read_all_settings(storage: Storage) -> dict[str, OperatorSettings]:
-    """All wishes there are, by the table's place; costs a listing and what there is."""
+    """All settings, by the table's place; costs a listing and one read per table that has some."""
     listing = storage.list(f"{STATE}/control")
     places = [entry.name for entry in listing.files]
     for folder in listing.folders:

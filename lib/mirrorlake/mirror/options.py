@@ -1,16 +1,22 @@
-"""What people may choose about mirroring."""
+"""The options of the mirror, and the steps that it reports."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from typing import Any
+
+from mirrorlake.errors import UsageError
+from mirrorlake.names import TableName
 
 STOP, SKIP_ROW, SKIP_FILE = "stop", "skip-row", "skip-file"
 
 
 @dataclass(frozen=True)
 class MirrorOptions:
-    """Bounds and habits of a cycle.
+    """Bounds of a cycle, and what it does with trouble.
 
     Attributes:
         batch_files: most files in one commit.
@@ -45,3 +51,38 @@ class MirrorOptions:
     feed_retention_days: int | None = None
     keep_processed_days: float = 7
     keep_dropped_days: float = 7
+
+
+def make_options(options: MirrorOptions | None, settings: Mapping[str, Any]) -> MirrorOptions:
+    """The options with some of their fields set by name.
+
+    Raises:
+        UsageError: there is no such field.
+    """
+    known = [field.name for field in fields(MirrorOptions)]
+    if unknown := [name for name in settings if name not in known]:
+        raise UsageError(
+            f"The mirror has no setting {unknown[0]!r}.", hint=f"it has {', '.join(known)}."
+        )
+    return replace(options or MirrorOptions(), **settings)
+
+
+class Step(Enum):
+    """What has just been done for a table."""
+
+    LISTED = "listed"
+    IDENTIFIED = "identified"
+    CHECKED = "checked"
+    PLANNED = "planned"
+    QUARANTINED = "quarantined"
+    CREATED = "created"
+    COMMITTED = "committed"
+    MOVED = "moved"
+    COMPACTED = "compacted"
+
+
+StepListener = Callable[[TableName, Step], None]
+
+
+def noop(*_ignored: object) -> None:
+    """A listener that does nothing."""

@@ -1,8 +1,8 @@
 """Plans: which files one commit applies, fixed before the first of them is read.
 
-A plan is created if absent, per table, incarnation and first number; whoever finds one carries it
-out as it stands. Without it a larger batch after a crash would apply its first files twice, for
-Delta's txnVersion only skips equal or lower numbers.
+A plan is created if absent, per table, incarnation and first number; any mirror that finds one
+carries it out as it stands. Without it a larger batch after a crash would apply its first files
+twice, since Delta's txnVersion only skips equal or lower numbers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from itertools import count
 from typing import Any
 
 from mirrorlake.errors import MirrorlakeError, SequenceError
+from mirrorlake.kept import read_kept
 from mirrorlake.landing.check import FileFacts, file_hash, inspect_file, skipped_file
 from mirrorlake.landing.identity import Identity
-from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.landing.metadata import BY_TIME, TableMetadata
+from mirrorlake.landing.zone import Folder, by_number, by_time
 from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, STOP
 from mirrorlake.names import STATE, file_name, file_number
-from mirrorlake.storage import Entry, Storage, to_json
+from mirrorlake.storage import Entry, Listing, Storage, to_json
 
 FORMAT = 2
 _READERS = 8
@@ -96,8 +98,8 @@ def plan_path(identity: Identity, first: int) -> str:
 
 
 def find_plan(storage: Storage, identity: Identity, first: int) -> Plan | None:
-    """The plan that starts with a number, if somebody made one."""
-    document = storage.read_json(plan_path(identity, first))
+    """The plan that starts with a number, if there is one."""
+    document = read_kept(storage, plan_path(identity, first), FORMAT)
     if document is None:
         return None
     files = tuple(PlannedFile(**file) for file in document["files"])
@@ -136,7 +138,7 @@ def renew_plan(
 ) -> None:
     """Writes down what the plan's files are now, where one was uploaded again since.
 
-    No file of the plan has been applied yet, for the commit takes all or none; so a repaired file
+    No file of the plan has been applied yet, since the commit takes all or none; so a repaired file
     may take the place of the broken one. First and last number stay: nothing can apply twice.
     """
     files = _fix_all(storage, identity, facts)
@@ -148,7 +150,7 @@ def renew_plan(
 def _fix_all(
     storage: Storage, identity: Identity, facts: Sequence[FileFacts]
 ) -> tuple[PlannedFile, ...]:
-    moments = {e.name: e.modified.isoformat() for e in storage.list(identity.table.folder).files}
+    times = {e.name: e.modified.isoformat() for e in storage.list(identity.table.folder).files}
 
     def fix(file: FileFacts) -> PlannedFile:
         path = f"{identity.table.folder}/{file.name}"
@@ -156,8 +158,8 @@ def _fix_all(
             file.name,
             file.size,
             # A file that was never there has no hash; one that is gone since has to be an error.
-            "" if file.skipped and file.name not in moments else file_hash(storage, path),
-            moments.get(file.name),
+            "" if file.skipped and file.name not in times else file_hash(storage, path),
+            times.get(file.name),
             {marker.name.lower(): count for marker, count in sorted(file.rows.items()) if count},
             len(file.rejects),
             None if file.skipped is None else str(file.skipped),
@@ -223,6 +225,21 @@ def check_files(
     return Checked(tuple(sound), None)
 
 
+def late_file(
+    storage: Storage, identity: Identity, last: int, entry: Entry
+) -> SequenceError | None:
+    """What is wrong with a file without a number that is older than the last applied one."""
+    plan = plan_of(storage, identity, last) if last else None
+    latest = plan.files[-1].published if plan else None
+    if latest is None or entry.modified >= datetime.fromisoformat(latest):
+        return None
+    return SequenceError(
+        f"The file is older than the last applied one, which is of {latest}.",
+        file=entry.name,
+        hint="upload it again if its changes are new, or allow late files.",
+    )
+
+
 def staging(identity: Identity) -> str:
     """Where text files lie as Parquet until they are applied, relative to the lake's root."""
     return f"{STATE}/staged/{identity.incarnation}"
@@ -238,3 +255,40 @@ def cut_batch(entries: list[Entry], max_files: int, max_bytes: int) -> list[str]
             break
         names.append(entry.name)
     return names
+
+
+def number_files(
+    storage: Storage, identity: Identity, metadata: TableMetadata, listing: Listing, last: int
+) -> Folder:
+    """The folder's data files by their place in the table's sequence.
+
+    Args:
+        storage: the lake's files.
+        identity: whose files they are.
+        metadata: says which of the two orders counts.
+        listing: what lies in the folder.
+        last: the last applied number.
+
+    Raises:
+        SequenceError: numbers in names that make no sense.
+    """
+    if metadata.strategy != BY_TIME:
+        return by_number(identity.table, listing)
+    plan = plan_of(storage, identity, last) if last else None
+    applied = _still_there(storage, identity, listing, plan) if plan else {}
+    return by_time(identity.table, listing, applied, last)
+
+
+def _still_there(
+    storage: Storage, identity: Identity, listing: Listing, plan: Plan
+) -> dict[str, int]:
+    """A plan's files that lie in the folder as planned; a new one of an old name is not among."""
+    found = {}
+    for planned in plan.files:
+        entry = listing.file(planned.name)
+        if entry is None or entry.size != planned.size:
+            continue
+        path = f"{identity.table.folder}/{planned.name}"
+        if planned.sha256 == file_hash(storage, path):
+            found[planned.name] = plan.numbers[planned.name]
+    return found

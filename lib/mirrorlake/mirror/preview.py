@@ -19,12 +19,10 @@ from mirrorlake.landing.check import FileFacts, inspect_file, is_text
 from mirrorlake.landing.identity import Identity, read_identity
 from mirrorlake.landing.metadata import TableMetadata, check_keys_kept, read_metadata
 from mirrorlake.landing.zone import find_tables
-from mirrorlake.mirror.numbering import number_files
 from mirrorlake.mirror.operator_settings import read_settings
 from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions
-from mirrorlake.mirror.plan import cut_batch, find_plan
-from mirrorlake.mirror.properties import KEYS_PROPERTY, is_stale_incarnation
-from mirrorlake.mirror.schema import plan_schema
+from mirrorlake.mirror.plan import cut_batch, find_plan, number_files
+from mirrorlake.mirror.properties import KEYS_PROPERTY, is_stale_incarnation, plan_schema
 from mirrorlake.mirror.state import STOPPED, TableStatus, load_states
 from mirrorlake.mirror.status import status_report
 from mirrorlake.names import TableName

@@ -1,8 +1,8 @@
 """Takes rows out of a Delta table so that no file keeps them: no old version, no feed, no log.
 
 Values never get into a statement that the log writes down: rows are deleted by a MERGE with a
-view of them. The log is cut back to a checkpoint, for its statistics tell values of files that are
-long gone.
+view of them. The log is cut back to a checkpoint, since its statistics hold values of files that
+are long gone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta_log import read_commit_info, read_snapshot, versions
-from mirrorlake.mirror.failures import commit_with_retries
+from mirrorlake.mirror.apply import commit_with_retries
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote
 from mirrorlake.storage import Storage
@@ -91,7 +91,7 @@ def trace_delta(
     telling = [
         file
         for file in below
-        if file.startswith(log) and any(name not in sound for name in _told(storage, file))
+        if file.startswith(log) and any(name not in sound for name in _files_in_log(storage, file))
     ]
     return DeltaTraces(
         path,
@@ -107,7 +107,7 @@ def _name(path: str) -> str:
     return unquote(path.rpartition("/")[2])
 
 
-def _told(storage: Storage, file: str) -> Iterator[str]:
+def _files_in_log(storage: Storage, file: str) -> Iterator[str]:
     """The names of the data files of which a file of the log may tell values."""
     name = file.rpartition("/")[2]
     if name.startswith("."):
@@ -134,7 +134,7 @@ def erase_rows(
 ) -> None:
     """Deletes rows in one commit, then whatever file still has them, and the log up to then.
 
-    Every version before is unreadable afterwards. Nobody else may write to the table meanwhile, for
+    Every version before is unreadable afterwards. Nothing else may write to the table meanwhile:
     VACUUM takes the files of a write that isn't committed yet for old ones.
 
     Args:
@@ -154,7 +154,7 @@ def erase_rows(
     if snapshot and "deletionVectors" in (snapshot.protocol.get("writerFeatures") or ()):
         # A deletion vector hides rows that its file still has.
         session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect()
-    # The log first: whoever is killed in between finds the files, and does all of it again.
+    # The log first: after a kill in between the files are found, and all of it is done again.
     _cut_log(session, storage, traces.path)
     session.sql(f"VACUUM {target} RETAIN 0 HOURS").collect()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -11,33 +11,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mirrorlake.delta_log import read_snapshot
+from mirrorlake.findings import Finding, findings_document, findings_table
 from mirrorlake.landing.manifest import KeyRange, Manifest, digest_batch, read_manifest
 from mirrorlake.mirror.ledger import read_ledger
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
-from mirrorlake.text_table import TextTable, html_table
 
 _SUMS = "place int, rows long, high long, low long"
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One thing that source and table don't agree on.
-
-    Attributes:
-        rule: `rows-differ`, `values-differ`, `not-applied-yet`, `no-manifest` or `no-such-version`.
-        column: the key column whose range differs.
-        fix: what to do about it.
-    """
-
-    rule: str
-    table: str
-    file: str | None
-    row: int | None
-    column: str | None
-    message: str
-    fix: str
 
 
 @dataclass(frozen=True)
@@ -45,28 +26,28 @@ class Reconciliation:
     """What a comparison found.
 
     Attributes:
+        findings: where source and table differ; the rules are `rows-differ`, `values-differ`,
+            `not-applied-yet`, `no-manifest` and `no-such-version`.
         compared: rows of all tables that were compared.
     """
 
-    findings: tuple[Difference, ...]
+    findings: tuple[Finding, ...]
     compared: int
 
     def as_dict(self) -> dict[str, Any]:
         """The document that `--json` prints."""
-        return {"findings": [asdict(found) for found in self.findings]}
+        return findings_document(self.findings)
 
     def __repr__(self) -> str:
         return f"{self.compared:,} rows compared, {len(self.findings)} differences"
 
     def _repr_html_(self) -> str:
-        columns = ("table", "rule", "message")
-        rows = tuple((f.table, f.rule, f.message) for f in self.findings)
-        return html_table(TextTable(columns, rows))
+        return findings_table(self.findings, ("table", "rule", "message"))._repr_html_()
 
 
 def reconcile(spark: SparkSession, storage: Storage, tables: list[TableName]) -> Reconciliation:
     """Compares tables with the manifests that their publishers left."""
-    findings: list[Difference] = []
+    findings: list[Finding] = []
     compared = 0
     for table in tables:
         manifest = read_manifest(storage, table)
@@ -76,7 +57,7 @@ def reconcile(spark: SparkSession, storage: Storage, tables: list[TableName]) ->
                 findings.append(_found("no-manifest", table, text, "publish one: manifest(rows)."))
             continue
         version = _version(storage, table, manifest.after)
-        if isinstance(version, Difference):
+        if isinstance(version, Finding):
             findings.append(version)
             continue
         ours = _digest(spark, storage, table, manifest, version)
@@ -85,12 +66,13 @@ def reconcile(spark: SparkSession, storage: Storage, tables: list[TableName]) ->
     return Reconciliation(tuple(findings), compared)
 
 
-def _found(rule: str, table: TableName, message: str, fix: str, **place: Any) -> Difference:
-    known: dict[str, Any] = {"file": None, "row": None, "column": None} | place
-    return Difference(rule, str(table), known["file"], known["row"], known["column"], message, fix)
+def _found(
+    rule: str, table: TableName, message: str, fix: str, column: str | None = None
+) -> Finding:
+    return Finding(rule=rule, table=str(table), column=column, message=message, fix=fix)
 
 
-def _version(storage: Storage, table: TableName, after: int) -> int | Difference:
+def _version(storage: Storage, table: TableName, after: int) -> int | Finding:
     """The table's version that has the files up to a number, and none of the later ones."""
     applied = [e for e in read_ledger(storage, table).entries if e.version is not None]
     last = max((e.number for e in applied), default=0)
@@ -149,7 +131,7 @@ def _shown(found: tuple[int, int]) -> tuple[int, str]:
     return found[0], f"{found[1]:016x}"
 
 
-def _compare(table: TableName, manifest: Manifest, ours: list[KeyRange]) -> Iterator[Difference]:
+def _compare(table: TableName, manifest: Manifest, ours: list[KeyRange]) -> Iterator[Finding]:
     ends = [*(found.start for found in manifest.ranges[1:]), None]
     for theirs, mine, end in zip(manifest.ranges, ours, ends, strict=True):
         place = f"keys from {theirs.start or 'the first'} to {end or 'the last'}"

@@ -1,7 +1,7 @@
 """Applied files once more: a range of them again, or all of them from the beginning.
 
 Both go the ordinary way, through the landing zone: a replayed file is published again under the
-next number, a reseeded folder begins another life and replaces its table in one commit.
+next number, a reseeded folder gets a new incarnation and replaces its table in one commit.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import SequenceError, UsageError
 from mirrorlake.landing.check import is_text
 from mirrorlake.landing.identity import read_identity, renew_identity
-from mirrorlake.landing.markers import MARKER, Marker
-from mirrorlake.landing.metadata import TableMetadata, read_metadata
+from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata, read_metadata
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
 from mirrorlake.mirror.cleanup import processed_number
@@ -50,8 +49,8 @@ def replay(
         table: which table.
         first: the first file's number.
         last: the last file's; by default the last applied one.
-        as_is: whether inserts stay inserts. Otherwise they become upserts, for the rows may be in
-            the table already.
+        as_is: whether inserts stay inserts. Otherwise they become upserts, since the rows may be
+            in the table already.
         dry_run: only say which files would be published again.
 
     Returns:

@@ -1,7 +1,7 @@
-"""What the mirror knows of each table, kept between cycles, and how it is told to people.
+"""What the mirror knows of each table, kept between cycles, and how it is reported.
 
 `Files/_mirrorlake/state.json` is a cache: all of it can be read again from the zone and the tables'
-logs. `Files/Monitoring/` has the same facts in the words of the original's API.
+logs. `Files/Monitoring/` has the same facts in the words of Fabric's API.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from mirrorlake.kept import read_kept
 from mirrorlake.landing.metadata import SEQUENTIAL
 from mirrorlake.names import MONITORING, STATE, TableName
 from mirrorlake.storage import Entry, Storage, to_json
@@ -32,7 +33,7 @@ class TableState:
         seen: when the folder's identity file was written; tells a recreated folder.
         declared: when its metadata file was written.
         strategy: how its files are ordered.
-        tail: the last applied file, if it has no number: name, size, moment.
+        tail: the last applied file, if it has no number: name, size, time.
         rows: operations applied so far, all markers counted.
         bytes: sizes of the files applied so far.
         synced: when the last commit was made, ISO-8601 UTC.
@@ -73,7 +74,7 @@ def file_signature(entry: Entry) -> str:
 
 @dataclass(frozen=True)
 class TableStatus:
-    """One table's line of a report.
+    """One table's entry of a report.
 
     Attributes:
         rows: operations applied so far.
@@ -105,7 +106,7 @@ class TableStatus:
 
 @dataclass(frozen=True)
 class Report:
-    """What a cycle did, or how things stand: one line a table, ordered by name.
+    """What a cycle did, or how things stand: one entry per table, ordered by name.
 
     Attributes:
         dropped: the tables that this cycle dropped because their folders are gone.
@@ -130,7 +131,7 @@ class Report:
         return {"tables": [asdict(table) for table in self.tables]}
 
     def shown(self) -> TextTable:
-        """One row a table, without what changes from run to run."""
+        """One row per table, without what changes from run to run."""
         columns = ("table", "state", "rows", "last_file", "backlog_files", "error")
         rows = tuple(
             (
@@ -157,10 +158,15 @@ class Report:
 
 
 def load_states(storage: Storage) -> dict[str, TableState] | None:
-    """The kept states by the table's folder; None if there are none of a known format."""
+    """The kept states by the table's folder; None if there are none, or only of an older format.
+
+    Raises:
+        FormatError: they are of a newer format. They could be made again, but a newer mirror may
+            keep more in other files, too; so it is left to people to overwrite them.
+    """
     try:
-        document = storage.read_json(_PATH)
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
+        document = read_kept(storage, _PATH, FORMAT, hint="make it again with status --rebuild")
+        if document is None or document["format"] != FORMAT:
             return None
         return {folder: TableState(**entry) for folder, entry in document["tables"].items()}
     except (ValueError, TypeError, KeyError, AttributeError):

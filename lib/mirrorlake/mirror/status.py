@@ -1,20 +1,22 @@
-"""How each table stands: from a listing and the kept state alone, without Spark."""
+"""The state of each table: from a listing and the kept state alone, without Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 
 from mirrorlake.delta_log import delta_tables, read_snapshot
 from mirrorlake.errors import (
+    FormatError,
     MirrorlakeError,
     SequenceError,
 )
 from mirrorlake.landing.identity import read_identity
 from mirrorlake.landing.metadata import BY_TIME
 from mirrorlake.landing.zone import BadFolder, Folder, by_number, by_time, find_tables
-from mirrorlake.mirror.folder_changes import rebuild_states
+from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.operator_settings import OperatorSettings, read_all_settings
 from mirrorlake.mirror.state import (
     REPLICATING,
@@ -29,10 +31,6 @@ from mirrorlake.mirror.state import (
 )
 from mirrorlake.names import IDENTITY, METADATA, TableName
 from mirrorlake.storage import Entry, Listing, Storage
-
-_TRIES = 3
-_LISTERS = 16
-_Line = tuple[str, TableState, TableStatus]  # the table's folder, what to keep, what to report
 
 
 def view(table: TableName, listing: Listing, state: TableState) -> Folder | None:
@@ -50,14 +48,17 @@ def is_idle(listing: Listing, state: TableState) -> bool:
     """Whether a listing alone shows that there is nothing to do."""
     if state.error is not None or state.seen is None:
         return False
-    if (listing.moment(IDENTITY), listing.moment(METADATA)) != (state.seen, state.declared):
+    if (listing.modified_at(IDENTITY), listing.modified_at(METADATA)) != (
+        state.seen,
+        state.declared,
+    ):
         return False
     folder = view(state.table, listing, state)
     return folder is not None and all(number == state.last_file for number in folder.numbered)
 
 
 def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = ()) -> TableStatus:
-    """The line of a report: what was kept, and what the listing shows; `skip` is no gap."""
+    """The entry of a report: what was kept, and what the listing shows; `skip` is no gap."""
     waiting, since, lag = None, None, 0.0
     behind: list[Entry] = []
     if folder is not None:
@@ -92,11 +93,18 @@ def _caught_up(storage: Storage, state: TableState, table: TableName) -> TableSt
     return replace(state, last_file=last, state=REPLICATING, error=None)
 
 
+def _load_or_rebuild(storage: Storage, *, rebuild: bool) -> dict[str, TableState]:
+    """The kept states; from the tables' logs if that is asked for, or the kept ones are newer."""
+    if not rebuild:
+        with suppress(FormatError):
+            return load_states(storage) or {}
+    return rebuild_states(storage, delta_tables(storage))
+
+
 def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
-    """How every table of the zone stands, without Spark; only `rebuild` changes anything."""
-    states = load_states(storage) or {}
+    """The state of every table of the zone, without Spark; only `rebuild` changes anything."""
+    states = _load_or_rebuild(storage, rebuild=rebuild)
     if rebuild:
-        states = rebuild_states(storage, delta_tables(storage))
         save_states(storage, states)
     settings = read_all_settings(storage)
     lines = []
@@ -111,8 +119,8 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
             folder = view(table, listing, state) or by_number(table, listing)
             if folder.backlog(state.last_file):
                 state = _caught_up(storage, state, table)
-            elif state.seen not in (None, listing.moment(IDENTITY)):
-                # The folder has begun another life, of which nothing may be applied yet.
+            elif state.seen not in (None, listing.modified_at(IDENTITY)):
+                # The folder has a new incarnation, of which nothing may be applied yet.
                 state = _caught_up(storage, replace(state, last_file=0), table)
             if asked.paused is not None:
                 state = replace(state, state=STOPPED)

@@ -10,73 +10,78 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta_log import Snapshot, read_snapshot
-from mirrorlake.errors import InvalidNameError, MirrorlakeError, SchemaError, SequenceError
+from mirrorlake.errors import InvalidNameError, MirrorlakeError, SchemaError
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity, ensure_identity
-from mirrorlake.landing.metadata import BY_TIME, TableMetadata, check_keys_kept, read_metadata
-from mirrorlake.landing.zone import Folder
-from mirrorlake.mirror.apply import (
-    Work,
-    apply_work,
-    create_table,
-    new_properties,
-    set_properties,
+from mirrorlake.landing.metadata import (
+    BY_TIME,
+    Marker,
+    TableMetadata,
+    check_keys_kept,
+    read_metadata,
 )
+from mirrorlake.landing.zone import Folder
+from mirrorlake.mirror.apply import Work, compact, write_work
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers
-from mirrorlake.mirror.commit_metadata import committed_version, last_note, state_of_note
-from mirrorlake.mirror.compact import compact
-from mirrorlake.mirror.failures import commit_with_retries
-from mirrorlake.mirror.numbering import number_files
+from mirrorlake.mirror.ledger import committed_version, last_note, state_of_note
 from mirrorlake.mirror.operator_settings import OperatorSettings
-from mirrorlake.mirror.options import SKIP_FILE, MirrorOptions
+from mirrorlake.mirror.options import SKIP_FILE, MirrorOptions, Step, StepListener
 from mirrorlake.mirror.plan import (
     Plan,
     check_files,
     cut_batch,
     find_plan,
+    late_file,
     make_plan,
-    plan_of,
+    number_files,
     renew_plan,
     staging,
 )
 from mirrorlake.mirror.properties import (
     KEYS_PROPERTY,
+    Target,
     is_stale_incarnation,
-    reenable_feed,
+    plan_schema,
     retention_properties,
 )
 from mirrorlake.mirror.quarantine import put_into_quarantine
-from mirrorlake.mirror.schema import Target, plan_schema
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed, file_signature
-from mirrorlake.mirror.steps import Step, StepListener
 from mirrorlake.mirror.trash import drop_table, take_back, was_elsewhere
 from mirrorlake.names import IDENTITY, METADATA
 from mirrorlake.policy_log import has_policy
-from mirrorlake.storage import Entry, Listing, Storage
+from mirrorlake.storage import Listing, Storage
 
 Facts = tuple[FileFacts, ...]
 
 
 @dataclass(frozen=True)
 class TableContext:
-    """How a table stands: whose files, what the folder declares, the Delta table as it is.
+    """What a step of the cycle works on; each step returns the next one instead of changing it.
 
     Attributes:
+        identity: whose files they are.
+        metadata: what the folder declares.
+        snapshot: the Delta table as it is, or None.
         last: the last number that the table's own log shows as applied.
+        folder: the folder's files by number.
+        state: what will be kept of the table.
     """
 
     identity: Identity
     metadata: TableMetadata
     snapshot: Snapshot | None
     last: int
+    folder: Folder
+    state: TableState
 
     @property
     def recreated(self) -> bool:
-        """Whether the table there belongs to an earlier life of the folder."""
+        """Whether the table there belongs to an earlier incarnation of the folder."""
         return is_stale_incarnation(self.snapshot, self.identity)
 
     @property
@@ -86,6 +91,32 @@ class TableContext:
             return {}
         return {name: str(kind) for name, kind in self.snapshot.schema.items()}
 
+    @property
+    def tail(self) -> str | None:
+        """The last applied file where files have no numbers, as later listings show it."""
+        applied = self.folder.numbered.get(self.last)
+        by_time = self.metadata.strategy == BY_TIME
+        return file_signature(applied) if applied and by_time else None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The files of one commit, checked.
+
+    Attributes:
+        at: what the commit starts from.
+        facts: the sound files; none for a table that is only declared.
+        target: the table's columns after the commit; None if there is nothing to commit.
+        plan: the files as planned; None for a table that is only declared.
+        error: what is wrong with the next file.
+    """
+
+    at: TableContext
+    facts: Facts = ()
+    target: Target | None = None
+    plan: Plan | None = None
+    error: MirrorlakeError | None = None
+
 
 class TableCycle:
     """Brings one table up to date with its folder.
@@ -94,7 +125,7 @@ class TableCycle:
         storage: the lake's files.
         spark: called when a session is needed.
         options: bounds of the batch.
-        on_step: hears of every finished step.
+        on_step: is called after every finished step.
         listing: what lies in the folder.
         state: what was known of the table.
         settings: what an operator asked for.
@@ -115,7 +146,7 @@ class TableCycle:
         self._options = options
         self._on_step = on_step
         self._table = state.table
-        self._folder = Folder(self._table, {}, listing)
+        self._listing = listing
         self._state = state
         self._skip = dict.fromkeys(settings.skip, "Skipped on demand.")
 
@@ -129,54 +160,55 @@ class TableCycle:
         metadata = read_metadata(self._storage, self._table)
         identity = ensure_identity(self._storage, self._table)
         self._done(Step.IDENTIFIED)
-        at = self._load_context(identity, metadata)
-        self._recall(at)
-        self._number(at, self._folder.listing)
-        late = self._tidy(at)
-        error: MirrorlakeError | None = None
-        plan = find_plan(self._storage, identity, at.last + 1)
-        if plan is not None:
-            error = self._carry_out(at, plan)
-            at = self._load_context(identity, metadata)
-            self._number(at, self._storage.list(self._table.folder))
-        if error is None:
-            error = self._run_batch(at)
-        problem = error or late
-        return self._state if problem is None else failed(self._state, problem.as_dict())
+        snapshot = self._restore_or_drop(identity)
+        at = self._load_context(identity, metadata, snapshot, self._listing, self._state)
+        at = replace(at, state=self._recall_state(at))
+        reused = move_leftovers(self._storage, identity, at.folder, at.last)
+        batch = Batch(at)
+        for next_batch in (self._resume_batch, self._new_batch):
+            batch = next_batch(at)
+            at = self._commit(batch)
+            if batch.error is not None:
+                break
+        problem = batch.error or reused
+        return at.state if problem is None else failed(at.state, problem.as_dict())
 
     def _done(self, step: Step) -> None:
         self._on_step(self._table, step)
 
-    def _load_context(self, identity: Identity, metadata: TableMetadata) -> TableContext:
-        """The Delta table as it is; a dropped one is back where its folder is."""
+    def _restore_or_drop(self, identity: Identity) -> Snapshot | None:
+        """Takes a dropped table back where its folder is; drops the one in its place."""
         snapshot = read_snapshot(self._storage, self._table.table_path)
         if is_stale_incarnation(snapshot, identity) and was_elsewhere(self._storage, identity):
             drop_table(self._storage, self._table, None)
             snapshot = None
         if snapshot is None and take_back(self._storage, identity):
             snapshot = read_snapshot(self._storage, self._table.table_path)
-        if snapshot is None:
-            return TableContext(identity, metadata, None, 0)
-        if KEYS_PROPERTY not in snapshot.properties:
+        return snapshot
+
+    def _load_context(
+        self,
+        identity: Identity,
+        metadata: TableMetadata,
+        snapshot: Snapshot | None,
+        listing: Listing,
+        state: TableState,
+    ) -> TableContext:
+        if snapshot is not None and KEYS_PROPERTY not in snapshot.properties:
             raise InvalidNameError(
-                f"There is a table {self._table} already that no mirror made.",
+                f"There is already a table {self._table} that the mirror did not make.",
                 hint="rename one of the two, or move that table away.",
             )
-        if not is_stale_incarnation(snapshot, identity):
+        if snapshot is not None and not is_stale_incarnation(snapshot, identity):
             old = tuple(json.loads(snapshot.properties[KEYS_PROPERTY]))
             check_keys_kept(self._table, old, metadata.keys)
-        return TableContext(identity, metadata, snapshot, snapshot.txns.get(identity.app_id, 0))
+        last = snapshot.txns.get(identity.app_id, 0) if snapshot else 0
+        folder = number_files(self._storage, identity, metadata, listing, last)
+        return TableContext(identity, metadata, snapshot, last, folder, state)
 
-    def _number(self, at: TableContext, listing: Listing) -> None:
-        """Numbers the files; the last applied one is known again in a listing from now on."""
-        self._folder = number_files(self._storage, at.identity, at.metadata, listing, at.last)
-        tail = self._folder.numbered.get(at.last) if at.metadata.strategy == BY_TIME else None
-        self._state = replace(self._state, tail=file_signature(tail) if tail else None)
-
-    def _recall(self, at: TableContext) -> None:
-        """Brings the kept state in line with the table's log, which is always right."""
-        known = self._state
-        incarnation = at.identity.incarnation
+    def _recall_state(self, at: TableContext) -> TableState:
+        """The kept state in line with the table's log, which is always right."""
+        known, incarnation = at.state, at.identity.incarnation
         if known.incarnation != incarnation or known.last_file != at.last:
             note = {}
             if at.last:
@@ -184,102 +216,89 @@ class TableCycle:
             known = state_of_note(self._table, note)
             known = replace(known, incarnation=incarnation, last_file=at.last)
         listing = self._storage.list(self._table.folder)
-        self._state = replace(
+        return replace(
             known,
             state=REPLICATING if at.last else INITIALIZED,
             error=None,
-            seen=listing.moment(IDENTITY),
-            declared=listing.moment(METADATA),
+            seen=listing.modified_at(IDENTITY),
+            declared=listing.modified_at(METADATA),
             strategy=at.metadata.strategy,
+            tail=at.tail,
         )
 
-    def _tidy(self, at: TableContext) -> SequenceError | None:
-        try:
-            move_leftovers(self._storage, at.identity, self._folder, at.last)
-        except SequenceError as error:
-            return error
-        return None
+    def _resume_batch(self, at: TableContext) -> Batch:
+        """The batch of a plan that an earlier cycle did not finish; an empty one without it."""
+        plan = find_plan(self._storage, at.identity, at.last + 1)
+        return Batch(at) if plan is None else self._planned_batch(at, plan)
 
-    def _carry_out(self, at: TableContext, plan: Plan) -> MirrorlakeError | None:
-        """Applies a plan that was found, as it stands; all of it or nothing."""
+    def _planned_batch(self, at: TableContext, plan: Plan) -> Batch:
+        """The batch of a plan that was found, as it stands; all of it or nothing."""
         skip = {
             plan.numbers[file.name]: file.skipped for file in plan.files if file.skipped is not None
         }
         names = [file.name for file in plan.files]
-        facts, error = self._check(at, plan.first, names, plan.on_error, self._skip | skip)
-        if error is None:
-            renew_plan(self._storage, at.identity, plan, facts)
-            self._commit(at, plan, facts)
-        return error
+        batch = self._check(at, plan.first, names, plan.on_error, self._skip | skip)
+        if batch.error is not None:
+            return Batch(at, error=batch.error)
+        renew_plan(self._storage, at.identity, plan, batch.facts)
+        return replace(batch, plan=plan)
 
-    def _run_batch(self, at: TableContext) -> MirrorlakeError | None:
-        """Plans and commits the files after the last one, up to the first that isn't sound."""
-        ready, _ = self._folder.pending(at.last, self._skip)
+    def _new_batch(self, at: TableContext) -> Batch:
+        """The files after the last applied one, planned."""
+        if at.state.last_file != at.last:  # the unfinished plan has just been committed
+            listing = self._storage.list(self._table.folder)
+            snapshot = self._restore_or_drop(at.identity)
+            at = self._load_context(at.identity, at.metadata, snapshot, listing, at.state)
+            at = replace(at, state=replace(at.state, tail=at.tail))
+        ready, _ = at.folder.pending(at.last, self._skip)
         if not ready and at.last == 0:
-            return self._begin(at)
+            return self._declare_or_drop(at)
         names = [entry.name for entry in ready]
         if not at.recreated:  # a table that is to be replaced is replaced in one commit
             names = cut_batch(ready, self._options.batch_files, self._options.batch_bytes)
         skip, on_error = dict(self._skip), self._options.on_error
-        if late := self._late(at, ready):
-            if on_error != SKIP_FILE:
-                return late
-            skip[at.last + 1] = late.message
-        facts, error = self._check(at, at.last + 1, names, on_error, skip)
-        if facts:
-            plan = make_plan(self._storage, at.identity, at.last + 1, facts, on_error)
-            self._done(Step.PLANNED)
-            if [file.name for file in plan.files] != [file.name for file in facts]:
-                # Another mirror planned this batch a moment ago: its plan counts.
-                return self._carry_out(at, plan)
-            self._commit(at, plan, facts)
-        return error
-
-    def _late(self, at: TableContext, ready: list[Entry]) -> SequenceError | None:
-        """What is wrong with a file without a number that is older than the last applied one."""
-        if at.metadata.strategy != BY_TIME or self._options.late_files or not (at.last and ready):
-            return None
-        plan = plan_of(self._storage, at.identity, at.last)
-        latest = plan.files[-1].published if plan else None
-        if latest is None or ready[0].modified >= datetime.fromisoformat(latest):
-            return None
-        return SequenceError(
-            f"The file is older than the last applied one, which is of {latest}.",
-            file=ready[0].name,
-            hint="upload it again if its changes are new, or allow late files.",
+        by_time = at.metadata.strategy == BY_TIME and not self._options.late_files
+        late = (
+            late_file(self._storage, at.identity, at.last, ready[0]) if ready and by_time else None
         )
+        if late is not None:
+            if on_error != SKIP_FILE:
+                return Batch(at, error=late)
+            skip[at.last + 1] = late.message
+        batch = self._check(at, at.last + 1, names, on_error, skip)
+        if not batch.facts:
+            return batch
+        plan = make_plan(self._storage, at.identity, at.last + 1, batch.facts, on_error)
+        self._done(Step.PLANNED)
+        if [file.name for file in plan.files] != [file.name for file in batch.facts]:
+            # Another mirror has just planned this batch: its plan counts.
+            return self._planned_batch(at, plan)
+        return replace(batch, plan=plan)
 
-    def _begin(self, at: TableContext) -> MirrorlakeError | None:
-        """A folder without files yet: a table where one is declared, none of an earlier life."""
-        if not at.metadata.columns:
-            if at.recreated:
-                drop_table(self._storage, self._table, None)
-            return None
-        if at.snapshot is not None and not at.recreated:
-            return None
+    def _declare_or_drop(self, at: TableContext) -> Batch:
+        """A folder without files: an empty table if columns are declared, else none."""
+        if at.recreated and not at.metadata.columns:
+            drop_table(self._storage, self._table, None)
+        if not at.metadata.columns or (at.snapshot is not None and not at.recreated):
+            return Batch(at)
         try:
-            work = self._work(at, ())
+            return Batch(at, target=self._target(at, ()))
         except MirrorlakeError as error:
-            return error
-        self._prepare(work)
-        if at.recreated:
-            self._apply(work)
-        return None
+            return Batch(at, error=error)
 
     def _check(
         self, at: TableContext, first: int, names: list[str], on_error: str, skip: dict[int, str]
-    ) -> tuple[Facts, MirrorlakeError | None]:
+    ) -> Batch:
         """The longest sound beginning of a batch, and what is wrong with the next file."""
         if not names:
-            return (), None
+            return Batch(at)
         checked = check_files(
             self._storage, at.identity, first, names, at.metadata, on_error=on_error, skip=skip
         )
-        facts, error = checked.facts, checked.error
-        while True:
+        facts, error, target = checked.facts, checked.error, None
+        while target is None:
             try:
-                self._target(at, facts)
-                break
+                target = self._target(at, facts)
             except SchemaError as misfit:
                 if on_error == SKIP_FILE and misfit.file in names:
                     facts = tuple(
@@ -288,101 +307,91 @@ class TableCycle:
                         else file
                         for file in facts
                     )
-                else:
-                    facts, error = _before(facts, misfit), misfit
+                    continue
+                facts, error = _before(facts, misfit), misfit
+                if not facts:
                     break
         self._done(Step.CHECKED)
-        return facts, error
+        return Batch(at, facts, target if facts else None, error=error)
 
     def _target(self, at: TableContext, facts: Facts) -> Target:
         declared = at.metadata.table_columns
         return plan_schema(at.columns, facts, declared=declared, widen=self._options.widen)
 
-    def _work(self, at: TableContext, facts: Facts) -> Work:
+    def _commit(self, batch: Batch) -> TableContext:
+        """Commits a checked batch and moves its files; what is known of the table then."""
+        at, plan = batch.at, batch.plan
+        if batch.target is None:
+            return at
+        if plan is None:  # a declared table without files
+            work = self._work(batch, batch.target, {})
+            write_work(self._spark, work, self._done, data=at.recreated)
+            return at
+        state = replace(
+            at.state,
+            state=REPLICATING,
+            last_file=plan.last,
+            rows=at.state.rows + sum(file.row_count for file in batch.facts),
+            bytes=at.state.bytes + sum(file.size for file in batch.facts),
+            synced=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+        )
+        rows = sum((file.rows for file in batch.facts), Counter[Marker]())
+        note = {
+            "first": plan.first,
+            "last": plan.last,
+            "rows": {marker.name.lower(): count for marker, count in rows.items()},
+            "total_rows": state.rows,
+            "total_bytes": state.bytes,
+            "synced": state.synced,
+        }
+        work = self._work(batch, batch.target, note)
+        if any(file.skipped or file.rejects for file in batch.facts):
+            put_into_quarantine(
+                self._spark(), self._storage, at.identity, batch.facts, at=plan.planned
+            )
+            self._done(Step.QUARANTINED)
+        write_work(self._spark, work, self._done)
+        before = at.snapshot.version if at.snapshot else -1
+        version = committed_version(self._storage, self._table, before, work.note)
+        published = at.folder.listing.file(plan.files[-1].name)
+        age = datetime.now(timezone.utc) - published.modified if published else None
+        by_time = at.metadata.strategy == BY_TIME
+        state = replace(
+            state,
+            version=version,
+            tail=file_signature(published) if published and by_time else None,
+            latency=age.total_seconds() if age else None,
+        )
+        move_applied(self._storage, at.identity, at.folder, plan)
+        self._storage.delete_folder(staging(at.identity))
+        self._done(Step.MOVED)
+        compacted = self._compact(work, version or 0, state.compacted)
+        return replace(at, state=replace(state, compacted=compacted))
+
+    def _work(self, batch: Batch, target: Target, note: dict[str, Any]) -> Work:
         return Work(
-            identity=at.identity,
+            identity=batch.at.identity,
             storage=self._storage,
             path=self._storage.path(self._table.table_path),
-            files=facts,
-            target=self._target(at, facts),
-            metadata=at.metadata,
-            snapshot=at.snapshot,
-            note={"incarnation": at.identity.incarnation},
+            files=batch.facts,
+            target=target,
+            metadata=batch.at.metadata,
+            snapshot=batch.at.snapshot,
+            note={"incarnation": batch.at.identity.incarnation, **note},
             retention=retention_properties(
                 self._options.log_retention_days, self._options.feed_retention_days
             ),
         )
 
-    def _prepare(self, work: Work) -> None:
-        """Version 0 of a new table; what an existing one lacks before the data's commit."""
-        if work.snapshot is None:
-            create_table(self._spark(), work)
-            self._done(Step.CREATED)
-            return
-        if missing := new_properties(work):
-            set_properties(self._spark(), work, missing)
-
-    def _apply(self, work: Work) -> None:
-        commit_with_retries(lambda: apply_work(self._spark(), work))
-        self._done(Step.COMMITTED)
-        if work.recreated:
-            found = read_snapshot(self._storage, self._table.table_path)
-            if found and (woken := reenable_feed(found.properties)):
-                set_properties(self._spark(), work, woken)
-
-    def _commit(self, at: TableContext, plan: Plan, facts: Facts) -> None:
-        work = self._work(at, facts)
-        now = datetime.now(timezone.utc)
-        state = replace(
-            self._state,
-            state=REPLICATING,
-            last_file=plan.last,
-            rows=self._state.rows + sum(file.row_count for file in facts),
-            bytes=self._state.bytes + sum(file.size for file in facts),
-            synced=now.isoformat(timespec="milliseconds"),
-        )
-        work.note.update(
-            first=plan.first,
-            last=plan.last,
-            rows={marker.name.lower(): count for marker, count in work.rows.items()},
-            total_rows=state.rows,
-            total_bytes=state.bytes,
-            synced=state.synced,
-        )
-        if any(file.skipped or file.rejects for file in facts):
-            put_into_quarantine(self._spark(), self._storage, at.identity, facts, at=plan.planned)
-            self._done(Step.QUARANTINED)
-        self._prepare(work)
-        self._apply(work)
-        before = at.snapshot.version if at.snapshot else -1
-        version = committed_version(self._storage, self._table, before, work.note)
-        published = self._folder.listing.file(plan.files[-1].name)
-        self._state = replace(
-            state,
-            version=version,
-            tail=file_signature(published)
-            if published and at.metadata.strategy == BY_TIME
-            else None,
-            latency=_age(published) if published else None,
-        )
-        move_applied(self._storage, at.identity, self._folder, plan)
-        self._storage.delete_folder(staging(at.identity))
-        self._done(Step.MOVED)
-        self._compact(work)
-
-    def _compact(self, work: Work) -> None:
-        """Now and then, puts together the small files that many small commits leave."""
-        every, version = self._options.compact_after, self._state.version or 0
-        due = every and version - self._state.compacted >= every
+    def _compact(self, work: Work, version: int, before: int) -> int:
+        """Now and then compacts the small files of many commits; the version that it did so at."""
+        every = self._options.compact_after
+        due = every and version - before >= every
         # Partitioned files are merged by their own process, and only with their like.
         if due and not has_policy(self._storage, self._table) and compact(self._spark(), work.path):
-            self._state = replace(self._state, compacted=version)
             self._done(Step.COMPACTED)
-
-
-def _age(published: Entry) -> float:
-    """Seconds since a file was published."""
-    return (datetime.now(timezone.utc) - published.modified).total_seconds()
+            return version
+        return before
 
 
 def _before(facts: Facts, misfit: SchemaError) -> Facts:

@@ -1,7 +1,11 @@
-"""Dropped tables: moved aside when their folder goes, kept for a while, taken back on demand.
+"""Tables follow their folders: renamed with them, dropped when they go, taken back on demand.
 
-A table that comes back brings its whole history along: the folder's next life overwrites it in one
-commit, so that old versions and whoever stands on them survive a drop.
+A folder is known by the identity in it, not by its name. Deleted means that its table is moved
+aside and kept for a while; renamed, that its table moves along with all it has; copied, that the
+copy starts an incarnation of its own.
+
+A table that comes back brings its whole history along: the folder's next incarnation overwrites
+it in one commit, so that old versions, and frames of them, survive a drop.
 """
 
 from __future__ import annotations
@@ -11,15 +15,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from mirrorlake.delta_log import read_snapshot
-from mirrorlake.errors import TableNotFoundError, UsageError
-from mirrorlake.landing.identity import Identity, write_identity
+from mirrorlake.errors import InvalidNameError, MirrorlakeError, TableNotFoundError, UsageError
+from mirrorlake.kept import read_kept
+from mirrorlake.landing.identity import Identity, read_identity, renew_identity, write_identity
 from mirrorlake.landing.metadata import declare_keys
 from mirrorlake.landing.zone import BadFolder, find_tables
+from mirrorlake.mirror.ledger import read_mirrored
 from mirrorlake.mirror.outcome import Outcome
 from mirrorlake.mirror.properties import KEYS_PROPERTY
+from mirrorlake.mirror.state import TableState
 from mirrorlake.names import STATE, TableName
 from mirrorlake.storage import Listing, Storage
 
+FORMAT = 1  # notes of earlier versions have none
 _DROPPED = f"{STATE}/dropped"
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
 
@@ -29,9 +37,9 @@ class DroppedTable:
     """A table that was dropped.
 
     Attributes:
-        when: the moment of its drop.
+        when: when it was dropped.
         path: where it lies now, relative to the lake's root.
-        identity: the folder's life that filled it last, where that is known.
+        identity: the folder's incarnation that filled it last, where that is known.
     """
 
     table: TableName
@@ -46,12 +54,13 @@ def drop_table(storage: Storage, table: TableName, identity: Identity | None) ->
     Args:
         storage: the lake's files.
         table: which table.
-        identity: the life that filled it, so that it can be taken back under another name.
+        identity: the incarnation that filled it, so that it can be taken back under another name.
     """
     stamp = datetime.now(timezone.utc).strftime(_STAMP)
     folder = f"{_DROPPED}/{table.place}/{stamp}"
     if identity is not None:
         document = {
+            "format": FORMAT,
             "incarnation": identity.incarnation,
             "origin": str(identity.origin or identity.table),
         }
@@ -71,7 +80,7 @@ def dropped_tables(storage: Storage) -> list[DroppedTable]:
         for stamp in storage.list(f"{_DROPPED}/{table.place}").folders:
             folder = f"{_DROPPED}/{table.place}/{stamp}"
             when = datetime.strptime(stamp, _STAMP).replace(tzinfo=timezone.utc)
-            known = storage.read_json(f"{folder}/identity.json")
+            known = read_kept(storage, f"{folder}/identity.json", FORMAT)
             identity = None
             if known is not None:
                 origin = TableName.parse(known["origin"])
@@ -83,7 +92,7 @@ def dropped_tables(storage: Storage) -> list[DroppedTable]:
 def take_back(storage: Storage, identity: Identity) -> bool:
     """Brings a dropped table back to a folder that is there again, under its name of today.
 
-    The table of this very life counts first, whatever it was called; then the one of that name.
+    The table of this very incarnation counts first, under any name; then the one of that name.
     """
     dropped = dropped_tables(storage)
     own = [d for d in dropped if d.identity and d.identity.incarnation == identity.incarnation]
@@ -93,7 +102,7 @@ def take_back(storage: Storage, identity: Identity) -> bool:
 
 
 def was_elsewhere(storage: Storage, identity: Identity) -> bool:
-    """Whether the table of this life was dropped under another name: its folder was renamed."""
+    """Whether this incarnation's table was dropped under another name: its folder was renamed."""
     return identity.origin is not None and any(
         dropped.identity is not None and dropped.identity.incarnation == identity.incarnation
         for dropped in dropped_tables(storage)
@@ -146,3 +155,62 @@ def _move_back(storage: Storage, dropped: DroppedTable, table: TableName) -> boo
         return False
     storage.delete_folder(dropped.path.rpartition("/")[0])
     return True
+
+
+def follow_folders(
+    storage: Storage, states: dict[str, TableState], found: list[TableName | BadFolder]
+) -> tuple[TableName, ...]:
+    """Renames and drops tables as their folders were; `states` is brought in line.
+
+    Args:
+        storage: the lake's files.
+        states: what was known of each folder.
+        found: the folders that the zone has now.
+
+    Returns:
+        The tables that were dropped.
+    """
+    present = {table.folder for table in found}
+    for table in found:
+        if isinstance(table, TableName) and table.folder not in states:
+            _follow_rename(storage, states, present, table)
+    dropped = []
+    for folder in [folder for folder in states if folder not in present]:
+        state = states.pop(folder)
+        try:
+            table = state.table
+        except InvalidNameError:
+            continue  # it never had a table
+        identity = Identity(table, state.incarnation) if state.incarnation else None
+        if read_mirrored(storage, table) and drop_table(storage, table, identity):
+            dropped.append(table)
+    return tuple(dropped)
+
+
+def _follow_rename(
+    storage: Storage, states: dict[str, TableState], present: set[str], table: TableName
+) -> None:
+    try:
+        identity = read_identity(storage, table)
+    except MirrorlakeError:
+        return  # the table's own cycle reports it
+    if identity is None:
+        return
+    alike = (f for f, state in states.items() if state.incarnation == identity.incarnation)
+    old = next(alike, None)
+    if old is None:
+        return
+    before = states[old].table
+    if old in present and _lives(storage, before, identity.incarnation):
+        renew_identity(storage, table)
+    elif (
+        storage.move_folder(before.table_path, table.table_path)
+        or read_snapshot(storage, before.table_path) is None
+    ):
+        # Kept under the new name, so that a copy of the renamed folder is known as one.
+        states[table.folder] = replace(states.pop(old), schema=table.schema, name=table.name)
+
+
+def _lives(storage: Storage, table: TableName, incarnation: str) -> bool:
+    identity = read_identity(storage, table)
+    return identity is not None and identity.incarnation == incarnation

@@ -200,43 +200,47 @@ def enable_tracking(table: Table, *, dry_run: bool = False) -> FeatureChange:
     return done if dry_run else _apply(table, done, f"SET TBLPROPERTIES ({_switch('true')})")
 
 
-def disable_tracking(table: Table, *, apply: bool = False) -> FeatureChange:
+def disable_tracking(table: Table, *, dry_run: bool = False) -> FeatureChange:
     """Hides the ids; the feature and the protocol stay, and the ids can't be trusted afterwards.
 
     Args:
         table: the table.
-        apply: do it; by default it is only said what it would commit.
+        dry_run: only say what it would commit.
 
     Raises:
         QueryError: Delta refused it.
     """
     snapshot = table.snapshot()
     if not is_enabled(snapshot):
-        return FeatureChange(str(table.name), "disable", snapshot.version, (), 0, 0, 0, (), apply)
+        return FeatureChange(
+            str(table.name), "disable", snapshot.version, (), 0, 0, 0, (), not dry_run
+        )
     warnings = [
         "Ids are no longer kept when rows are rewritten: enabled again, they can't be compared with"
         " those of today.",
         "The protocol still asks writers for row tracking; only dropping the feature ends that.",
     ]
     done = _plan(table, "disable", snapshot, ["SET TBLPROPERTIES"], [], warnings)
-    return _apply(table, done, f"SET TBLPROPERTIES ({_switch('false')})") if apply else done
+    return done if dry_run else _apply(table, done, f"SET TBLPROPERTIES ({_switch('false')})")
 
 
-def drop_tracking(table: Table, *, apply: bool = False) -> FeatureChange:
+def drop_tracking(table: Table, *, dry_run: bool = False) -> FeatureChange:
     """Takes the feature out of the protocol, so that any writer may write again.
 
     The feature `domainMetadata`, which came with it, goes too, unless clustering needs it.
 
     Args:
         table: the table.
-        apply: do it; by default it is only said what it would commit.
+        dry_run: only say what it would commit.
 
     Raises:
         QueryError: Delta refused it.
     """
     snapshot = table.snapshot()
     if not is_supported(snapshot):
-        return FeatureChange(str(table.name), "drop", snapshot.version, (), 0, 0, 0, (), apply)
+        return FeatureChange(
+            str(table.name), "drop", snapshot.version, (), 0, 0, 0, (), not dry_run
+        )
     files = live_files(table.storage, table.name.table_path, snapshot.version)
     numbered = [add for add in files if add.get("baseRowId") is not None]
     most = int(table.spark.conf.get(_FILES_CONF, _FILES_A_COMMIT) or _FILES_A_COMMIT)
@@ -251,7 +255,7 @@ def drop_tracking(table: Table, *, apply: bool = False) -> FeatureChange:
         " row."
     ]
     done = _plan(table, "drop", snapshot, commits, numbered, warnings)
-    if not apply:
+    if dry_run:
         return done
     dropped = _apply(table, done, f"DROP FEATURE {FEATURE}")
     return _apply(table, dropped, "DROP FEATURE domainMetadata") if alone else dropped

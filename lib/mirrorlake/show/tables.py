@@ -9,8 +9,7 @@ from pyspark.sql import functions as sf
 
 from mirrorlake.lake import Lake
 from mirrorlake.landing.check import inspect_file
-from mirrorlake.landing.markers import Marker
-from mirrorlake.landing.metadata import read_metadata
+from mirrorlake.landing.metadata import Marker, read_metadata
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.mirror.state import Report
 from mirrorlake.names import TableName

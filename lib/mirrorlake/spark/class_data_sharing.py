@@ -8,16 +8,17 @@ path, so using one is never fatal.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from mirrorlake.notices import say
 from mirrorlake.paths import cache
 from mirrorlake.spark.java import Java
 
+_log = logging.getLogger(__name__)
 _TRAINING = "MIRRORLAKE_ARCHIVE_TRAINING"
 _WARNINGS_TO_STDERR = "-Xlog:disable -Xlog:all=warning:stderr"
 
@@ -49,7 +50,7 @@ def ensure_archive(java: Java, class_path: list[Path]) -> Path | None:
     path = archive_path(java, class_path)
     if path.is_file():
         return path
-    say("making a class archive, once, so that Spark starts in half the time …")
+    _log.info("making a class archive, once, so that Spark starts in half the time …")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         staged = Path(scratch) / path.name
@@ -60,7 +61,7 @@ def ensure_archive(java: Java, class_path: list[Path]) -> Path | None:
         # What a process that failed has left behind may be half an archive.
         if done.returncode != 0 or not staged.is_file():
             reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            say(f"that did not work, so Spark starts as slowly as usual: {reason}")
+            _log.warning(f"that did not work, so Spark starts as slowly as usual: {reason}")
             return None
         staged.chmod(0o644)
         staged.rename(path)

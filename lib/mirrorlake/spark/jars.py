@@ -7,6 +7,7 @@ The resolver honours the user's Ivy and Maven settings (`spark.jars.ivySettings`
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
@@ -15,9 +16,9 @@ import tempfile
 from pathlib import Path
 
 from mirrorlake.errors import SetupError
-from mirrorlake.notices import say
 from mirrorlake.paths import cache
 
+_log = logging.getLogger(__name__)
 VERSION = "4.4.0"
 SHA256 = {
     "delta-spark_4.1_2.13": "75a9400986853c061f5109f012547de2545a5759e5e752e5ef633dabe16a4f10",
@@ -48,7 +49,7 @@ def delta_jars() -> list[Path]:
 
 
 def _fetch(folder: Path) -> None:
-    say("fetching the five Delta jars (12 MB, once) …")
+    _log.info("fetching the five Delta jars (12 MB, once) …")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         resolved = _resolve(Path(scratch))

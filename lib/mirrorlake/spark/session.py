@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import SetupError, UsageError
+from mirrorlake.notices import show_notices
 from mirrorlake.paths import cache
 from mirrorlake.spark import jars
 from mirrorlake.spark.class_data_sharing import archive_flags
@@ -84,6 +85,7 @@ def get_spark(profile: str | None = None) -> SparkSession:
     builder = SparkSession.builder
     if os.environ.get("SPARK_REMOTE"):
         return prepare(builder.getOrCreate())
+    show_notices()
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # under spark-submit its choices stand
     for name, value in (_DELTA | SESSION_CONFS if submitted else launch_conf(profile)).items():
         builder = builder.config(name, value)

@@ -25,7 +25,7 @@ def test_every_way_to_make_a_table_goes_on(lake: Lake) -> None:
     lake.create_table("made", {"id": "BIGINT"}, keys=["id"])
     rows = lake.table("t").read()
     lake.write("written", rows)
-    lake.write_in_vorder("ordered", rows)
+    lake.write("ordered", rows, vorder=True)
     lake.archive("t", "archived")
     apply_changes(rows, lake.storage.path("Tables/dimension"), Dimension(("id",), "id"))
     lake.views.create("view", "SELECT v, count(*) AS n FROM t GROUP BY v")

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from mirrorlake import Lake
-from mirrorlake.landing.markers import MARKER
+from mirrorlake.landing.metadata import MARKER
 from mirrorlake.names import file_name
 
 

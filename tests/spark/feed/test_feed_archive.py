@@ -79,7 +79,7 @@ def content(table: LakeTable, columns: tuple[str, ...] = ("id", "v")) -> Counter
 
 
 def check(lake: Lake, start: int = 0) -> None:
-    feed = lake.table("stock").changes(start)
+    feed = lake.table("stock").changes.read(start)
     expected = Counter(tuple(row) for row in feed.select("id", "v", *RESERVED).collect())
     assert content(lake.table(INTO)) == expected
 
@@ -168,13 +168,13 @@ def test_an_archive_that_begins_with_a_snapshot_or_a_version(lake: Lake, stock: 
     assert (report.start, report.end) == (5, 6)
     found = content(lake.table(INTO))
     assert sorted(row[:4] for row in found if row[3] == 4) == sorted(
-        (row.id, row.v, "insert", 4) for row in stock.as_of(version=4).collect()
+        (row.id, row.v, "insert", 4) for row in stock.read(version=4).collect()
     )
     later = lake.table(INTO).read().where("_commit_version > 4")
-    assert later.exceptAll(stock.changes(5)).count() == 0
-    assert later.count() == stock.changes(5).count()
+    assert later.exceptAll(stock.changes.read(5)).count() == 0
+    assert later.count() == stock.changes.read(5).count()
     lake.archive("stock", "from_5", start=5)
-    assert lake.table("from_5").read().exceptAll(stock.changes(5)).count() == 0
+    assert lake.table("from_5").read().exceptAll(stock.changes.read(5)).count() == 0
     with pytest.raises(FeedError, match="not enabled in version 3"):
         lake.archive("stock", "from_1", start=1)
 

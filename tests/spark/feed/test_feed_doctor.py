@@ -42,19 +42,19 @@ def is_read(table: LakeTable, start: int, end: int) -> bool:
 
 def check_every_range(table: LakeTable) -> Diagnosis:
     """Compares prediction and truth for every range; the whole one's diagnosis."""
-    whole = table.diagnose()
+    whole = table.changes.diagnose()
     for start in range(whole.start, whole.end + 1):
         for end in range(start, whole.end + 1):
             predicted = any(a <= start and end <= b for a, b in whole.readable)
             assert is_read(table, start, end) == predicted, (start, end, whole.findings)
-            part = table.diagnose(start, end)
+            part = table.changes.diagnose(start, end)
             assert bool(part.blocking) != predicted, (start, end)
     return whole
 
 
 def check_longest_ranges(table: LakeTable) -> Diagnosis:
     """As for every range, with fewer reads: what is readable is so, and can't be any longer."""
-    whole = table.diagnose()
+    whole = table.changes.diagnose()
     for start, end in whole.readable:
         assert is_read(table, start, end), (start, end)
         assert start == whole.start or not is_read(table, start - 1, end), (start - 1, end)
@@ -94,11 +94,15 @@ def test_column_mapping(lake: Lake) -> None:
     ]
     assert whole.readable == ((0, 1), (2, 2), (3, 6), (7, 8))
     with pytest.raises(FeedError, match=r"Version 2 renames column a to aa.*Readable: 1, 2"):
-        table.changes(1, 2)
+        table.changes.read(1, 2)
     with pytest.raises(FeedError, match="from integer to long"):
-        table.changes(6)
-    assert table.changes(1, 1).columns[:3] == ["id", "a", "s"]  # the columns of the range's end
-    assert table.changes(3, 6).columns[:4] == ["id", "aa", "s", "late"]
+        table.changes.read(6)
+    assert table.changes.read(1, 1).columns[:3] == [
+        "id",
+        "a",
+        "s",
+    ]  # the columns of the range's end
+    assert table.changes.read(3, 6).columns[:4] == ["id", "aa", "s", "late"]
 
 
 def test_every_other_trouble_at_once(lake: Lake) -> None:
@@ -139,7 +143,7 @@ def test_every_other_trouble_at_once(lake: Lake) -> None:
     assert all(finding["fix"] for finding in document)
     assert "9 findings" not in repr(whole)
     assert "3 in the way" in repr(whole)
-    bridged = table.changes(0, across_gaps=True)
+    bridged = table.changes.read(0, across_gaps=True)
     found = bridged.select("_commit_version", "_change_origin", "_change_type", "id", "n").collect()
     origins = {(row[0], row[1]) for row in found}
     assert origins == {(3, "snapshots"), (5, "snapshots"), *((v, "feed") for v in (6, 7, 8, 9))}
@@ -169,7 +173,7 @@ def test_a_table_made_again_and_versions_older_than_the_retention(lake: Lake) ->
     assert not made.blocks
     assert "another one of the same name" in made.message
     assert made.versions == (newest, newest) == (2, 2)
-    before = table.changes(0, 1).collect()
+    before = table.changes.read(0, 1).collect()
     assert {(row.id, row._change_type) for row in before} == {(1, "insert")}
     # A commit's age is its file's: in a copy, which no cache knows, the first two are old.
     shutil.copytree(lake.storage.root, f"{lake.storage.root} copy")
@@ -184,11 +188,11 @@ def test_a_table_made_again_and_versions_older_than_the_retention(lake: Lake) ->
     assert (old.versions, old.blocks) == ((0, 1), True)
     assert "older than delta.deletedFileRetentionDuration" in old.message
     with pytest.raises(FeedError, match=r"Delta refuses to read them.*Hint: SET spark"):
-        table.changes(0)
+        table.changes.read(0)
     setting = old.fix.split()[1]  # the fix that it names
     lake.spark.conf.set(setting, "false")
     try:
-        assert not table.diagnose().blocking
+        assert not table.changes.diagnose().blocking
         assert is_read(table, 0, newest)
     finally:
         lake.spark.conf.unset(setting)
@@ -285,25 +289,25 @@ def test_a_vacuumed_feed_and_a_lost_log(lake: Lake) -> None:
         "UPDATE {T} SET v = 'c' WHERE id = 1",
         "UPDATE {T} SET v = 'd' WHERE id = 1",
     )
-    assert not table.diagnose().findings
-    assert repr(table.diagnose()) == "v, versions 0 to 3: 0 findings, 0 in the way"
+    assert not table.changes.diagnose().findings
+    assert repr(table.changes.diagnose()) == "v, versions 0 to 3: 0 findings, 0 in the way"
     lake.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     lake.spark.sql(f"VACUUM {table.sql_name} RETAIN 0 HOURS")
     whole = check_every_range(table)
     assert [r for r in rules(whole) if r[2]] == [("missing-file", (v, v), True) for v in (1, 2, 3)]
     with pytest.raises(FeedError, match=r"version 2 to 3 are lost.*no version before"):
-        table.changes(2, across_gaps=True)
+        table.changes.read(2, across_gaps=True)
     # From an empty table to the newest version is always possible.
     for start in (0, 1):
-        rows = table.changes(start, across_gaps=True).collect()
+        rows = table.changes.read(start, across_gaps=True).collect()
         assert {tuple(row)[:4] for row in rows} == {(1, "d", "insert", 3), (2, "b", "insert", 3)}
     for version in range(3):
         (Path(table.path) / "_delta_log" / f"{version:020d}.json").unlink()
     with pytest.raises(FeedError, match="no longer holds version"):
-        table.changes(0)
+        table.changes.read(0)
     with pytest.raises(FeedError, match=r"no longer holds versions 1 to 2.*start at version 3"):
-        table.stream_changes(1)
-    assert rules(table.diagnose())[0] == ("log-lost", (0, 2), True)
+        table.changes.stream(1)
+    assert rules(table.changes.diagnose())[0] == ("log-lost", (0, 2), True)
 
 
 def test_a_gap_is_bridged_by_row_ids_where_there_are_some(lake: Lake) -> None:
@@ -320,7 +324,7 @@ def test_a_gap_is_bridged_by_row_ids_where_there_are_some(lake: Lake) -> None:
     log = (Path(table.path) / "_delta_log" / f"{2:020d}.json").read_text()
     for part in log.split('"cdc":{"path":"')[1:]:
         (Path(table.path) / part.split('"')[0]).unlink()
-    found = table.changes(1, across_gaps=True)
+    found = table.changes.read(1, across_gaps=True)
     columns = ["_commit_version", "_change_origin", "_change_type", "id", "v"]
     assert sorted(tuple(row) for row in found.select(*columns).collect()) == [
         *((1, "feed", "insert", n, "a") for n in range(4)),

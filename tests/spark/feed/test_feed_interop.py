@@ -22,8 +22,8 @@ def test_delta_rs_writes_and_we_read(lake: Lake) -> None:
     merge = table.merge(changed, "t.id = s.id", source_alias="s", target_alias="t")
     merge.when_matched_update_all().when_not_matched_insert_all().execute()  # 3
     ours = lake.table("t")
-    assert not ours.diagnose().findings
-    found = ours.changes(0).select("_commit_version", "_change_type", "id", "v").collect()
+    assert not ours.changes.diagnose().findings
+    found = ours.changes.read(0).select("_commit_version", "_change_type", "id", "v").collect()
     assert sorted(tuple(row) for row in found) == [
         (0, "insert", 1, "a"),
         (0, "insert", 2, "b"),
@@ -35,7 +35,7 @@ def test_delta_rs_writes_and_we_read(lake: Lake) -> None:
         (3, "update_postimage", 3, "y"),
         (3, "update_preimage", 3, "c"),
     ]
-    net = ours.changes(1, net=True, keys=["id"]).select("_change_type", "id", "v").collect()
+    net = ours.changes.net(1, keys=["id"]).select("_change_type", "id", "v").collect()
     assert sorted(tuple(row) for row in net) == [
         ("delete", 2, "b"),
         ("insert", 4, "z"),

@@ -151,9 +151,9 @@ def test_a_mirrored_table(lake: Lake) -> None:
     publisher.delete([{"id": 7}])
     assert not lake.mirror().failed  # 3
     table = lake.table("t")
-    raw = table.changes(2).count()
-    net = table.changes(2, net=True)
-    assert net.columns == table.changes(2).columns
+    raw = table.changes.read(2).count()
+    net = table.changes.net(2)
+    assert net.columns == table.changes.read(2).columns
     found = sorted((r.id, r._change_type, r.v, r._commit_version) for r in net.collect())
     assert found == [
         (0, "update_postimage", "twice", 3),
@@ -168,8 +168,8 @@ def test_a_mirrored_table(lake: Lake) -> None:
     lake.spark.sql(overwritten)  # 4
     lake.spark.sql(f"RESTORE TABLE {table.sql_name} TO VERSION AS OF 2")  # 5
     lake.spark.sql(f"RESTORE TABLE {table.sql_name} TO VERSION AS OF 4")  # 6
-    assert table.changes(4).count() > 0
-    assert table.changes(4, net=True).count() == 0
+    assert table.changes.read(4).count() > 0
+    assert table.changes.net(4).count() == 0
     assert bag(lake, "t", ["id", "v"]) == {
         (0, "twice"): 1,
         (1, "old"): 1,

@@ -84,7 +84,7 @@ ALL = [
     ],
 )
 def test_ranges(stock: Lake, start: Any, end: Any, versions: set[int]) -> None:
-    rows = stock.table(TableName("s", ODD)).changes(start, end)
+    rows = stock.table(TableName("s", ODD)).changes.read(start, end)
     assert rows.columns == ["the id", "n.x; ö", *RESERVED]
     assert [f.dataType.simpleString() for f in rows.schema][2:] == ["string", "bigint", "timestamp"]
     assert kinds(rows, "the id", "n.x; ö") == [row for row in ALL if row[0] in versions]
@@ -95,14 +95,14 @@ def test_ends_beyond_the_latest(stock: Lake) -> None:
     table = stock.table(TableName("s", ODD))
     for start, end in ((1, 5), (5, None), (1, "2999-01-01"), ("2999-01-01", None), (9, 12)):
         with pytest.raises(FeedError, match=r"beyond the latest version, 4 of 2020.*Hint: .*SET"):
-            table.changes(start, end)
-        clipped = kinds(table.changes(start, end, beyond_latest="clip"), "the id", "n.x; ö")
+            table.changes.read(start, end)
+        clipped = kinds(table.changes.read(start, end, beyond_latest="clip"), "the id", "n.x; ö")
         assert clipped == (ALL if start == 1 else [])
         stock.spark.conf.set(BEYOND_CONF, "true")
         try:
-            assert kinds(table.changes(start, end), "the id", "n.x; ö") == clipped
+            assert kinds(table.changes.read(start, end), "the id", "n.x; ö") == clipped
             with pytest.raises(FeedError, match="beyond"):
-                table.changes(start, end, beyond_latest="error")
+                table.changes.read(start, end, beyond_latest="error")
         finally:
             stock.spark.conf.unset(BEYOND_CONF)
 
@@ -119,12 +119,12 @@ def test_ends_beyond_the_latest(stock: Lake) -> None:
 )
 def test_ends_that_make_no_sense(stock: Lake, start: Any, end: Any, says: str) -> None:
     with pytest.raises((UsageError, FeedError), match=says):
-        stock.table(TableName("s", ODD)).changes(start, end)
+        stock.table(TableName("s", ODD)).changes.read(start, end)
 
 
 def test_an_end_before_everything(stock: Lake) -> None:
     with pytest.raises(FeedError, match="before the oldest version, 0"):
-        stock.table(TableName("s", ODD)).changes(0, "1999-01-01")
+        stock.table(TableName("s", ODD)).changes.read(0, "1999-01-01")
 
 
 def test_a_feed_that_is_off_for_a_while(lake: Lake) -> None:
@@ -143,15 +143,15 @@ def test_a_feed_that_is_off_for_a_while(lake: Lake) -> None:
     with pytest.raises(
         FeedError, match=r"not enabled in versions 0 to 1.*1 more.*Readable: 2 to 3, 6 to 7"
     ):
-        table.changes(0)
-    assert kinds(table.changes(0, before_feed="clip"), "id", "v") == [(7, "delete", 1, "c")]
-    assert kinds(table.changes(0, 3, before_feed="clip"), "id", "v") == [
+        table.changes.read(0)
+    assert kinds(table.changes.read(0, before_feed="clip"), "id", "v") == [(7, "delete", 1, "c")]
+    assert kinds(table.changes.read(0, 3, before_feed="clip"), "id", "v") == [
         (3, "update_postimage", 1, "c"),
         (3, "update_preimage", 1, "a"),
     ]
     with pytest.raises(FeedError, match="not enabled in versions 4 to 5"):
-        table.changes(3, 5, before_feed="clip")
-    bridged = table.changes(0, across_gaps=True)
+        table.changes.read(3, 5, before_feed="clip")
+    bridged = table.changes.read(0, across_gaps=True)
     assert kinds(bridged, "_change_origin", "id", "v") == [
         (1, "insert", "snapshots", 1, "a"),
         (1, "insert", "snapshots", 2, "b"),
@@ -161,9 +161,9 @@ def test_a_feed_that_is_off_for_a_while(lake: Lake) -> None:
         (5, "insert", "snapshots", 2, "d"),
         (7, "delete", "feed", 1, "c"),
     ]
-    net = table.changes(0, across_gaps=True, net=True, keys=["ID"])
+    net = table.changes.net(0, across_gaps=True, keys=["ID"])
     assert kinds(net, "id", "v") == [(5, "insert", 2, "d")]
     with pytest.raises(UsageError, match=r"declares no keys"):
-        table.changes(2, 3, net=True)
+        table.changes.net(2, 3)
     with pytest.raises(UsageError, match=r"has no column x"):
-        table.changes(2, 3, net=True, keys=["x"])
+        table.changes.net(2, 3, keys=["x"])

@@ -61,49 +61,49 @@ def test_streams_from_the_snapshot_from_a_version_and_after_a_loss(
     table: LakeTable, tmp_path: Path
 ) -> None:
     snapshot = sorted((4, "insert", n) for n in (10, 12, 13, 20, 21, 22, 23))
-    stream = table.stream_changes()
+    stream = table.changes.stream()
     assert flat(drain(stream, tmp_path / "a")) == snapshot
-    assert flat(drain(table.stream_changes(3), tmp_path / "b")) == CHANGES
+    assert flat(drain(table.changes.stream(3), tmp_path / "b")) == CHANGES
     at = table.history().where("version = 4").selectExpr("CAST(timestamp AS STRING)").first()[0]
-    assert flat(drain(table.stream_changes(at), tmp_path / "c")) == CHANGES[2:]
+    assert flat(drain(table.changes.stream(at), tmp_path / "c")) == CHANGES[2:]
     # The target is complete up to the latest version and the checkpoint is lost.
-    assert flat(drain(table.stream_changes(5), tmp_path / "d")) == []
+    assert flat(drain(table.changes.stream(5), tmp_path / "d")) == []
     table.spark.sql(f"INSERT INTO {table.sql_name} VALUES (50, 'x')")
     new = [(5, "insert", 50)]
     # Data and changes are visible by the same commit.
-    assert table.changes(5).count() == table.as_of(version=5).where("id = 50").count() == 1
+    assert table.changes.read(5).count() == table.read(version=5).where("id = 50").count() == 1
     assert flat(drain(stream, tmp_path / "a")) == new
-    assert flat(drain(table.stream_changes(3), tmp_path / "b")) == new
-    assert flat(drain(table.stream_changes(5), tmp_path / "d")) == new
-    assert flat(drain(table.stream_changes(3), tmp_path / "e")) == CHANGES + new
-    bounded = flat(drain(table.stream_changes(1, 3), tmp_path / "f"))
+    assert flat(drain(table.changes.stream(3), tmp_path / "b")) == new
+    assert flat(drain(table.changes.stream(5), tmp_path / "d")) == new
+    assert flat(drain(table.changes.stream(3), tmp_path / "e")) == CHANGES + new
+    bounded = flat(drain(table.changes.stream(1, 3), tmp_path / "f"))
     assert bounded == INSERTS + CHANGES[:2]
     with pytest.raises(UsageError, match="needs a start"):
-        table.stream_changes(end=3)
+        table.changes.stream(end=3)
     with pytest.raises(FeedError, match="beyond the latest version, 5"):
-        table.stream_changes(7)
+        table.changes.stream(7)
 
 
 @pytest.mark.promise("CF-08")
 def test_limits_and_excluded_files(table: LakeTable, tmp_path: Path) -> None:
-    by_files = drain(table.stream_changes(1, max_files=2), tmp_path / "a")
+    by_files = drain(table.changes.stream(1, max_files=2), tmp_path / "a")
     assert flat(by_files) == INSERTS + CHANGES
     assert [len(batch) for batch in by_files] == [4, 4, 3]
-    by_bytes = drain(table.stream_changes(1, max_bytes="1b"), tmp_path / "b")
+    by_bytes = drain(table.changes.stream(1, max_bytes="1b"), tmp_path / "b")
     assert flat(by_bytes) == INSERTS + CHANGES
     assert len(by_bytes) > len(by_files)
     # A stream never splits a version that has change files, however low the limit.
-    for batches in (by_bytes, drain(table.stream_changes(3, max_files=1), tmp_path / "e")):
+    for batches in (by_bytes, drain(table.changes.stream(3, max_files=1), tmp_path / "e")):
         for version in (3, 4):
             assert sum(version in {c[0] for c in batch} for batch in batches) == 1
-    kept = drain(table.stream_changes(1, exclude_regex="part-00001"), tmp_path / "c")
+    kept = drain(table.changes.stream(1, exclude_regex="part-00001"), tmp_path / "c")
     assert len(flat(kept)) < len(INSERTS + CHANGES)
     assert {c for c in flat(kept) if c[0] > 2} == set(CHANGES)
     # Without the guard this one leaves out every file of the table, change files included.
-    none = drain(table.stream_changes(1, exclude_regex="parquet$"), tmp_path / "d")
+    none = drain(table.changes.stream(1, exclude_regex="parquet$"), tmp_path / "d")
     assert flat(none) == CHANGES
     # Only a snapshot, which is no commit of its own, may come in parts; and all of it comes.
-    parts = drain(table.stream_changes(max_files=1), tmp_path / "f")
+    parts = drain(table.changes.stream(max_files=1), tmp_path / "f")
     assert len(parts) > 1
     assert {change[0] for change in flat(parts)} == {4}
     assert [change[2] for change in flat(parts)] == [10, 12, 13, 20, 21, 22, 23]
@@ -117,7 +117,7 @@ def test_limits_and_excluded_files(table: LakeTable, tmp_path: Path) -> None:
         ]
     ):
         seen: list[set[int]] = []
-        table.cursor(f"whole {number}", start=1).for_each(
+        table.changes.cursor(f"whole {number}", start=1).for_each(
             lambda batch, seen=seen: seen.append({row[0] for row in versions(batch.rows)}),
             **limits,
         )
@@ -131,7 +131,7 @@ def test_an_exclusion_loses_no_change_under_column_mapping(lake: Lake, tmp_path:
     lake.spark.sql(f"UPDATE {mapped.sql_name} SET id = 9 WHERE id = 3")
     assert not list(Path(mapped.path).glob("_change_data"))  # Delta scatters them
     version = mapped.snapshot().version
-    kept = drain(mapped.stream_changes(version, exclude_regex="parquet$"), tmp_path / "c")
+    kept = drain(mapped.changes.stream(version, exclude_regex="parquet$"), tmp_path / "c")
     assert sum(len(batch) for batch in kept) == 2
 
 
@@ -152,10 +152,10 @@ def test_a_lost_checkpoint_of_a_target_that_is_complete_up_to_75(
         (Path(path) / "_delta_log" / f"{version:020d}.json").unlink()
     source = lake.table("source")
     target = lake.storage.path("Tables/target")
-    source.as_of(version=75).write.format("delta").save(target)
+    source.read(version=75).write.format("delta").save(target)
 
     def go_on() -> list[int]:
-        rows = source.stream_changes(76).where("_change_type = 'insert'").select("id")
+        rows = source.changes.stream(76).where("_change_type = 'insert'").select("id")
         writer = rows.writeStream.option("checkpointLocation", str(tmp_path / "new"))
         writer.trigger(availableNow=True).start(target, format="delta").awaitTermination()
         return sorted(row.id for row in lake.table("target").read().collect())
@@ -165,7 +165,7 @@ def test_a_lost_checkpoint_of_a_target_that_is_complete_up_to_75(
         lake.spark.sql(f"INSERT INTO {source.sql_name} VALUES ({number})")
         assert go_on() == go_on() == list(range(number + 1))
     with pytest.raises(FeedError, match=r"no longer holds version 69.*start at version 70"):
-        source.stream_changes(69)
+        source.changes.stream(69)
 
 
 def test_a_stream_goes_on_after_columns_were_renamed_and_dropped(
@@ -182,7 +182,7 @@ def test_a_stream_goes_on_after_columns_were_renamed_and_dropped(
         seen.extend((tuple(data), *row) for row in batch.select(*data).collect())
 
     def run() -> None:
-        stream = table.stream_changes(first, schema_tracking=str(tmp_path / "cp" / "schema"))
+        stream = table.changes.stream(first, schema_tracking=str(tmp_path / "cp" / "schema"))
         writer = stream.writeStream.option("checkpointLocation", str(tmp_path / "cp"))
         writer.trigger(availableNow=True).foreachBatch(take).start().awaitTermination()
 
@@ -217,7 +217,7 @@ def versions(rows: DataFrame) -> list[Any]:
 
 
 def test_a_cursor(table: LakeTable) -> None:
-    cursor = table.cursor("reports")
+    cursor = table.changes.cursor("reports")
     assert (cursor.position, cursor.lag.versions) == (-1, 5)
     batch = cursor.read(end=2)
     assert repr(batch) == "versions 0 to 2"
@@ -227,7 +227,7 @@ def test_a_cursor(table: LakeTable) -> None:
     assert (cursor.position, cursor.lag.versions) == (2, 2)
     assert repr(cursor) == "reports: at version 2, 2 behind"
     assert cursor.lag.seconds > 0
-    assert table.cursor("audit", start=4).read().rows.count() == 1
+    assert table.changes.cursor("audit", start=4).read().rows.count() == 1
     cursor.commit(cursor.read())
     nothing = cursor.read()
     assert (nothing.is_empty, repr(nothing), nothing.rows.count()) == (True, "nothing new", 0)
@@ -239,21 +239,21 @@ def test_a_cursor(table: LakeTable) -> None:
     cursor.commit(restored)
     assert cursor.read().is_empty
     with pytest.raises(InvalidNameError):
-        table.cursor("../x")
+        table.changes.cursor("../x")
 
 
 def test_a_cursor_notices_that_its_table_was_made_again(lake: Lake) -> None:
     import shutil
 
     table = lake.create_table("t", {"id": "INT"})
-    cursor = table.cursor("c")
+    cursor = table.changes.cursor("c")
     cursor.commit(cursor.read())
     shutil.rmtree(table.path)
     again = lake.create_table("t", {"id": "INT"})
     with pytest.raises(FeedError, match="made again"):
-        again.cursor("c").read()
-    again.cursor("c").move(-1)
-    assert again.cursor("c").read().end == 0
+        again.changes.cursor("c").read()
+    again.changes.cursor("c").move(-1)
+    assert again.changes.cursor("c").read().end == 0
 
 
 @pytest.mark.promise("CF-01", "CF-02", "CF-03")
@@ -272,16 +272,16 @@ def test_switching_it_on(lake: Lake) -> None:
     )
     old = new("old", "id INT")
     spark.sql(f"INSERT INTO {old.sql_name} VALUES (1)")
-    assert old.enable_feed() == 2
+    assert old.changes.enable() == 2
     spark.sql(f"INSERT INTO {old.sql_name} VALUES (2)")
-    assert [row.id for row in old.changes(2).collect()] == [2]
+    assert [row.id for row in old.changes.read(2).collect()] == [2]
     with pytest.raises(FeedError, match=r"not enabled in version 1.*start at version 2"):
-        old.changes(1)
+        old.changes.read(1)
     with pytest.raises(FeedError, match="not enabled"):
-        old.changes("2000-01-01")
+        old.changes.read("2000-01-01")
     with pytest.raises(FeedError, match="not enabled"):
-        old.stream_changes(0)
-    assert old.enable_feed() == 3  # nothing to do
+        old.changes.stream(0)
+    assert old.changes.enable() == 3  # nothing to do
     lake.enable_feed_for_new_tables()
     try:
         assert new("later", "id INT").snapshot().properties["delta.enableChangeDataFeed"] == "true"
@@ -292,12 +292,12 @@ def test_switching_it_on(lake: Lake) -> None:
         lake.create_table("bad", {"_change_type": "STRING"})
     clash = new("clash", "id INT, `_Commit_Version` BIGINT, commit_version INT")
     with pytest.raises(FeedError, match=r"_Commit_Version.*rename"):
-        clash.enable_feed()
+        clash.changes.enable()
     spark.sql(f"INSERT INTO {clash.sql_name} VALUES (1, 2, 3)")
-    version = clash.enable_feed(rename_reserved=True)
+    version = clash.changes.enable(rename_reserved=True)
     assert list(clash.snapshot().schema) == ["id", "Commit_Version_", "commit_version"]
     assert tuple(clash.read().first()) == (1, 2, 3)
-    assert clash.changes(version).count() == 0
+    assert clash.changes.read(version).count() == 0
 
 
 @pytest.mark.promise("CF-17")
@@ -305,12 +305,17 @@ def test_a_clone_has_a_feed_of_its_own(table: LakeTable, lake: Lake) -> None:
     clone = delta_name(lake.storage.path("Tables/c"))
     lake.spark.sql(f"CREATE TABLE {clone} SHALLOW CLONE {table.sql_name} VERSION AS OF 2")
     lake.spark.sql(f"DELETE FROM {clone} WHERE id < 20")
-    found = lake.table("c").changes(0).selectExpr("_commit_version", "_change_type", "id").collect()
+    found = (
+        lake.table("c")
+        .changes.read(0)
+        .selectExpr("_commit_version", "_change_type", "id")
+        .collect()
+    )
     inserted = [(0, "insert", row[2]) for row in INSERTS]
     gone = [(1, "delete", n) for n in range(10, 14)]
     assert sorted(tuple(row) for row in found) == sorted(inserted + gone)
-    assert table.changes(0).count() == len(INSERTS + CHANGES)
-    notes = [(f.rule, f.blocks) for f in lake.table("c").diagnose().findings]
+    assert table.changes.read(0).count() == len(INSERTS + CHANGES)
+    notes = [(f.rule, f.blocks) for f in lake.table("c").changes.diagnose().findings]
     assert notes == [("clone", False)]
 
 
@@ -332,7 +337,7 @@ def test_where_change_files_are_written_and_how_long_they_last(lake: Lake) -> No
     )
     lake.spark.sql(f"DELETE FROM {table.sql_name} WHERE part = 1")
     assert files() == 0
-    assert table.changes(1).count() == 12_000
+    assert table.changes.read(1).count() == 12_000
     counts = []
     for statement in (
         "UPDATE {} SET v = 'b' WHERE id = 0",
@@ -347,7 +352,7 @@ def test_where_change_files_are_written_and_how_long_they_last(lake: Lake) -> No
     assert sum(path.stat().st_size for path in folder.rglob("*.parquet")) < sum(rewritten) / 2
     # Old versions are read with the latest columns.
     lake.spark.sql(f"ALTER TABLE {table.sql_name} ADD COLUMN late INT")
-    inserted = table.changes(1, 1)
+    inserted = table.changes.read(1, 1)
     assert inserted.columns == ["id", "part", "v", "late", *RESERVED]
     assert inserted.where("late IS NOT NULL").count() == 0
     lake.spark.sql(f"VACUUM {table.sql_name}")  # within the retention: all is kept
@@ -355,4 +360,4 @@ def test_where_change_files_are_written_and_how_long_they_last(lake: Lake) -> No
     lake.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     lake.spark.sql(f"VACUUM {table.sql_name} RETAIN 0 HOURS")
     assert files() == 0
-    assert "missing-file" in {f.rule for f in table.diagnose().findings}
+    assert "missing-file" in {f.rule for f in table.changes.diagnose().findings}

@@ -212,21 +212,21 @@ def test_a_mirrored_tables_dimensions(lake: Lake, spark: SparkSession) -> None:
             getattr(publisher, verb)(rows)
         assert not lake.mirror().failed
         for stored_as in (1, 2):
-            report = lake.apply_feed("stock", into=f"dim{stored_as}", stored_as=stored_as)
+            report = lake.update_dimension("stock", into=f"dim{stored_as}", stored_as=stored_as)
         assert report.is_empty is False
-    assert lake.apply_feed("stock", into="dim2", stored_as=2).is_empty
+    assert lake.update_dimension("stock", into="dim2", stored_as=2).is_empty
     now = {tuple(row) for row in lake.table("stock").read().collect()}
     assert {tuple(row)[:2] for row in lake.table("dim1").read().collect()} == now
     periods = [tuple(row) for row in lake.table("dim2").read().collect()]
     for version in range(1, 4):
         then = {(i, v) for i, v, a, b in periods if a <= version and (b is None or version < b)}
-        assert then == {tuple(r) for r in lake.table("stock").as_of(version=version).collect()}
+        assert then == {tuple(r) for r in lake.table("stock").read(version=version).collect()}
     assert len(periods) == 5
     # A stream applies the same changes by foreachBatch, killed and run again included.
     path = lake.storage.path("Tables/streamed")
     dimension = feed_dimension(["id"], 2)
     for checkpoint in ("one", "two"):  # the second knows nothing of the first: all of it again
-        stream = lake.table("stock").stream_changes(0, max_files=1).writeStream
+        stream = lake.table("stock").changes.stream(0, max_files=1).writeStream
         stream = stream.option("checkpointLocation", lake.storage.path(f"Files/cp/{checkpoint}"))
         stream.foreachBatch(lambda rows, _: apply_changes(rows, path, dimension)).trigger(
             availableNow=True

@@ -201,7 +201,7 @@ def test_vacuum_and_framing_race(
 
     def write_and_vacuum() -> None:
         lake.write("t", some(spark, 100, 5), mode="overwrite")
-        lake.table("t").vacuum(retention_hours=0, allow_short=True, dry_run=False)
+        lake.table("t").vacuum(retention_hours=0, allow_short=True, apply=True)
 
     # Vacuum runs as a whole between the look at the versions and the pin: the horizon is seen.
     def late(self: frames_module.Frames, tables: list[TableName]) -> Any:
@@ -225,7 +225,7 @@ def test_vacuum_and_framing_race(
 
     def slow(self: frames_module.Frames, *arguments: Any) -> Any:
         lake.write("t", some(spark, 200, 5), mode="overwrite")
-        lake.table("t").vacuum(retention_hours=0, allow_short=True, dry_run=False)
+        lake.table("t").vacuum(retention_hours=0, allow_short=True, apply=True)
         return take(self, *arguments)
 
     monkeypatch.setattr(frames_module.Frames, "_take", slow)
@@ -243,7 +243,7 @@ def test_vacuum_and_framing_race(
 
     lake.frames.release("early")
     monkeypatch.setattr(vacuum_module, "publish_horizon", then_frame)
-    lake.table("t").vacuum(retention_hours=0, allow_short=True, dry_run=False)
+    lake.table("t").vacuum(retention_hours=0, allow_short=True, apply=True)
     monkeypatch.undo()
     assert bag_of(lake.frames.read("between", name)) == bag_of(some(spark, 200, 5))
     assert bag_of(lake.frames.read("pinned", name)) == bag_of(some(spark, 100, 5))
@@ -311,7 +311,7 @@ def test_a_frame_follows_its_lake(lake: Lake, spark: SparkSession, tmp_path: Pat
     place = tmp_path / "new ü 50%"
     Path(lake.storage.root).rename(place)
     moved = Lake(place, spark=spark)
-    done = moved.table("s.it's").vacuum(retention_hours=0, allow_short=True, dry_run=False)
+    done = moved.table("s.it's").vacuum(retention_hours=0, allow_short=True, apply=True)
     assert done.delete_files == 0  # the frame's files are known where they are now
     (line,) = moved.frames.show("a model")
     assert (line.files_removed, line.rows_removed, line.rows_added) == (2, 8, 5)
@@ -378,7 +378,7 @@ def random_life(lake: Lake, spark: SparkSession, seed: int, steps: int) -> Count
             lake.frames.release(made.popitem()[0])
         if step % 5 == 4:
             (folder(lake, "t") / f"forgotten-{step}.parquet").touch()
-            lake.table("t").vacuum(retention_hours=0, allow_short=True, dry_run=False)
+            lake.table("t").vacuum(retention_hours=0, allow_short=True, apply=True)
             check_lake(lake, made)
             told["vacuum"] += 1
     assert newest_version(folder(lake, "t")) >= told["append"]
@@ -410,9 +410,9 @@ def test_a_frame_outlives_log_clean_up_and_recreation(lake: Lake, spark: SparkSe
     lake.publisher("t", keys=["code"]).write([{"code": "x"}])
     assert not lake.mirror().failed  # made anew, with other columns
     table = lake.table("t")
-    table.vacuum(retention_hours=0, allow_short=True, dry_run=False)
+    table.vacuum(retention_hours=0, allow_short=True, apply=True)
     spark.sql(f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
-    lake.table("t").restore(table.snapshot().version, dry_run=False)
+    lake.table("t").restore(table.snapshot().version, apply=True)
     log = folder(lake, "t") / "_delta_log"
     for version in range(table.snapshot().version):
         (log / f"{version:020d}.json").unlink()

@@ -75,7 +75,7 @@ def test_the_inventory_story(inventory: Lake) -> None:
         [("A", 1), ("C", 10), ("D", 4)],
     ]
     for version, expected in enumerate(told):
-        assert rows(table.as_of(version=version)) == expected
+        assert rows(table.read(version=version)) == expected
         assert log_file(inventory, "Inventory", version).is_file()
     sizes = [len(live_files(inventory, "Inventory", version)) for version in range(6)]
     assert sizes == [0, 1, 2, 3, 3, 1]
@@ -126,11 +126,11 @@ def test_sql_knows_every_way_to_say_when(inventory: Lake) -> None:
 def test_out_of_range_is_told_with_the_range(inventory: Lake) -> None:
     table = inventory.table("Inventory")
     cases = [
-        lambda: table.as_of(version=9),
+        lambda: table.read(version=9),
         lambda: inventory.sql("SELECT * FROM Inventory@v9"),
         lambda: inventory.sql("SELECT * FROM Inventory TIMESTAMP AS OF '2999-01-01'"),
-        lambda: table.as_of(timestamp="2999-01-01T00:00:00Z"),
-        lambda: table.as_of(timestamp=datetime(1999, 1, 1)),
+        lambda: table.read(timestamp="2999-01-01T00:00:00Z"),
+        lambda: table.read(timestamp=datetime(1999, 1, 1)),
         lambda: inventory.sql("SELECT * FROM Inventory@19990101000000000"),
         lambda: table.diff(0, 7),
         lambda: table.restore(7),
@@ -139,7 +139,7 @@ def test_out_of_range_is_told_with_the_range(inventory: Lake) -> None:
         with pytest.raises(VersionError, match=r"versions 0 to 5, made from 20"):
             case()
     with pytest.raises(UsageError, match="is no moment"):
-        table.as_of(timestamp="yesterday")
+        table.read(timestamp="yesterday")
 
 
 @pytest.mark.promise("DL-06")
@@ -157,10 +157,10 @@ def test_what_bounds_the_past_is_said_before_it_fails(lake: Lake, spark: SparkSe
     assert [(limit.what, limit.version) for limit in readable.limits] == [("vacuumed files", 2)]
     assert gone in repr(readable)
     with pytest.raises(VersionError, match=r"1 of t was vacuumed: .*versions 2 to 4") as caught:
-        table.as_of(version=1)
+        table.read(version=1)
     assert caught.value.file == gone
-    assert rows(table.as_of(version=0)) == []
-    assert rows(table.as_of(version=2)) == [(2,)]
+    assert rows(table.read(version=0)) == []
+    assert rows(table.read(version=2)) == [(2,)]
 
     # Older than seven days: Delta's own check refuses, and so do we, before.
     week = time.time() - 8 * 86_400
@@ -173,12 +173,12 @@ def test_what_bounds_the_past_is_said_before_it_fails(lake: Lake, spark: SparkSe
     )
     assert "interval 7 days" in repr(readable)
     with pytest.raises(VersionError, match=r"deletedFileRetentionDuration.*versions 3 to 4"):
-        table.as_of(version=2)
+        table.read(version=2)
     spark.sql(
         f"ALTER TABLE {table.sql_name}"
         " SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 9 days')"
     )
-    assert rows(table.as_of(version=2)) == [(2,)]
+    assert rows(table.read(version=2)) == [(2,)]
 
 
 def test_a_log_that_is_cut_off_bounds_the_past(lake: Lake, spark: SparkSession) -> None:
@@ -195,8 +195,8 @@ def test_a_log_that_is_cut_off_bounds_the_past(lake: Lake, spark: SparkSession) 
         ["log retention"],
     )
     with pytest.raises(VersionError, match=r"older commits are cut off.*interval 30 days"):
-        table.as_of(version=1)
-    assert rows(table.as_of(version=2)) == [(1,), (2,)]
+        table.read(version=1)
+    assert rows(table.read(version=2)) == [(1,), (2,)]
 
 
 def test_clocks_that_went_back(lake: Lake, spark: SparkSession) -> None:
@@ -215,7 +215,7 @@ def test_clocks_that_went_back(lake: Lake, spark: SparkSession) -> None:
     assert {v: m.timestamp() for v, m in moments.items()} == pytest.approx(
         {v: m.replace(tzinfo=timezone.utc).timestamp() for v, m in delta.items()}, abs=0.0011
     )
-    assert len(rows(table.as_of(timestamp=moments[1]))) == 1
+    assert len(rows(table.read(timestamp=moments[1]))) == 1
 
 
 def reference_diff(before: Counter, after: Counter, key: int | None) -> Counter:
@@ -315,7 +315,7 @@ def test_restore_says_what_it_means_and_does_it(lake: Lake) -> None:
     assert not planned.applied
     assert table.snapshot().version == 2
     assert "is not applied again" in planned.warnings[0]
-    done = table.restore(1, dry_run=False)
+    done = table.restore(1, apply=True)
     assert (done.applied, done.returned_files, done.dropped_files) == (
         True,
         planned.returned_files,

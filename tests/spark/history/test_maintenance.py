@@ -13,7 +13,7 @@ import pytest
 from helpers.delta_files import data_files, files_on_disk, log_file, needed_files
 from mirrorlake import Lake
 from mirrorlake.errors import QueryError, RetentionError, UsageError, VersionError
-from mirrorlake.history.maintenance import Policy, load_policy, make_policy
+from mirrorlake.history.maintenance import MaintenancePolicy, load_policy, make_policy
 from mirrorlake.paths import PARAMETERS
 
 if TYPE_CHECKING:
@@ -51,24 +51,24 @@ def test_optimize_by_partition(lake: Lake, spark: SparkSession) -> None:
     spark.sql(f"UPDATE {table.sql_name} SET id = id + 100 WHERE day = 7")
     assert {name.split("/")[0] for name in data_files(folder(lake, "t")) ^ before} <= {"day=7"}
 
-    found = table.optimize(where="day = 1")
+    found = table.optimize.compact(where="day = 1", dry_run=True)
     inside = {name for name in before if name.startswith("day=1/")}
     assert (found.applied, found.files) == (False, len(inside))
     assert data_files(folder(lake, "t")) >= inside
     told = rows(table.read())
-    done = table.optimize(where="day = 1", dry_run=False)
+    done = table.optimize.compact(where="day = 1")
     assert (done.applied, done.files, done.files_added) == (True, len(inside), 1)
     after = data_files(folder(lake, "t"))
     assert {n for n in after if n.startswith("day=0/")} == {n for n in before if "day=0/" in n}
     assert rows(table.read()) == told
-    assert table.optimize(where="day = 1").files == 0
-    ordered = table.optimize(zorder_by=["id"], dry_run=False)
+    assert table.optimize.compact(where="day = 1", dry_run=True).files == 0
+    ordered = table.optimize.z_order(columns=["id"])
     assert ordered.files_added
     for wrong, says in (("id = 1", "id is no partition column"), ("day =", "no predicate")):
         with pytest.raises(UsageError, match=says):
-            table.optimize(where=wrong)
+            table.optimize.compact(where=wrong, dry_run=True)
     with pytest.raises(QueryError):
-        table.optimize(zorder_by=["nothing"], dry_run=False)
+        table.optimize.z_order(columns=["nothing"])
 
 
 def test_optimize_by_size_and_by_clustering(lake: Lake, spark: SparkSession) -> None:
@@ -76,10 +76,12 @@ def test_optimize_by_size_and_by_clustering(lake: Lake, spark: SparkSession) -> 
     spark.sql(f"CREATE TABLE {place} (id BIGINT) USING delta CLUSTER BY (id)")
     for first, count in ((0, 3), (0, 3), (0, 5000)):
         table = lake.write("c", spark.range(first, first + count, 1, 1))
-    assert [table.optimize(target_bytes=size).files for size in (1, 5_000, 10**6)] == [0, 2, 3]
+    assert [
+        table.optimize.compact(target_bytes=size, dry_run=True).files for size in (1, 5_000, 10**6)
+    ] == [0, 2, 3]
     with pytest.raises(UsageError, match="of -1 bytes"):
-        table.optimize(target_bytes=-1)
-    done = table.optimize(dry_run=False)
+        table.optimize.compact(target_bytes=-1, dry_run=True)
+    done = table.optimize.compact()
     assert (done.files, done.files_added) == (3, 1)
     newest = log_file(folder(lake, "c"), table.snapshot().version).read_text()
     assert '"clusteringProvider":"liquid"' in newest
@@ -97,9 +99,9 @@ def test_reorg_then_vacuum_leaves_nothing_of_what_was_deleted(
     spark.sql(f"ALTER TABLE {table.sql_name} DROP COLUMN `who is`")
     (old,) = data_files(path)
     assert pq.read_metadata(path / old).num_rows == 10
-    found = table.reorg()
+    found = table.optimize.purge(dry_run=True)
     assert (found.files, found.masked_rows, found.applied) == (1, 3, False)
-    done = table.reorg(dry_run=False)
+    done = table.optimize.purge()
     assert (done.files, done.files_added) == (1, 1)
     (new,) = data_files(path)
     assert pq.read_metadata(path / new).num_rows == 7
@@ -123,14 +125,14 @@ def test_reorg_then_vacuum_leaves_nothing_of_what_was_deleted(
     planned = table.vacuum(retention_hours=0, allow_short=True)
     assert files_on_disk(path) > needed_files(path)
     assert (planned.delete_files, planned.unreadable) == (4, (0, 3))
-    done_too = table.vacuum(retention_hours=0, allow_short=True, dry_run=False)
+    done_too = table.vacuum(retention_hours=0, allow_short=True, apply=True)
     assert (done_too.delete_files, done_too.applied) == (4, True)
     assert files_on_disk(path) == needed_files(path) == {new}
     assert rows(table.read()) == [(n, n % 2) for n in range(3, 10)]
     with pytest.raises(VersionError, match="was vacuumed"):
-        table.as_of(version=2)
+        table.read(version=2)
     assert table.readable_range().earliest == 4
-    assert table.vacuum(retention_hours=0, allow_short=True, dry_run=False).delete_files == 0
+    assert table.vacuum(retention_hours=0, allow_short=True, apply=True).delete_files == 0
 
 
 def test_vacuum_keeps_what_the_change_feed_needs_and_says_what_breaks(
@@ -145,7 +147,7 @@ def test_vacuum_keeps_what_the_change_feed_needs_and_says_what_breaks(
     before = query.load(table.path).count()
     assert before
     every = files_on_disk(folder(lake, "t"))
-    fed = table.vacuum(retention_hours=0, feed_hours=24, allow_short=True, dry_run=False)
+    fed = table.vacuum(retention_hours=0, feed_hours=24, allow_short=True, apply=True)
     assert fed.delete_files == 0
     assert files_on_disk(folder(lake, "t")) == every
     assert query.load(table.path).count() == before
@@ -191,11 +193,11 @@ def test_a_policy_for_a_whole_lake(lake: Lake, spark: SparkSession, tmp_path: Pa
     then = time.time() - 9 * 86_400
     for path in folder(lake, "a").glob("*.parquet"):
         os.utime(path, (then, then))
-    done = lake.maintain(Policy(tables="a", apply=True))
+    done = lake.maintain(MaintenancePolicy(tables="a", apply=True))
     assert done.tables[0].vacuum is not None
     assert done.tables[0].vacuum.delete_files == 0  # removed a moment ago: kept for seven days
     with pytest.raises(UsageError, match="names nowhere, which the lake has not"):
-        lake.maintain(Policy(tables="nowhere"))
+        lake.maintain(MaintenancePolicy(tables="nowhere"))
     for wrong in ({"colour": 1}, {"apply": "yes"}, {"target_mib": 1.5}, {"retention_hours": True}):
         with pytest.raises(UsageError, match=next(iter(wrong))):
             make_policy(wrong)

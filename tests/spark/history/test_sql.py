@@ -57,9 +57,7 @@ def test_moments(stock: Lake) -> None:
         f"Inventory AS OF TIMESTAMP '{iso}'",
     ):
         assert values(stock, f"SELECT n FROM {table} ORDER BY id") == [10, 20]
-    assert [
-        row.n for row in stock.table("Inventory").as_of(timestamp=iso).sort("id").collect()
-    ] == [
+    assert [row.n for row in stock.table("Inventory").read(timestamp=iso).sort("id").collect()] == [
         10,
         20,
     ]
@@ -101,4 +99,4 @@ def test_a_table_that_is_not_there(stock: Lake) -> None:
     with pytest.raises(TableNotFoundError, match=r"no table gone.*Hint: "):
         stock.table("gone")
     with pytest.raises(UsageError, match="either a version or a timestamp"):
-        stock.table("Inventory").as_of()
+        stock.table("Inventory").read()

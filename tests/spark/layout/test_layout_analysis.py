@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from helpers.analyses import MICROSOFT, rows
 from helpers.delta_by_hand import HandMade
 from mirrorlake import Lake
 from mirrorlake.cli import app
@@ -18,11 +18,6 @@ from mirrorlake.errors import UsageError
 from mirrorlake.layout.analysis import Analysis
 
 ODD = "Tables/odd 'n [x] *{a}"
-MICROSOFT = {"com.microsoft.parquet.vorder.enabled": "true"}
-
-
-def rows(analysis: Analysis, table: str) -> list[dict[str, Any]]:
-    return [row.asDict() for row in analysis.tables[table].collect()]
 
 
 @pytest.fixture(scope="module")

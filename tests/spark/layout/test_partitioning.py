@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers.delta_by_hand import HandMade
+from helpers.partition_tables import (
+    HOUR_MS,
+    PAST,
+    SCHEMA,
+    done,
+    everything,
+    hand_made,
+    hashed,
+    ranged,
+    rows_of,
+    some_rows,
+)
 from helpers.partitions import LiveFile, bin_start, check_homogeneous, live_files
-from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.errors import RewriteError, UsageError
 from mirrorlake.layout.partitioning import tags
@@ -25,77 +35,6 @@ from mirrorlake.layout.partitioning.timespan import format_moment
 from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import DeltaTransaction
 from mirrorlake.spark.rewrite import as_pair
-
-SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
-START = datetime(2024, 3, 1, tzinfo=timezone.utc)
-LONG_AGO = "2000-01-01"
-PAST = {"EffectiveDateTime": LONG_AGO}
-HOUR_MS = 3_600_000
-
-
-def hashed(count: int = 4, **properties: Any) -> dict[str, Any]:
-    return {
-        "ColumnName": "k",
-        "Kind": "Hash",
-        "Properties": {"MaxPartitionCount": count} | properties,
-    }
-
-
-def ranged(size: str = "1d", **properties: Any) -> dict[str, Any]:
-    return {
-        "ColumnName": "at",
-        "Kind": "UniformRange",
-        "Properties": {"RangeSize": size} | properties,
-    }
-
-
-def some_rows(start: int, count: int, *, days: int = 2, keys: int = 40) -> pa.Table:
-    """Rows in no order of key or moment, with a NULL key and a NULL moment among them."""
-    ids = range(start, start + count)
-    texts = [None if n % 41 == 0 else "" if n % 43 == 0 else f"k{n * 7919 % keys}é" for n in ids]
-    moments = [
-        None if n % 37 == 0 else START + timedelta(minutes=n * 7919 % (days * 1440)) for n in ids
-    ]
-    return pa.Table.from_arrays([pa.array(ids), pa.array(texts), pa.array(moments)], schema=SCHEMA)
-
-
-def hand_made(lake: Lake, files: list[pa.Table], *, ages_hours: list[float] | None = None) -> Path:
-    """A table `t` of some files, each created so many hours ago."""
-    folder = Path(lake.storage.path("Tables/t"))
-    table = HandMade(folder)
-    table.create(SCHEMA)
-    now = now_micros() // 1000
-    names = [
-        table.file(
-            f"f{n}.parquet",
-            rows,
-            created=now - int((ages_hours[n] if ages_hours else 0) * HOUR_MS),
-        )
-        for n, rows in enumerate(files)
-    ]
-    table.commit("WRITE", add=names)
-    return folder
-
-
-def small_table(lake: Lake, name: str, files: list[int]) -> None:
-    """Files of so many rows each; they are the tests' smallest tables."""
-    table = HandMade(Path(lake.storage.path(f"Tables/{name}")))
-    table.create(SCHEMA)
-    table.commit(
-        "WRITE", add=[table.file(f"f{n}", some_rows(0, rows)) for n, rows in enumerate(files)]
-    )
-
-
-def everything(lake: Lake) -> Counter[tuple[Any, ...]]:
-    return bag(lake, "t", ["id", "k", "at"])
-
-
-def done(folder: Path) -> list[LiveFile]:
-    return [file for file in live_files(folder) if file.is_done]
-
-
-def rows_of(files: list[LiveFile]) -> int:
-    return sum(file.rows.num_rows for file in files)
 
 
 @pytest.mark.promise("PP-01", "PP-02", "PP-05", "PP-09")
@@ -115,13 +54,13 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake) -> None:
     query = f"SELECT *{hidden} FROM delta.`{path}`"
     before = Counter(map(repr, lake.spark.sql(query).collect()))
     table, version = lake.table("t"), lake.table("t").snapshot().version
-    assert lake.partition().operations == 0
+    assert lake.partitioning.run().operations == 0
     assert table.partitioning.operate() is None
     assert table.snapshot().version == version
     assert table.partitioning.show().rows[0][2] is None
     key = hashed(3) | {"ColumnName": "k. ,`y"}
     table.partitioning.set({"PartitionKeys": [key, ranged()], **PAST})
-    report = lake.partition()
+    report = lake.partitioning.run()
     ((receipt,),) = [line.receipts for line in report.tables]
     assert table.snapshot().version == version + 1 == receipt.version
     assert Counter(map(repr, lake.spark.sql(query).collect())) == before
@@ -151,7 +90,7 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake) -> None:
     feed = lake.spark.read.format("delta").option("readChangeFeed", "true")
     assert feed.option("startingVersion", start).load(path).count() == 0
     # Ordered within by V-Order a file stays sorted by its key, and tagged.
-    ordered = table.vorder(apply=True, again=True)
+    ordered = table.optimize.vorder(again=True)
     assert all(
         one.columns[:1] == (files[0].tags[tags.SORTED],)
         for one in ordered.outcomes
@@ -159,18 +98,18 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake) -> None:
     )
     assert all(file.is_done for file in live_files(path))
     with pytest.raises(UsageError, match="would mix its partitions"):
-        table.optimize()
+        table.optimize.compact(dry_run=True)
     # Renamed, the column is no longer the policy's: reads go on, and nothing is partitioned.
     lake.spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN `k. ,``y` TO renamed")
     at_one_key = sum(row == "k1é" for row in table.read().toPandas()["renamed"])
     assert table.read("renamed = 'k1é'").count() == at_one_key > 0
-    (line,) = lake.partition().failed
+    (line,) = lake.partitioning.run().failed
     assert "no column 'k. ,`y'" in str(line.error)
-    assert lake.partition_diagnostics().least_percentage == 0
+    assert lake.partitioning.diagnostics().least_percentage == 0
     assert table.partitioning.advise().findings[0].rule == "misfit"
     # Its files know it by what they call it, so nothing is done anew under its new name.
     table.partitioning.alter({"PartitionKeys": [key | {"ColumnName": "renamed"}, ranged()]})
-    assert lake.partition().operations == 0
+    assert lake.partitioning.run().operations == 0
     assert table.partitioning.statistics().percentage == 100
     scan = table.scan("renamed = 'k1é'")
     assert (scan.tail, scan.rows.count()) == (0, at_one_key)

@@ -6,7 +6,9 @@ from collections import Counter
 from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
-from test_partitioning import (
+
+from helpers.delta_by_hand import HandMade
+from helpers.partition_tables import (
     PAST,
     SCHEMA,
     START,
@@ -18,8 +20,6 @@ from test_partitioning import (
     rows_of,
     some_rows,
 )
-
-from helpers.delta_by_hand import HandMade
 from helpers.partitions import bin_start, bucket, check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.layout.partitioning import tags
@@ -103,7 +103,7 @@ def test_files_that_others_wrote_oddly(lake: Lake) -> None:
     partitioning = lake.table("t").partitioning
     bounds = {"MaxOriginalSizePerOperation": 1}  # a file at a time, the empty one first
     policy = partitioning.set({"PartitionKeys": [hashed()], **bounds, **PAST})
-    (line,) = lake.partition().tables
+    (line,) = lake.partitioning.run().tables
     assert (line.error, [receipt.rows for receipt in line.receipts]) == (None, [60])
     assert check_homogeneous(live_files(folder), policy) == 4
     assert (partitioning.statistics().percentage, partitioning.statistics().pending_files) == (

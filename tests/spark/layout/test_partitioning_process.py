@@ -20,7 +20,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from test_partitioning import (
+from typer.testing import CliRunner
+
+from helpers.partition_tables import (
     PAST,
     everything,
     hand_made,
@@ -29,8 +31,6 @@ from test_partitioning import (
     small_table,
     some_rows,
 )
-from typer.testing import CliRunner
-
 from helpers.partitions import check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.cli import app
@@ -82,7 +82,7 @@ def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: 
             if step is Step.COMMITTED:
                 order.append(str(table))
 
-    process = lake.partitioner(on_step=hear)
+    process = lake.partitioning.process(on_step=hear)
     report = process.run()
     assert not report.failed
     # One at a time at first, the neediest; each full round of successes raises the capacity.
@@ -114,7 +114,7 @@ def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: 
         "idle.json": 2, "partitioning_capacity.json": 2
     }  # fmt: skip
     with table_lock(lake.storage, TableName.parse("small")):
-        found = lake.partition_diagnostics()
+        found = lake.partitioning.diagnostics()
         assert found.shown().rows == ((33.3, 1, 100.0, "large"),)
         # Who is busy may be killed yet, so the next run asks again.
         small_rows = lake.spark.createDataFrame(some_rows(0, 10))
@@ -122,7 +122,7 @@ def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: 
         assert process.run().tables == ()
     assert not is_at_work(lake.storage, TableName.parse("small"))
     # Over the limit of files: nothing more for some hours, and the history says why.
-    slowed = lake.partition(options=ProcessOptions(file_limit=3, put_off_hours=6))
+    slowed = lake.partitioning.run(options=ProcessOptions(file_limit=3, put_off_hours=6))
     assert (slowed.operations, slowed.put_off) == (0, ("large", "small"))
     policy = lake.table("small").partitioning.policy
     assert policy is not None
@@ -212,13 +212,13 @@ def test_leftovers_go(lake: Lake) -> None:
     assert table.partitioning.operate() is None
     assert table.partitioning.receipts()[-1] == receipt
     # The replaced files stay for older versions; a process cleans them up when they are due.
-    assert lake.partition().operations == 0
+    assert lake.partitioning.run().operations == 0
     assert (folder / "f0.parquet").exists()
     zero = "'delta.deletedFileRetentionDuration' = 'interval 0 hours'"
     lake.spark.sql(f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES ({zero})")
     hours_ago = datetime.now(timezone.utc) - timedelta(hours=2)
     write_receipt(lake.storage, table.name, replace(receipt, at=hours_ago.isoformat()))
-    assert not lake.partition().failed
+    assert not lake.partitioning.run().failed
     assert not (folder / "f0.parquet").exists()
     assert everything(lake) == before
     write_receipt(lake.storage, table.name, replace(receipt, at="2020-01-01T00:00:00+00:00"))
@@ -315,7 +315,7 @@ def test_sigkill(lake: Lake, step: Step) -> None:
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
     assert everything(lake) == before
-    assert not lake.partition().failed
+    assert not lake.partitioning.run().failed
     files = live_files(folder)
     assert check_homogeneous(files, policy) == len(files) == 2
     assert everything(lake) == before
@@ -383,7 +383,7 @@ def test_the_mirror_leaves_partitioned_files_alone(lake: Lake) -> None:
     keys = {"PartitionKeys": [hashed(3)], **PAST}
     policy = lake.table("t").partitioning.set(keys, bucket_column="bucket")
     stop, reports = threading.Event(), []
-    process = lake.partitioner("t")
+    process = lake.partitioning.process("t")
 
     def hear(report: Any) -> None:
         reports.append(report)
@@ -398,7 +398,7 @@ def test_the_mirror_leaves_partitioned_files_alone(lake: Lake) -> None:
     assert not lake.mirror(options=MirrorOptions(compact_after=1)).failed
     worker.join()
     assert not [report for report in reports if report.failed]
-    lake.partition()
+    lake.partitioning.run()
     folder = lake.storage.path("Tables/t")
     assert check_homogeneous(live_files(folder), policy) == len(live_files(folder))
     # A changed key took its bucket with it, which the mirror knows nothing of.

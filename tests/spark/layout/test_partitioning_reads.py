@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
-from test_partitioning import (
+
+from helpers.partition_tables import (
     PAST,
     START,
     everything,
@@ -20,7 +21,6 @@ from test_partitioning import (
     small_table,
     some_rows,
 )
-
 from helpers.partitions import bucket, check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
@@ -38,7 +38,7 @@ def test_reads_touch_only_their_partitions(lake: Lake) -> None:
     whole = table.scan("k = 'k1é'")
     assert len(whole.read) == whole.files == 2  # before: text at random can't be pruned
     lake.table("names").partitioning.set({"PartitionKeys": [by_partition], **PAST})
-    lake.partition()
+    lake.partitioning.run()
     tail = some_rows(2000, 50, keys=300)
     lake.spark.createDataFrame(tail).coalesce(1).write.format("delta").mode("append").save(
         str(folder)

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from test_partitioning import PAST, hashed
 
 from helpers.follower import Follower
+from helpers.partition_tables import PAST, hashed
 from helpers.partitions import check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.mirror.options import MirrorOptions
@@ -52,7 +52,7 @@ def test_all_at_once(lake: Lake, tmp_path: Path) -> None:
         failures.extend(str(line.error) for line in report.failed)
 
     def partition() -> None:
-        process = lake.partitioner("t")
+        process = lake.partitioning.process("t")
         while not stop.is_set():
             report = process.run(stop=stop)
             operations.append(report.operations)
@@ -79,7 +79,7 @@ def test_all_at_once(lake: Lake, tmp_path: Path) -> None:
     follower.finish()
     assert failures == []
     assert sum(operations) > 0
-    assert not lake.partition("t").failed
+    assert not lake.partitioning.run("t").failed
     rows = [tuple(row) for row in lake.table("t").read().select("id", "k").collect()]
     assert len(rows) == len(set(rows))
     assert dict(rows) == expected

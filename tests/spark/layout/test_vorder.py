@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from test_layout_analysis import MICROSOFT, rows
 from typer.testing import CliRunner
 
+from helpers.analyses import MICROSOFT, rows
 from helpers.delta_by_hand import HandMade
 from mirrorlake import Lake
 from mirrorlake.cli import app
@@ -78,10 +78,10 @@ def test_every_type_with_ids_and_deletion_vectors(lake: Lake, tmp_path: Path) ->
     lake.spark.sql(f"DELETE FROM delta.`{path}` WHERE id % 10 = 3 OR id BETWEEN 4500 AND 5000")
     hidden = ", _metadata.row_id, _metadata.row_commit_version"
     before, version = bag(lake, "t", hidden), lake.table("t").snapshot().version
-    report = lake.table("t").vorder()
+    report = lake.table("t").optimize.vorder(dry_run=True)
     assert not report.applied
     assert lake.table("t").snapshot().version == version
-    applied = lake.table("t").vorder(apply=True)
+    applied = lake.table("t").optimize.vorder()
     (commit,) = applied.commits
     assert applied.ordered == commit.files_in == commit.files_out == 4
     assert commit.rows == sum(before.values())
@@ -89,7 +89,7 @@ def test_every_type_with_ids_and_deletion_vectors(lake: Lake, tmp_path: Path) ->
     assert applied.bytes_after == report.bytes_after
     assert bag(lake, "t", hidden) == before
     assert feed_rows(lake, "t", version + 1) == 0
-    assert not lake.table("t").vorder(apply=True).outcomes
+    assert not lake.table("t").optimize.vorder().outcomes
     last = lake.table("t").history().first()
     assert json.loads(last.userMetadata) == {"mirrorlake": "vorder"}
     analysis = lake.table("t").analyze(scan=False)
@@ -116,26 +116,26 @@ def test_foreign_files_are_found_and_told_apart(lake: Lake) -> None:
     ]
     table.commit("WRITE", add=names)
     before = bag(lake, "t")
-    report = lake.table("t").vorder(apply=True, sort_by=["b"])
+    report = lake.table("t").optimize.vorder(sort_by=["b"])
     assert {one.path: bool(one.reason) for one in report.outcomes} == {
         "plain.parquet": False,
         "tiny.parquet": True,
     }
     assert report.outcomes[0].columns[0] == "b"
-    assert not lake.table("t").vorder(apply=True).outcomes
+    assert not lake.table("t").optimize.vorder().outcomes
     files = {
         f["Parquet File"]: f for f in rows(lake.table("t").analyze(scan=False), "Parquet Files")
     }
     assert files["theirs.parquet"]["VOrder"] is True
     assert files["tiny.parquet"]["Open V-Order"] is False
-    again = lake.table("t").vorder(apply=True, again=True)
+    again = lake.table("t").optimize.vorder(again=True)
     assert "theirs.parquet" in {one.path for one in again.outcomes if not one.reason}
     summary = lake.table("t").analyze(scan=False).summary
     assert (summary["VOrder Files"], summary["VOrder Disagreements"]) == (0, 0)
     assert summary["Open V-Order Files"] == 2
     assert bag(lake, "t") == before
     with pytest.raises(UsageError, match="no_column"):
-        lake.table("t").vorder(sort_by=["no_column"])
+        lake.table("t").optimize.vorder(sort_by=["no_column"], dry_run=True)
     done = CliRunner().invoke(
         app, ["vorder", lake.storage.root, "t", "--again", "--dry-run", "--json"]
     )
@@ -177,7 +177,7 @@ def test_optimize_by_partition_with_vorder(lake: Lake) -> None:
 
     before = files()
     where = "`a day` = DATE'2026-01-02'"
-    planned = table.optimize(where=where, vorder=True)
+    planned = table.optimize.compact(where=where, vorder=True, dry_run=True)
     assert (planned.applied, planned.files, planned.files_ordered) == (False, 4, 4)
     assert files() == before
     command = ["optimize", lake.storage.root, "t", "--where", where, "--vorder", "--json"]
@@ -190,10 +190,10 @@ def test_optimize_by_partition_with_vorder(lake: Lake) -> None:
     ((_, ordered),) = after["2026-01-02"]
     assert ordered
     assert table.read().groupBy("a day").count().collect() == told
-    assert table.optimize(where=where, vorder=True, dry_run=False).files_ordered == 0
+    assert table.optimize.compact(where=where, vorder=True).files_ordered == 0
     for wrong, says in (("store = 1", "no partition column"), ("`a day` =", "no predicate")):
         with pytest.raises(UsageError, match=says):
-            table.optimize(where=wrong, vorder=True, dry_run=False)
+            table.optimize.compact(where=wrong, vorder=True)
 
 
 def test_a_plain_optimize_undoes_it_and_says_so(lake: Lake) -> None:
@@ -202,15 +202,15 @@ def test_a_plain_optimize_undoes_it_and_says_so(lake: Lake) -> None:
         "hash(id) % 50 AS a", "hash(id, 1) % 9 AS b"
     )
     table = lake.write("t", frame)
-    assert table.vorder(apply=True).ordered == 2
-    planned = table.optimize()
+    assert table.optimize.vorder().ordered == 2
+    planned = table.optimize.compact(dry_run=True)
     assert (planned.files, planned.in_vorder) == (2, 2)
     done = CliRunner().invoke(app, ["optimize", lake.storage.root, "t"])
     assert "in V-Order among them (--vorder orders anew)" in done.stdout
     assert table.analyze(scan=False).summary["Open V-Order Files"] == 0
-    assert table.vorder().ordered == 1
+    assert table.optimize.vorder(dry_run=True).ordered == 1
     told = bag(lake, "t")
-    again = table.optimize(vorder=True, dry_run=False)
+    again = table.optimize.compact(vorder=True)
     assert (again.files_added, again.files_ordered, again.in_vorder) == (0, 1, 0)
     assert table.analyze(scan=False).summary["Open V-Order Files"] == 1
     assert "in V-Order among" not in repr(again.shown())
@@ -224,7 +224,7 @@ def test_at_write_time(lake: Lake) -> None:
         "hash(id) % 50 AS store", "hash(id, 1) % 365 AS day", "abs(hash(id, 2)) % 40 AS item",
         "'item ' || abs(hash(id, 2)) % 40 AS name", "id AS order_id",
     )  # fmt: skip
-    report = lake.write_in_vorder("sales", frame)
+    report = lake.write("sales", frame, vorder=True)
     path = lake.storage.path("Tables/sales")
     assert (report.version, report.files) == (1, 1)
     frame.write.format("delta").save(lake.storage.path("Tables/plain"))
@@ -245,17 +245,19 @@ def test_at_write_time(lake: Lake) -> None:
     )
     assert fetched < 0.8 * plainly_fetched
     assert decoded < 0.8 * plainly_decoded
-    lake.write_in_vorder("sales", lake.spark.range(3).selectExpr("'x' AS name"), mode="overwrite")
+    lake.write(
+        "sales", lake.spark.range(3).selectExpr("'x' AS name"), mode="overwrite", vorder=True
+    )
     assert lake.table("sales").read().where("name = 'x' AND store IS NULL").count() == 3
     assert lake.table("sales").read().count() == 3
-    first = lake.write_in_vorder(
-        "new", lake.spark.range(3).selectExpr("id AS `o d.d`"), mode="overwrite"
+    first = lake.write(
+        "new", lake.spark.range(3).selectExpr("id AS `o d.d`"), mode="overwrite", vorder=True
     )
     assert (first.version, lake.table("new").read().count()) == (1, 3)
     with pytest.raises(UsageError, match="no column ID"):
-        lake.write_in_vorder("sales", lake.spark.range(3).selectExpr("id AS ID"))
+        lake.write("sales", lake.spark.range(3).selectExpr("id AS ID"), vorder=True)
     with pytest.raises(UsageError, match="ignore"):
-        lake.write_in_vorder("sales", frame, mode="ignore")
+        lake.write("sales", frame, mode="ignore", vorder=True)
 
 
 def test_the_mirrors_tables(lake: Lake) -> None:
@@ -272,7 +274,7 @@ def test_the_mirrors_tables(lake: Lake) -> None:
     lake.mirror(vorder=True)
     assert lake.table("t").snapshot().version == version
     with pytest.raises(UsageError, match="A publisher feeds t"):
-        lake.write_in_vorder("t", lake.table("t").read())
+        lake.write("t", lake.table("t").read(), vorder=True)
 
 
 @pytest.fixture
@@ -356,7 +358,7 @@ def test_vorder_beside_others(plain: Lake, tmp_path: Path, monkeypatch: pytest.M
         return found
 
     monkeypatch.setattr(vorder, "order_files", order_beside_others)
-    report = plain.table("t").vorder(apply=True)
+    report = plain.table("t").optimize.vorder()
     assert report.commits[0].attempts == 2
     found = bag(plain, "t", hidden)
     assert sum((found - before).values()) == 1

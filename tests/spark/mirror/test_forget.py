@@ -13,7 +13,7 @@ import pytest
 from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.errors import SequenceError
-from mirrorlake.landing.markers import MARKER
+from mirrorlake.landing.metadata import MARKER
 from mirrorlake.mirror.options import SKIP_ROW, MirrorOptions
 from mirrorlake.names import file_name
 
@@ -86,7 +86,7 @@ def test_a_person_is_found_everywhere_removed_and_found_nowhere(lake: Lake) -> N
     lake.mirror(options=SMALL)
     put(lake, 3, [row(1, ADA, SECRET + " rejected", 3), row(9, "dan", "rejected", 3)])
     lake.mirror(options=MirrorOptions(on_error=SKIP_ROW, compact_after=0))
-    lake.reseed("my people", apply=True)
+    lake.operations.reseed("my people", apply=True)
     lake.mirror(options=MirrorOptions(on_error=SKIP_ROW, compact_after=0))
     lake.publisher("other").write([{"who's": ADA, "the land": 1}])
     lake.mirror()
@@ -127,14 +127,16 @@ def test_a_person_is_found_everywhere_removed_and_found_nowhere(lake: Lake) -> N
     rows = {(2, ADA, "another one"): 1, (1, "bob", "b"): 1, (3, "cem", "c"): 1}
     assert bag(lake, "my people", columns) == rows
     assert bag(lake, "other", ["who's"]) == other
-    left = [json.loads(r["content"])["who's"] for r in lake.quarantine("my people").collect()]
+    left = [
+        json.loads(r["content"])["who's"] for r in lake.operations.quarantine("my people").collect()
+    ]
     assert set(left) == {"dan"}
 
     published = lake.publisher("my people").write([row(4, "eve", "e")])
     assert published.file == file_name(4)
     assert not lake.mirror().failed
     assert bag(lake, "my people", columns) == rows | {(4, "eve", "e"): 1}
-    entries = lake.ledger("my people").entries
+    entries = lake.operations.ledger("my people").entries
     assert [entry.number for entry in entries] == [1, 2, 3, 4]
     before = lake.status()
     lake.status(rebuild=True)
@@ -143,7 +145,7 @@ def test_a_person_is_found_everywhere_removed_and_found_nowhere(lake: Lake) -> N
     # Text keys of their own: the value itself is in no file either.
     lake.forget("my people", {"the land": 2, "who's": ADA}, apply=True)
     assert all("/other/" in p or p.startswith("Tables/other") for p in holding(lake, ADA))
-    lake.reseed("my people", apply=True)  # the kept files are as complete as they were
+    lake.operations.reseed("my people", apply=True)  # the kept files are as complete as they were
     assert not lake.mirror(options=MirrorOptions(on_error=SKIP_ROW)).failed
     del rows[2, ADA, "another one"]
     assert bag(lake, "my people", columns) == rows | {(4, "eve", "e"): 1}

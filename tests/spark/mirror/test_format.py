@@ -23,7 +23,7 @@ import pytest
 
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.landing.markers import MARKER
+from mirrorlake.landing.metadata import MARKER
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import Report
 from mirrorlake.names import file_name

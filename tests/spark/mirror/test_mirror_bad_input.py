@@ -11,7 +11,7 @@ import pytest
 
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.landing.markers import MARKER
+from mirrorlake.landing.metadata import MARKER
 from mirrorlake.names import file_name
 
 ODD_NAMES = ["it's", 'q"uote', "b`tick", "two words", "日本 ü", "a%20b", "x#1", "[x]{y}*?", "e=f,"]
@@ -180,7 +180,7 @@ def test_a_table_that_no_mirror_made_is_left_alone(lake: Lake, spark: Any) -> No
     put(lake, "mine", 1, {"id": [7]})
     (line,) = lake.mirror().tables
     assert line.error is not None
-    assert "no mirror made" in line.error["message"]
+    assert "the mirror did not make" in line.error["message"]
     assert spark.read.format("delta").load(path).count() == 3
 
 

@@ -14,8 +14,7 @@ import pytest
 from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.errors import TableNotFoundError
-from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.mirror.steps import Step
+from mirrorlake.mirror.options import MirrorOptions, Step
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
 
 
@@ -33,7 +32,7 @@ def test_a_folder_made_again_while_nobody_watched_makes_the_table_anew(lake: Lak
     snapshot = lake.table("t").snapshot()
     assert list(snapshot.schema) == ["code", "v"]
     assert snapshot.properties["mirrorlake.keys"] == '["code"]'
-    before = lake.table("t").as_of(version=1)  # history survives, frames of it too
+    before = lake.table("t").read(version=1)  # history survives, frames of it too
     assert sorted(tuple(row) for row in before.collect()) == [(1, "old"), (2, "old")]
 
 
@@ -108,9 +107,9 @@ def test_a_drop_can_be_undone_and_publishers_go_on(lake: Lake) -> None:
     assert lake.mirror().dropped == ("t",)
     with pytest.raises(TableNotFoundError):
         lake.table("t")
-    lake.undrop("t")
+    lake.operations.undrop("t")
     with pytest.raises(TableNotFoundError, match="No dropped table"):
-        lake.undrop("other")
+        lake.operations.undrop("other")
     lake.publisher("t", keys=["id"]).upsert([{"id": 1, "v": "b"}, {"id": 2, "v": "c"}])
     report = lake.mirror()
     assert (report.failed, report.dropped) == ((), ())
@@ -118,7 +117,7 @@ def test_a_drop_can_be_undone_and_publishers_go_on(lake: Lake) -> None:
     shutil.rmtree(Path(lake.landing_zone) / "t")
     lake.mirror(options=MirrorOptions(keep_dropped_days=0))
     with pytest.raises(TableNotFoundError, match="No dropped table"):
-        lake.undrop("t")
+        lake.operations.undrop("t")
 
 
 def test_a_copied_folder_lives_on_its_own_and_lost_states_are_rebuilt(lake: Lake) -> None:

@@ -16,9 +16,8 @@ import pytest
 from helpers.model import TableModel
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.landing.markers import MARKER, Marker
-from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.mirror.steps import Step
+from mirrorlake.landing.metadata import MARKER, Marker
+from mirrorlake.mirror.options import MirrorOptions, Step
 from mirrorlake.names import TableName
 
 COLUMNS = ["id", "v"]
@@ -33,7 +32,7 @@ KILLER = """
 import os, signal, sys
 from mirrorlake import Lake
 from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.mirror.steps import Step
+from mirrorlake.mirror.options import Step
 def kill(table, step):
     if step is Step[sys.argv[2]]:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from helpers.model import Change, TableModel
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.landing.markers import MARKER, Marker
+from mirrorlake.landing.metadata import MARKER, Marker
 
 COLUMNS = ["example", "k", "v", "w"]
 SCHEMA = pa.schema(
@@ -141,5 +141,5 @@ def test_version_0_has_all_properties_and_each_cycle_is_one_commit(lake: Lake) -
     assert properties["delta.enableRowTracking"] == "true"
     assert properties["mirrorlake.keys"] == '["id"]'
     assert list(table.snapshot().schema) == ["id", "n", "added"]
-    assert table.as_of(version=0).count() == 0
-    assert [tuple(row) for row in table.as_of(version=1).collect()] == [(1, 1)]
+    assert table.read(version=0).count() == 0
+    assert [tuple(row) for row in table.read(version=1).collect()] == [(1, 1)]

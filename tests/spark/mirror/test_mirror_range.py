@@ -8,7 +8,7 @@ import json
 from helpers.model import Change, TableModel
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.landing.markers import Marker
+from mirrorlake.landing.metadata import Marker
 
 
 def test_files_out_of_the_keys_range_are_left_alone(lake: Lake) -> None:

@@ -26,10 +26,9 @@ from hypothesis import strategies as st
 from helpers.model import FolderModel, PublishedFile, Row
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.landing.markers import MARKER, Marker
-from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.landing.metadata import MARKER, Marker
+from mirrorlake.mirror.options import MirrorOptions, Step
 from mirrorlake.mirror.state import Report
-from mirrorlake.mirror.steps import Step
 from mirrorlake.names import TableName, file_name
 
 TABLES, CYCLES = 8, 3
@@ -246,7 +245,7 @@ def test_odd_names_make_way_for_others_and_the_feed_goes_on(lake: Lake, killed: 
     feed = lake.spark.read.format("delta").option("readChangeFeed", "true")
     rows = feed.option("startingVersion", newest).load(lake.storage.path("Tables/t"))
     assert [(row.code, row._change_type) for row in rows.collect()] == [("y", "insert")]
-    assert [row.gone for row in table.as_of(version=1).collect()] == [1]
+    assert [row.gone for row in table.read(version=1).collect()] == [1]
 
 
 SCRIPT = st.lists(st.lists(st.sampled_from(ACTIONS), max_size=4), min_size=CYCLES, max_size=CYCLES)
@@ -291,7 +290,7 @@ def test_random_publishers_end_as_the_model_does(
         for name, model in publisher.folders.items():
             if model.table is not None:
                 for seen in publisher.past[name][:-1]:
-                    before = lake.table(f"`{name}`").as_of(version=seen.version)
+                    before = lake.table(f"`{name}`").read(version=seen.version)
                     columns = [f"`{column}`" for column in seen.columns]
                     rows = Counter(tuple(row) for row in before.select(*columns).collect())
                     assert rows == seen.rows, (name, seen.version, publisher.done)

@@ -17,9 +17,8 @@ import pytest
 from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.errors import BusyError, SequenceError, UsageError
-from mirrorlake.landing.markers import MARKER
-from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions
-from mirrorlake.mirror.steps import Step
+from mirrorlake.landing.metadata import MARKER
+from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions, Step
 from mirrorlake.names import file_name
 
 
@@ -31,7 +30,7 @@ def put(lake: Lake, number: int, rows: list[dict], table: str = "t") -> None:
 
 
 def kept(lake: Lake, table: str | None = None) -> list[tuple]:
-    rows = lake.quarantine(table).collect()
+    rows = lake.operations.quarantine(table).collect()
     return [(row["file"][-9:-8], row["row"], row["column"], row["reason"]) for row in rows]
 
 
@@ -56,9 +55,9 @@ def test_bad_rows_are_left_out_and_told_of(lake: Lake) -> None:
     found = kept(lake, "t")
     assert [(f, r, c) for f, r, c, _ in found] == [("2", 2, "id"), ("2", 3, MARKER)]
     assert "NULL" in found[0][3]
-    contents = [json.loads(row["content"]) for row in lake.quarantine().collect()]
+    contents = [json.loads(row["content"]) for row in lake.operations.quarantine().collect()]
     assert contents == [bad[1], bad[2]]
-    entries = lake.ledger("t").entries
+    entries = lake.operations.ledger("t").entries
     assert [(e.number, e.rejected, e.rows, e.version) for e in entries] == [
         (1, 0, {"insert": 2}, 1),
         (2, 2, {"update": 1, "upsert": 1}, 2),
@@ -80,16 +79,16 @@ def test_bad_files_and_missing_numbers_are_passed_over(lake: Lake) -> None:
     (line,) = lake.mirror().tables
     assert (line.waiting_for, line.error) == (5, None)
     assert line.waiting_since is not None
-    assert not lake.skip("t", 5).applied
+    assert not lake.operations.skip("t", 5).applied
     assert lake.status().tables[0].waiting_for == 5
-    assert lake.skip("t", 5, apply=True).applied
+    assert lake.operations.skip("t", 5, apply=True).applied
     assert lake.status().tables[0].waiting_for is None
     assert not lake.mirror().failed
     assert bag(lake, "t", ["id"]) == {(1,): 1, (4,): 1, (6,): 1}
-    assert [e.skipped for e in lake.ledger("t").entries if e.number == 5] == [
+    assert [e.skipped for e in lake.operations.ledger("t").entries if e.number == 5] == [
         "Skipped on demand. [file 00000000000000000005.parquet]"
     ]
-    lake.reseed("t", apply=True)
+    lake.operations.reseed("t", apply=True)
     assert (lake.status().tables[0].last_file, lake.status().tables[0].backlog_files) == (0, 5)
     assert not lake.mirror(options=MirrorOptions(on_error=SKIP_FILE)).failed
     assert bag(lake, "t", ["id"]) == {(1,): 1, (4,): 1, (6,): 1}
@@ -115,14 +114,14 @@ def test_a_paused_table_waits(lake: Lake) -> None:
     put(lake, 1, [{"id": 1}])
     put(lake, 1, [{"id": 1}], "other")
     lake.mirror()
-    lake.pause("t")
+    lake.operations.pause("t")
     put(lake, 2, [{"id": 2}])
     put(lake, 2, [{"id": 2}], "other")
     report = {line.name: line for line in lake.mirror().tables}
     assert (report["t"].state, report["t"].backlog_files) == ("Stopped", 1)
     assert report["other"].last_file == 2
     assert {line.name: line.state for line in lake.status().tables}["t"] == "Stopped"
-    lake.resume("t")
+    lake.operations.resume("t")
     report = {line.name: line for line in lake.mirror().tables}
     assert (report["t"].state, report["t"].last_file) == ("Replicating", 2)
 
@@ -134,21 +133,21 @@ def test_replayed_files_bring_back_what_a_restore_took(lake: Lake) -> None:
     put(lake, 3, [{"id": 3, "v": "c", MARKER: 0}])
     lake.mirror()
     lake.spark.sql(f"RESTORE {lake.table('t').sql_name} TO VERSION AS OF 1")
-    asked = lake.replay("t", 2, dry_run=True)
+    asked = lake.operations.replay("t", 2, dry_run=True)
     assert (asked.applied, asked.files) == (False, (file_name(2), file_name(3)))
-    assert lake.replay("t", 2).files == (file_name(4), file_name(5))
+    assert lake.operations.replay("t", 2).files == (file_name(4), file_name(5))
     assert not lake.mirror().failed
     expected = {(1, "new"): 1, (2, "b"): 1, (3, "c"): 1}
     assert bag(lake, "t", ["id", "v"]) == expected
-    lake.replay("t", 1, 3)
+    lake.operations.replay("t", 1, 3)
     assert not lake.mirror().failed
     assert bag(lake, "t", ["id", "v"]) == expected  # once more changes nothing
     with pytest.raises(SequenceError, match="was not applied"):
-        lake.replay("t", 99)
+        lake.operations.replay("t", 99)
     lake.publisher("log").write([{"line": "a"}])
     lake.mirror()
     with pytest.raises(UsageError, match="no keys"):
-        lake.replay("log", 1)
+        lake.operations.replay("log", 1)
 
 
 def test_a_reseed_builds_the_table_anew_in_one_commit(lake: Lake, tmp_path: Path) -> None:
@@ -157,21 +156,21 @@ def test_a_reseed_builds_the_table_anew_in_one_commit(lake: Lake, tmp_path: Path
         lake.mirror(options=MirrorOptions(compact_after=0))
     lake.spark.sql(f"DELETE FROM {lake.table('t').sql_name} WHERE id = 2")  # somebody's mistake
     before = lake.table("t").snapshot().version
-    assert "its 3 kept files" in repr(lake.reseed("t"))
+    assert "its 3 kept files" in repr(lake.operations.reseed("t"))
     assert lake.status().tables[0].last_file == 3
-    lake.reseed("t", apply=True)
+    lake.operations.reseed("t", apply=True)
     assert not lake.mirror(options=MirrorOptions(batch_files=1)).failed
     assert bag(lake, "t", ["id", "v"]) == {(n, "x"): 1 for n in (1, 2, 3)}
     assert lake.table("t").snapshot().version == before + 1
-    assert lake.table("t").as_of(version=before).count() == 2
+    assert lake.table("t").read(version=before).count() == 2
     load = tmp_path / "load.parquet"
     pq.write_table(pa.table({"id": [7], "w": ["new column"]}), load)
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"no")
     with pytest.raises(Exception, match="Not a readable"):
-        lake.reseed("t", [load, broken], apply=True)
+        lake.operations.reseed("t", [load, broken], apply=True)
     assert lake.status().tables[0].state == "Replicating"
-    lake.reseed("t", [load], apply=True)
+    lake.operations.reseed("t", [load], apply=True)
     assert not lake.mirror().failed
     assert bag(lake, "t", ["id", "w"]) == {(7, "new column"): 1}
     lake.publisher("t", keys=["id"]).upsert([{"id": 8, "w": "next"}])

@@ -14,7 +14,7 @@ import pytest
 
 from helpers.follower import Follower
 from mirrorlake import Lake
-from mirrorlake.mirror.failures import CONFLICT
+from mirrorlake.mirror.apply import CONFLICT
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.spark.messages import spark_message
 

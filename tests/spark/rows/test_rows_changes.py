@@ -144,11 +144,11 @@ def check_model(lake: Lake, steps: list[tuple[str, int]], *, vectors: bool) -> N
     for step, key in steps:
         play(table, rows, step, key)
     assert table.snapshot().version == len(rows.versions) - 1
-    changes = table.row_changes(0).collect()
+    changes = table.row_tracking.changes(0).collect()
     found = lives(changes)
     assert Counter(found.values()) == Counter(map(tuple, rows.lives))
     # The same as the feed, which has no ids; only a RESTORE moves more than it changes.
-    feed = table.changes(0)
+    feed = table.changes.read(0)
     with pytest.raises(Exception, match="row_id"):
         feed.select("_metadata.row_id")
     told = ["id", "v", "the part", "_change_type", "_commit_version"]
@@ -161,7 +161,7 @@ def check_model(lake: Lake, steps: list[tuple[str, int]], *, vectors: bool) -> N
     # A key's story are the lives of all rows that ever had it.
     life = max(found.values(), key=len)
     key = life[0][2]
-    story = table.row_history(key={"id": key})
+    story = table.row_tracking.history(key={"id": key})
     wanted = {i: found[i] for i in found if key in {event[2] for event in found[i]}}
     assert set(story.ids) == set(wanted)
     assert lives(story.events.collect()) == wanted
@@ -193,12 +193,12 @@ def test_a_biography_from_where_files_are_left(lake: Lake, command: Callable[...
         publisher.update([{"id": 1, "v": value}])
         assert not lake.mirror().failed  # 2 to 4
     table = lake.table("stock")
-    whole = table.row_history(key=1)
+    whole = table.row_tracking.history(key=1)
     kinds = [(row.v, row._change_type) for row in whole.events.collect()]
     assert kinds[0] == ("a", "insert")
     assert [v for v, kind in kinds if kind == "update_postimage"] == ["b", "c", "d"]
     assert repr(whole) == "stock: row id 1, versions 0 to 4"
-    by_id = table.row_history(row_id=1).events
+    by_id = table.row_tracking.history(row_id=1).events
     assert [(row.v, row._change_type) for row in by_id.collect()] == kinds
     # The command tells the same.
     document = command("stock", "history", "--key", "1")
@@ -219,20 +219,20 @@ def test_a_biography_from_where_files_are_left(lake: Lake, command: Callable[...
     removed = [json.loads(line)["remove"]["path"] for line in log if '{"remove"' in line]
     for path in removed:
         (Path(table.path) / path).unlink()
-    story = table.row_history(key=1)
+    story = table.row_tracking.history(key=1)
     assert (story.start, story.ids) == (3, (1,))
     kinds = [(row.v, row._change_type) for row in story.events.collect()]
     assert kinds[:2] == [("c", "existing"), ("c", "update_preimage")]
     with pytest.raises(FeedError, match=r"version 3 of stock is gone.*start at version 3"):
-        table.row_history(key=1, start=2)
+        table.row_tracking.history(key=1, start=2)
     with pytest.raises(FeedError, match=r"removed are gone.*start after version 3"):
-        table.row_changes(1)
+        table.row_tracking.changes(1)
     with pytest.raises(UsageError, match="either a key or a row id"):
-        table.row_history()
+        table.row_tracking.history()
     # Files of before a column's type changed don't fit any more.
     odd = lake.write("odd", [{"id": 1, "v": 1}])
     lake.write("odd", [{"id": 1, "v": "one"}], mode="overwrite")
     with pytest.raises(FeedError, match=r"changed its type in version 2.*start after version 2"):
-        odd.row_changes(1)
-    (event,) = odd.row_history(key={"id": 1}).events.collect()
+        odd.row_tracking.changes(1)
+    (event,) = odd.row_tracking.history(key={"id": 1}).events.collect()
     assert (event.v, event._change_type, event._commit_version) == ("one", "existing", 2)

@@ -33,7 +33,7 @@ def run(table: LakeTable, statement: str) -> None:
 
 def ids(table: LakeTable, version: int | None = None) -> Ids:
     """By the column `id`: row id and commit version."""
-    rows = table.with_row_ids(version=version).select("id", "_row_id", "_row_commit_version")
+    rows = table.row_tracking.read(version=version).select("id", "_row_id", "_row_commit_version")
     found = [tuple(row) for row in rows.collect()]
     by_key = {row[0]: (row[1], row[2]) for row in found}
     assert len({row_id for row_id, _ in by_key.values()}) == len(found)
@@ -55,7 +55,7 @@ def hidden_columns(table: LakeTable) -> list[int]:
 
 
 def rules(table: LakeTable) -> list[tuple[str, tuple[int, int]]]:
-    return [(finding.rule, finding.versions) for finding in table.row_tracking.findings]
+    return [(finding.rule, finding.versions) for finding in table.row_tracking.status().findings]
 
 
 @pytest.mark.promise("RT-01", "RT-03", "RT-09")
@@ -86,8 +86,8 @@ def test_at_creation(lake: Lake) -> None:
     assert {tuple(row) for row in seen.collect()} == {(n, n, 0) for n in range(3)}
     assert [kind for _, kind in seen.dtypes[1:]] == ["bigint", "bigint"]
     with pytest.raises(UsageError, match="has a column _row_id itself"):
-        written.with_row_ids()
-    (row,) = written.with_row_ids(names=("number", "since")).collect()
+        written.row_tracking.read()
+    (row,) = written.row_tracking.read(names=("number", "since")).collect()
     assert (row.number, row.since) == (0, 1)
     # A writer that lacks the feature: the protocol keeps it out, and nothing is written.
     more = pa.table({"id": pa.array([9], pa.int32()), "v": ["z"]})
@@ -96,10 +96,10 @@ def test_at_creation(lake: Lake) -> None:
     assert ctas.snapshot().version == 0
     plain = lake.create_table("plain", columns, feed=False)
     write_deltalake(plain.path, more, mode="append")
-    assert not plain.row_tracking.enabled
+    assert not plain.row_tracking.status().enabled
     assert plain.read().count() == 1
     with pytest.raises(UsageError, match=r"not tracked in version 1.*enable"):
-        plain.with_row_ids()
+        plain.row_tracking.read()
 
 
 @pytest.mark.promise("RT-02", "RT-07")
@@ -113,42 +113,42 @@ def test_later_off_again_and_dropped(lake: Lake) -> None:
     )
     lake.spark.conf.set("spark.databricks.delta.backfill.maxNumFiles", "1")
     files = sorted(table.read().inputFiles())
-    planned = table.enable_row_tracking(dry_run=True)
+    planned = table.row_tracking.enable(dry_run=True)
     backfill = ("UPGRADE PROTOCOL", *["ROW TRACKING BACKFILL"] * 2, "SET TBLPROPERTIES")
     assert planned.commits == backfill
     assert (planned.files, planned.rows, planned.applied) == (2, 6, False)
     assert "refused" in planned.warnings[0]
     assert table.snapshot().version == 1
-    done = table.enable_row_tracking()
+    done = table.row_tracking.enable()
     assert tuple(operations(table, 1)) == done.commits == backfill  # 2 to 5
     assert repr(done) == "enable row tracking of t: 4 commits"
     assert sorted(table.read().inputFiles()) == files  # no file is rewritten
     found = ids(table)
     assert {number for number, _ in found.values()} == set(range(6))
     assert {version for _, version in found.values()} <= {3, 4}
-    assert table.enable_row_tracking().commits == ()
+    assert table.row_tracking.enable().commits == ()
     assert rules(table) == [("enabled", (5, 5))]
 
     run(table, "UPDATE {T} SET v = 'b' WHERE id = 2")  # 6
     before, features = ids(table), table.snapshot().protocol
-    assert table.disable_row_tracking().commits == ("SET TBLPROPERTIES",)
-    done = table.disable_row_tracking(apply=True)  # 7
+    assert table.row_tracking.disable().commits == ("SET TBLPROPERTIES",)
+    done = table.row_tracking.disable(apply=True)  # 7
     assert "can't be compared" in done.warnings[0]
     # The feature, the protocol and what the files hold of ids stay; nobody sees them any more.
     assert table.snapshot().protocol == features
     assert is_supported(table.snapshot())
     assert sum(hidden_columns(table)) == 2
     with pytest.raises(UsageError, match="not tracked any more in version 7"):
-        table.with_row_ids()
+        table.row_tracking.read()
     assert ids(table, version=6) == before
     with pytest.raises(Exception, match=r"[Uu]nsupported.*RowTracking"):
         write_deltalake(table.path, pa.table({"id": pa.array([9], pa.int32())}), mode="append")
     assert rules(table)[1:] == [("disabled", (7, 7))]
     run(table, "UPDATE {T} SET v = 'c' WHERE id = 2")  # 8
-    again = table.enable_row_tracking(dry_run=True)
+    again = table.row_tracking.enable(dry_run=True)
     assert again.commits == ("SET TBLPROPERTIES",)
     assert "other ids" in again.warnings[0]
-    assert table.enable_row_tracking().applied  # 9
+    assert table.row_tracking.enable().applied  # 9
     after = ids(table)
     lost = {key for key in after if after[key][0] != before[key][0]}
     assert 2 in lost  # so the warning is due
@@ -158,17 +158,17 @@ def test_later_off_again_and_dropped(lake: Lake) -> None:
     assert rules(table)[1:] == [("disabled", (7, 9))]
     assert "lost their ids" in tracking.findings[1].message
 
-    dropped = table.drop_row_tracking()
+    dropped = table.row_tracking.drop()
     newest = table.snapshot().version
     assert "All ids are lost" in dropped.warnings[0]
-    assert table.drop_row_tracking(apply=True).commits == dropped.commits
+    assert table.row_tracking.drop(apply=True).commits == dropped.commits
     assert tuple(operations(table, newest)) == dropped.commits
     assert not is_supported(table.snapshot())
-    assert table.row_tracking.numbered_from is None
+    assert table.row_tracking.status().numbered_from is None
     write_deltalake(
         table.path, pa.table({"id": pa.array([9], pa.int32()), "v": ["z"]}), mode="append"
     )
-    table.enable_row_tracking()
+    table.row_tracking.enable()
     assert {number for number, _ in ids(table).values()} == set(range(7))  # they start anew
     last = table.snapshot().version
     tracking = table.row_tracking
@@ -176,7 +176,7 @@ def test_later_off_again_and_dropped(lake: Lake) -> None:
     assert "dropped" in {rule for rule, _ in rules(table)}
     # Versions of another numbering are read from the feed, and have no ids.
     run(table, "DELETE FROM {T} WHERE id = 9")
-    changes = table.row_changes(8).collect()
+    changes = table.row_tracking.changes(8).collect()
     assert {(row.v, row._change_type) for row in changes if row._row_id is None} == {
         ("b", "update_preimage"),
         ("c", "update_postimage"),
@@ -227,7 +227,7 @@ def test_what_keeps_ids(lake: Lake) -> None:
         assert files - set(table.read().inputFiles())
     # What the log could not say of moved rows is in the files now.
     assert set(hidden_columns(table)) == {2}
-    assert table.vorder(apply=True, again=True).outcomes
+    assert table.optimize.vorder(again=True).outcomes
     assert ids(table) == moved
     changed_by("UPDATE {T} SET v = 'z' WHERE id = 1", 1)
     version = table.snapshot().version
@@ -236,14 +236,14 @@ def test_what_keeps_ids(lake: Lake) -> None:
     assert back == known[1]
     assert {1, 4} <= back.keys()
     # Commit versions went backward: who looks for later ones misses the restored rows.
-    later = table.with_row_ids().where(f"_row_commit_version > {version}")
+    later = table.row_tracking.read().where(f"_row_commit_version > {version}")
     assert later.count() == 0
     run(table, "INSERT INTO {T} VALUES (30, 'n')")
     kept = ids(table)
     used = {number for state in known for number, _ in state.values()}
     assert kept[30][0] > max(used)  # no number is used twice
     assert rules(table) == [("restore", (version + 1, version + 1))]
-    assert table.row_tracking.trusted_from == 0
+    assert table.row_tracking.status().trusted_from == 0
 
     clone = make(lake, "clone", f"CREATE TABLE {{T}} SHALLOW CLONE {table.sql_name}")
     own = ids(clone)
@@ -251,7 +251,7 @@ def test_what_keeps_ids(lake: Lake) -> None:
     assert {key for key in own if own[key][0] != kept[key][0]}
     assert {version for _, version in own.values()} == {0}
     assert rules(clone) == [("clone", (0, 0))]
-    assert "other than its source" in clone.row_tracking.findings[0].message
+    assert "other than its source" in clone.row_tracking.status().findings[0].message
 
     replace = table.read().where("id >= 5").write.format("delta").mode("overwrite")
     replace.option("replaceWhere", "id >= 5").save(table.path)
@@ -262,8 +262,8 @@ def test_what_keeps_ids(lake: Lake) -> None:
     assert not {number for number, _ in anew.values()} & {number for number, _ in now.values()}
     last = table.snapshot().version
     assert [rule for rule, _ in rules(table)] == ["restore", "overwrite", "overwrite"]
-    assert "id >= 5" in table.row_tracking.findings[1].message
-    assert table.row_tracking.trusted_from == last
+    assert "id >= 5" in table.row_tracking.status().findings[1].message
+    assert table.row_tracking.status().trusted_from == last
 
 
 def test_mirrored_tables_are_tracked(lake: Lake) -> None:
@@ -276,7 +276,7 @@ def test_mirrored_tables_are_tracked(lake: Lake) -> None:
     table = lake.table("`odd ``n@me`")
     found: dict[Any, Any] = {
         row["the id"]: (row._row_id, row._row_commit_version)
-        for row in table.with_row_ids().collect()
+        for row in table.row_tracking.read().collect()
     }
     assert found == {0: (0, 1), 1: (1, 2)}
-    assert table.row_tracking.trusted_from == 0
+    assert table.row_tracking.status().trusted_from == 0

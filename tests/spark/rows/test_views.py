@@ -145,7 +145,7 @@ def test_copies_of_a_row_come_and_go_one_by_one(lake: Lake) -> None:
     names = ("`odd v'é`", "merged")
     for name in names:
         lake.views.create(name, "SELECT g AS `the g`, x FROM t")
-        lake.table(name).enable_feed()
+        lake.table(name).changes.enable()
     without = lake.table("merged").sql_name
     lake.spark.sql(f"ALTER TABLE {without} SET TBLPROPERTIES (delta.enableDeletionVectors = false)")
 
@@ -166,7 +166,7 @@ def test_copies_of_a_row_come_and_go_one_by_one(lake: Lake) -> None:
         # The feed tells views of this view the same.
         signs = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
         net = {("a", 1): -2, ("b", 3): -1, ("b", 9): 1, (None, 1): -1, (None, 9): 1}
-        for row in lake.table(name).changes(version).collect():
+        for row in lake.table(name).changes.read(version).collect():
             net[row["the g"], row["x"]] -= signs[row["_change_type"]]
         assert set(net.values()) == {0}
     lake.spark.sql(f"INSERT INTO {t} VALUES (1, 'a', 1), (4, 'a', 1)")

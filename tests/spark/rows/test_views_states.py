@@ -93,7 +93,7 @@ def test_a_feed_that_was_enabled_late(lake: Lake) -> None:
     t = source(lake, feed=False, row_tracking=False)
     lake.views.create("v", SUMS)
     lake.spark.sql(f"INSERT INTO {t} VALUES (4, 'b', 4)")
-    lake.table("t").enable_feed()
+    lake.table("t").changes.enable()
     lake.spark.sql(f"INSERT INTO {t} VALUES (5, 'b', 5)")
     assert follow(lake) == ("full", "FEED_OFF")
     assert follow_one_more(lake, t) == ("incremental", "")

@@ -12,9 +12,8 @@ import pytest
 
 from mirrorlake.errors import DataFileError, MetadataError, MirrorlakeError, SchemaError, UsageError
 from mirrorlake.landing.identity import ensure_identity
-from mirrorlake.landing.markers import MARKER
-from mirrorlake.landing.published import Partner
-from mirrorlake.landing.publisher import Publisher
+from mirrorlake.landing.metadata import MARKER
+from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
 from mirrorlake.storage import Storage

@@ -12,8 +12,7 @@ import pytest
 
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError, UsageError
 from mirrorlake.landing.casts import cast_batch, target_schema
-from mirrorlake.landing.dicts import BATCH_ROWS
-from mirrorlake.landing.sources import open_source
+from mirrorlake.landing.sources import BATCH_ROWS, open_source
 
 ROWS = [{"id": 1, "item": "bolt"}, {"id": 2, "item": "nut"}]
 TABLE = pa.Table.from_pylist(ROWS)

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError
 from mirrorlake.landing import text as module
 from mirrorlake.landing.check import FileFacts, inspect_file
-from mirrorlake.landing.markers import MARKER, Marker
-from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata
 from mirrorlake.landing.text import read_text
 from mirrorlake.storage import Storage
 

@@ -34,7 +34,9 @@ def away(storage: Storage) -> list[int]:
 
 
 def tidy(storage: Storage, last: int) -> None:
-    move_leftovers(storage, IDENTITY, list_folder(storage, IDENTITY.table), last)
+    reused = move_leftovers(storage, IDENTITY, list_folder(storage, IDENTITY.table), last)
+    if reused is not None:
+        raise reused
 
 
 def test_applied_files_move_and_the_last_one_stays(any_storage: Storage):

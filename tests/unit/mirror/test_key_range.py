@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mirrorlake.mirror.key_range import key_conditions
-from mirrorlake.mirror.schema import Target
+from mirrorlake.mirror.properties import Target
 from mirrorlake.storage import Storage
 
 

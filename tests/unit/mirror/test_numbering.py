@@ -13,7 +13,7 @@ from mirrorlake.errors import SequenceError
 from mirrorlake.landing.identity import Identity, write_identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers
-from mirrorlake.mirror.numbering import number_files
+from mirrorlake.mirror.plan import number_files
 from mirrorlake.mirror.state import REPLICATING, TableState, file_signature, save_states
 from mirrorlake.mirror.status import is_idle, status_report, view
 from mirrorlake.names import IDENTITY, METADATA, PROCESSED, TableName, file_name
@@ -156,8 +156,8 @@ def state(storage: Storage, tail: str | None, last: int) -> TableState:
         None,
         "t",
         REPLICATING,
-        seen=here.moment(IDENTITY),
-        declared=here.moment(METADATA),
+        seen=here.modified_at(IDENTITY),
+        declared=here.modified_at(METADATA),
         strategy=BY_TIME,
         tail=tail,
         last_file=last,

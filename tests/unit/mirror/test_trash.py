@@ -11,13 +11,14 @@ from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.landing.identity import Identity, read_identity, write_identity
 from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.folder_changes import follow_folders, rebuild_states
+from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.mirror.state import TableState, load_states
 from mirrorlake.mirror.trash import (
     drop_table,
     dropped_tables,
+    follow_folders,
     purge_dropped,
     take_back,
     undrop,

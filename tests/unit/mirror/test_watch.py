@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from mirrorlake.errors import TableNotFoundError
-from mirrorlake.mirror.engine import Engine
+from mirrorlake.mirror.engine import Engine, watch
 from mirrorlake.mirror.state import Report, TableState, load_states, save_states
 from mirrorlake.mirror.status import status_of
-from mirrorlake.mirror.watch import watch
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 

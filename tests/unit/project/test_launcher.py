@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,20 +13,32 @@ import pytest
 from mirrorlake.paths import PROJECT
 
 TOOLS = ("sh", "dirname", "readlink", "cksum", "cat", "cp", "rm", "mkdir", "chmod")
+TOOLS += ("sed", "grep", "sleep")
+LOCK = """# made by uv
+one==1 --hash=sha256:0
+uv==2 \\
+    --hash=sha256:1 \\
+    --hash=sha256:2
+    # via mirrorlake
+zero==3 --hash=sha256:3
+"""
 PRINTS_ARGUMENTS = '#!/bin/sh\nfor a; do printf "<%s>" "$a"; done\n'
 # Of 3.12, says what it was called with, and makes an environment whose python prints its arguments.
+# Its pip brings the uv that lies beside it, if there is one, where the lock's uv is asked for.
 PYTHON = """#!/bin/sh
 echo "$*" >>"{log}"
 case "$*" in
     -c*) exit {fits} ;;
     --version) echo Python 3.12.0 ;;
+    "-m pip config"*) echo "{index}" ;;
     "-m venv"*)
         [ {venv} = 0 ] || exit {venv}
         mkdir -p "$3/bin"
         cat >"$3/bin/python" <<'END'
 #!/bin/sh
 case "$*" in
-    "-m pip"*) echo "$*" >>"{log}"; exit {pip} ;;
+    "-m pip"*uv.txt) echo "pip $*" >>"{log}"; cp "{uv}" "${{0%/*}}/uv" ;;
+    "-m pip"*) echo "pip $*" >>"{log}"; exit {pip} ;;
     *) for a; do printf "<%s>" "$a"; done ;;
 esac
 END
@@ -46,12 +60,13 @@ class Machine:
         self.bin.mkdir()
         self.project.mkdir()
         self.log.touch()
+        self.index = ""
         for tool in TOOLS:
             found = shutil.which(tool)
             assert found, tool
             (self.bin / tool).symlink_to(found)
         shutil.copy(PROJECT / "mirrorlake", self.project)
-        (self.project / "requirements.lock").write_text("one==1 --hash=sha256:0\n")
+        (self.project / "requirements.lock").write_text(LOCK)
 
     def program(self, path: Path, script: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,8 +76,19 @@ class Machine:
     def python(
         self, name: str = "python3", *, fits: bool = True, venv: int = 0, pip: int = 0
     ) -> None:
-        script = PYTHON.format(log=self.log, fits=0 if fits else 1, venv=venv, pip=pip)
+        options = {"log": self.log, "uv": self.bin.parent / "uv", "index": self.index}
+        script = PYTHON.format(fits=0 if fits else 1, venv=venv, pip=pip, **options)
         self.program(self.bin / name, script)
+
+    def registry_uv(self, status: int = 0, before: str = "") -> None:
+        """A uv that the registry has, and not this machine."""
+        told = 'echo "uv $* index=${UV_DEFAULT_INDEX:-} trusts=${SSL_CERT_FILE:-}"'
+        script = f'#!/bin/sh\n{before}\n{told} >>"{self.log}"\nexit {status}\n'
+        self.program(self.bin.parent / "uv", script)
+
+    def calls(self, tool: str) -> list[str]:
+        lines = self.log.read_text().splitlines()
+        return [line for line in lines if line.startswith(f"{tool} ")]
 
     def ready(self) -> None:
         self.program(self.venv / "bin" / "python", PRINTS_ARGUMENTS)
@@ -136,9 +162,10 @@ def test_first_run_sets_up_and_second_does_not(machine: Machine) -> None:
     assert "setting up" in done.stderr
     assert "with Python 3.12.0" in done.stderr
     assert done.stderr.endswith("mirrorlake: ready.\n")
-    lock, package = (line for line in machine.log.read_text().splitlines() if " install " in line)
+    uv, lock, package = machine.calls("pip")
+    assert uv.endswith(f"--no-deps --require-hashes -r {machine.venv}/uv.txt")
     assert lock.endswith(f"--require-hashes -r {machine.project}/requirements.lock")
-    assert package.endswith(f"--no-deps -e {machine.project}")
+    assert package.endswith(f"--no-deps --no-build-isolation -e {machine.project}")
     machine.log.write_text("")
     again = machine.run("demo")
     assert (again.stdout, again.stderr) == ("<-m><mirrorlake.cli><demo>", "")
@@ -151,15 +178,110 @@ def test_uv_is_used_where_it_is(machine: Machine) -> None:
     machine.program(machine.bin / "stub", PRINTS_ARGUMENTS)
     machine.program(machine.bin / "uv", f'#!/bin/sh\necho "uv $*" >>"{machine.log}"\n{make}\n')
     assert machine.run("demo").stdout == "<-m><mirrorlake.cli><demo>"
-    calls = [line for line in machine.log.read_text().splitlines() if line.startswith("uv ")]
+    calls = machine.calls("uv")
     assert len(calls) == 3
+    assert machine.calls("pip") == []
     assert f"--python {machine.bin}/python3" in calls[0]
     assert "--require-hashes" in calls[1]
-    assert "--no-deps -e" in calls[2]
+    assert "--no-deps --no-build-isolation -e" in calls[2]
+
+
+def test_uv_is_taken_from_the_registry_where_it_is_not(machine: Machine) -> None:
+    machine.python()
+    machine.registry_uv()
+    done = machine.run("demo")
+    assert done.stdout == "<-m><mirrorlake.cli><demo>"
+    assert done.stderr.splitlines()[1:] == [
+        "mirrorlake: fetching uv, which is quicker than pip …",
+        "mirrorlake: installing 3 packages with uv …",
+        "mirrorlake: ready.",
+    ]
+    (fetched,) = machine.calls("pip")
+    assert fetched.endswith(f"--no-deps --require-hashes -r {machine.venv}/uv.txt")
+    hashes = "    --hash=sha256:1 \\\n    --hash=sha256:2\n"
+    assert (machine.venv / "uv.txt").read_text() == f"uv==2 \\\n{hashes}"
+    lock, package = machine.calls("uv")
+    assert f"--python {machine.venv}/bin/python --require-hashes -r " in lock
+    assert f"--no-deps --no-build-isolation -e {machine.project} " in package
+
+
+def test_pip_is_the_way_where_uv_does_not_work(machine: Machine) -> None:
+    machine.python()
+    machine.registry_uv(status=2)
+    done = machine.run("demo")
+    assert done.stdout == "<-m><mirrorlake.cli><demo>"
+    assert done.stderr.splitlines()[3:] == [
+        "mirrorlake: uv did not work here; pip takes some minutes.",
+        "mirrorlake: installing 3 packages with pip …",
+        "mirrorlake: ready.",
+    ]
+    assert len(machine.calls("uv")) == 1
+    assert [call.split()[-1].split("/")[-1] for call in machine.calls("pip")] == [
+        "uv.txt",
+        "requirements.lock",
+        ["my", "project"][-1],
+    ]
+
+
+def test_a_uv_of_the_machine_that_does_not_work_is_passed_over(machine: Machine) -> None:
+    machine.python()
+    machine.program(machine.bin / "uv", '#!/bin/sh\n[ "$1" = venv ]\n')
+    assert machine.run("demo").stdout == "<-m><mirrorlake.cli><demo>"
+    lock, package = machine.calls("pip")
+    assert lock.endswith("requirements.lock")
+    assert package.endswith(f"-e {machine.project}")
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({}, "index=of-the-file trusts="),
+        ({"PIP_INDEX_URL": "mine", "PIP_CERT": "ca.pem"}, "index=mine trusts=ca.pem"),
+        ({"UV_INDEX_URL": "other", "SSL_CERT_FILE": "x", "PIP_CERT": "y"}, "index= trusts=x"),
+        ({"UV_DEFAULT_INDEX": "other", "PIP_INDEX_URL": "mine"}, "index=other trusts="),
+    ],
+)
+def test_uv_asks_where_pip_would(machine: Machine, environment: dict[str, str], told: str) -> None:
+    machine.index = "of-the-file"
+    machine.python()
+    machine.registry_uv()
+    machine.environment |= environment
+    assert machine.run("demo").returncode == 0
+    assert all(call.endswith(told) for call in machine.calls("uv")), machine.calls("uv")
+
+
+def test_progress_is_shown_on_a_terminal(machine: Machine) -> None:
+    """Each stage with its seconds, in a line of its own."""
+    machine.python()
+    machine.registry_uv(before="sleep 2")
+    screen, terminal = os.openpty()
+    environment = {"PATH": str(machine.bin)}
+    with os.fdopen(screen, "rb", buffering=0) as shown:
+        done = subprocess.run(
+            [machine.project / "mirrorlake", "demo"],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=terminal,
+            check=True,
+        )
+        os.close(terminal)
+        text = b""
+        with contextlib.suppress(OSError):  # the terminal's end, once nobody writes to it
+            while part := shown.read(4096):
+                text += part
+    assert done.stdout == b"<-m><mirrorlake.cli><demo>"
+    *stages, last = text.decode().strip().split("\r\n")
+    assert [stage.split("\r")[0] for stage in stages[1:]] == [
+        "mirrorlake: fetching uv, which is quicker than pip …",
+        "mirrorlake: installing 3 packages with uv …",
+    ]
+    # A second later the line is written over.
+    assert "\rmirrorlake: installing 3 packages with uv … 1 s" in stages[2]
+    assert last == "mirrorlake: ready."
 
 
 @pytest.mark.parametrize("tool", ["pip", "uv"])
-def test_an_installation_that_fails_is_begun_anew(machine: Machine, tool: str) -> None:
+def test_an_installation_that_fails_starts_over(machine: Machine, tool: str) -> None:
     machine.python(pip=1)
     if tool == "uv":
         machine.program(machine.bin / "uv", f'#!/bin/sh\necho "$*" >>"{machine.log}"\nexit 2\n')

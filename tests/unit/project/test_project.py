@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import itertools
 import pkgutil
 import re
 import subprocess
@@ -20,16 +21,12 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import mirrorlake
+from helpers.project import SETTINGS
 from mirrorlake.cli import app
+from mirrorlake.commands.project import needs_no_spark
 from mirrorlake.paths import PROJECT
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:  # pytest brings it there
-    import tomli as tomllib
-
 LOCK = (PROJECT / "requirements.lock").read_text(encoding="utf-8")
-SETTINGS = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 LAUNCHER = (PROJECT / "mirrorlake").read_text(encoding="utf-8")
 
 
@@ -69,8 +66,12 @@ def entries() -> dict[str, list[tuple[Version, str]]]:
 
 
 def direct() -> list[Requirement]:
-    optional = SETTINGS["optional-dependencies"]["dev"]
-    return [Requirement(line) for line in SETTINGS["dependencies"] + optional]
+    lines = [
+        *SETTINGS["dependencies"],
+        *itertools.chain(*SETTINGS["optional-dependencies"].values()),
+    ]
+    found = {line: Requirement(line) for line in lines}
+    return [one for one in found.values() if one.name != "mirrorlake"]
 
 
 @pytest.mark.parametrize("requirement", direct(), ids=lambda found: found.name)
@@ -115,12 +116,54 @@ def test_ci_runs_the_tests_that_everybody_runs() -> None:
     assert "./mirrorlake test" in script.read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "warm"),
+    [
+        (["tests/unit"], False),
+        (["tests/unit/", "-q", "-k", "names"], False),
+        (["-x", "tests/unit/test_names.py::test_refused", "tests/unit/lint"], False),
+        ([str(PROJECT / "tests" / "unit")], False),
+        (["tests/unit", "tests/spark"], True),
+        (["tests/unit/../spark/delta"], True),
+        (["-q"], True),
+        ([], True),
+        (["tests"], True),
+    ],
+)
+def test_spark_is_warmed_up_where_it_may_be_needed(arguments: list[str], warm: bool) -> None:
+    assert needs_no_spark(arguments) is not warm
+
+
+def test_the_unit_tests_look_for_no_java(tmp_path: Path) -> None:
+    """The whole command, with an empty cache that stays empty and no Java to be found."""
+    command = [sys.executable, "-m", "mirrorlake.cli", "test", "tests/unit/test_errors.py"]
+    environment = {"MIRRORLAKE_CACHE": str(tmp_path / "cache"), "PATH": "", "HOME": str(tmp_path)}
+    environment |= {"PYTHONPATH": str(PROJECT / "lib")}
+    done = subprocess.run(
+        [*command, "-n", "0", "-p", "no:cacheprovider"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "slowest 10 durations" in done.stdout
+    assert not (tmp_path / "cache").exists()
+
+
 def test_nothing_of_the_library_or_the_tests_is_ignored() -> None:
     shown = {path.relative_to(PROJECT) for path in tracked()}
     for folder in ("lib", "tests", "notebooks", "parameters"):
         for pattern in ("*.py", "*.ipynb", "*.yaml"):
             here = {path.relative_to(PROJECT) for path in (PROJECT / folder).rglob(pattern)}
             assert {p for p in here if ".ipynb_checkpoints" not in p.parts} <= shown
+
+
+def test_no_test_imports_another() -> None:
+    """What tests share lies in `tests/helpers`."""
+    importing = re.compile(r"^\s*(?:from|import) (?:\w+\.)*test_\w+", re.M)
+    for path in (PROJECT / "tests").rglob("*.py"):
+        assert not importing.search(path.read_text(encoding="utf-8")), path
 
 
 # Put together, so that this file does not hold what it looks for.

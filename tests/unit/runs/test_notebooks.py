@@ -24,6 +24,11 @@ UNSTABLE = {
     "an id": re.compile(r"0x[0-9a-f]{6,}|\b[0-9a-f]{32}\b|[0-9a-f]{8}-[0-9a-f]{4}-"),
     "noise of the JVM": re.compile(r"\bWARN\b|\bERROR\b|log4j|SLF4J|Picked up"),
 }
+CHANGES = re.compile(
+    r"rmtree|unlink|clear|delete_folder|\.delete\(|\.write\(|\.save\(|open_writer|\.mirror\("
+    r"|\.publisher\(|publish_|\.upsert\(|\.insert\(|\.archive\(|\.apply_feed\(|create_table\("
+    r"|\.create\(|\.optimize\(|\.vacuum\(|\.set\(|\b(UPDATE|MERGE|DELETE FROM|INSERT INTO)\b"
+)
 TAGS = {"parameters", "nbval-ignore-output", "nbval-raises-exception", "nbval-skip"} | {
     "skip-execution"
 }
@@ -107,6 +112,25 @@ def test_metadata_are_clean(notebook: Any) -> None:
         assert set(cell.metadata) <= {"tags"}
         assert set(cell.metadata.get("tags", [])) <= TAGS
     assert not any(output.get("metadata") for output in outputs(notebook))
+
+
+def test_what_changes_a_lake_opens_it_as_a_sample_first(notebook: Any) -> None:
+    """Nothing else may clear, fill or open a lake before; what only reads needs no guard."""
+    text = "\n".join(cell.source for cell in code_cells(notebook))
+    before, guard, after = text.partition("open_sample(")
+    assert not CHANGES.search(before)
+    assert not re.search(r"\bLake\(", before) or not guard
+    if guard:
+        working = [cell.source for cell in code_cells(notebook) if not is_setup(cell.source)]
+        assert re.match(r"lake = open_sample\(", working[0])
+        assert after.count("seal_sample(lake)") == 1
+        assert not CHANGES.search(after.partition("seal_sample(lake)")[2])
+
+
+def is_setup(source: str) -> bool:
+    """Whether a cell has nothing but parameters or imports."""
+    kinds = (ast.Import, ast.ImportFrom, ast.AnnAssign)
+    return all(isinstance(node, kinds) for node in ast.parse(source).body)
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)

@@ -5,7 +5,7 @@ import pytest
 
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.paths import clear_lake, home, lake_path
+from mirrorlake.paths import home, lake_path
 from mirrorlake.samples.flights import (
     ARRIVAL,
     DEPARTURE,
@@ -152,37 +152,6 @@ def test_kinds_of_changes_that_a_month_lacks_leave_no_file(lake: Lake) -> None:
 def test_rows_that_came_back_regain_their_types(flights: pd.DataFrame) -> None:
     plain = flights.head(50).astype({"dep_time": "float64", "carrier": "object"})
     pd.testing.assert_frame_equal(with_types(plain), flights.head(50))
-
-
-class TestClearLake:
-    def test_it_removes_a_lake(self, lake: Lake) -> None:
-        lake.publisher("t", keys=["id"]).upsert([{"id": 1}])
-        root = lake.storage.root
-        would = clear_lake(root)
-        assert would == [f"{root}/Files"]
-        assert lake.status().tables
-        assert clear_lake(root, dry_run=False) == would
-        assert not lake.status().tables
-
-    def test_nothing_there_is_fine(self, tmp_path) -> None:
-        assert clear_lake(str(tmp_path / "none"), dry_run=False) == []
-        assert clear_lake(str(tmp_path), dry_run=False) == []
-
-    @pytest.mark.parametrize("names", [["photos"], ["Files", "thesis"], ["Tables"]])
-    def test_other_folders_stay(self, tmp_path, names: list[str]) -> None:
-        for name in names:
-            (tmp_path / name).mkdir()
-        with pytest.raises(UsageError, match="is not a lake"):
-            clear_lake(str(tmp_path), dry_run=False)
-        assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(names)
-
-    def test_links_and_remote_lakes_stay(self, tmp_path) -> None:
-        (tmp_path / "real" / "Files").mkdir(parents=True)
-        (tmp_path / "link").symlink_to(tmp_path / "real")
-        for root in (str(tmp_path / "link"), "s3://bucket/lake"):
-            with pytest.raises(UsageError, match="not a local folder"):
-                clear_lake(root, dry_run=False)
-        assert (tmp_path / "real" / "Files").exists()
 
 
 def test_lake_paths_start_from_home(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:

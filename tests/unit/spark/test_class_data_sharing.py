@@ -76,7 +76,7 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     return put
 
 
-def test_it_is_made_once(training, cache: Path, monkeypatch, capsys) -> None:
+def test_it_is_made_once(training, cache: Path, monkeypatch, notices) -> None:
     folder = training(
         "assert TARGET.parent == pathlib.Path(sys.argv[1])\n"
         "assert 'SPARK_REMOTE' not in os.environ\n"
@@ -89,12 +89,11 @@ def test_it_is_made_once(training, cache: Path, monkeypatch, capsys) -> None:
     assert path.read_bytes() == b"archive"
     assert path.stat().st_mode & 0o777 == 0o644
     assert list(path.parent.iterdir()) == [path]
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("mirrorlake: making a class archive, once")
+    (notice,) = notices.messages
+    assert notice.startswith("making a class archive, once")
     assert ensure_archive(JAVA, PATHS) == path
     assert (folder / "calls").read_text() == "x"
-    assert capsys.readouterr() == ("", "")
+    assert notices.messages == [notice]
 
 
 @pytest.mark.parametrize(
@@ -107,13 +106,13 @@ def test_it_is_made_once(training, cache: Path, monkeypatch, capsys) -> None:
         ("TARGET.mkdir()", "no reason given"),
     ],
 )
-def test_one_that_fails_leaves_nothing_and_says_so(training, capsys, program, reason) -> None:
+def test_one_that_fails_leaves_nothing_and_says_so(training, notices, program, reason) -> None:
     training(program)
     assert ensure_archive(JAVA, PATHS) is None
     assert list(archive_path(JAVA, PATHS).parent.iterdir()) == []
     assert archive_flags(JAVA, PATHS) == ""
-    assert capsys.readouterr().err.splitlines()[1:] == [
-        f"mirrorlake: that did not work, so Spark starts as slowly as usual: {reason}"
+    assert notices.messages[1:] == [
+        f"that did not work, so Spark starts as slowly as usual: {reason}"
     ]
     training("TARGET.write_bytes(b'archive')")
     assert ensure_archive(JAVA, PATHS)

@@ -59,18 +59,15 @@ def test_the_pinned_hashes_are_hashes_of_the_version_in_the_lock() -> None:
     assert all(len(bytes.fromhex(pinned)) == 32 for pinned in jars.SHA256.values())
 
 
-def test_five_jars_are_put_in_place_once(resolver: Resolver, cache: Path, capsys) -> None:
+def test_five_jars_are_put_in_place_once(resolver: Resolver, cache: Path, notices) -> None:
     found = jars.delta_jars()
     assert [path.name for path in found] == [f"{name}-{jars.VERSION}.jar" for name in jars.SHA256]
     assert [path.read_bytes() for path in found] == list(resolver.content.values())
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err == "mirrorlake: fetching the five Delta jars (12 MB, once) …\n"
     kept = entries(cache)
     assert len(kept) == 6
     assert jars.delta_jars() == found
     assert (resolver.calls, entries(cache)) == (1, kept)
-    assert capsys.readouterr() == ("", "")
+    assert notices.messages == ["fetching the five Delta jars (12 MB, once) …"]
 
 
 def test_a_jar_that_is_not_the_pinned_one_is_refused(resolver: Resolver, cache: Path) -> None:

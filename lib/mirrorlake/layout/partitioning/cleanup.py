@@ -18,6 +18,7 @@ from mirrorlake.layout.partitioning.receipts import Receipt, read_receipts
 from mirrorlake.layout.partitioning.timespan import to_micros
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
+from mirrorlake.table import Table
 
 
 def clean_up(spark: SparkSession, storage: Storage, name: TableName) -> int | None:
@@ -32,7 +33,7 @@ def clean_up(spark: SparkSession, storage: Storage, name: TableName) -> int | No
     kept, now = _kept(storage, name), datetime.now(timezone.utc)
     due = [receipt for receipt in kept if _due(receipt, snapshot) < now]
     if due:
-        vacuum_table(spark, storage, name, dry_run=False)
+        vacuum_table(Table(spark, storage, name), apply=True)
         storage.write_json(_place(name), {"at": max(receipt.at for receipt in due)})
     moments = (to_micros(_due(receipt, snapshot)) for receipt in kept if receipt not in due)
     return min(moments, default=None)

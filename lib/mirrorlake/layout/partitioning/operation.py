@@ -45,7 +45,7 @@ from mirrorlake.layout.partitioning.steps import Step, StepListener
 from mirrorlake.layout.partitioning.store import Setting, now_micros, read_setting
 from mirrorlake.layout.partitioning.tagging import tagged
 from mirrorlake.mirror.lock import only_one
-from mirrorlake.mirror.steps import noop
+from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import Add, DeltaTransaction
 from mirrorlake.spark.rewrite import (

@@ -43,7 +43,7 @@ from mirrorlake.layout.partitioning.store import (
     read_setting,
 )
 from mirrorlake.layout.partitioning.timespan import format_moment
-from mirrorlake.mirror.steps import noop
+from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName
 from mirrorlake.policy_log import count_policies, has_policy
 from mirrorlake.spark.messages import spark_message

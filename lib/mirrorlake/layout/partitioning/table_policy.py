@@ -15,7 +15,7 @@ from mirrorlake.layout.partitioning.retention import Dropped
 from mirrorlake.layout.partitioning.spread import Spread
 from mirrorlake.layout.partitioning.statistics import TableStatistics
 from mirrorlake.layout.partitioning.steps import StepListener
-from mirrorlake.mirror.steps import noop
+from mirrorlake.mirror.options import noop
 from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable
 

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta_log import read_snapshot
 from mirrorlake.errors import UsageError
+from mirrorlake.mirror.options import noop
 from mirrorlake.mirror.outcome import Outcome
-from mirrorlake.mirror.steps import noop
 from mirrorlake.names import STATE, TableName, as_table
 from mirrorlake.rows.views.check import Check, check_view
 from mirrorlake.rows.views.cost_model import forget_costs, read_costs

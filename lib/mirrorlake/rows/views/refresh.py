@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from mirrorlake.delta_log import read_commit_info, read_snapshot
 from mirrorlake.errors import ConflictError, UsageError
 from mirrorlake.history.versions import ENFORCED
-from mirrorlake.mirror.steps import noop
+from mirrorlake.mirror.options import noop
 from mirrorlake.rows.views.apply import apply_delta
 from mirrorlake.rows.views.commit import Scratch, Target, overwrite, scratch
 from mirrorlake.rows.views.cost_model import (

@@ -60,8 +60,6 @@ def run_bench(name: str, pairs: int, part: str | None = None) -> BenchResult:
     spec = importlib.util.spec_from_file_location(f"bench_{name}", path)
     assert spec is not None and spec.loader is not None  # noqa: PT018 - for the type checker
     module = importlib.util.module_from_spec(spec)
-    if str(BENCHES.parent) not in sys.path:  # what benches and tests share lies there
-        sys.path.append(str(BENCHES.parent))
     spec.loader.exec_module(module)
     run = module.run
     if part is not None:
@@ -137,7 +135,9 @@ def run_script(path: Path, *arguments: str, env: dict[str, str] | None = None) -
     """
     began = time.monotonic()
     command = [sys.executable, str(path), *arguments]
-    environment = os.environ | (env or {})
+    # What benches and tests share is found by the program as it is by this one.
+    shared = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment = os.environ | shared | (env or {})
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     seconds = time.monotonic() - began
     if done.returncode != 0:

@@ -1,21 +1,129 @@
-"""What is wrong with the names in a table's folder: numbers, gaps, strays, what a writer left."""
+"""What is wrong with a table's folder: its `_metadata.json` and the names of its files."""
 
 from __future__ import annotations
 
+import difflib
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
-from mirrorlake.errors import SequenceError
+from mirrorlake.errors import MetadataError, SequenceError
 from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.identity import Identity
-from mirrorlake.landing.metadata import BY_TIME
+from mirrorlake.landing.metadata import BY_TIME, TableMetadata
 from mirrorlake.landing.zone import Folder, by_number
-from mirrorlake.lint.findings import Finding, finding
+from mirrorlake.lint.findings import LintFinding, finding
 from mirrorlake.mirror.plan import plan_of
 from mirrorlake.names import METADATA, TableName, file_name, file_number
-from mirrorlake.storage import Entry, Listing, Storage
+from mirrorlake.storage import Entry, Listing, Storage, to_json
+
+_FIELDS = (
+    "keyColumns",
+    "fileDetectionStrategy",
+    "isUpsertDefaultRowMarker",
+    "fileFormat",
+    "fileExtension",
+    "FileFormatTypeProperties",
+    "SchemaDefinition",
+    "FirstRowAsHeader",
+)
+_PROPERTIES = (
+    "FirstRowAsHeader",
+    "RowSeparator",
+    "ColumnSeparator",
+    "QuoteCharacter",
+    "EscapeCharacter",
+    "NullValue",
+    "Encoding",
+)
+# Without these it is not known which files count, nor what their rows need.
+_NEEDED = {"keycolumns", "filedetectionstrategy"}
+_MISNAMED = {METADATA, METADATA.lstrip("_"), "_metadata", f"{METADATA}.txt", "_meta_data.json"}
+
+
+def lint_metadata(
+    storage: Storage, table: str, folder: str, listing: Listing
+) -> tuple[list[LintFinding], TableMetadata | None]:
+    """Checks one table's `_metadata.json`.
+
+    Returns:
+        The findings; and what the file declares, without its wrong fields, or None if they are too
+        important to go on without.
+    """
+    findings = [
+        finding("metadata-name", f"{entry.name} is not read.", table=table, file=entry.name)
+        for entry in listing.files
+        if entry.name != METADATA and entry.name.lower() in _MISNAMED
+    ]
+    try:
+        data = storage.read(f"{folder}/{METADATA}")
+    except FileNotFoundError:
+        return findings, TableMetadata()
+    try:
+        document = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        text = f"{METADATA} is not valid JSON: {error}."
+        return [*findings, finding("metadata-unreadable", text, table=table, file=METADATA)], None
+    if not isinstance(document, dict):
+        text = f"{METADATA} is not a JSON object."
+        return [*findings, finding("metadata-unreadable", text, table=table, file=METADATA)], None
+    findings += _unknown(table, document)
+    try:
+        return findings, TableMetadata.parse(data)
+    except MetadataError as error:
+        wrong, metadata = _salvage(document, error)
+    return findings + [_invalid(table, error) for error in wrong], metadata
+
+
+def _salvage(
+    document: dict[str, Any], whole: MetadataError
+) -> tuple[list[MetadataError], TableMetadata | None]:
+    """What is wrong with each field by itself, and what the others declare."""
+    wrong, kept = [], {}
+    for name, value in document.items():
+        try:
+            TableMetadata.parse(to_json({name: value}))
+            kept[name] = value
+        except MetadataError as error:
+            wrong.append(error)
+    if not wrong:  # every field is fine by itself: two have one name
+        return [whole], None
+    if {name.lower() for name in document.keys() - kept.keys()} & _NEEDED:
+        return wrong, None
+    try:
+        return wrong, TableMetadata.parse(to_json(kept))
+    except MetadataError as error:
+        return [*wrong, error], None
+
+
+def _invalid(table: str, error: MetadataError) -> LintFinding:
+    fix = f"Correct the field: {error.hint}" if error.hint else ""
+    return finding(
+        "metadata-invalid",
+        error.message,
+        table=table,
+        file=METADATA,
+        column=error.column,
+        fix=fix,
+    )
+
+
+def _unknown(table: str, document: dict[str, Any]) -> Iterable[LintFinding]:
+    lower = {name.lower(): value for name, value in document.items()}
+    properties = lower.get("fileformattypeproperties")
+    for fields, known in ((document, _FIELDS), (properties, _PROPERTIES)):
+        words = {name.lower(): name for name in known}
+        for name in fields if isinstance(fields, dict) else ():
+            if name.lower() in words:
+                continue
+            near = difflib.get_close_matches(name.lower(), words, n=1)
+            fix = f"Write {words[near[0]]} if that is meant, or remove the field." if near else ""
+            text = f"{METADATA} has a field {name!r}, which is ignored."
+            yield finding("metadata-unknown", text, table=table, file=METADATA, fix=fix)
+
 
 _STAGED = timedelta(days=1)
 _UNFINISHED = re.compile(r"(\.(tmp|temp|part|partial|filepart|crdownload)|~)\Z", re.IGNORECASE)
@@ -31,7 +139,7 @@ def looks_like_data(name: str) -> bool:
 
 def lint_names(
     table: TableName, listing: Listing, strategy: str, now: datetime
-) -> tuple[list[Finding], Folder]:
+) -> tuple[list[LintFinding], Folder]:
     """Checks the names of a folder's files.
 
     Returns:
@@ -47,7 +155,7 @@ def lint_names(
     for entry in listing.files:
         name = entry.name
         if name.startswith("_") and _is_abandoned(entry, now):
-            text = f"The file is staged since {_moment(entry.modified)}."
+            text = f"The file has been staged since {_utc(entry.modified)}."
             findings.append(report("file-abandoned", text, file=name))
         if name.startswith(("_", ".")):
             continue
@@ -68,10 +176,10 @@ def lint_names(
     return findings, Folder(table, numbered, listing)
 
 
-def _unnumbered(name: str, report: partial[Finding]) -> Finding:
+def _unnumbered(name: str, report: partial[LintFinding]) -> LintFinding:
     if looks_like_data(name):
         return report("file-name", f"{name!r} is not numbered with 20 digits.", file=name)
-    return report("file-unexpected", f"{name!r} is no file of the format.", file=name)
+    return report("file-unexpected", f"{name!r} is not part of the format.", file=name)
 
 
 def _out_of_range(table: TableName, entry: Entry) -> str:
@@ -87,7 +195,7 @@ def _is_abandoned(entry: Entry, now: datetime) -> bool:
     return staged and now - entry.modified > _STAGED
 
 
-def lint_sequence(folder: Folder, last: int) -> Iterator[Finding]:
+def lint_sequence(folder: Folder, last: int) -> Iterator[LintFinding]:
     """Checks that no number is missing.
 
     Args:
@@ -102,8 +210,8 @@ def lint_sequence(folder: Folder, last: int) -> Iterator[Finding]:
     since = None  # the oldest of the files behind: that long they have been waiting
     waiting = {}
     for number in reversed(pending):
-        moment = folder.numbered[number].modified
-        since = moment if since is None else min(since, moment)
+        modified = folder.numbered[number].modified
+        since = modified if since is None else min(since, modified)
         waiting[number] = since
     before = last
     for place, number in enumerate(pending):
@@ -111,14 +219,14 @@ def lint_sequence(folder: Folder, last: int) -> Iterator[Finding]:
             missing = f"{before + 1}" if number == before + 2 else f"{before + 1} to {number - 1}"
             files = len(pending) - place
             behind = "1 file lies" if files == 1 else f"{files:,} files lie"
-            text = f"Waiting for {missing} since {_moment(waiting[number])}: {behind} behind it."
+            text = f"Waiting for {missing} since {_utc(waiting[number])}: {behind} behind it."
             yield report("number-gap", text, file=file_name(before + 1))
         before = number
 
 
 def lint_applied(
     storage: Storage, identity: Identity, folder: Folder, last: int
-) -> Iterator[Finding]:
+) -> Iterator[LintFinding]:
     """Checks that files with applied numbers are those that were applied.
 
     A mirror that was killed leaves files that its next cycle moves; the plans know their hashes.
@@ -130,7 +238,7 @@ def lint_applied(
         if plan is None or not plan.first <= number <= plan.last:
             plan = plan_of(storage, identity, number)
         if plan is None and number == last:
-            return  # it is meant to lie there, and nobody knows what it was
+            return  # it is meant to lie there, and no plan knows it
         planned = next((f for f in plan.files if f.name == entry.name), None) if plan else None
         path = f"{identity.table.folder}/{entry.name}"
         try:
@@ -142,17 +250,17 @@ def lint_applied(
             yield finding("number-reused", text, table=str(folder.table), file=entry.name)
 
 
-def lint_times(folder: Folder, last: int) -> Iterator[Finding]:
+def lint_times(folder: Folder, last: int) -> Iterator[LintFinding]:
     """Checks that no new file of a folder that is ordered by time is older than the last one."""
     applied = folder.numbered.get(last)
     for number, entry in sorted(folder.numbered.items()):
         if applied and number > last and entry.modified < applied.modified:
             text = (
-                f"The file is of {_moment(entry.modified)}, and {applied.name}, which is applied, "
-                f"of {_moment(applied.modified)}."
+                f"The file is of {_utc(entry.modified)}, and {applied.name}, which is applied, "
+                f"of {_utc(applied.modified)}."
             )
             yield finding("file-late", text, table=str(folder.table), file=entry.name)
 
 
-def _moment(when: datetime) -> str:
+def _utc(when: datetime) -> str:
     return when.isoformat(timespec="seconds").replace("+00:00", "Z")

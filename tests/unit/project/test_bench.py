@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake.errors import MirrorlakeError, UsageError
-from mirrorlake.runs import bench
-from mirrorlake.runs.bench import (
+from helpers import bench
+from helpers.bench import (
     BenchResult,
     bench_names,
     compare,
@@ -17,6 +16,7 @@ from mirrorlake.runs.bench import (
     run_bench,
     run_script,
 )
+from mirrorlake.errors import MirrorlakeError, UsageError
 
 
 def timer(name: str, heard: list[str], *seconds: float) -> Callable[[], float]:
@@ -102,7 +102,7 @@ def test_a_script_that_fails_says_why(tmp_path: Path) -> None:
 def test_benches_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "BENCHES", tmp_path)
     (tmp_path / "two.py").write_text(
-        "from mirrorlake.runs.bench import BenchResult\n"
+        "from helpers.bench import BenchResult\n"
         "def run(pairs): return BenchResult('two', {'s': float(pairs)}, {})\n"
     )
     (tmp_path / "one.py").touch()
@@ -114,7 +114,7 @@ def test_benches_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_part_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "BENCHES", tmp_path)
     (tmp_path / "whole.py").write_text(
-        "from mirrorlake.runs.bench import BenchResult\n"
+        "from helpers.bench import BenchResult\n"
         "def half(pairs): return BenchResult('half', {'s': float(pairs)}, {})\n"
         "PARTS = {'half': half}\n"
         "def run(pairs): raise AssertionError\n"

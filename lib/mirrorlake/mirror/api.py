@@ -1,0 +1,143 @@
+"""What operators do with a mirrored table: `lake.operations`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirrorlake.mirror import operator_settings
+from mirrorlake.mirror.ledger import Ledger, read_ledger
+from mirrorlake.mirror.outcome import Outcome
+from mirrorlake.mirror.replay import replay, reseed
+from mirrorlake.mirror.trash import undrop
+from mirrorlake.names import TableName, as_table
+from mirrorlake.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Operations:
+    """To see what the mirror did, to stop and to repair. Only `quarantine` needs Spark.
+
+    Args:
+        storage: the lake's files.
+        spark: called when a session is needed.
+    """
+
+    def __init__(self, storage: Storage, spark: Callable[[], SparkSession]) -> None:
+        self._storage = storage
+        self._spark = spark
+
+    def pause(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
+        """Applies no further files of a table until it is resumed.
+
+        Example:
+            >>> lake.operations.pause("orders")  # doctest: +SKIP
+        """
+        return operator_settings.pause(self._storage, as_table(table), dry_run=dry_run)
+
+    def resume(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
+        """Lets a paused table go on.
+
+        Example:
+            >>> lake.operations.resume("orders")  # doctest: +SKIP
+        """
+        return operator_settings.resume(self._storage, as_table(table), dry_run=dry_run)
+
+    def skip(self, table: str | TableName, number: int, *, apply: bool = False) -> Outcome:
+        """Passes over a file that can't be applied, or that never comes.
+
+        Args:
+            table: which table.
+            number: the file's number.
+            apply: do it; by default it is only checked.
+
+        Example:
+            >>> lake.operations.skip("orders", 17, apply=True)  # doctest: +SKIP
+        """
+        return operator_settings.skip(self._storage, as_table(table), number, apply=apply)
+
+    def replay(
+        self,
+        table: str | TableName,
+        first: int,
+        last: int | None = None,
+        *,
+        as_is: bool = False,
+        dry_run: bool = False,
+    ) -> Outcome:
+        """Publishes applied files once more.
+
+        Args:
+            table: which table.
+            first: the first file's number.
+            last: the last file's number; by default the last applied one.
+            as_is: keep the files' markers; by default inserts become upserts, so that no row is
+                there twice.
+            dry_run: only say which files would be published again.
+
+        Returns:
+            With the names of the new files; after a dry run with those of the applied ones.
+
+        Raises:
+            SequenceError: a number was not applied, or its file is no longer kept.
+
+        Example:
+            >>> lake.operations.replay("orders", 3, 5)  # doctest: +SKIP
+        """
+        return replay(self._storage, as_table(table), first, last, as_is=as_is, dry_run=dry_run)
+
+    def reseed(
+        self, table: str | TableName, files: Iterable[Path] = (), *, apply: bool = False
+    ) -> Outcome:
+        """Lets the next cycle replace a table's rows in one commit; its history stays.
+
+        Args:
+            table: which table.
+            files: a new initial load; by default the applied files, as far as all are kept.
+            apply: do it; by default it is only checked.
+
+        Raises:
+            SequenceError: an applied file is no longer kept.
+            MirrorlakeError: a file of the new load is not sound; nothing has changed then.
+
+        Example:
+            >>> lake.operations.reseed("orders", apply=True)  # doctest: +SKIP
+        """
+        return reseed(self._storage, as_table(table), files, apply=apply)
+
+    def undrop(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
+        """Brings back a table that was dropped with its folder in the last 7 days.
+
+        Raises:
+            MirrorlakeError: none was dropped, or the name is taken.
+
+        Example:
+            >>> lake.operations.undrop("orders")  # doctest: +SKIP
+        """
+        return undrop(self._storage, as_table(table), dry_run=dry_run)
+
+    def ledger(self, table: str | TableName) -> Ledger:
+        """Which files were applied, when, as what, and in which version.
+
+        Example:
+            >>> lake.operations.ledger("orders")  # doctest: +SKIP
+        """
+        return read_ledger(self._storage, as_table(table))
+
+    def quarantine(self, table: str | TableName | None = None) -> DataFrame:
+        """The rows and files that were passed over, with reasons.
+
+        Args:
+            table: which table; by default all.
+
+        Example:
+            >>> lake.operations.quarantine("orders").show()  # doctest: +SKIP
+        """
+        from mirrorlake.mirror.quarantine import read_quarantine
+
+        return read_quarantine(
+            self._spark(), self._storage, None if table is None else as_table(table)
+        )

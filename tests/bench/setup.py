@@ -1,0 +1,63 @@
+"""The packages of `requirements.lock` in a new environment: uv, as the launcher takes it, or pip.
+
+Both fetch everything, without a cache; fetching uv counts. Making the environment does not: both
+need it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from helpers.bench import BenchResult, compare
+from mirrorlake.paths import PROJECT
+
+LOCK = PROJECT / "requirements.lock"
+LOCKED = ["--quiet", "--require-hashes", "-r"]
+
+
+def run(pairs: int) -> BenchResult:
+    return compare(
+        "setup",
+        "the packages of the lock",
+        lambda: in_new_environment(by_uv),
+        lambda: in_new_environment(by_pip),
+        pairs,
+        warm_up=lambda: None,
+    )
+
+
+def in_new_environment(install: Callable[[Path], None]) -> float:
+    """The seconds that an installation takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        python = Path(folder) / "venv" / "bin" / "python"
+        call([sys.executable, "-m", "venv", f"{folder}/venv"])
+        began = time.monotonic()
+        install(python)
+        return time.monotonic() - began
+
+
+def by_uv(python: Path) -> None:
+    entry = re.search(r"^uv==(?:.*\\\n)+.*\n", LOCK.read_text(encoding="utf-8"), re.M)
+    assert entry is not None
+    alone = python.parent / "uv.txt"
+    alone.write_text(entry[0])
+    call([python, "-m", "pip", "install", "--no-cache-dir", "--no-deps", *LOCKED, alone])
+    uv = python.parent / "uv"
+    call([uv, "pip", "install", "--no-cache", "--python", python, *LOCKED, LOCK])
+
+
+def by_pip(python: Path) -> None:
+    call([python, "-m", "pip", "install", "--no-cache-dir", *LOCKED, LOCK])
+
+
+def call(command: list[str | Path]) -> None:
+    hidden = ("PYTHONPATH", "VIRTUAL_ENV")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    subprocess.run(command, check=True, env=environment)

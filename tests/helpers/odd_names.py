@@ -1,0 +1,8 @@
+"""Names of tables and schemas that look wrong and are right."""
+
+ODD_BUT_FINE = [
+    "it's", 'q"uote', "back`tick", "``", "two words", " led by a space", "trailed by one ",
+    "日本語", "Straße", "e\u0301", "🦆", "100%20", "%2e%2e", "#", "a#1", "[x]", "*", "?",
+    "{}", "{a,b}",
+    "a.b", "dot.", "$HOME", "~", "-rf", "a=b", "a|b", "<x>", "^", "x" * 200, "a_", "NULL", "1",
+]  # fmt: skip

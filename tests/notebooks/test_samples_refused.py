@@ -1,0 +1,99 @@
+"""A notebook that makes or clears a sample refuses everybody else's lake, and changes no byte."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from deltalake import write_deltalake
+from pyarrow import table as rows_of
+
+from mirrorlake import Lake
+from mirrorlake.paths import NOTEBOOKS, PROJECT
+from mirrorlake.runs.plan import run_plan
+from mirrorlake.samples.lake import open_sample, seal_sample
+
+MAKERS = [
+    path.stem
+    for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
+    if "open_sample(" in path.read_text(encoding="utf-8")
+]
+
+
+def state(root: Path) -> dict[str, str]:
+    """Every file's content, and every folder."""
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        if path.is_file()
+        else "a folder"
+        for path in sorted(root.rglob("*"))
+    }
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake with published files and Delta tables, called as the notebooks' are."""
+    root = tmp_path_factory.mktemp("own") / "lake"
+    for name in ("flights", "stock", "orders"):
+        Lake(root).publisher(name, keys=["id"]).upsert([{"id": 1, "n": 5}])
+    for name in ("planes", "reported", "visits", "mine"):
+        write_deltalake(root / "Tables" / name, rows_of({"id": [1, 2]}))
+    return root
+
+
+@pytest.fixture(scope="module")
+def published_into(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sample that an application has taken for a lake of its own."""
+    root = tmp_path_factory.mktemp("sample") / "lake"
+    lake = open_sample(str(root), fresh=True)
+    lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
+    seal_sample(lake)
+    Lake(root).publisher("stock", keys=["id"]).upsert([{"id": 2}])
+    return root
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody answers there: a notebook that wanted Spark before it refuses would fail otherwise."""
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
+
+
+def plan_of(folder: Path, notebook: str, root: Path) -> Path:
+    plan = folder / "plan.yaml"
+    step = {"notebook": notebook, "parameters": {"root": str(root)}}
+    plan.write_text(yaml.safe_dump({"steps": [step]}))
+    return plan
+
+
+def test_there_are_some() -> None:
+    assert {"01_publish", "02_mirror", "04_operate", "12_partitioning_policy"} <= set(MAKERS)
+
+
+@pytest.mark.parametrize("notebook", MAKERS)
+@pytest.mark.parametrize("kind", ["own", "published_into"])
+def test_it_ends_with_an_error_and_a_hint(
+    kind: str, notebook: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    root: Path = request.getfixturevalue(kind)
+    before = state(root)
+    failed = run_plan(plan_of(tmp_path, notebook, root), tmp_path / "out").failed
+    assert failed is not None
+    assert failed.error is not None
+    assert failed.error["name"] == "SampleError", failed.error
+    assert "Hint: choose another root" in failed.error["message"]
+    assert state(root) == before
+
+
+def test_the_command_ends_with_status_1(own: Path, tmp_path: Path) -> None:
+    before = state(own)
+    plan = plan_of(tmp_path, "01_publish", own)
+    command = [sys.executable, "-m", "mirrorlake.cli", "run", str(plan), "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, check=False)
+    assert done.returncode == 1
+    assert "is not a sample" in done.stderr
+    assert "Hint: choose another root" in done.stderr
+    assert state(own) == before

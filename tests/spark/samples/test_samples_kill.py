@@ -1,0 +1,109 @@
+"""The making of a sample killed while Spark writes, and run again; others' commits are refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyarrow import table as rows_of
+
+from helpers.killing import Made, run_until
+from mirrorlake import Lake
+from mirrorlake.errors import SampleError
+from mirrorlake.samples.contents import walk
+from mirrorlake.samples.lake import open_sample, seal_sample
+from mirrorlake.samples.marker import MARKER
+from mirrorlake.storage import Storage
+
+MAKING = """
+import sys
+from mirrorlake.samples.lake import open_sample, seal_sample
+lake = open_sample(sys.argv[1], fresh=True, tables=["direct"])
+lake.publisher("t", keys=["id"]).upsert([{"id": 1, "n": 1}])
+assert not lake.mirror().failed
+frame = lake.spark.range(1000).selectExpr("id", "id % 3 AS n").repartition(8)
+frame.write.format("delta").save(lake.storage.path("Tables/direct"))
+lake.write("own", frame)
+lake.sql("DELETE FROM own WHERE id < 7")
+lake.views.create("sums", "SELECT n, count(*) AS c FROM own GROUP BY n")
+lake.frames.create("model", ["own"], owner="me", expires_in=1)
+lake.table("own").vorder(apply=True)
+lake.write_in_vorder("ordered", frame)
+seal_sample(lake)
+"""
+
+
+def refused(root: Path) -> None:
+    before = walk(Storage(root))
+    with pytest.raises(SampleError, match="no making of it made"):
+        open_sample(str(root), fresh=True)
+    assert walk(Storage(root)) == before
+
+
+@pytest.mark.parametrize(
+    "until",
+    [
+        "Tables/t/_delta_log/",
+        "Tables/direct/part-",
+        pytest.param("Tables/t/part-", marks=pytest.mark.long),
+        pytest.param("Tables/own/_delta_log/00000000000000000001.json", marks=pytest.mark.long),
+        pytest.param("Tables/sums/part-", marks=pytest.mark.long),
+        "Files/_mirrorlake/frames/model/00000001/own/files/",
+        pytest.param("Tables/ordered/part-", marks=pytest.mark.long),
+    ],
+)
+def test_a_making_that_was_killed_runs_again(tmp_path: Path, until: str) -> None:
+    root = tmp_path / "lake"
+
+    def enough(made: Made) -> bool:
+        return any(until in name.removeprefix(f"{root}/") for name in made)
+
+    killed, _ = run_until(enough, root, MAKING)
+    assert killed
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy)
+    open_sample(str(root), fresh=True)
+    assert list(walk(Storage(root))) == [MARKER]
+    write_deltalake(copy / "Tables" / "theirs", rows_of({"id": [1]}))
+    refused(copy)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sample that was made to its end."""
+    root = tmp_path_factory.mktemp("made") / "lake"
+    killed, _ = run_until(lambda _: False, root, MAKING)
+    assert not killed
+    return root
+
+
+@pytest.fixture
+def sample(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "lake")
+    return tmp_path / "lake"
+
+
+def test_a_whole_making_accounts_for_every_file(sample: Path) -> None:
+    open_sample(str(sample), fresh=True)
+    assert list(walk(Storage(sample))) == [MARKER]
+
+
+def test_looking_mirroring_and_asking_do_no_harm(sample: Path) -> None:
+    lake = Lake(sample)
+    lake.status(rebuild=True)
+    assert not lake.mirror().failed
+    assert lake.sql("SELECT * FROM own").count() == 993
+    assert lake.sql("SELECT * FROM sums").count() == 3
+    lake.table("own").analyze()
+    open_sample(str(sample), fresh=True)
+
+
+def test_commits_of_others_are_refused(sample: Path) -> None:
+    lake = open_sample(str(sample))  # half made from here on
+    lake.write("more", [{"id": 1}])
+    seal_sample(lake)  # in this process nothing carries a mark now
+    Lake(sample).write("more", [{"id": 2}])
+    assert DeltaTable(sample / "Tables" / "more").version() == 2
+    refused(sample)

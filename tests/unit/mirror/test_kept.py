@@ -1,0 +1,150 @@
+"""Kept documents: a newer format is refused in words and stays as it is, an older one is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from helpers.plans import plan_files
+from mirrorlake.errors import FormatError
+from mirrorlake.kept import read_kept
+from mirrorlake.landing import identity, manifest
+from mirrorlake.landing.identity import Identity, read_identity, write_identity
+from mirrorlake.landing.manifest import Manifest, read_manifest, write_manifest
+from mirrorlake.lint.zone import lint_zone
+from mirrorlake.mirror import operator_settings, plan, state, trash
+from mirrorlake.mirror.engine import Engine
+from mirrorlake.mirror.operator_settings import pause, read_all_settings, read_settings, skip
+from mirrorlake.mirror.plan import find_plan, plan_path
+from mirrorlake.mirror.state import TableState, load_states, save_states
+from mirrorlake.mirror.status import status_report
+from mirrorlake.mirror.trash import drop_table, dropped_tables
+from mirrorlake.names import IDENTITY, TableName, file_name
+from mirrorlake.storage import Storage
+
+T = TableName(None, "t")
+LIFE = Identity(T, "one life", TableName(None, "before"))
+STATES = "Files/_mirrorlake/state.json"
+PLAN = plan_path(LIFE, 1)
+
+
+def make_plan(storage: Storage) -> str:
+    storage.write(f"{T.folder}/{file_name(1)}", b"x")
+    plan_files(storage, LIFE, 1, [file_name(1)])
+    return PLAN
+
+
+def make_identity(storage: Storage) -> str:
+    write_identity(storage, LIFE, make_folder=True)
+    return f"{T.folder}/{IDENTITY}"
+
+
+def make_manifest(storage: Storage) -> str:
+    write_manifest(storage, T, Manifest(3, "id", ("id",), ()))
+    return f"{T.folder}/_manifest.json"
+
+
+def make_settings(storage: Storage) -> str:
+    pause(storage, T)
+    skip(storage, T, 7)
+    return "Files/_mirrorlake/control/t.json"
+
+
+def make_trash(storage: Storage) -> str:
+    storage.write(f"{T.table_path}/_delta_log/{0:020d}.json", b"{}")
+    drop_table(storage, T, LIFE)
+    (stamp,) = storage.list("Files/_mirrorlake/dropped/t").folders
+    return f"Files/_mirrorlake/dropped/t/{stamp}/identity.json"
+
+
+def make_state(storage: Storage) -> str:
+    save_states(storage, {T.folder: TableState(None, "t", last_file=3)})
+    return STATES
+
+
+CASES: list[tuple[Callable[[Storage], str], Callable[[Storage], object], int]] = [
+    (make_plan, lambda storage: find_plan(storage, LIFE, 1), plan.FORMAT),
+    (make_identity, lambda storage: read_identity(storage, T), identity.FORMAT),
+    (make_manifest, lambda storage: read_manifest(storage, T), manifest.FORMAT),
+    (make_settings, lambda storage: read_settings(storage, T), operator_settings.FORMAT),
+    (make_settings, read_all_settings, operator_settings.FORMAT),
+    (make_trash, dropped_tables, trash.FORMAT),
+    (make_state, load_states, state.FORMAT),
+]
+
+
+@pytest.mark.parametrize(("make", "read", "known"), CASES)
+def test_a_newer_document_is_refused_in_words(any_storage: Storage, make, read, known: int):
+    path = make(any_storage)
+    document = any_storage.read_json(path)
+    assert document is not None
+    assert document["format"] == known
+    any_storage.write_json(path, document | {"format": known + 1, "more": [1]})
+    before = any_storage.read(path)
+    with pytest.raises(FormatError) as caught:
+        read(any_storage)
+    assert f"{path} is of format {known + 1}" in caught.value.message
+    assert f"knows up to {known}" in caught.value.message
+    assert caught.value.hint.startswith("upgrade mirrorlake")
+    assert any_storage.read(path) == before
+
+
+@pytest.mark.parametrize(("make", "read", "known"), [case for case in CASES if case[2] == 1])
+def test_a_document_without_a_format_is_of_the_first(any_storage: Storage, make, read, known: int):
+    path = make(any_storage)
+    whole = read(any_storage)
+    document = any_storage.read_json(path) or {}
+    del document["format"]
+    any_storage.write_json(path, document)
+    assert read(any_storage) == whole
+
+
+def test_a_plan_of_the_first_format_lacks_only_what_came_later(any_storage: Storage):
+    path = make_plan(any_storage)
+    whole = find_plan(any_storage, LIFE, 1)
+    document = any_storage.read_json(path) or {}
+    del document["on_error"]
+    files = [
+        {name: file[name] for name in ("name", "size", "sha256")} for file in document["files"]
+    ]
+    any_storage.write_json(path, document | {"format": 1, "files": files})
+    found = find_plan(any_storage, LIFE, 1)
+    assert whole is not None
+    assert found is not None
+    assert (found.numbers, found.on_error) == (whole.numbers, "stop")
+    assert [file.sha256 for file in found.files] == [file.sha256 for file in whole.files]
+
+
+@pytest.mark.parametrize("text", ["[]", "7", '{"format": "1"}', "{"])
+def test_what_is_no_document_is_broken(any_storage: Storage, text: str):
+    any_storage.write("note.json", text.encode())
+    with pytest.raises((ValueError, TypeError), match=r"."):
+        read_kept(any_storage, "note.json", 1)
+    assert read_kept(any_storage, "absent.json", 1) is None
+
+
+def no_spark():
+    raise AssertionError("Spark was asked for")
+
+
+def test_newer_states_stop_the_mirror_but_not_the_status_and_can_be_made_again(storage: Storage):
+    storage.write(f"{T.folder}/{file_name(1)}", b"x")
+    newer = {"format": state.FORMAT + 1, "tables": {}, "more": 1}
+    storage.write_json(STATES, newer)
+    with pytest.raises(FormatError, match="status --rebuild"):
+        Engine(storage, no_spark).run_cycle()
+    (line,) = status_report(storage).tables
+    assert (line.name, line.backlog_files) == ("t", 1)
+    assert json.loads(storage.read(STATES)) == newer
+    status_report(storage, rebuild=True)
+    assert load_states(storage) == {}
+
+
+def test_the_linter_names_a_newer_identity(storage: Storage):
+    path = make_identity(storage)
+    storage.write_json(path, (storage.read_json(path) or {}) | {"format": identity.FORMAT + 1})
+    found = [f for f in lint_zone(storage).findings if f.rule == "folder-identity"]
+    assert [f.table for f in found] == ["t"]
+    assert "format 2" in found[0].message

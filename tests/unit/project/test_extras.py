@@ -1,0 +1,201 @@
+"""What works without Spark does, and the rest says which extra to install."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from helpers.project import SETTINGS
+from mirrorlake.extras import EXTRAS
+from mirrorlake.paths import PROJECT
+
+# Finds nothing that an extra brings, as if it were not installed.
+BARE = """
+import sys
+from importlib.machinery import PathFinder
+
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.split(".")[0] in {absent!r}:
+            return None
+        return PathFinder.find_spec(name, path, target)
+
+sys.meta_path = [Without if f is PathFinder else f for f in sys.meta_path]
+"""
+# Runs commands one after the other: their exit statuses and what they print.
+COMMANDS = """
+import contextlib, io, json
+from rich.console import Console
+from mirrorlake import cli
+from mirrorlake.commands import base
+
+told = []
+for arguments in json.loads(sys.argv[1]):
+    shown, complaint = io.StringIO(), io.StringIO()
+    sys.argv = ["mirrorlake", *arguments]
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(complaint):
+        try:
+            cli.main()
+            status = 0
+        except SystemExit as ended:
+            status = ended.code or 0
+    told.append([status, shown.getvalue(), complaint.getvalue()])
+print(json.dumps(told))
+"""
+PYTHON = """
+import json
+from mirrorlake import Lake
+from mirrorlake.errors import SetupError
+
+lake = Lake(sys.argv[1])
+lake.publisher("t", keys=["id"]).write([{"id": 1, "word": "a"}])
+tables = [table.name for table in lake.status().tables]
+told = [lake.lint().errors, tables, len(lake.ledger("t").entries)]
+for call in (lake.mirror, lambda: lake.spark, lambda: lake.sql("SELECT 1")):
+    try:
+        call()
+    except SetupError as error:
+        told.append(str(error))
+try:
+    import pyspark
+except ModuleNotFoundError as error:
+    told.append(type(error).__name__)
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def absent() -> list[str]:
+    return sorted({name for names in EXTRAS.values() for name in names})
+
+
+def run_bare(absent: list[str], program: str, *arguments: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-c", BARE.format(absent=absent) + program, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_shell_without_spark(absent: list[str], tmp_path: Path) -> None:
+    rows, root = tmp_path / "rows.csv", str(tmp_path / "lake")
+    rows.write_text("id,word\n1,a\n2,b\n")
+    commands = [
+        ["publish", root, "t", str(rows), "--keys", "id"],
+        ["lint", root, "--json"],
+        ["status", root, "--json"],
+        ["ledger", root, "t", "--json"],
+        ["pause", root, "t"],
+        ["mirror", root],
+        ["sql", root, "SELECT 1"],
+        ["history", root, "t"],
+        ["demo"],
+    ]
+    told = run_bare(absent, COMMANDS, json.dumps(commands))
+    published, lint, status, ledger, pause, *refused = told
+    assert [one[0] for one in (published, lint, status, ledger, pause)] == [0] * 5, told
+    assert published[1].startswith("t: 00000000000000000001.parquet, 2 rows")
+    assert json.loads(lint[1]) == {"findings": []}
+    assert [table["state"] for table in json.loads(status[1])["tables"]] == ["Initialized"]
+    assert json.loads(ledger[1])["rows"] == []
+    mirror, sql, history, demo = refused
+    for code, shown, complaint in refused:
+        assert (code, shown, complaint.count("\n")) == (1, "", 1), complaint
+    for _, _, complaint in (mirror, sql, history):
+        assert complaint.endswith("not installed. Hint: pip install 'mirrorlake[spark]'\n")
+    assert mirror[2].startswith("mirrorlake: mirrorlake.mirror needs pyspark, which is")
+    assert demo[2].endswith("not installed. Hint: pip install 'mirrorlake[notebooks]'\n")
+
+
+def test_python_without_spark(absent: list[str], tmp_path: Path) -> None:
+    errors, tables, applied, *refused, plain = run_bare(absent, PYTHON, str(tmp_path / "lake"))
+    assert (errors, tables, applied) == ([], ["t"], 0)
+    assert len(refused) == 3
+    assert all(text.endswith("Hint: pip install 'mirrorlake[spark]'") for text in refused), refused
+    assert plain == "ModuleNotFoundError"  # the imports of others fail as always
+
+
+def imported() -> dict[str, list[str]]:
+    """The packages of others that the library imports, and where."""
+    found: dict[str, list[str]] = {}
+    for path in (PROJECT / "lib" / "mirrorlake").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [str(node.module)]
+            for name in names:
+                found.setdefault(name.split(".")[0], []).append(path.name)
+    return {n: p for n, p in found.items() if n not in {*sys.stdlib_module_names, "mirrorlake"}}
+
+
+def test_every_import_is_of_the_core_or_of_an_extra() -> None:
+    """And what an extra is said to bring is what its packages bring."""
+    packages = packages_distributions()
+
+    def brought(lines: list[str]) -> set[str]:
+        return {canonicalize_name(Requirement(line).name) for line in lines}
+
+    core = brought(SETTINGS["dependencies"])
+    # They come with others: nbformat and IPython with papermill and JupyterLab, py4j with PySpark.
+    indirect = {"nbformat", "IPython", "py4j"}
+    for name, places in imported().items():
+        extra = next((extra for extra, names in EXTRAS.items() if name in names), None)
+        wanted = core if extra is None else brought(SETTINGS["optional-dependencies"][extra])
+        if name not in indirect:
+            owners = {canonicalize_name(owner) for owner in packages[name]}
+            assert owners & wanted, (name, extra, places)
+    for extra, names in EXTRAS.items():
+        wanted = brought(SETTINGS["optional-dependencies"][extra])
+        for name in set(names) - indirect:
+            assert {canonicalize_name(owner) for owner in packages[name]} & wanted, (name, extra)
+
+
+@pytest.mark.long
+def test_a_wheel_in_a_bare_environment(tmp_path: Path) -> None:
+    """Built and installed as anybody would, with the core's packages and nothing else."""
+    source, python = tmp_path / "source", str(tmp_path / "venv" / "bin" / "python")
+    source.mkdir()
+    shutil.copytree(PROJECT / "lib", source / "lib", ignore=shutil.ignore_patterns("*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(PROJECT / name, source)
+    uv = [str(Path(sys.executable).parent / "uv")]
+    options = ["--python", sys.executable, "--no-build-isolation", "--out-dir", str(tmp_path)]
+    run([*uv, "build", "--quiet", "--wheel", *options, str(source)])
+    (wheel,) = tmp_path.glob("*.whl")
+    run([*uv, "venv", "--quiet", "--python", sys.executable, str(tmp_path / "venv")])
+    lock = ["--constraint", str(PROJECT / "requirements.lock"), "--no-verify-hashes"]
+    run([*uv, "pip", "install", "--quiet", "--python", python, *lock, str(wheel)])
+    (tmp_path / "rows.csv").write_text("id,word\n1,a\n")
+    script, root = str(tmp_path / "venv" / "bin" / "mirrorlake"), str(tmp_path / "lake")
+    run([script, "publish", root, "t", str(tmp_path / "rows.csv"), "--keys", "id"])
+    assert "0 errors and 0 warnings in 1 table" in run([script, "lint", root])
+    assert "Initialized" in run([script, "status", root])
+    assert json.loads(run([script, "ledger", root, "t", "--json"]))["rows"] == []
+    hint = "Hint: pip install 'mirrorlake[spark]'\n"
+    assert run([script, "mirror", root], status=1).endswith(hint)
+    assert "no benches here" in run([script, "bench"], status=2)
+    told = json.loads(run([python, "-c", "import sys\n" + PYTHON, str(tmp_path / "other")]))
+    assert told[:3] == [[], ["t"], 0]
+    assert told[3].endswith(hint.strip())
+
+
+def run(command: list[str], status: int = 0) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == status, (command, done.stdout, done.stderr)
+    return done.stdout if status == 0 else done.stderr
