@@ -1,7 +1,7 @@
 """Documents that mirrorlake keeps in a lake: JSON objects in files of its own, with a format.
 
 A document without a format is of the first one. An older one is read as it is; a newer one is
-refused, for nobody can say what would be lost.
+refused, since it is not known what would be lost.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def read_kept(storage: Storage, path: str, known: int, *, hint: str = "") -> dic
         TypeError: it is not an object, or its format not a number.
 
     Example:
+        >>> from tempfile import mkdtemp
+        >>> storage = Storage(mkdtemp())
         >>> storage.write_json("note.json", {"format": 1, "at": 7})
         >>> read_kept(storage, "note.json", 1)
         {'format': 1, 'at': 7}

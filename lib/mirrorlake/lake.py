@@ -8,7 +8,8 @@ from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
-from mirrorlake.delta_log import delta_tables
+from mirrorlake.catalog import Catalog
+from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.mirror.api import Operations
 from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options, noop
@@ -76,10 +77,34 @@ class Lake:
         *,
         keys: list[str] | tuple[str, ...] = (),
         partner: Partner | None = None,
+        footer: Mapping[str, str] | None = None,
         dry_run: bool = False,
     ) -> Publisher:
-        """The publisher of one table; see `Publisher`. One of a dry run only checks."""
-        return Publisher(self.storage, as_table(table), keys=keys, partner=partner, dry_run=dry_run)
+        """The publisher of one table; needs no Spark.
+
+        Args:
+            table: its name.
+            keys: the columns that tell rows apart; none for a table that only takes inserts.
+            partner: who publishes; written down once in the landing zone.
+            footer: what the footers of the published files carry besides.
+            dry_run: only check every batch; neither keys nor files are written.
+
+        Raises:
+            MetadataError: other keys are declared already.
+
+        Example:
+            >>> import tempfile
+            >>> Lake(tempfile.mkdtemp()).publisher("stock", keys=["id"]).upsert([{"id": 1}]).rows
+            1
+        """
+        return Publisher(
+            self.storage,
+            as_table(table),
+            keys=keys,
+            partner=partner,
+            footer=footer,
+            dry_run=dry_run,
+        )
 
     def mirror(
         self,
@@ -423,12 +448,7 @@ class Lake:
 
     def find(self, name: TableName) -> TableName | None:
         """The lake's own spelling of a table's name: exact, else the only one but for case."""
-        tables = self.tables()
-        if name in tables:
-            return name
-        wanted = str(name).lower()
-        alike = [table for table in tables if str(table).lower() == wanted]
-        return alike[0] if len(alike) == 1 else None
+        return Catalog(self.storage).find(name)
 
     @property
     def frames(self) -> Frames:
@@ -442,7 +462,7 @@ class Lake:
         """Tables that follow a query by what changes in its sources; see `Views`."""
         from mirrorlake.rows.views.api import Views
 
-        return Views(self.storage, lambda: self.spark, self.find)
+        return Views(self.storage, lambda: self.spark)
 
     def maintain(
         self, policy: MaintenancePolicy, *, on_table: Callable[[str], None] = lambda name: None
@@ -490,4 +510,4 @@ class Lake:
         """
         from mirrorlake.lake_sql import query_lake
 
-        return query_lake(self, query, frame=frame)
+        return query_lake(self.spark, self.storage, query, frame=frame)

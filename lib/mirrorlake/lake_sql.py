@@ -1,46 +1,155 @@
-"""A query over a lake: its names become this lake's tables, feeds, versions or frames."""
+"""A query over a lake: its names become this lake's tables, feeds, versions or frames.
+
+Tables are read by path, so two lakes in one session never meet. Of `table_changes('t', 0, 10)` the
+ends are checked as everywhere, then Delta's own function by path stands in the text. What is no
+table of the lake is left to Spark.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from datetime import datetime, timezone
+from functools import partial
 
-from mirrorlake.errors import UsageError
-from mirrorlake.feed.sql import resolve_feeds
-from mirrorlake.history.sql import run_query
+from pyspark.sql import DataFrame, SparkSession
+from sqlglot.tokenizer_core import TokenType
+
+from mirrorlake.catalog import Catalog
+from mirrorlake.delta.commits import read_versions
+from mirrorlake.errors import InvalidNameError, MirrorlakeError, QueryError, UsageError
+from mirrorlake.feed.changes import readable_span
+from mirrorlake.feed.schema import RESERVED
+from mirrorlake.history.frames import Frames
+from mirrorlake.history.sql import (
+    Edit,
+    Relation,
+    Statement,
+    When,
+    apply_edits,
+    closing,
+    parse_statement,
+    resolve_tables,
+)
 from mirrorlake.history.versions import check_when, is_enforced
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.definition import hiding_columns
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from mirrorlake.lake import Lake
-    from mirrorlake.lake_table import LakeTable
+from mirrorlake.spark.messages import spark_message
+from mirrorlake.spark.sql import literal
+from mirrorlake.storage import Storage
+from mirrorlake.table import Table
 
 
-def query_lake(lake: Lake, query: str, *, frame: str | None = None) -> DataFrame:
+def query_lake(
+    spark: SparkSession, storage: Storage, query: str, *, frame: str | None = None
+) -> DataFrame:
     """Runs a query; names, errors and `frame` are those of `Lake.sql`."""
+    catalog = Catalog(storage)
 
-    def opened(name: TableName) -> LakeTable | None:
-        found = lake.find(name)
-        return None if found is None else lake.table(found)
+    def open_table(name: TableName) -> Table | None:
+        found = catalog.find(name)
+        return None if found is None else Table(spark, storage, found)
 
-    def path(name: TableName) -> str | None:
-        found = lake.find(name)
-        return None if found is None else lake.storage.path(found.table_path)
-
-    def framed(name: TableName) -> str | None:
-        return lake.frames.table_path(frame or "", name)
-
-    def check(name: TableName, when: int | datetime) -> None:
+    def find(name: TableName) -> Relation | None:
+        found = catalog.find(name)
         if frame is not None:
-            raise UsageError(f"A frame has {name} at one version only: {when} can't be asked.")
-        found = lake.find(name) or name
-        check_when(lake.storage, found, when, enforced=is_enforced(lake.spark))
+            path = Frames(storage, lambda: spark).table_path(frame, name)
+            return Relation(path, hiding_columns(storage, found), partial(_refuse, name))
+        if found is None:
+            return None
+        path = storage.path(found.table_path)
+        return Relation(
+            path, hiding_columns(storage, found), partial(_check, spark, storage, found)
+        )
 
-    def columns(name: TableName) -> list[str] | None:
-        return hiding_columns(lake.storage, lake.find(name))
+    try:
+        statement = parse_statement(query)
+        feeds = _resolve_feeds(statement, open_table)
+        tables = resolve_tables(statement, find, partial(_evaluate, spark))
+        return spark.sql(apply_edits(statement.text, [*feeds, *tables]))
+    except MirrorlakeError:
+        raise
+    except Exception as error:
+        raise QueryError(spark_message(error)) from error
 
-    plain = resolve_feeds(query, opened)
-    return run_query(lake.spark, plain, path if frame is None else framed, check, columns)
+
+def _refuse(name: TableName, when: When) -> None:
+    raise UsageError(f"A frame has {name} at one version only: {when} can't be asked.")
+
+
+def _check(spark: SparkSession, storage: Storage, name: TableName, when: When) -> None:
+    check_when(storage, name, when, enforced=is_enforced(spark))
+
+
+def _evaluate(spark: SparkSession, expression: str) -> datetime | None:
+    row = spark.sql(f"SELECT unix_micros(CAST({expression} AS TIMESTAMP))").first()
+    if row is None or row[0] is None:
+        return None
+    return datetime.fromtimestamp(row[0] / 1e6, timezone.utc)
+
+
+def _resolve_feeds(
+    statement: Statement, open_table: Callable[[TableName], Table | None]
+) -> list[Edit]:
+    """What is to be changed so that every `table_changes` of a lake's table reads by path.
+
+    Args:
+        statement: the query.
+        open_table: the lake's table of a name, or None.
+
+    Raises:
+        FeedError: the feed doesn't hold what is asked for.
+        UsageError: the arguments make no sense.
+    """
+    edits: list[Edit] = []
+    tokens = statement.tokens
+    for index, token in enumerate(tokens[:-3]):
+        called = token.text.lower() == "table_changes" and token.token_type != TokenType.STRING
+        if not called or tokens[index + 1].token_type != TokenType.L_PAREN:
+            continue
+        name, last = tokens[index + 2], closing(tokens, index + 1)
+        if name.token_type != TokenType.STRING or last == index + 1:
+            continue
+        try:
+            table = open_table(TableName.parse(name.text))
+        except InvalidNameError:
+            continue
+        if table is not None:
+            ends = _arguments(statement, index + 2, last)[1:]
+            edits.append((token.start, tokens[last].end + 1, _relation(table, ends)))
+    return edits
+
+
+def _arguments(statement: Statement, first: int, last: int) -> list[str]:
+    """The texts between a call's commas, from its first token up to its closing parenthesis."""
+    tokens, found, start, index = statement.tokens, [], first, first
+    while index <= last:
+        kind = tokens[index].token_type
+        if kind == TokenType.L_PAREN:
+            index = closing(tokens, index)
+        elif (kind == TokenType.COMMA or index == last) and index > start:
+            found.append(statement.text[tokens[start].start : tokens[index - 1].end + 1])
+            start = index + 1
+        index += 1
+    return found
+
+
+def _relation(table: Table, ends: list[str]) -> str:
+    if not 1 <= len(ends) <= 2:
+        raise UsageError(
+            f"table_changes('{table.name}') has {len(ends)} ends.",
+            hint="write table_changes('name', start[, end]).",
+        )
+    start, end = (_value(table, text) for text in (ends * 2)[:2])
+    timeline = read_versions(table.storage, table.name.table_path)
+    span = readable_span(table, timeline, start, end if len(ends) == 2 else None)
+    if span.is_empty:
+        kinds = ("STRING", "BIGINT", "TIMESTAMP")
+        nulls = [f"CAST(NULL AS {k}) AS {n}" for n, k in zip(RESERVED, kinds, strict=True)]
+        return f"(SELECT *, {', '.join(nulls)} FROM {table.sql_name} WHERE false)"
+    return f"table_changes_by_path({literal(table.path)}, {span.start}, {span.end})"
+
+
+def _value(table: Table, text: str) -> str:
+    """An end as text: a number, or a moment in the session's time zone."""
+    (row,) = table.spark.sql(f"SELECT CAST(({text}) AS STRING)").toArrow().to_pylist()
+    return str(next(iter(row.values())))

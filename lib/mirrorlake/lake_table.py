@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.api import Changes
 from mirrorlake.feed.schema import declared_keys
@@ -23,7 +24,6 @@ from mirrorlake.history.versions import (
     check_when,
     find_readable_range,
     is_enforced,
-    parse_moment,
 )
 from mirrorlake.layout.analysis import Analysis, analyze_table
 from mirrorlake.layout.api import Optimize
@@ -103,7 +103,7 @@ class LakeTable(Table):
         if version is not None and timestamp is not None:
             raise UsageError("Give either a version or a timestamp.")
         if timestamp is not None:
-            then = parse_moment(timestamp)
+            then = parse_utc_timestamp(timestamp)
             check_when(self.storage, self.name, then, enforced=is_enforced(self.spark))
             clause = f"TIMESTAMP AS OF {literal(then.isoformat())}"
             rows = self.spark.sql(f"SELECT * FROM {self.sql_name} {clause}")

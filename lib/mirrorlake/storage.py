@@ -249,12 +249,8 @@ class Storage:
 
     def files_below(self, folder: str) -> tuple[str, ...]:
         """The paths of all files in a folder and its folders, relative to the root."""
-        return tuple(sorted(self.sizes_below(folder)))
-
-    def sizes_below(self, folder: str = "") -> dict[str, int]:
-        """The files of `files_below` with their sizes in bytes; by default all of the root's."""
         pages = obstore.list(self._store, f"{folder}/" if folder else None)
-        return {meta["path"]: meta["size"] for page in pages for meta in page}
+        return tuple(sorted(meta["path"] for page in pages for meta in page))
 
     def delete(self, path: str) -> None:
         """Removes a file; nothing happens if there is none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta_log import Snapshot, read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name

@@ -128,12 +128,13 @@ def run(pairs: int) -> BenchResult:
 
 
 def footers(spark, storage: Storage) -> float:
-    from mirrorlake.layout import log_files
+    from mirrorlake.delta.files import live_files, read_actions
+    from mirrorlake.delta.log_files import find_segment
 
     began = time.perf_counter()
-    segment = log_files.find_segment(storage, "Tables/t")
-    actions = log_files.read_actions(spark, storage, "Tables/t", segment)
-    total(log_files.live_files(actions), storage, "Tables/t", FILES)
+    segment = find_segment(storage, "Tables/t")
+    actions = read_actions(spark, storage, segment)
+    total(live_files(actions), storage, "Tables/t", FILES)
     return time.perf_counter() - began
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from helpers.bench import BenchResult, compare, join_results, lake_part
 from mirrorlake import Lake
-from mirrorlake.history.commits import CommitLog
+from mirrorlake.delta.commits import CommitLog
 from mirrorlake.history.versions import find_readable_range
 
 VERSIONS = 10_000

@@ -19,21 +19,20 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
 from helpers.bench import BenchResult, join_results
 from helpers.log_lines import TENANTS, guid, log_files
 from mirrorlake import Lake
-from mirrorlake.layout.partitioning.encoding import CONFS
-from mirrorlake.layout.partitioning.nodes import on_each_node
+from mirrorlake.layout.partitioning.operation import CONFS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ROWS, FILES, BUCKETS = 2_000_000, 20, 128
-NODES, IDLE = 4, 100
+IDLE = 100
 KEY = {
     "ColumnName": "tenant",
     "Kind": "Hash",
@@ -78,7 +77,7 @@ def copy_table(lake: Lake, source: str, target: str) -> str:
 
 
 def size(lake: Lake, name: str) -> int:
-    return lake.table(name).partitioning.statistics().size
+    return lake.table(name).partitioning.stats().size
 
 
 def clock(call: Callable[..., object], *arguments: object) -> float:
@@ -109,12 +108,6 @@ class Bench:
         self.number += 1
         copy_table(self.lake, self.raw, f"copy{self.number}")
         return f"copy{self.number}"
-
-    def partitioned(self) -> str:
-        name = self.copy()
-        self.lake.table(name).partitioning.set(POLICY)
-        self.lake.table(name).partitioning.operate()
-        return name
 
     def timed(self, what: str, ours: Callable[[], float], peer: Callable[[], float]) -> BenchResult:
         pairs = [(ours(), peer()) for _ in range(self.pairs + 1)][1:]
@@ -263,38 +256,6 @@ class Bench:
             ],
         )
 
-    def nodes(self) -> BenchResult:
-        """An aggregation and a join on the key: node by node, against Spark's shuffle."""
-        left, right = (self.lake.table(self.partitioned()) for _ in range(2))
-
-        def sums(rows: DataFrame) -> DataFrame:
-            return rows.groupBy("tenant", "session").count()
-
-        def both(a: DataFrame, b: DataFrame) -> DataFrame:
-            return a.join(sums(b), ["tenant", "session"])
-
-        jobs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-            "aggregation node by node": (
-                lambda: on_each_node([left], sums, nodes=NODES),
-                lambda: sums(left.read()),
-            ),
-            "join node by node": (
-                lambda: on_each_node([left, right], both, nodes=NODES),
-                lambda: both(left.read(), right.read()),
-            ),
-        }
-        return join_results(
-            "partition",
-            [
-                self.timed(
-                    what,
-                    lambda o=ours: clock(lambda: noop(o())),
-                    lambda p=peer: clock(lambda: noop(p())),
-                )
-                for what, (ours, peer) in jobs.items()
-            ],
-        )
-
 
 def _part(name: str) -> Callable[[int], BenchResult]:
     def measure(pairs: int) -> BenchResult:
@@ -306,7 +267,7 @@ def _part(name: str) -> Callable[[int], BenchResult]:
 
 
 LAYOUTS = ("policy", "zorder", "liquid", "raw_as_it_came")
-PARTS = {name: _part(name) for name in (*LAYOUTS, "operation", "cycle", "idle", "nodes")}
+PARTS = {name: _part(name) for name in (*LAYOUTS, "operation", "cycle", "idle")}
 
 
 def run(pairs: int) -> BenchResult:

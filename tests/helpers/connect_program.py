@@ -96,8 +96,8 @@ def partitioned(lake: Lake) -> list[Any]:
         table.partitioning.operate()
     except UsageError as error:
         found.append([type(error).__name__])
-    pending = table.partitioning.statistics().pending_rows
-    return [*found, len(scan.read), scan.tail, len(every.read), every.files, pending]
+    pending = table.partitioning.stats().pending_rows
+    return [*found, len(scan.read), scan.unpartitioned, len(every.read), every.files, pending]
 
 
 PARTS = {"mirrored": mirrored, "viewed": viewed, "past": past, "partitioned": partitioned}

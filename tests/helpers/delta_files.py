@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from urllib.parse import unquote
 
-from mirrorlake.history.tombstones import vector_path
+from mirrorlake.delta.vectors import vector_path
 
 
 def log_file(folder: Path, version: int) -> Path:

@@ -11,10 +11,10 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.policy import Policy
-from mirrorlake.layout.partitioning.xxh64 import xxh64
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MICRO = timedelta(microseconds=1)
@@ -71,7 +71,8 @@ def _in_micros(rows: pa.Table) -> pa.Table:
 def bucket(value: str | None, policy: Policy) -> int:
     """By the definition: XXH64 of the UTF-8 bytes, modulo the count; NULL is empty text."""
     assert policy.hash is not None
-    return xxh64((value or "").encode(), policy.hash.seed) % policy.hash.max_partition_count
+    hashed = xxhash.xxh64_intdigest((value or "").encode(), policy.hash.seed)
+    return hashed % policy.hash.max_partition_count
 
 
 def bin_start(moment: datetime | None, policy: Policy) -> int:

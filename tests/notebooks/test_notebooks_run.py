@@ -12,9 +12,7 @@ import pytest
 
 from mirrorlake.paths import NOTEBOOKS, PROJECT
 from mirrorlake.runs.plan import RunSummary, run_plan
-from mirrorlake.samples.contents import look_into
-from mirrorlake.samples.marker import read_marker
-from mirrorlake.storage import Storage
+from mirrorlake.samples.lake import MARKER, open_sample
 
 SANITIZE = Path(__file__).parent / "sanitize.cfg"
 CONF = PROJECT / "tests" / "spark" / "conf"  # papermill's run has Spark's own defaults
@@ -61,10 +59,8 @@ def test_nbval_finds_the_committed_outputs(tmp_path: Path) -> None:
         command, capture_output=True, text=True, cwd=PROJECT, env=environment, check=False
     )
     assert done.returncode == 0, done.stdout[-6000:]
-    lakes = [Storage(folder) for folder in sorted((tmp_path / "lakes").iterdir())]
+    lakes = sorted((tmp_path / "lakes").iterdir())
     assert len(lakes) == 8
-    for storage in lakes:  # or else the next run would refuse its own sample
-        marker = read_marker(storage)
-        assert marker is not None
-        assert marker.state == "sealed"
-        assert look_into(storage, marker).foreign == ()
+    for lake in lakes:  # the next run is not refused
+        assert json.loads((lake / MARKER).read_text())["state"] == "sealed"
+        open_sample(str(lake), tables=[])

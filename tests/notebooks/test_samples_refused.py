@@ -49,7 +49,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def published_into(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sample that an application has taken for a lake of its own."""
     root = tmp_path_factory.mktemp("sample") / "lake"
-    lake = open_sample(str(root), fresh=True)
+    lake = open_sample(str(root), fresh=True, tables=["stock"])
     lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
     seal_sample(lake)
     Lake(root).publisher("stock", keys=["id"]).upsert([{"id": 2}])

@@ -49,7 +49,7 @@ def history(
     limit: Annotated[int, typer.Option(help="Most versions to show.", min=1)] = 20,
 ) -> None:
     """Show a table's versions, newest first, and how far back it can be read."""
-    from mirrorlake.history.commits import CommitLog
+    from mirrorlake.delta.commits import CommitLog
     from mirrorlake.history.versions import find_readable_range
 
     lake = open_lake(root)

@@ -77,7 +77,7 @@ def alter_merge(
 ) -> None:
     """Change some properties of a table's policy."""
     found = _policy_of(root, table)
-    _tell(found.show(found.alter(_read(policy), hot=hot, dry_run=dry_run)), as_json, dry_run)
+    _tell(found.show(found.alter_merge(_read(policy), hot=hot, dry_run=dry_run)), as_json, dry_run)
 
 
 @partition.command()
@@ -109,8 +109,8 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Partition what is new, and merge small files; a dry run counts what is pending."""
-    from mirrorlake.layout.partitioning.statistics import show_statistics
-    from mirrorlake.policy_log import tables_with_policies
+    from mirrorlake.delta.policies import tables_with_policies
+    from mirrorlake.text_table import TextTable
 
     if watch and dry_run:
         raise UsageError("--watch and --dry-run exclude each other.", hint="choose one.")
@@ -119,8 +119,10 @@ def run(
     if dry_run:
         names = tables_with_policies(lake.storage) if chosen is None else [chosen]
         with progress("reading the log …"):
-            lines = [lake.table(name).partitioning.statistics() for name in names]
-        _tell(show_statistics(lines), as_json, dry_run)
+            shown = [lake.table(name).partitioning.stats().shown() for name in names]
+        columns = shown[0].columns if shown else ("TableName",)
+        pending = TextTable(columns, tuple(row for one in shown for row in one.rows))
+        _tell(pending, as_json, dry_run)
         return
     with progress("partitioning …") as update:
         process = lake.partitioning.process(
@@ -147,11 +149,9 @@ def run(
 @partition.command()
 def stats(root: RootArgument, table: EveryArgument, as_json: JsonOption = False) -> None:
     """Count what is partitioned and what is pending; of '*' exit 1 if a table is far behind."""
-    from mirrorlake.layout.partitioning.statistics import show_statistics
-
     with progress("reading the log …"):
         if table != EVERY:
-            _tell(show_statistics([_policy_of(root, table).statistics()]), as_json)
+            _tell(_policy_of(root, table).stats().shown(), as_json)
             return
         found = open_lake(root).partitioning.diagnostics()
     _tell(found.shown(), as_json)

@@ -30,7 +30,7 @@ from mirrorlake.commands.base import (
     stop_on_signals,
     tell,
 )
-from mirrorlake.delta_log import delta_tables
+from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.lake import Lake
 from mirrorlake.mirror.options import MirrorOptions, Step
@@ -38,7 +38,7 @@ from mirrorlake.mirror.state import Report, TableStatus
 from mirrorlake.names import TableName
 
 if TYPE_CHECKING:
-    from mirrorlake.rows.views.status import ViewStatus
+    from mirrorlake.rows.views.state import ViewStatus
 
 
 MarkerWord = Literal["insert", "update", "delete", "upsert"]

@@ -14,13 +14,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta_log import read_commit_info, read_snapshot
+from mirrorlake.delta.commits import Timeline, read_commit_info, read_versions
+from mirrorlake.delta.create import column_types
+from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.timestamps import timestamp_text
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import refusal
 from mirrorlake.feed.cursor import FORMAT, Lag, consumer_folder, lag_of, table_id
 from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.enable import column_types, create_table
-from mirrorlake.feed.log import Timeline, moment_text, read_versions
+from mirrorlake.feed.enable import create_table
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.names import TableName
 from mirrorlake.spark.messages import spark_message
@@ -179,7 +181,7 @@ class Archive:
             return start - 1
         if not examine(source, timeline, 0, latest, files=False).blocking:
             return -1
-        moment = literal(moment_text(timeline.time(latest)) + "Z")
+        moment = literal(timestamp_text(timeline.time(latest)) + "Z")
         marks = ("'insert'", f"{latest}L", f"TIMESTAMP {moment}")
         marked = [f"{value} AS {quote(n)}" for n, value in zip(RESERVED, marks, strict=True)]
         rows = self._spark.sql(

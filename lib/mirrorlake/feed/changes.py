@@ -9,18 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Literal
-from zoneinfo import ZoneInfo
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mirrorlake.delta.commits import Timeline, read_versions
+from mirrorlake.delta.timestamps import (
+    parse_session_timestamp,
+    timestamp_text,
+    to_milliseconds,
+)
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.findings import Diagnosis, span_text
 from mirrorlake.feed.gaps import ORIGIN, bridge
-from mirrorlake.feed.log import Timeline, moment_text, read_versions
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.scan import read_feed
 from mirrorlake.feed.schema import RESERVED, declared_keys
@@ -30,7 +34,6 @@ from mirrorlake.table import Table
 End = int | str | datetime
 Outside = Literal["error", "clip"]
 BEYOND_CONF = "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled"
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)?")
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def read_changes(
 
     Raises:
         FeedError: the feed doesn't hold all of the range; with what to do.
-        UsageError: an end that is no version and no moment, or a start after the end.
+        UsageError: an end that is not a version, nor a timestamp, or a start after the end.
     """
     timeline = read_versions(table.storage, table.name.table_path)
     chosen = key_columns(table, keys) if net else ()
@@ -164,7 +167,7 @@ def resolve_span(
 
     Raises:
         FeedError: an end beyond the latest version, unless that is clipped.
-        UsageError: an end that is no version and no moment, or a start after the end.
+        UsageError: an end that is not a version, nor a timestamp, or a start after the end.
     """
     if beyond_latest is None:
         setting = spark.conf.get(BEYOND_CONF, "false") or "false"
@@ -175,7 +178,7 @@ def resolve_span(
     )
     for version, given in ((first, first_given), (last, last_given)):
         if version > timeline.latest and beyond_latest == "error":
-            newest = moment_text(timeline.times[-1])
+            newest = timestamp_text(timeline.times[-1])
             raise FeedError(
                 f"{given} is beyond the latest version, {timeline.latest} of {newest}.",
                 hint=f"stay within it, or SET {BEYOND_CONF} = true (--beyond clip) to get no rows"
@@ -198,7 +201,8 @@ def _resolve(
         if given < 0:
             raise UsageError(f"{given} is no version.", hint="versions start at 0.")
         return given, f"Version {given}"
-    moment = parse_moment(spark, given)
+    zone = spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
+    moment = to_milliseconds(parse_session_timestamp(given, zone))
     said = f"The moment {given}"
     beyond = moment > timeline.times[-1]
     if is_start:
@@ -207,41 +211,10 @@ def _resolve(
     if version < timeline.versions[0]:
         raise FeedError(
             f"{said} is before the oldest version, {timeline.versions[0]} of"
-            f" {moment_text(timeline.times[0])}.",
+            f" {timestamp_text(timeline.times[0])}.",
             hint="choose a later end.",
         )
     return (timeline.latest + 1 if beyond else version), said
-
-
-def parse_moment(spark: SparkSession, given: str | datetime) -> int:
-    """A moment in milliseconds since 1970; without a zone it is in the session's.
-
-    Raises:
-        UsageError: it is no moment.
-    """
-    if isinstance(given, datetime):
-        moment = given
-    else:
-        text = given.strip()
-        try:
-            if not _MOMENT.fullmatch(text):
-                raise ValueError(text)  # ISO forms that Spark would not read
-            moment = datetime.fromisoformat(_padded(text))
-        except ValueError as error:
-            raise UsageError(
-                f"{given!r} is no version and no moment.",
-                hint="write a number, or yyyy-MM-dd[ HH:mm:ss[.SSS]].",
-            ) from error
-    if moment.tzinfo is None:
-        zone = spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
-        moment = moment.replace(tzinfo=timezone.utc if zone == "UTC" else ZoneInfo(zone))
-    return int((moment - datetime.fromtimestamp(0, timezone.utc)).total_seconds() * 1000 + 1e-6)
-
-
-def _padded(text: str) -> str:
-    """Python 3.10 reads only fractions of 3 or 6 digits, zones with a colon, and no Z."""
-    text = re.sub(r"\.(\d+)", lambda match: f".{match[1]:0<6}", text.replace("Z", "+00:00"))
-    return re.sub(r"([+-]\d\d)(\d\d)$", r"\1:\2", text) if ":" in text else text
 
 
 def nothing(table: Table) -> DataFrame:

@@ -7,25 +7,24 @@ reads what the doctor says can be read, and fails to read what it says cannot.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterable
+from datetime import timedelta
 from itertools import pairwise
 from urllib.parse import unquote, urlsplit
 
+from mirrorlake.delta.commits import State, Timeline, read_states, read_versions
+from mirrorlake.delta.log_files import log_file
+from mirrorlake.delta.timestamps import parse_interval
 from mirrorlake.feed.findings import Diagnosis, Finding, span_text
-from mirrorlake.feed.log import State, Timeline, read_states, read_versions
 from mirrorlake.feed.schema import Break, find_breaks, reserved_columns
+from mirrorlake.history.versions import ENFORCED, FILE_RETENTION, is_enforced
 from mirrorlake.storage import Storage
 from mirrorlake.table import Table
 
-RETENTION_CONF = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 UNSAFE_CONF = (
     "spark.databricks.delta.changeDataFeed.unsafeBatchReadOnIncompatibleSchemaChanges.enabled"
 )
-_RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
-_UNITS = {"week": 604_800_000, "day": 86_400_000, "hour": 3_600_000, "minute": 60_000}
-_UNITS |= {"second": 1000, "millisecond": 1, "microsecond": 0}
 
 
 def diagnose(table: Table, start: int | None = None, end: int | None = None) -> Diagnosis:
@@ -93,10 +92,6 @@ def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bo
     return Diagnosis(name, start, end, tuple(findings), readable)
 
 
-def _log_file(version: int) -> str:
-    return f"_delta_log/{version:020d}.json"
-
-
 def _runs(versions: Iterable[int]) -> list[tuple[int, int]]:
     runs: list[tuple[int, int]] = []
     for version in versions:
@@ -118,7 +113,7 @@ def _feed_off(name: str, states: list[State]) -> list[Finding]:
             if b < states[-1].version
             else "enable it: table.enable_feed(); or bridge the gap: --across-gaps.",
             (a, b),
-            _log_file(a),
+            log_file(a),
         )
         for a, b in _runs(state.version for state in states if not state.has_feed)
     ]
@@ -127,22 +122,22 @@ def _feed_off(name: str, states: list[State]) -> list[Finding]:
 def _retention(
     table: Table, timeline: Timeline, states: list[State], latest: State
 ) -> list[Finding]:
-    if (table.spark.conf.get(RETENTION_CONF, "true") or "").lower() == "false":
+    if not is_enforced(table.spark):
         return []
-    kept = latest.properties.get(_RETENTION_PROPERTY, "interval 1 week")
-    oldest = time.time_ns() // 1_000_000 - interval_milliseconds(kept)
+    kept = latest.properties.get(FILE_RETENTION, "interval 1 week")
+    oldest = time.time_ns() // 1_000_000 - parse_interval(kept) // timedelta(milliseconds=1)
     old = [s.version for s in states if timeline.time(s.version) < oldest]
     return [
         Finding(
             "retention",
             str(table.name),
             f"{span_text((a, b), 'Version')} {'are' if b > a else 'is'} older than"
-            f" {_RETENTION_PROPERTY} ({kept}); Delta refuses to read them even where the files"
+            f" {FILE_RETENTION} ({kept}); Delta refuses to read them even where the files"
             " are still there.",
-            f"SET {RETENTION_CONF} = false for this read, and set a longer {_RETENTION_PROPERTY}"
+            f"SET {ENFORCED} = false for this read, and set a longer {FILE_RETENTION}"
             " so that no VACUUM takes the files.",
             (a, b),
-            _log_file(a),
+            log_file(a),
         )
         for a, b in _runs(version for version in old if version != timeline.latest)
     ]
@@ -194,7 +189,7 @@ def _unlike_latest(name: str, states: list[State], latest: State) -> list[Findin
             f"start at version {b + 1}, or SET {UNSAFE_CONF} = true if the old values fit the new"
             " columns, or bridge them: --across-gaps.",
             (a, b),
-            _log_file(b + 1),
+            log_file(b + 1),
             column=found[b][0].column,
         )
         for a, b in _runs(found)
@@ -215,7 +210,7 @@ def _breaks_between(name: str, states: list[State]) -> list[Finding]:
                     f"read up to version {version - 1}, then from version {version} on; or bridge"
                     " it: --across-gaps.",
                     (version, version),
-                    _log_file(version),
+                    log_file(version),
                     column=breaks[0].column,
                 )
             )
@@ -234,7 +229,7 @@ def _reserved(name: str, state: State) -> list[Finding]:
             f"The column {column} is named like one of the feed's own.",
             "rename it: table.enable_feed(rename_reserved=True).",
             (state.version, state.version),
-            _log_file(state.version),
+            log_file(state.version),
             column=column,
         )
         for column in reserved_columns(state.fields)
@@ -248,7 +243,7 @@ def _notes(name: str, states: list[State]) -> list[Finding]:
     def note(rule: str, version: int, message: str, fix: str) -> None:
         span = (version, version)
         findings.append(
-            Finding(rule, name, message, fix, span, _log_file(version), None, None, False)
+            Finding(rule, name, message, fix, span, log_file(version), None, None, False)
         )
 
     life: tuple[str, str | None] | None = None
@@ -280,7 +275,7 @@ def _notes(name: str, states: list[State]) -> list[Finding]:
                 "read it with --net: what is the same before and after is gone.",
             )
         table_id, folder = life or (state.metadata["id"], None)
-        life = (state.metadata["id"], state.life or folder)
+        life = (state.metadata["id"], state.incarnation or folder)
         if life[0] != table_id or (folder is not None and life[1] != folder):
             note(
                 "recreated",
@@ -317,14 +312,3 @@ def _advice(name: str, span: tuple[int, int]) -> Finding:
         span,
         blocks=False,
     )
-
-
-def interval_milliseconds(text: str) -> int:
-    """How long an interval is, as table properties write it: `interval 1 week`, `2 days 3 hours`.
-
-    Example:
-        >>> interval_milliseconds("interval 1 week") == 7 * 24 * 3600 * 1000
-        True
-    """
-    found = re.findall(r"(-?\d+)\s+([a-z]+?)s?\b", text.lower())
-    return sum(int(number) * _UNITS.get(unit, 0) for number, unit in found)

@@ -6,16 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from mirrorlake.delta_log import ROW_TRACKING
+from mirrorlake.delta.create import create_delta
+from mirrorlake.delta.snapshot import FEED, ROW_TRACKING
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.schema import KEYS_PROPERTY, RESERVED
-from mirrorlake.spark.creation import create_delta, mapping_property
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.table import Table
 
-FEED_PROPERTY = "delta.enableChangeDataFeed"
 DEFAULT_CONF = "spark.databricks.delta.properties.defaults.enableChangeDataFeed"
 
 
@@ -50,9 +48,9 @@ def enable_feed(table: Table, *, rename_reserved: bool = False) -> int:
             table.spark.sql(
                 f"ALTER TABLE {table.sql_name} RENAME COLUMN {quote(name)} TO {quote(new)}"
             )
-    elif snapshot.properties.get(FEED_PROPERTY) == "true":
+    elif snapshot.properties.get(FEED) == "true":
         return snapshot.version
-    table.spark.sql(f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES ({FEED_PROPERTY} = 'true')")
+    table.spark.sql(f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES ({FEED} = 'true')")
     return table.snapshot().version
 
 
@@ -88,30 +86,12 @@ def create_table(
         raise UsageError(f"The key {missing[0]} is no column.", column=missing[0])
     wanted = dict(properties or {})
     if feed is not None:
-        wanted[FEED_PROPERTY] = str(feed).lower()
+        wanted[FEED] = str(feed).lower()
     if row_tracking is not None:
         wanted[ROW_TRACKING] = str(row_tracking).lower()
     if keys:
         wanted[KEYS_PROPERTY] = json.dumps(list(keys), ensure_ascii=False)
-    wanted |= mapping_property(columns)
-    ddl = ", ".join(f"{quote(name)} {kind}" for name, kind in columns.items())
-    create_delta(spark, path, ddl, wanted)
-
-
-def column_types(schema: StructType) -> dict[str, str]:
-    """Columns as `create_table` takes them; names inside of structs are quoted too."""
-    return {field.name: _type_text(field.dataType) for field in schema.fields}
-
-
-def _type_text(kind: DataType) -> str:
-    if isinstance(kind, StructType):
-        inner = (f"{quote(field.name)}: {_type_text(field.dataType)}" for field in kind.fields)
-        return f"struct<{', '.join(inner)}>"
-    if isinstance(kind, ArrayType):
-        return f"array<{_type_text(kind.elementType)}>"
-    if isinstance(kind, MapType):
-        return f"map<{_type_text(kind.keyType)}, {_type_text(kind.valueType)}>"
-    return kind.simpleString()
+    create_delta(spark, path, columns, wanted)
 
 
 def enable_for_new_tables(spark: SparkSession, *, enabled: bool = True) -> None:

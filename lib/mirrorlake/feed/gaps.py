@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from mirrorlake.delta.commits import State, Timeline, read_states
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.doctor import file_exists
 from mirrorlake.feed.findings import Diagnosis, span_text
-from mirrorlake.feed.log import State, Timeline, read_states
 from mirrorlake.feed.scan import read_feed
 from mirrorlake.feed.schema import RESERVED, physical_name
 from mirrorlake.history.diff import CHANGE_TYPE, Match, choose_match, diff_rows, is_tracked
@@ -164,7 +164,7 @@ def _compared(
 def _match(states: Sequence[State], columns: Sequence[str]) -> tuple[Match, tuple[str, ...]]:
     """How the first and the last of some versions are compared best."""
     first, last = states[0].properties, states[-1].properties
-    lives = {state.life for state in states if state.life is not None}
+    lives = {state.incarnation for state in states if state.incarnation is not None}
     anew = len(lives) > 1 or not all(is_tracked(state.properties) for state in states)
     match, keys = choose_match(first, last, made_anew=anew)
     if match is Match.KEY and not set(keys) <= set(columns):

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from mirrorlake.feed.enable import column_types, create_table
+from mirrorlake.delta.create import column_types
+from mirrorlake.feed.enable import create_table
 from mirrorlake.spark.sql import delta_name, quote
 
 START, END = "__START_AT", "__END_AT"  # type 2: a row's period

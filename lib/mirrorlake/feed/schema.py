@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.delta_log import PHYSICAL_NAME
+from mirrorlake.delta.snapshot import PHYSICAL_NAME
 
 Field = dict[str, Any]
 KEYS_PROPERTY = "mirrorlake.keys"

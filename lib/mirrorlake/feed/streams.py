@@ -9,10 +9,10 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from mirrorlake.delta.commits import read_versions
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.changes import End, refusal, resolve_span
 from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.log import read_versions
 from mirrorlake.table import Table
 
 _ALLOWED = ("allowSourceColumnRename", "allowSourceColumnDrop", "allowSourceColumnTypeChange")

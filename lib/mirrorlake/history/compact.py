@@ -15,11 +15,11 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from mirrorlake.delta_log import Snapshot
+from mirrorlake.delta.files import files_of, full_path, hadoop_path
+from mirrorlake.delta.policies import has_policy
+from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.errors import QueryError, UsageError
-from mirrorlake.history.files import files_of, full_path, hadoop_path
 from mirrorlake.names import TableName
-from mirrorlake.policy_log import has_policy
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import quote

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirrorlake.delta_log import find_newest
+from mirrorlake.delta.commits import find_newest
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage

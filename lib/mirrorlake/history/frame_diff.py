@@ -13,10 +13,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta.commits import CommitLog
+from mirrorlake.delta.files import changed_files, files_of, full_path, hadoop_path
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import QueryError
-from mirrorlake.history.commits import CommitLog
-from mirrorlake.history.files import changed_files, files_of, full_path, hadoop_path
 from mirrorlake.history.frame_files import read_list
 from mirrorlake.history.frame_records import Frame, FramedTable
 from mirrorlake.history.listing import measure_files
@@ -160,7 +160,7 @@ def _holds_since(storage: Storage, framed: FramedTable, newest: int) -> bool:
     log = CommitLog(storage, framed.name.table_path)
     first = framed.version + 1
     # Commits are cut off at the front: with the first all of them are there.
-    return first <= newest < first + _MANY and storage.exists(log.name(first))
+    return first <= newest < first + _MANY and log.has(first)
 
 
 def _touched(

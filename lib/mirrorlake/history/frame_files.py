@@ -7,17 +7,14 @@ copied since, these are put right before anyone reads by them.
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote, unquote
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.history.files import full_path, hadoop_path
+from mirrorlake.delta.actions import rewrite_paths
+from mirrorlake.delta.files import full_path, hadoop_path
 from mirrorlake.history.frame_records import FRAMES, Frame, FramedTable, save_frame
 from mirrorlake.history.listing import measure_files
 from mirrorlake.names import TABLES, TableName
@@ -88,7 +85,7 @@ def follow_move(storage: Storage, frame: Frame) -> Frame:
     if frame.place in (here, None) or _is_same(storage, frame.place):
         return frame
     for framed in frame.tables:
-        _rewrite_log(storage, f"{frame.log_path(framed.name)}/_delta_log", frame.place, here)
+        rewrite_paths(storage, frame.log_path(framed.name), frame.place, here)
     moved = replace(frame, place=here)
     save_frame(storage, moved)
     return moved
@@ -99,34 +96,3 @@ def _is_same(storage: Storage, place: str) -> bool:
     return storage.local is not None and (
         Path(place.removeprefix("file:")).resolve() == storage.local.resolve()
     )
-
-
-def _rewrite_log(storage: Storage, log: str, old: str, new: str) -> None:
-    """Puts full paths right in the one commit that a shallow clone has."""
-    commit = f"{log}/{0:020d}.json"
-    lines = [_rewrite(line, old, new) for line in storage.read(commit).splitlines()]
-    storage.write(commit, b"\n".join(lines) + b"\n")
-    # Checksums and the checkpoint are of what it was before; none of them has to be there.
-    for entry in storage.list(log).files:
-        if entry.name != f"{0:020d}.json":
-            storage.delete(f"{log}/{entry.name}")
-
-
-def _rewrite(line: bytes, old: str, new: str) -> bytes:
-    if not line.startswith(b'{"add":'):
-        return line
-    action: dict[str, Any] = json.loads(line)
-    add = action["add"]
-    add["path"] = _moved(add["path"], old, new)
-    vector = add.get("deletionVector")
-    if vector and vector["storageType"] == "p":
-        vector["pathOrInlineDv"] = _moved(vector["pathOrInlineDv"], old, new)
-    return json.dumps(action, separators=(",", ":")).encode()
-
-
-def _moved(path: str, old: str, new: str) -> str:
-    """A URL-encoded path of the log, at its new place if it was below the old one."""
-    decoded = re.sub("^file:/+", "file:/", unquote(path))
-    if not decoded.startswith(f"{old}/"):
-        return path
-    return quote(new + decoded[len(old) :], safe="/:")

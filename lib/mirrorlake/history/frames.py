@@ -15,12 +15,12 @@ from datetime import datetime, timedelta
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta.commits import CommitLog
+from mirrorlake.delta.files import files_of, hadoop_path
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import FrameError, MirrorlakeError, TableNotFoundError, UsageError
-from mirrorlake.history.commits import CommitLog
 from mirrorlake.history.consistent_versions import TRIES as _TRIES
 from mirrorlake.history.consistent_versions import newest_versions, versions_at_once
-from mirrorlake.history.files import files_of, hadoop_path
 from mirrorlake.history.frame_diff import FrameDiff, compare_table
 from mirrorlake.history.frame_files import follow_move, read_list, write_list
 from mirrorlake.history.frame_records import (

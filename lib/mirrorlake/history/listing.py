@@ -8,8 +8,8 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta_log import Snapshot
-from mirrorlake.history.files import hadoop_path
+from mirrorlake.delta.files import hadoop_path
+from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.storage import Storage
 
 LISTED = "path string, length bigint, modificationTime bigint"

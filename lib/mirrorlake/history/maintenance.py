@@ -14,12 +14,12 @@ from typing import Any
 import yaml
 from pyspark.sql import SparkSession
 
+from mirrorlake.delta.policies import has_policy
 from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.history.compact import MIB, Compaction, compact_files, purge_files
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
 from mirrorlake.names import TableName
-from mirrorlake.policy_log import has_policy
 from mirrorlake.storage import Storage
 from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable, html_table

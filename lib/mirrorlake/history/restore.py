@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta.actions import removed_since
+from mirrorlake.delta.commits import CommitLog
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import QueryError
-from mirrorlake.history.commits import CommitLog
 from mirrorlake.history.diff import is_made_anew
-from mirrorlake.history.tombstones import removed_since
 from mirrorlake.history.versions import check_version
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY
 from mirrorlake.names import TableName

@@ -1,7 +1,6 @@
-"""Queries over a lake's tables by name, at any version or moment.
+"""Where a statement names tables, and at which versions.
 
-Names are resolved per lake, to Delta tables by path, so two lakes in one session never meet. The
-text is changed only where sqlglot's parser finds a table; strings and comments stay untouched.
+The text is changed only where sqlglot's parser finds a table; strings and comments stay untouched.
 Besides Spark's `VERSION AS OF 2` these work: `name@v2`, `name@20240428091500000`
 (yyyyMMddHHmmssSSS, UTC), `name AS OF VERSION 2`, `name AS OF TIMESTAMP '…'`.
 """
@@ -9,100 +8,133 @@ Besides Spark's `VERSION AS OF 2` these work: `name@v2`, `name@20240428091500000
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from datetime import datetime, timezone
-from typing import cast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
 
-import sqlglot
-from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
+from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
+from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
-from mirrorlake.errors import InvalidNameError, MirrorlakeError, QueryError, UsageError
-from mirrorlake.history.versions import parse_moment
+from mirrorlake.delta.timestamps import parse_utc_timestamp
+from mirrorlake.errors import InvalidNameError, QueryError, UsageError
 from mirrorlake.names import TableName
-from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.sql import delta_name, literal, quote
 
-Finder = Callable[[TableName], str | None]
-Checker = Callable[[TableName, int | datetime], None]
-Chooser = Callable[[TableName], list[str] | None]
-Evaluator = Callable[[str], datetime | None]
+When = int | datetime
 Edit = tuple[int, int, str]
-_NAME_TOKENS = (TokenType.VAR, TokenType.IDENTIFIER)
 
 
-def run_query(
-    spark: SparkSession,
-    query: str,
-    find: Finder,
-    check: Checker = lambda name, when: None,
-    columns: Chooser = lambda name: None,
-) -> DataFrame:
-    """Runs a query.
+_SYNTAX = ("CAST", "CEIL", "EXTRACT", "FLOOR", "OVERLAY", "POSITION", "SUBSTR", "SUBSTRING", "TRIM")
 
-    Args:
-        spark: the session.
-        query: one SQL statement.
-        find: the full path of a lake's table, or None if there is none of that name.
-        check: refuses a version or moment of a table that can't be read.
-        columns: the columns that may be seen of a table that hides some; None for all.
+
+class AsWritten(Spark):
+    """Spark's SQL with every function call kept as it is written, under its own name."""
+
+    class Parser(SparkParser):
+        """Knows functions of odd syntax only, and those that need no parentheses."""
+
+        FUNCTIONS: ClassVar[dict[str, Any]] = {}
+        ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}  # in Spark `array(1, 2)[0]` is an element
+        FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+            name: parse
+            for name, parse in SparkParser.FUNCTION_PARSERS.items()
+            if name.removeprefix("TRY_") in _SYNTAX
+        }
+        NO_PAREN_FUNCTIONS: ClassVar[dict[TokenType, Any]] = {
+            **SparkParser.NO_PAREN_FUNCTIONS,
+            TokenType.CURRENT_CATALOG: exp.CurrentCatalog,
+            TokenType.CURRENT_SCHEMA: exp.CurrentSchema,
+            TokenType.CURRENT_TIME: exp.CurrentTime,
+            TokenType.LOCALTIMESTAMP: exp.Localtimestamp,
+        }
+
+        def _parse_interval(self, *args: Any, **options: Any) -> Any:
+            found = super()._parse_interval(*args, **options)
+            # One interval of two units becomes a sum, and may stand behind a minus.
+            return exp.Paren(this=found) if isinstance(found, exp.Add) else found
+
+
+DIALECT = AsWritten()
+
+
+@dataclass(frozen=True)
+class Relation:
+    """What a name means.
+
+    Attributes:
+        path: the Delta table's full path.
+        columns: those that may be seen, where it hides some; None for all.
+        check: refuses a version or moment that can't be read.
+    """
+
+    path: str
+    columns: list[str] | None = None
+    check: Callable[[When], None] = lambda when: None
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A query's text, shorthands written out.
+
+    Attributes:
+        text: the query.
+        tokens: its tokens; none if it can't be cut into tokens.
+        trees: sqlglot's, one for each statement; none if its parser does not know the query.
+        error: what sqlglot says against it, if so.
+    """
+
+    text: str
+    tokens: tuple[Token, ...] = ()
+    trees: tuple[exp.Expr, ...] = ()
+    error: SqlglotError | None = None
+
+
+@dataclass(frozen=True)
+class NamedTable:
+    """A table where a statement names it.
+
+    Attributes:
+        name: which table.
+        node: the name in the tree.
+        start: where it begins in the text.
+        end: where it ends.
+    """
+
+    name: TableName
+    node: exp.Table
+    start: int
+    end: int
+
+    @property
+    def alias(self) -> str:
+        """What its columns are qualified by."""
+        return self.node.alias or self.node.name
+
+
+def parse_statement(query: str) -> Statement:
+    """Parses a query; what sqlglot can't parse keeps its text, and Spark says what is wrong.
 
     Raises:
-        QueryError: Spark refused it.
-        VersionError: a version or moment is out of reach.
+        QueryError: a shorthand's moment is none.
     """
-
-    def evaluate(expression: str) -> datetime | None:
-        row = spark.sql(f"SELECT unix_micros(CAST({expression} AS TIMESTAMP))").first()
-        if row is None or row[0] is None:
-            return None
-        return datetime.fromtimestamp(row[0] / 1e6, timezone.utc)
-
+    text, tokens = query, []
     try:
-        return spark.sql(resolve_tables(query, find, check, evaluate, columns))
-    except MirrorlakeError:
-        raise
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+        tokens = DIALECT.tokenize(query)
+        if edits := _shorthands(tokens):
+            text = apply_edits(query, edits)
+            tokens = DIALECT.tokenize(text)
+        trees = DIALECT.parser().parse(tokens, text)
+    except SqlglotError as error:
+        return Statement(text, tuple(tokens), error=error)
+    return Statement(text, tuple(tokens), tuple(tree for tree in trees if tree is not None))
 
 
-def resolve_tables(
-    query: str,
-    find: Finder,
-    check: Checker = lambda name, when: None,
-    evaluate: Evaluator = lambda expression: None,
-    columns: Chooser = lambda name: None,
-) -> str:
-    """The query with the lake's tables by path, and every shorthand as Spark writes it.
-
-    Args:
-        query: one SQL statement.
-        find: the full path of a lake's table, or None.
-        check: refuses a version or moment of a table that can't be read.
-        evaluate: works out a moment that is not written outright; None leaves it to Spark.
-        columns: the columns that may be seen of a table that hides some; None for all.
-    """
-    text = expand_shorthands(query)
-    try:
-        trees = sqlglot.parse(text, read="spark")
-    except SqlglotError:
-        return text  # Spark's own parser explains best what is wrong
-    tokens = sqlglot.tokenize(text, read="spark")
-    edits: list[Edit] = []
-    for tree in trees:
-        for node in tree.find_all(exp.Table) if tree is not None else ():
-            edits += _edit_table(node, text, tokens, find, check, evaluate, columns)
-    return apply_edits(text, edits)
-
-
-def expand_shorthands(query: str) -> str:
+def _shorthands(tokens: list[Token]) -> list[Edit]:
     """Writes `@v2`, `@yyyyMMddHHmmssSSS` and `AS OF VERSION` as Spark's parser knows them."""
-    try:
-        tokens = sqlglot.tokenize(query, read="spark")
-    except SqlglotError:
-        return query
     edits: list[Edit] = []
     for index, token in enumerate(tokens):
         following = tokens[index + 1 : index + 4]
@@ -115,7 +147,7 @@ def expand_shorthands(query: str) -> str:
         spelled = words[:2] == ["AS", "OF"] and words[2:] in (["VERSION"], ["TIMESTAMP"])
         if spelled and before not in ("VERSION", "TIMESTAMP"):
             edits.append((token.start, following[1].end + 1, f"{words[2]} AS OF"))
-    return apply_edits(query, edits)
+    return edits
 
 
 def _at_clause(text: str) -> str | None:
@@ -123,7 +155,7 @@ def _at_clause(text: str) -> str | None:
         return f"VERSION AS OF {text[1:]}"
     if re.fullmatch(r"\d{17}", text, re.ASCII):
         try:
-            moment = parse_moment(text)
+            moment = parse_utc_timestamp(text)
         except UsageError as error:
             raise QueryError(
                 f"@{text} is no moment.", hint="write yyyyMMddHHmmssSSS, or @v and a version."
@@ -132,74 +164,31 @@ def _at_clause(text: str) -> str | None:
     return None
 
 
-def _edit_table(
-    node: exp.Table,
-    text: str,
-    tokens: list[Token],
-    find: Finder,
-    check: Checker,
-    evaluate: Evaluator,
-    columns: Chooser,
-) -> list[Edit]:
-    parts = [part for part in node.parts if isinstance(part, exp.Identifier)]
-    if not 1 <= len(parts) <= 2 or len(parts) != len(node.parts) or is_cte(node):
-        return []
-    if any("start" not in part.meta for part in parts):
-        return []
-    try:
-        name = TableName(parts[0].name if len(parts) == 2 else None, parts[-1].name)
-    except InvalidNameError:
-        return []
-    path = find(name)
-    if path is None:
-        return []
-    start, end = parts[0].meta["start"], cast("int", parts[-1].meta["end"]) + 1
-    edits: list[Edit] = [(start, end, delta_name(path))]
-    after = end
-    if version := node.args.get("version"):
-        first, after = _span_of_version(tokens, end)
-        when = _literal_version(version)
-        if when is None and str(version.this).upper() == "TIMESTAMP":
-            # Spark itself works moments out only for tables of a catalog, not for paths.
-            when = evaluate(text[first:after])
-            if when is not None:
-                edits.append((first, after, literal(when.isoformat())))
-        if when is not None:
-            check(name, when)
-    seen = columns(name) if node.find_ancestor(exp.Select) else None
-    if seen is not None:
-        edits[0] = (start, end, f"(SELECT {', '.join(map(quote, seen))} FROM {delta_name(path)}")
-        edits.append((after, after, ")"))
-    if not node.alias and node.find_ancestor(exp.Select):
-        # Columns may be qualified by the table's name.
-        edits.append((after, after, f" AS {quote(parts[-1].name)}"))
-    return edits
+def named_tables(tree: exp.Expr) -> Iterator[NamedTable]:
+    """The names in a statement that may mean tables of the lake, in no particular order."""
+    for node in tree.find_all(exp.Table):
+        parts = [part for part in node.parts if isinstance(part, exp.Identifier)]
+        if not 1 <= len(parts) <= 2 or len(parts) != len(node.parts) or _is_cte(node):
+            continue
+        if node.find_ancestor(exp.Hint) or any("start" not in part.meta for part in parts):
+            continue
+        try:
+            name = TableName(parts[0].name if len(parts) == 2 else None, parts[-1].name)
+        except InvalidNameError:
+            continue
+        yield NamedTable(name, node, parts[0].meta["start"], parts[-1].meta["end"] + 1)
 
 
-def _literal_version(version: exp.Expression | None) -> int | datetime | None:
-    """The version or moment that a clause names outright; None for what Spark has to work out."""
-    value = version.expression if version is not None else None
-    if not isinstance(value, exp.Literal):
-        return None
-    if version is not None and str(version.this).upper() == "VERSION":
-        return int(value.name) if value.name.isdecimal() else None
-    try:
-        return parse_moment(value.name)
-    except UsageError:
-        return None
-
-
-def is_cte(node: exp.Table) -> bool:
+def _is_cte(node: exp.Table) -> bool:
     """Whether a name means a common table expression of the query, not a table."""
     if node.db:
         return False
-    inside: exp.Expression | None = None  # the CTE in whose own text the name stands
+    inside: exp.Expr | None = None  # the CTE in whose own text the name stands
     scope = node.parent
     while scope is not None:
         if isinstance(scope, exp.CTE):
             inside = scope
-        clause = scope.args.get("with_") or scope.args.get("with")
-        if clause:
+        if clause := scope.args.get("with_"):
             for cte in clause.expressions:
                 if cte is inside and not clause.args.get("recursive"):
                     break  # it sees only those before it
@@ -209,7 +198,71 @@ def is_cte(node: exp.Table) -> bool:
     return False
 
 
-def _span_of_version(tokens: list[Token], start: int) -> tuple[int, int]:
+def resolve_tables(
+    statement: Statement,
+    find: Callable[[TableName], Relation | None],
+    evaluate: Callable[[str], datetime | None] = lambda expression: None,
+) -> list[Edit]:
+    """What is to be changed in a statement's text so that it reads tables by path.
+
+    Args:
+        statement: the query.
+        find: what a name means, or None.
+        evaluate: works out a moment that is not written outright; None leaves it to Spark.
+    """
+    edits: list[Edit] = []
+    for tree in statement.trees:
+        for named in named_tables(tree):
+            relation = find(named.name)
+            if relation is not None:
+                edits += _table_edits(statement, named, relation, evaluate)
+    return edits
+
+
+def _table_edits(
+    statement: Statement,
+    named: NamedTable,
+    relation: Relation,
+    evaluate: Callable[[str], datetime | None],
+) -> list[Edit]:
+    start, end, node = named.start, named.end, named.node
+    path = delta_name(relation.path)
+    edits: list[Edit] = [(start, end, path)]
+    after = end
+    if version := node.args.get("version"):
+        first, after = _span_of_version(statement.tokens, end)
+        when = _literal_version(version)
+        if when is None and str(version.this).upper() == "TIMESTAMP":
+            # Spark itself works moments out only for tables of a catalog, not for paths.
+            when = evaluate(statement.text[first:after])
+            if when is not None:
+                edits.append((first, after, literal(when.isoformat())))
+        if when is not None:
+            relation.check(when)
+    if not node.find_ancestor(exp.Select):
+        return edits
+    if relation.columns is not None:
+        edits[0] = (start, end, f"(SELECT {', '.join(map(quote, relation.columns))} FROM {path}")
+        edits.append((after, after, ")"))
+    if not node.alias:  # columns may be qualified by the table's name
+        edits.append((after, after, f" AS {quote(node.name)}"))
+    return edits
+
+
+def _literal_version(version: exp.Expr) -> When | None:
+    """The version or moment that a clause names outright; None for what Spark has to work out."""
+    value = version.expression
+    if not isinstance(value, exp.Literal):
+        return None
+    if str(version.this).upper() == "VERSION":
+        return int(value.name) if value.name.isdecimal() else None
+    try:
+        return parse_utc_timestamp(value.name)
+    except UsageError:
+        return None
+
+
+def _span_of_version(tokens: tuple[Token, ...], start: int) -> tuple[int, int]:
     """Where the value of `VERSION AS OF …` or `TIMESTAMP AS OF …` begins and ends.
 
     It is one value, or a sum of values.
@@ -225,21 +278,23 @@ def _span_of_version(tokens: list[Token], start: int) -> tuple[int, int]:
         elif words[index] in ("TIMESTAMP", "DATE") and words[index + 1] != "(":
             index += 1  # a typed literal
         elif words[index] == "(":
-            index = _closing(words, index)
+            index = closing(rest, index)
         else:
             while words[index + 1] == ".":
                 index += 2
             if words[index + 1] == "(":
-                index = _closing(words, index + 1)
+                index = closing(rest, index + 1)
         if words[index + 1] not in ("+", "-"):
             return first, rest[index].end + 1
         index += 2
 
 
-def _closing(words: list[str], opening: int) -> int:
+def closing(tokens: Sequence[Token], opening: int) -> int:
+    """The place of the parenthesis that closes the one at a place; that place if none does."""
     depth = 0
-    for index in range(opening, len(words)):
-        depth += {"(": 1, ")": -1}.get(words[index], 0)
+    for index in range(opening, len(tokens)):
+        kind = tokens[index].token_type
+        depth += (kind == TokenType.L_PAREN) - (kind == TokenType.R_PAREN)
         if depth == 0:
             return index
     return opening

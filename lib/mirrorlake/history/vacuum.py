@@ -17,10 +17,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import Snapshot
+from mirrorlake.delta.commits import CommitLog
+from mirrorlake.delta.files import feed_files, files_of, latest_actions
+from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.errors import MirrorlakeError, QueryError, RetentionError
-from mirrorlake.history.commits import CommitLog
-from mirrorlake.history.files import feed_files, files_of, latest_actions
 from mirrorlake.history.frame_files import read_lists
 from mirrorlake.history.frame_records import (
     PINNED,

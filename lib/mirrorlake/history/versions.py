@@ -6,16 +6,16 @@ versions older than `delta.deletedFileRetentionDuration`, and VACUUM has deleted
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta_log import Snapshot, read_commit_info, read_snapshot
-from mirrorlake.errors import TableNotFoundError, UsageError, VersionError
-from mirrorlake.history.commits import CommitLog
-from mirrorlake.history.tombstones import missing_files, recent_removals, removed_since
+from mirrorlake.delta.actions import missing_files, recent_removals, removed_since
+from mirrorlake.delta.commits import CommitLog, read_commit_info
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
+from mirrorlake.delta.timestamps import from_milliseconds, parse_interval
+from mirrorlake.errors import TableNotFoundError, VersionError
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
@@ -24,16 +24,7 @@ ENFORCED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRete
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
 LOG_RETENTION = "delta.logRetentionDuration"
 _DEFAULTS = {FILE_RETENTION: "interval 7 days", LOG_RETENTION: "interval 30 days"}
-_UNITS = {
-    "week": timedelta(weeks=1),
-    "day": timedelta(days=1),
-    "hour": timedelta(hours=1),
-    "minute": timedelta(minutes=1),
-    "second": timedelta(seconds=1),
-    "millisecond": timedelta(milliseconds=1),
-}
 _SLACK = 3_600_000  # milliseconds between the clocks of two writers
-_PART = re.compile(r"(\d+)\s+([a-z]+?)s?\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -90,17 +81,6 @@ class ReadableRange:
 
     def _repr_html_(self) -> str:
         return html_table(self.shown())
-
-
-def parse_interval(text: str) -> timedelta:
-    """Delta's intervals: `interval 7 days`, `168 HOURS`, `interval 1 week 2 days`.
-
-    Example:
-        >>> parse_interval("interval 1 week 2 days")
-        datetime.timedelta(days=9)
-    """
-    parts = [(int(n), _UNITS[unit.lower()]) for n, unit in _PART.findall(text)]
-    return sum((n * unit for n, unit in parts), timedelta())
 
 
 def retention(snapshot: Snapshot, name: str) -> timedelta:
@@ -183,7 +163,7 @@ def _vacuumed(log: CommitLog, first: int, newest: int) -> Limit | None:
         return None
     latest = max((r for r in removals if gone & set(r.files)), key=lambda r: r.at)
     lost = gone & set(latest.files)
-    moment = datetime.fromtimestamp(latest.at / 1000, timezone.utc)
+    moment = from_milliseconds(latest.at)
     # Only versions before a file's removal need it; look from there for the commit that did it.
     start = max(first + 1, log.first_since(moment, first, newest))
     earlier = range(start - 1, first, -1)  # where a removal is dated by a clock that was ahead
@@ -192,33 +172,6 @@ def _vacuumed(log: CommitLog, first: int, newest: int) -> Limit | None:
         if any(lost & set(r.files) for r in before):
             return Limit("vacuumed files", version, f"{min(lost)} was deleted")
     return None
-
-
-def parse_moment(text: str | datetime) -> datetime:
-    """A moment in UTC: ISO 8601, or the shorthand's `yyyyMMddHHmmssSSS`.
-
-    Raises:
-        UsageError: it is neither.
-
-    Example:
-        >>> parse_moment("2024-04-28T09:15:00.000Z") == parse_moment("20240428091500000")
-        True
-    """
-    if isinstance(text, str):
-        try:
-            if re.fullmatch(r"\d{17}", text, re.ASCII):
-                moment = datetime.strptime(f"{text}000", "%Y%m%d%H%M%S%f")
-            else:
-                moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
-        except ValueError as error:
-            raise UsageError(
-                f"{text!r} is no moment.", hint="write it like 2024-04-28T09:15:00.000Z."
-            ) from error
-    else:
-        moment = text
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).astimezone(
-        timezone.utc
-    )
 
 
 def is_enforced(spark: SparkSession) -> bool:

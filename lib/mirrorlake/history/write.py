@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession, types
-from pyspark.sql.types import DataType
+from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta_log import ROW_TRACKING, read_snapshot
+from mirrorlake.delta.create import OWN_TABLE, column_types, create_delta
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, QueryError, UsageError
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, VIEW_PROPERTY
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
-from mirrorlake.spark.creation import create_delta, mapping_property
 from mirrorlake.spark.messages import spark_message
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Listing, Storage
 
 MODES = ("append", "overwrite")
 Writer = Callable[[SparkSession, Storage, TableName, DataFrame, str], object]
-PROPERTIES = {"delta.enableChangeDataFeed": "true", ROW_TRACKING: "true"}
 
 
 def write_table(
@@ -46,9 +44,8 @@ def write_table(
     path = storage.path(table.table_path)
     try:
         if snapshot is None:
-            ddl = ", ".join(f"{quote(f.name)} {_ddl(f.dataType)}" for f in frame.schema.fields)
-            wanted = PROPERTIES | mapping_property(frame.columns) | dict(properties or {})
-            create_delta(spark, path, ddl, wanted, partition_by=partition_by)
+            wanted = OWN_TABLE | dict(properties or {})
+            create_delta(spark, path, column_types(frame.schema), wanted, partition_by=partition_by)
         (write or _save)(spark, storage, table, frame, mode)
     except MirrorlakeError:
         raise
@@ -66,17 +63,6 @@ def _save(
     elif sorted(rows.dtypes) != sorted(spark.sql(f"SELECT * FROM {delta_name(path)}").dtypes):
         writer = writer.option("overwriteSchema", "true")
     writer.save(path)
-
-
-def _ddl(kind: DataType) -> str:
-    """A type as DDL; `simpleString` leaves the names inside structs unquoted."""
-    if isinstance(kind, types.StructType):
-        return f"struct<{', '.join(f'{quote(f.name)}: {_ddl(f.dataType)}' for f in kind.fields)}>"
-    if isinstance(kind, types.ArrayType):
-        return f"array<{_ddl(kind.elementType)}>"
-    if isinstance(kind, types.MapType):
-        return f"map<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
-    return kind.simpleString()
 
 
 def check_own(storage: Storage, table: TableName) -> None:

@@ -104,7 +104,7 @@ def inspect_file(
     in_text = 0
     if is_text(own, metadata.text):
         source = staged or f"{path}.parquet"
-        _convert(storage, path, metadata, source, name, rejects)
+        convert_text(storage, path, metadata, storage, source, name, rejects)
         in_text = len(rejects.found) if rejects else 0
     facts = _inspect_parquet(storage, source, metadata, name, rejects)
     found = tuple(rejects.found) if rejects else ()
@@ -161,21 +161,22 @@ def is_text(name: str, text: TextFormat) -> bool:
     )
 
 
-def _convert(
+def convert_text(
     storage: Storage,
     path: str,
     metadata: TableMetadata,
+    target: Storage,
     staged: str,
     name: str,
-    rejects: Rejects | None,
+    rejects: Rejects | None = None,
 ) -> None:
-    """Writes delimited text as Parquet, its rows in their order."""
+    """Writes delimited text as Parquet, its rows in their order; raises as `read_text`."""
     with ExitStack() as opened:
         reader = read_text(
             lambda: opened.enter_context(storage.open(path)), metadata, name=name, rejects=rejects
         )
-        target = opened.enter_context(storage.open_writer(staged))
-        with pq.ParquetWriter(target, reader.schema) as writer:
+        sink = opened.enter_context(target.open_writer(staged))
+        with pq.ParquetWriter(sink, reader.schema) as writer:
             for batch in reader:
                 writer.write_batch(batch)
 

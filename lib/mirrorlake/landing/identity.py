@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.delta_log import Snapshot
+from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.errors import InvalidNameError, MetadataError
 from mirrorlake.kept import read_kept
 from mirrorlake.names import IDENTITY, TableName

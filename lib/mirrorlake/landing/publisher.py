@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirrorlake import names
-from mirrorlake.delta_log import Snapshot, read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import MirrorlakeError, SchemaError, UsageError
 from mirrorlake.landing.casts import cast_batch, target_schema
 from mirrorlake.landing.check import FileFacts, footer_columns, inspect_file
@@ -89,6 +89,7 @@ class Publisher:
         keys: the key columns. May be left out where `_metadata.json` has them, or for a table
             that only grows. Once declared they stay.
         partner: who publishes.
+        footer: what the footers of the published files carry besides, such as a source's position.
         dry_run: check every batch against the zone and the table, and publish nothing: neither
             keys nor files are written.
 
@@ -103,6 +104,7 @@ class Publisher:
         *,
         keys: Sequence[str] = (),
         partner: Partner | None = None,
+        footer: Mapping[str, str] | None = None,
         dry_run: bool = False,
     ) -> None:
         if isinstance(keys, str):  # a text is a sequence of texts, too
@@ -113,6 +115,7 @@ class Publisher:
         self._dry_run = dry_run
         declare = planned_keys if dry_run else declare_keys
         self._metadata: TableMetadata = declare(storage, table, tuple(keys))
+        self._footer = {key.encode(): value.encode() for key, value in (footer or {}).items()}
         if not dry_run:
             events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
             storage.create(events, to_json((partner or Partner()).document()))
@@ -225,7 +228,7 @@ class Publisher:
             whole = schema.append(pa.field(MARKER, pa.int32()))
         before = 0
         # Two batches of the same rows must still be told apart, see `_claim`.
-        whole = whole.with_metadata({_BATCH: batch_id})
+        whole = whole.with_metadata({**self._footer, _BATCH: batch_id.encode()})
         with (
             storage.open_writer(path) as sink,
             pq.ParquetWriter(sink, whole, compression="zstd") as writer,

@@ -172,16 +172,16 @@ def _row(parquet: pq.ParquetFile, group: int, index: int) -> Any:
 
 
 def _surely_not_null(parquet: pq.ParquetFile, group: int, key: str) -> bool:
-    facts = parquet.metadata.row_group(group)
-    chunks = [facts.column(index) for index in range(facts.num_columns)]
+    found = column_statistics(parquet.metadata.row_group(group), key)
+    return found is not None and found.has_null_count and found.null_count == 0
+
+
+def column_statistics(group: pq.RowGroupMetaData, column: str) -> pq.Statistics | None:
+    """A row group's statistics of a column, found without regard to case; None if not known."""
+    chunks = [group.column(index) for index in range(group.num_columns)]
     # A column `a.b` and a field `b` of a struct `a` have the same path.
-    found = [chunk.statistics for chunk in chunks if chunk.path_in_schema == key]
-    return (
-        len(found) == 1
-        and found[0] is not None
-        and found[0].has_null_count
-        and found[0].null_count == 0
-    )
+    found = [chunk for chunk in chunks if chunk.path_in_schema.lower() == column.lower()]
+    return found[0].statistics if len(found) == 1 else None
 
 
 def _check_keys_declared(

@@ -200,7 +200,7 @@ def _alike(elements: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatc
         if here != first:
             differing = sorted(name for name, _ in set(here) ^ set(first))
             raise SchemaError(
-                f"The batch after {before} rows has not the columns and types of the first one.",
+                f"The batch after {before} rows has other columns or types than the first one.",
                 row=before + 1,
                 column=differing[0] if differing else None,
                 hint="give all batches the same schema, or publish them one by one.",

@@ -20,18 +20,14 @@ import pyarrow.types as pt
 from mirrorlake.errors import MetadataError
 from mirrorlake.names import METADATA
 
+# In the order of `TextFormat`; the first value of each is its default.
 _CHOICES = {
-    "rowseparator": ("\r\n", "\n", "\r"),
-    "columnseparator": (",", ";", "|", "\t"),
-    "quotecharacter": ('"', "'", ""),
-    "escapecharacter": ("\\", "/", '"', ""),
+    "RowSeparator": ("\r\n", "\n", "\r"),
+    "ColumnSeparator": (",", ";", "|", "\t"),
+    "QuoteCharacter": ('"', "'", ""),
+    "EscapeCharacter": ("\\", "/", '"', ""),
 }
-_NAMES = {
-    "rowseparator": "RowSeparator",
-    "columnseparator": "ColumnSeparator",
-    "quotecharacter": "QuoteCharacter",
-    "escapecharacter": "EscapeCharacter",
-}
+PROPERTIES = ("FirstRowAsHeader", *_CHOICES, "NullValue", "Encoding")
 # Endings that text files have; a table's own `fileExtension` is one more.
 _EXTENSIONS = frozenset({"csv", "tsv", "psv", "txt"})
 _CODE_PAGE = re.compile(r"^(ibm0*|windows-)(?=\d{3})")
@@ -108,26 +104,27 @@ def parse_text_format(
             file=METADATA,
             hint="write the column names into the first row of every text file.",
         )
-    found = {}
+    chosen: list[str] = []
     for name, allowed in _CHOICES.items():
-        value = properties.get(name)
+        value = properties.get(name.lower())
         if value is not None and value not in allowed:
             raise MetadataError(
-                f"{_NAMES[name]} is {value!r}.", file=METADATA, hint=f"it may be one of {allowed}."
+                f"{name} is {value!r}.", file=METADATA, hint=f"it may be one of {allowed}."
             )
-        found[name] = allowed[0] if value is None else value
+        chosen.append(allowed[0] if value is None else value)
     null = properties.get("nullvalue")
     if not isinstance(null, (str, type(None))):
         raise MetadataError(f"NullValue is {null!r}, not a text.", file=METADATA)
+    row, column, quote, escape = chosen
     own = (extension or "").lower().lstrip(".")
     endings = _EXTENSIONS | ({own} - {"", "parquet"})
     return TextFormat(
         endings,
         declared,
-        found["rowseparator"],
-        found["columnseparator"],
-        found["quotecharacter"],
-        found["escapecharacter"],
+        row,
+        column,
+        quote,
+        escape,
         null or "",
         _encoding(properties.get("encoding")),
     )

@@ -188,32 +188,13 @@ RULES = (
         note="Spark has no such decimal",
     ),
     Rule("INT32, DATE", "date32, date64", pt.is_date, "date", note="proleptic Gregorian"),
-    Rule(
-        "INT32, TIME(MILLIS)",
-        "time32",
-        pt.is_time32,
-        "string",
-        "integer",
-        _clock(1_000),
-        note=_TIME_NOTE,
-    ),
-    Rule(
-        "INT64, TIME(MICROS)",
-        "time64[us]",
-        _is(pa.time64("us")),
-        "string",
-        "long",
-        _clock(1_000_000),
-        note=_TIME_NOTE,
-    ),
-    Rule(
-        "INT64, TIME(NANOS)",
-        "time64[ns]",
-        _is(pa.time64("ns")),
-        "string",
-        "long",
-        _clock(1_000_000_000),
-        note=_TIME_NOTE,
+    *(
+        Rule(parquet, arrow, matches, "string", read, _clock(ticks), note=_TIME_NOTE)
+        for parquet, arrow, matches, read, ticks in (
+            ("INT32, TIME(MILLIS)", "time32", pt.is_time32, "integer", 1_000),
+            ("INT64, TIME(MICROS)", "time64[us]", _is(pa.time64("us")), "long", 1_000_000),
+            ("INT64, TIME(NANOS)", "time64[ns]", _is(pa.time64("ns")), "long", 1_000_000_000),
+        )
     ),
     Rule(
         "INT64, TIMESTAMP(MILLIS or MICROS, UTC)",
@@ -253,30 +234,18 @@ RULES = (
         "timestamp",
         note="the old form of timestamps, UTC as Spark writes it; cut to microseconds",
     ),
-    Rule(
-        "INT64, plain",
-        "duration[s]",
-        _is(pa.duration("s")),
-        "long",
-        convert="({0} * 1000000)",
-        note="microseconds; a reader that isn't Arrow sees a plain number",
-    ),
-    Rule(
-        "INT64, plain",
-        "duration[ms]",
-        _is(pa.duration("ms")),
-        "long",
-        convert="({0} * 1000)",
-        note="microseconds",
-    ),
-    Rule("INT64, plain", "duration[us]", _is(pa.duration("us")), "long", note="microseconds"),
-    Rule(
-        "INT64, plain",
-        "duration[ns]",
-        _is(pa.duration("ns")),
-        "long",
-        convert=_FLOORED,
-        note="cut to microseconds",
+    *(
+        Rule("INT64, plain", str(arrow), _is(arrow), "long", convert=convert, note=note)
+        for arrow, convert, note in (
+            (
+                pa.duration("s"),
+                "({0} * 1000000)",
+                "microseconds; a reader that isn't Arrow sees a plain number",
+            ),
+            (pa.duration("ms"), "({0} * 1000)", "microseconds"),
+            (pa.duration("us"), "{0}", "microseconds"),
+            (pa.duration("ns"), _FLOORED, "cut to microseconds"),
+        )
     ),
     Rule(
         "FIXED(12), INTERVAL",

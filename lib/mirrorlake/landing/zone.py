@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from mirrorlake.errors import InvalidNameError, SequenceError
-from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName, file_name, file_number
+from mirrorlake.names import (
+    PROCESSED,
+    READY_TO_DELETE,
+    SCHEMA_SUFFIX,
+    ZONE,
+    TableName,
+    file_name,
+    file_number,
+)
 from mirrorlake.storage import Entry, Listing, Storage
 
 _LARGEST = 2**63 - 1  # Delta's txnVersion is a signed long
@@ -97,6 +105,13 @@ def _named(schema: str | None, name: str) -> TableName | BadFolder:
 def list_folder(storage: Storage, table: TableName) -> Folder:
     """Lists a table's folder whose files are numbered by their names; raises as `by_number`."""
     return by_number(table, storage.list(table.folder))
+
+
+def every_file(storage: Storage, table: TableName) -> Iterator[tuple[str, Entry]]:
+    """All files of a table's folder with their paths; those moved away after they were applied."""
+    for folder in (table.folder, *(f"{table.folder}/{f}" for f in (PROCESSED, READY_TO_DELETE))):
+        for entry in storage.list(folder).files:
+            yield f"{folder}/{entry.name}", entry
 
 
 def by_number(table: TableName, listing: Listing) -> Folder:

@@ -17,8 +17,10 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import physical_names
-from mirrorlake.layout import log_files, measures
+from mirrorlake.delta.files import live_files, read_actions
+from mirrorlake.delta.log_files import find_segment
+from mirrorlake.delta.snapshot import physical_names, read_snapshot
+from mirrorlake.layout import measures
 from mirrorlake.layout.change_history import change_history
 from mirrorlake.layout.column_scan import scan_columns
 from mirrorlake.layout.footers import read_chunks, read_footers
@@ -143,12 +145,12 @@ def analyze_table(
     """
     spark, storage, name = table.spark, table.storage, table.name
     path = name.table_path
-    segment = log_files.find_segment(storage, path, version)
-    # The log is asked twice, for the metadata and for the files.
-    actions = log_files.read_actions(spark, storage, path, segment).persist()
-    metadata, protocol = log_files.read_metadata(actions)
-    files = _name_partitions(log_files.live_files(actions), physical_names(metadata))
-    facts = read_footers(files, storage, path).persist()
+    segment = find_segment(storage, path, version)
+    snapshot = read_snapshot(storage, path, segment.version)
+    assert snapshot is not None, path  # the segment is of it
+    metadata, protocol = snapshot.metadata, snapshot.protocol
+    files = live_files(read_actions(spark, storage, segment))
+    facts = read_footers(_name_partitions(files, physical_names(metadata)), storage, path).persist()
     chunks = read_chunks(facts, storage, path).persist()
     known = leaves(metadata)
     rows = f"{table.sql_name} VERSION AS OF {segment.version}"
@@ -174,7 +176,6 @@ def analyze_table(
         "Change History": change_history(spark, storage, path, segment.version),
     }
     row = summary.first()
-    actions.unpersist()
     assert row is not None  # an aggregate without groups always has a row
     return Analysis(
         name, segment.version, row.asDict(), tables, metadata, protocol, facts, chunks, storage

@@ -9,7 +9,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from mirrorlake.layout import log_files
+from mirrorlake.delta.files import read_actions
+from mirrorlake.delta.log_files import find_segment
 from mirrorlake.layout.footers import read_footers
 from mirrorlake.storage import Storage
 
@@ -28,8 +29,8 @@ def change_history(
         table_path: the table's folder, relative to the root.
         version: the last version to show.
     """
-    segment = log_files.find_segment(storage, table_path, version, oldest=True)
-    actions = log_files.read_actions(spark, storage, table_path, segment)
+    segment = find_segment(storage, table_path, version, oldest=True)
+    actions = read_actions(spark, storage, segment)
     changes = _changes(_with_groups(actions, storage, table_path))
     # A commit may change no file, and a checkpoint's files belong to no commit that is still there.
     told = changes.join(_commits(actions), "version", "full_outer").withColumns(

@@ -13,12 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType, _parse_datatype_string
 
 from mirrorlake.layout.footer_facts import chunk_facts, footer_facts
-from mirrorlake.layout.log_files import parallelism
 from mirrorlake.storage import Storage
 
 CHUNK = (
@@ -40,6 +39,11 @@ _ROWS = 10_000
 _MOST_BYTES = 16 * 2**20
 _MAGIC = b"PAR1"
 _URI = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks a job over files has: a Connect session can't ask for the cores."""
+    return 2 * int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
 
 
 def read_footers(files: DataFrame, storage: Storage, table_path: str) -> DataFrame:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from mirrorlake.delta.files import live_files, read_actions
+from mirrorlake.delta.log_files import find_segment
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.footers import read_footers
-from mirrorlake.layout.log_files import find_segment, live_files, read_actions
 from mirrorlake.layout.vorder import vorder_table
 from mirrorlake.names import STATE, TABLES, TableName
 from mirrorlake.spark.sql import delta_name, quote
@@ -146,7 +147,7 @@ def _measure(
             vorder_table(Table(spark, scratch, table), apply=True, sort_by=layout.sort_by)
         write_seconds = time.perf_counter() - began
         segment = find_segment(scratch, table.table_path)
-        actions = read_actions(spark, scratch, table.table_path, segment)
+        actions = read_actions(spark, scratch, segment)
         footers = read_footers(live_files(actions), scratch, table.table_path)
         found = footers.selectExpr("count(*)", "sum(footer.row_groups)", "sum(size)").first()
         files, groups, size = (0, 0, 0) if found is None else found

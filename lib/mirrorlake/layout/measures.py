@@ -7,7 +7,7 @@ from itertools import pairwise
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import OPEN_TAG
+from mirrorlake.delta.snapshot import OPEN_TAG
 from mirrorlake.layout.schema_paths import Leaf
 
 MICROSOFT_TAG = "VORDER"

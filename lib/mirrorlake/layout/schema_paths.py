@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.delta_log import physical_name
+from mirrorlake.delta.snapshot import physical_name
 
 
 @dataclass(frozen=True)

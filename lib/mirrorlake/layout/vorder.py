@@ -18,15 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from mirrorlake.delta_log import (
-    OPEN_TAG,
-    ROW_ID_COLUMN,
-    ROW_VERSION_COLUMN,
-    physical_names,
-)
+from mirrorlake.delta.snapshot import OPEN_TAG, ROW_ID_COLUMN, ROW_VERSION_COLUMN, physical_names
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.footers import Storages
-from mirrorlake.layout.log_files import parallelism
+from mirrorlake.layout.footers import Storages, parallelism
 from mirrorlake.layout.measures import MICROSOFT_TAG
 from mirrorlake.layout.partitioning.tags import SORTED
 from mirrorlake.layout.vorder_file import Outcome, Task, order_file

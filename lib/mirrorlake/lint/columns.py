@@ -14,7 +14,7 @@ import pyarrow.types as pt
 from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata
 from mirrorlake.landing.type_rules import VOID, Stored
 from mirrorlake.landing.types import fits, widened
-from mirrorlake.lint.files import Looked
+from mirrorlake.lint.files import FileLint
 from mirrorlake.lint.findings import LintFinding, finding
 from mirrorlake.names import METADATA
 
@@ -57,17 +57,17 @@ class ColumnWatch:
                 text = f"Column {name!r} is declared as {kind}, but the table has {known}."
                 yield self._finding("type-misfit", text, file=METADATA, column=name)
 
-    def follow(self, looked: Looked) -> Iterator[LintFinding]:
+    def follow(self, linted: FileLint) -> Iterator[LintFinding]:
         """Compares the next file with what came before."""
-        if looked.schema is None or looked.columns is None:
+        if linted.schema is None or linted.columns is None:
             return
-        report = partial(self._finding, file=looked.name)
-        yield from self._marker(looked.schema, report)
-        yield from self._nanoseconds(looked.schema, report)
-        for name, column in looked.columns.items():
+        report = partial(self._finding, file=linted.name)
+        yield from self._marker(linted.schema, report)
+        yield from self._nanoseconds(linted.schema, report)
+        for name, column in linted.columns.items():
             yield from self._type(name, column.table, report)
-        yield from self._missing(looked, report)
-        self._had |= dict.fromkeys(name.lower() for name in looked.columns)
+        yield from self._missing(linted, report)
+        self._had |= dict.fromkeys(name.lower() for name in linted.columns)
 
     def _marker(self, schema: pa.Schema, report: partial[LintFinding]) -> Iterator[LintFinding]:
         places = [i for i, name in enumerate(schema.names) if name.lower() == MARKER.lower()]
@@ -109,13 +109,13 @@ class ColumnWatch:
                 fix = f"Publish the values as {known}, or mirror with --widen."
             yield report(rule, text, column=name, fix=fix)
 
-    def _missing(self, looked: Looked, report: partial[LintFinding]) -> Iterator[LintFinding]:
-        facts = looked.facts
-        if facts is None or looked.columns is None:
+    def _missing(self, linted: FileLint, report: partial[LintFinding]) -> Iterator[LintFinding]:
+        facts = linted.facts
+        if facts is None or linted.columns is None:
             return
         if facts.rows.total() == facts.rows[Marker.DELETE]:
             return  # deletes need no more than the key
-        there = {name.lower() for name in looked.columns}
+        there = {name.lower() for name in linted.columns}
         lacking = [name for name in self._had if name not in there]
         for name in lacking:
             if name not in self._lacking:

@@ -8,10 +8,8 @@ not written to. Memory stays at one row group of the marker and the keys.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
@@ -20,9 +18,8 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError
-from mirrorlake.landing.check import FileFacts, inspect_file, is_text, read_columns
+from mirrorlake.landing.check import FileFacts, convert_text, inspect_file, is_text, read_columns
 from mirrorlake.landing.metadata import MARKER, MARKER_HINT, Marker, TableMetadata
-from mirrorlake.landing.text import read_text
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
 from mirrorlake.lint.findings import LintFinding, finding
 from mirrorlake.storage import Entry, Storage
@@ -31,8 +28,8 @@ _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What a look at one data file has shown.
+class FileLint:
+    """What reading one data file has shown.
 
     Attributes:
         schema: its columns as published, if they can be read.
@@ -48,9 +45,9 @@ class Looked:
     findings: tuple[LintFinding, ...] = ()
 
 
-def look_at(
+def lint_file(
     storage: Storage, table: str, folder: str, entry: Entry, metadata: TableMetadata, *, keyed: bool
-) -> Looked:
+) -> FileLint:
     """Reads one data file.
 
     Args:
@@ -64,34 +61,26 @@ def look_at(
     name, path = entry.name, f"{folder}/{entry.name}"
     report = partial(finding, table=table, file=name)
     if entry.size == 0:
-        return Looked(name, findings=(report("file-zero-bytes", "The file has zero bytes."),))
+        return FileLint(name, findings=(report("file-zero-bytes", "The file has zero bytes."),))
     try:
         text = is_text(name, metadata.text)
     except DataFileError as error:
-        return Looked(name, findings=(report("file-ending", error.message),))
-    look = partial(_look, name=name, metadata=metadata, table=table, keyed=keyed)
+        return FileLint(name, findings=(report("file-ending", error.message),))
+    lint = partial(_lint_parquet, name=name, metadata=metadata, table=table, keyed=keyed)
     try:
         if not text:
-            return look(storage, path)
+            return lint(storage, path)
         with TemporaryDirectory() as place:
             try:
-                _convert(storage, path, metadata, Path(place) / "rows.parquet", name)
+                convert_text(storage, path, metadata, Storage(place), "rows.parquet", name)
             except MirrorlakeError as error:
                 found = report(_text_rule(error), error.message, row=error.row, column=error.column)
-                return Looked(name, findings=(found,))
-            return look(Storage(place), "rows.parquet")
+                return FileLint(name, findings=(found,))
+            return lint(Storage(place), "rows.parquet")
     except FileNotFoundError:
-        return Looked(name)  # a mirror has applied and moved it since the listing
+        return FileLint(name)  # a mirror has applied and moved it since the listing
     except OSError as error:
-        return Looked(name, findings=(report("file-unreadable", f"Not readable: {error}."),))
-
-
-def _convert(storage: Storage, path: str, metadata: TableMetadata, target: Path, name: str) -> None:
-    with ExitStack() as opened:
-        reader = read_text(lambda: opened.enter_context(storage.open(path)), metadata, name=name)
-        with pq.ParquetWriter(target, reader.schema) as writer:
-            for batch in reader:
-                writer.write_batch(batch)
+        return FileLint(name, findings=(report("file-unreadable", f"Not readable: {error}."),))
 
 
 def _text_rule(error: MirrorlakeError) -> str:
@@ -100,9 +89,9 @@ def _text_rule(error: MirrorlakeError) -> str:
     return "marker-value" if error.column.lower() == MARKER.lower() else "text-value"
 
 
-def _look(
+def _lint_parquet(
     storage: Storage, path: str, *, name: str, metadata: TableMetadata, table: str, keyed: bool
-) -> Looked:
+) -> FileLint:
     report = partial(finding, table=table, file=name)
     facts: FileFacts | None = None
     refused: MirrorlakeError | None = None
@@ -125,7 +114,7 @@ def _look(
     if facts is not None and facts.row_count == 0:
         findings.append(report("file-without-rows", "The file has no rows."))
     columns = None if schema is None else dict(_sound(schema))
-    return Looked(name, schema, columns, facts, tuple(findings))
+    return FileLint(name, schema, columns, facts, tuple(findings))
 
 
 _Problem = tuple[str, str, "int | None", "str | None"]  # rule, message, row, column

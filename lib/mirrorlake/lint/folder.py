@@ -14,6 +14,7 @@ from mirrorlake.errors import MetadataError, SequenceError
 from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata
+from mirrorlake.landing.text_format import PROPERTIES
 from mirrorlake.landing.zone import Folder, by_number
 from mirrorlake.lint.findings import LintFinding, finding
 from mirrorlake.mirror.plan import plan_of
@@ -29,15 +30,6 @@ _FIELDS = (
     "FileFormatTypeProperties",
     "SchemaDefinition",
     "FirstRowAsHeader",
-)
-_PROPERTIES = (
-    "FirstRowAsHeader",
-    "RowSeparator",
-    "ColumnSeparator",
-    "QuoteCharacter",
-    "EscapeCharacter",
-    "NullValue",
-    "Encoding",
 )
 # Without these it is not known which files count, nor what their rows need.
 _NEEDED = {"keycolumns", "filedetectionstrategy"}
@@ -114,7 +106,7 @@ def _invalid(table: str, error: MetadataError) -> LintFinding:
 def _unknown(table: str, document: dict[str, Any]) -> Iterable[LintFinding]:
     lower = {name.lower(): value for name, value in document.items()}
     properties = lower.get("fileformattypeproperties")
-    for fields, known in ((document, _FIELDS), (properties, _PROPERTIES)):
+    for fields, known in ((document, _FIELDS), (properties, PROPERTIES)):
         words = {name.lower(): name for name in known}
         for name in fields if isinstance(fields, dict) else ():
             if name.lower() in words:

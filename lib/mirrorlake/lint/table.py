@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from mirrorlake.delta_log import Snapshot, read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import FormatError, MetadataError
 from mirrorlake.landing.identity import Identity, read_identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata, check_keys_kept
 from mirrorlake.landing.zone import Folder, by_time
 from mirrorlake.lint.columns import ColumnWatch
-from mirrorlake.lint.files import look_at
+from mirrorlake.lint.files import lint_file
 from mirrorlake.lint.findings import LintFinding, finding
 from mirrorlake.lint.folder import (
     lint_applied,
@@ -158,8 +158,8 @@ class TableLint:
     ) -> Iterator[LintFinding]:
         watch = ColumnWatch(str(self._table), mirrored.columns, metadata)
         yield from watch.begin()
-        look = partial(
-            look_at,
+        lint = partial(
+            lint_file,
             self._storage,
             str(self._table),
             self._table.folder,
@@ -172,14 +172,14 @@ class TableLint:
         with ThreadPoolExecutor(_READERS) as pool:
             for start in range(0, len(pending), _AT_ONCE):
                 entries = pending[start : start + _AT_ONCE]
-                for entry, looked in zip(entries, pool.map(look, entries), strict=True):
-                    for found in looked.findings:
+                for entry, linted in zip(entries, pool.map(lint, entries), strict=True):
+                    for found in linted.findings:
                         if found.rule == "key-missing":
                             without_key.append(found)
                         else:
                             yield found
-                    yield from watch.follow(looked)
-                    readable = entry if looked.columns else readable
+                    yield from watch.follow(linted)
+                    readable = entry if linted.columns else readable
                     self.files += 1
                     self._on_file(self._table, self.files, len(pending))
         yield from self._missing_keys(metadata, watch.seen, without_key)

@@ -17,7 +17,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta_log import Snapshot, read_snapshot
+from mirrorlake.delta.create import committing, create_delta, mapping_property
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import MirrorlakeError, SchemaError
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity
@@ -35,7 +36,6 @@ from mirrorlake.mirror.properties import (
     suspend_feed,
 )
 from mirrorlake.names import file_number
-from mirrorlake.spark.creation import create_delta, mapping_property
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote
@@ -97,11 +97,6 @@ def compact(spark: SparkSession, path: str) -> bool:
             return False
         raise
     return True
-
-
-_APP_ID = "spark.databricks.delta.write.txnAppId"
-_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 @dataclass(frozen=True)
@@ -178,18 +173,16 @@ def write_work(
 
 def _create_table(spark: SparkSession, work: Work) -> None:
     """Version 0: no rows yet, but all properties, so that feed and row ids cover everything."""
-    columns = ", ".join(f"{quote(name)} {kind}" for name, kind in work.target.columns.items())
     check_keys_known(work.metadata.keys, work.target)
-    properties = work.retention | creation_properties(
-        work.metadata, work.target.columns, work.identity.incarnation
-    )
-    create_delta(new_session(spark), work.path, columns, properties)
+    properties = creation_properties(work.metadata, work.identity.incarnation)
+    wanted = work.retention | properties
+    create_delta(new_session(spark), work.path, work.target.columns, wanted)
 
 
 def _new_properties(work: Work) -> dict[str, str]:
     """What an existing table lacks: late keys, and what a first odd name or plain clock needs."""
     known = work.snapshot.properties if work.snapshot else {}
-    features = work.snapshot.protocol.get("writerFeatures") or () if work.snapshot else ()
+    features = work.snapshot.writer_features if work.snapshot else ()
     wanted = work.retention | mapping_property(work.target.columns)
     if work.target.widened:
         wanted["delta.enableTypeWidening"] = "true"
@@ -269,15 +262,9 @@ def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], wor
         WHEN NOT MATCHED AND {action} IN ('{REPLACE}', '{APPEND}')
         THEN INSERT ({", ".join(names)}) VALUES ({", ".join(f"s.{name}" for name in names)})
     """
-    confs = {
-        _APP_ID: work.identity.app_id,
-        _TXN_VERSION: str(work.last),
-        _USER_METADATA: json.dumps(work.note),
-    }
-    for name, value in confs.items():
-        session.conf.set(name, value)
     try:
-        session.sql(statement)
+        with committing(session, json.dumps(work.note), work.identity.app_id, work.last):
+            session.sql(statement)
     except Exception as error:
         # Delta 4.4 doesn't double a name's backticks where it writes an update's change rows.
         ticked = next((name for name in work.target.columns if "`" in name), None)
@@ -290,6 +277,4 @@ def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], wor
             hint="rename the column, without a backtick, and publish into a new folder.",
         ) from error
     finally:
-        for name in confs:
-            session.conf.unset(name)
         session.catalog.dropTempView(view)

@@ -13,7 +13,7 @@ from threading import Event, Lock
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta_log import delta_tables
+from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import (
     InvalidNameError,
     TableNotFoundError,
@@ -37,7 +37,7 @@ from mirrorlake.mirror.state import (
     load_states,
     save_states,
 )
-from mirrorlake.mirror.status import is_idle, status_of, view
+from mirrorlake.mirror.status import is_idle, listed_folder, status_of
 from mirrorlake.mirror.table_cycle import TableCycle
 from mirrorlake.mirror.trash import follow_folders, purge_dropped
 from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
@@ -45,7 +45,8 @@ from mirrorlake.storage import Listing, Storage
 
 _TRIES = 3
 _LISTERS = 16
-_Line = tuple[str, TableState, TableStatus]  # the table's folder, what to keep, what to report
+_SLOWER = 1.5  # how much longer each pause gets while nothing happens
+_Entry = tuple[str, TableState, TableStatus]  # the table's folder, what to keep, what to report
 
 
 class Engine:
@@ -109,23 +110,23 @@ class Engine:
         def clash(table: TableName) -> bool:
             return table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas
 
-        def look(table: TableName | BadFolder) -> _Line | None:
+        def look(table: TableName | BadFolder) -> _Entry | None:
             if isinstance(table, BadFolder):
                 return self._refuse(table)
             return None if clash(table) else self._if_idle(table, states.get(table.folder))
 
-        def run(table: TableName) -> _Line:
+        def run(table: TableName) -> _Entry:
             return self._run_table(table, states.get(table.folder), clash=clash(table))
 
-        lines = self._look_at(found, look)
+        entries = self._look_at(found, look)
         busy = [
             table
-            for table, line in zip(found, lines, strict=True)
-            if line is None and isinstance(table, TableName)
+            for table, entry in zip(found, entries, strict=True)
+            if entry is None and isinstance(table, TableName)
         ]
         with ThreadPoolExecutor(self._options.tables_at_once) as pool:
             done = pool.map(run, busy)
-            finished = [line or next(done) for line in lines]
+            finished = [entry or next(done) for entry in entries]
         states |= {folder: state for folder, state, _ in finished}
         if states != kept or not is_told_running(self._storage):
             save_states(self._storage, states)
@@ -152,36 +153,33 @@ class Engine:
     def _look_at(
         self,
         tables: list[TableName | BadFolder],
-        look: Callable[[TableName | BadFolder], _Line | None],
-    ) -> list[_Line | None]:
-        """The lines of the tables with nothing to do; None for the others."""
+        look: Callable[[TableName | BadFolder], _Entry | None],
+    ) -> list[_Entry | None]:
+        """The entries of the tables with nothing to do; None for the others."""
         if self._storage.local is not None:
             # A local listing is so short that threads would only wait for each other.
             return [look(table) for table in tables]
         with ThreadPoolExecutor(_LISTERS) as pool:
             return list(pool.map(look, tables))
 
-    def _if_idle(self, table: TableName, known: TableState | None) -> _Line | None:
-        """The line of a table with nothing to do; costs a listing."""
-        if known is not None and self._is_paused(table):
+    def _if_idle(self, table: TableName, known: TableState | None) -> _Entry | None:
+        """The entry of a table with nothing to do; costs a listing."""
+        if known is not None and self._settings_of(table).paused:
             paused = replace(known, state=STOPPED, error=None)
-            listing = self._storage.list(table.folder)
-            return table.folder, paused, status_of(paused, view(table, listing, paused))
+            return _entry(table, self._storage.list(table.folder), paused)
         if known is None or known.state == STOPPED or self._sweep_due(known):
             return None
         listing = self._storage.list(table.folder)
-        if not is_idle(listing, known):
-            return None
-        return table.folder, known, status_of(known, view(table, listing, known))
+        return _entry(table, listing, known) if is_idle(listing, known) else None
 
-    def _is_paused(self, table: TableName) -> bool:
-        return self._settings.get(table.place, OperatorSettings()).paused is not None
+    def _settings_of(self, table: TableName) -> OperatorSettings:
+        return self._settings.get(table.place, OperatorSettings())
 
-    def _refuse(self, folder: BadFolder) -> _Line:
+    def _refuse(self, folder: BadFolder) -> _Entry:
         state = failed(TableState(folder.schema, folder.name), folder.error.as_dict())
         return folder.folder, state, status_of(state, None)
 
-    def _run_table(self, table: TableName, known: TableState | None, *, clash: bool) -> _Line:
+    def _run_table(self, table: TableName, known: TableState | None, *, clash: bool) -> _Entry:
         state = known or TableState(table.schema, table.name)
         first = listing = self._storage.list(table.folder)
         try:
@@ -190,12 +188,13 @@ class Engine:
                     f"The table {table} is named like the schema {table.name}.",
                     hint="rename one of the two folders.",
                 )
+            settings = self._settings_of(table)
             for attempt in range(1, _TRIES + 1):
-                if self._is_paused(table):
+                if settings.paused:
                     state = replace(state, state=STOPPED)
                 elif state.state == STOPPED:
                     state = replace(state, state=REPLICATING if state.last_file else INITIALIZED)
-                if self._stop.is_set() or self._is_paused(table) or is_idle(listing, state):
+                if self._stop.is_set() or settings.paused or is_idle(listing, state):
                     break
                 cycle = TableCycle(
                     self._storage,
@@ -204,7 +203,7 @@ class Engine:
                     self._on_step,
                     listing,
                     state,
-                    self._settings.get(table.place, OperatorSettings()),
+                    settings,
                 )
                 try:
                     state = cycle.run()
@@ -222,7 +221,7 @@ class Engine:
         if first != listing == Listing((), ()):
             # A folder that was deleted under our hands is no failure: the next cycle drops it.
             state = replace(state, state=INITIALIZED, error=None)
-        return table.folder, state, status_of(state, view(table, listing, state))
+        return _entry(table, listing, state)
 
     def _sweep_due(self, state: TableState) -> bool:
         """Once a day applied files are moved on, of idle tables too."""
@@ -240,7 +239,8 @@ class Engine:
         return replace(state, swept=now.isoformat())
 
 
-_SLOWER = 1.5  # how much longer each pause gets while nothing happens
+def _entry(table: TableName, listing: Listing, state: TableState) -> _Entry:
+    return table.folder, state, status_of(state, listed_folder(table, listing, state))
 
 
 def watch(

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import MirrorlakeError, SequenceError, TracesLeftError
 from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.identity import Identity, read_identity

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mirrorlake.landing.rows import column_statistics
 from mirrorlake.mirror.properties import Target
 from mirrorlake.spark.sql import literal, quote
 from mirrorlake.storage import Storage
@@ -78,10 +79,7 @@ def _read_bounds(storage: Storage, path: str, keys: list[str]) -> dict[str, list
 
 
 def _group_bounds(group: Any, key: str) -> _Bounds:
-    chunks = [group.column(index) for index in range(group.num_columns)]
-    # A column `a.b` and a field `b` of a struct `a` have the same path.
-    alike = [chunk for chunk in chunks if chunk.path_in_schema.lower() == key.lower()]
-    statistics = alike[0].statistics if len(alike) == 1 else None
+    statistics = column_statistics(group, key)
     if statistics is None or not statistics.has_min_max:
         return None, None
     return statistics.min, statistics.max

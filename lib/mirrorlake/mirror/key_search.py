@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import physical_names, read_snapshot
+from mirrorlake.delta.snapshot import physical_names, read_snapshot
 from mirrorlake.errors import MirrorlakeError, SchemaError, TableNotFoundError, UsageError
 from mirrorlake.landing.check import inspect_file, is_text
 from mirrorlake.landing.compression import open_decompressed

@@ -5,13 +5,14 @@ Nothing else is written down, so that it can't disagree with what happened.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from itertools import count
 from typing import Any
 
-from mirrorlake.delta_log import Snapshot, read_commit_info, read_snapshot, versions
+from mirrorlake.delta.commits import parse_note, read_commit_info, versions
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
+from mirrorlake.delta.timestamps import from_milliseconds
 from mirrorlake.landing.identity import read_identity
 from mirrorlake.mirror.plan import find_plan
 from mirrorlake.mirror.properties import KEYS_PROPERTY
@@ -26,13 +27,10 @@ _BACK = 50  # versions to look through for the mirror's own last commit
 def read_note(storage: Storage, table: TableName, version: int) -> dict[str, Any]:
     """The note of one version; empty if another writer made it, or the log no longer has it."""
     info = read_commit_info(storage, table.table_path, version)
-    try:
-        note = json.loads(info.get("userMetadata") or "{}")
-    except ValueError:
+    note = parse_note(info.get("userMetadata"))
+    if "incarnation" not in note:
         return {}
-    if not isinstance(note, dict) or "incarnation" not in note:
-        return {}
-    stamp = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, timezone.utc)
+    stamp = from_milliseconds(info.get("timestamp", 0))
     return {**note, "version": version, "committed": stamp.isoformat(timespec="milliseconds")}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, TableNotFoundError
 from mirrorlake.landing.check import FileFacts, inspect_file, is_text
 from mirrorlake.landing.identity import Identity, read_identity

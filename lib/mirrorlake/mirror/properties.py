@@ -6,19 +6,18 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mirrorlake.delta_log import ROW_TRACKING, Snapshot
+from mirrorlake.delta.create import OWN_TABLE, mapping_property
+from mirrorlake.delta.snapshot import FEED, Snapshot
 from mirrorlake.errors import MetadataError, SchemaError
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.landing.types import fits, widened
 from mirrorlake.names import METADATA
-from mirrorlake.spark.creation import mapping_property
 
 KEYS_PROPERTY = "mirrorlake.keys"
 INCARNATION_PROPERTY = "mirrorlake.incarnation"
 VIEW_PROPERTY = "mirrorlake.view"
-_FEED = "delta.enableChangeDataFeed"
 _FEED_RESTS = "mirrorlake.feedRests"  # switched off by the mirror, which switches it on again
 
 
@@ -30,17 +29,9 @@ def is_stale_incarnation(snapshot: Snapshot | None, identity: Identity) -> bool:
     return bool(snapshot.txns) or made_for != identity.incarnation
 
 
-def creation_properties(
-    metadata: TableMetadata, columns: dict[str, str], incarnation: str
-) -> dict[str, str]:
+def creation_properties(metadata: TableMetadata, incarnation: str) -> dict[str, str]:
     """What version 0 is created with, so that feed and row ids cover everything."""
-    return {
-        _FEED: "true",
-        ROW_TRACKING: "true",
-        INCARNATION_PROPERTY: incarnation,
-        **keys_property(metadata),
-        **mapping_property(columns),
-    }
+    return OWN_TABLE | {INCARNATION_PROPERTY: incarnation} | keys_property(metadata)
 
 
 def keys_property(metadata: TableMetadata) -> dict[str, str]:
@@ -63,14 +54,14 @@ def suspend_feed(
     """
     mapped = known.get("delta.columnMapping.mode", "none") != "none" or mapping_property(after)
     drops = any(after.get(name) != kind for name, kind in before.items())
-    if mapped and drops and known.get(_FEED) == "true":
-        return {_FEED: "false", _FEED_RESTS: "true"}
+    if mapped and drops and known.get(FEED) == "true":
+        return {FEED: "false", _FEED_RESTS: "true"}
     return {}
 
 
 def reenable_feed(known: dict[str, str]) -> dict[str, str]:
     """What to set after such a commit."""
-    return {_FEED: "true", _FEED_RESTS: "false"} if known.get(_FEED_RESTS) == "true" else {}
+    return {FEED: "true", _FEED_RESTS: "false"} if known.get(_FEED_RESTS) == "true" else {}
 
 
 def retention_properties(log_days: int | None, feed_days: int | None) -> dict[str, str]:
@@ -189,6 +180,6 @@ def check_keys_known(keys: tuple[str, ...], target: Target) -> tuple[str, ...]:
     for key in keys:
         if key.lower() not in lower:
             raise MetadataError(
-                f"Key column {key!r} is no column of the table.", file=METADATA, column=key
+                f"The table does not have the key column {key!r}.", file=METADATA, column=key
             )
     return tuple(target.name_of(key) for key in keys)

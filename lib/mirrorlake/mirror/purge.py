@@ -7,26 +7,24 @@ are long gone.
 
 from __future__ import annotations
 
-import json
-import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import unquote
 
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta_log import read_commit_info, read_snapshot, versions
+from mirrorlake.delta.actions import named_files
+from mirrorlake.delta.commits import read_commit_info, versions
+from mirrorlake.delta.create import committing
+from mirrorlake.delta.log_files import cut_before_checkpoint
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.mirror.apply import commit_with_retries
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote
 from mirrorlake.storage import Storage
 
 _INTERVAL = "delta.checkpointInterval"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-_LOG_FILE = re.compile(r"\.?(\d{20})\.", re.ASCII)  # Spark's own checksums start with a dot
 _RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 
 
@@ -91,7 +89,8 @@ def trace_delta(
     telling = [
         file
         for file in below
-        if file.startswith(log) and any(name not in sound for name in _files_in_log(storage, file))
+        if file.startswith(log)
+        and any(_name(told) not in sound for told in named_files(storage, file))
     ]
     return DeltaTraces(
         path,
@@ -105,28 +104,6 @@ def trace_delta(
 
 def _name(path: str) -> str:
     return unquote(path.rpartition("/")[2])
-
-
-def _files_in_log(storage: Storage, file: str) -> Iterator[str]:
-    """The names of the data files of which a file of the log may tell values."""
-    name = file.rpartition("/")[2]
-    if name.startswith("."):
-        return
-    if name.endswith(".parquet"):
-        with storage.open(file) as source, pq.ParquetFile(source) as parquet:
-            if "add" not in parquet.schema_arrow.names:
-                return
-            for batch in parquet.iter_batches(columns=["add.path"]):
-                yield from (_name(a["path"]) for a in batch.column("add").to_pylist() if a)
-    elif name.endswith(".json") and _LOG_FILE.match(name):
-        for line in storage.read(file).splitlines():
-            action = json.loads(line)
-            for kind in ("add", "remove"):
-                if kind in action and action[kind].get("stats"):
-                    yield _name(action[kind]["path"])
-    elif name.endswith(".crc"):
-        checksum = json.loads(storage.read(file))
-        yield from (_name(added["path"]) for added in checksum.get("allFiles") or ())
 
 
 def erase_rows(
@@ -151,7 +128,7 @@ def erase_rows(
     if traces.current:
         commit_with_retries(lambda: _delete(session, target, columns, condition))
     snapshot = read_snapshot(storage, traces.path)
-    if snapshot and "deletionVectors" in (snapshot.protocol.get("writerFeatures") or ()):
+    if snapshot and "deletionVectors" in snapshot.writer_features:
         # A deletion vector hides rows that its file still has.
         session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect()
     # The log first: after a kill in between the files are found, and all of it is done again.
@@ -177,16 +154,9 @@ def _cut_log(session: SparkSession, storage: Storage, path: str) -> None:
     target = delta_name(storage.path(path))
     snapshot = read_snapshot(storage, path)
     before = snapshot.properties.get(_INTERVAL) if snapshot else None
-    session.conf.set(_USER_METADATA, _last_note(storage, path))
-    try:
+    with committing(session, _last_note(storage, path)):
         session.sql(f"ALTER TABLE {target} SET TBLPROPERTIES ({literal(_INTERVAL)} = '1')")
-    finally:
-        session.conf.unset(_USER_METADATA)
-    last: dict[str, Any] = storage.read_json(f"{path}/_delta_log/_last_checkpoint") or {}
-    for entry in storage.list(f"{path}/_delta_log").files:
-        match = _LOG_FILE.match(entry.name)
-        if match and int(match[1]) < last.get("version", 0):
-            storage.delete(f"{path}/_delta_log/{entry.name}")
+    cut_before_checkpoint(storage, path)
     if before in (None, "1"):  # only a forgetting that was killed leaves a 1 behind
         session.sql(f"ALTER TABLE {target} UNSET TBLPROPERTIES ({literal(_INTERVAL)})")
     else:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.findings import Finding, findings_document, findings_table
 from mirrorlake.landing.manifest import KeyRange, Manifest, digest_batch, read_manifest
 from mirrorlake.mirror.ledger import read_ledger
@@ -77,7 +77,7 @@ def _version(storage: Storage, table: TableName, after: int) -> int | Finding:
     applied = [e for e in read_ledger(storage, table).entries if e.version is not None]
     last = max((e.number for e in applied), default=0)
     if last < after:
-        text = f"The manifest stands after file {after}, and {last} is the last applied one."
+        text = f"The manifest was made after file {after}, but {last} is the last applied one."
         return _found("not-applied-yet", table, text, "run mirror, then compare again.")
     here = next((e.version for e in applied if e.number == after), None)
     beyond = any(e.number > after and e.version == here for e in applied)

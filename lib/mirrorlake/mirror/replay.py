@@ -6,6 +6,7 @@ next number, a reseeded folder gets a new incarnation and replaces its table in 
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -17,20 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import SequenceError, UsageError
 from mirrorlake.landing.check import is_text
 from mirrorlake.landing.identity import read_identity, renew_identity
 from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata, read_metadata
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
+from mirrorlake.landing.zone import every_file
 from mirrorlake.mirror.cleanup import processed_number
 from mirrorlake.mirror.operator_settings import pause, read_settings, resume
 from mirrorlake.mirror.outcome import Outcome
-from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, TableName
+from mirrorlake.names import STATE, TableName
 from mirrorlake.storage import Storage
-
-_COPY = 1 << 20
 
 
 def replay(
@@ -188,19 +188,15 @@ def _set_aside(storage: Storage, table: TableName) -> None:
     """Moves all data files away, applied or not: the new load takes their place."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
     aside = f"{STATE}/reseeded/{table.place}/{stamp}"
-    for inner in ("", f"/{PROCESSED}", f"/{READY_TO_DELETE}"):
-        for entry in storage.list(f"{table.folder}{inner}").files:
-            if not entry.name.startswith(("_", ".")):
-                storage.rename(
-                    f"{table.folder}{inner}/{entry.name}", f"{aside}{inner}/{entry.name}"
-                )
+    for path, entry in every_file(storage, table):
+        if not entry.name.startswith(("_", ".")):
+            storage.rename(path, aside + path.removeprefix(table.folder))
 
 
 def _copy(source: Storage, target: Storage, path: str) -> None:
     staged = f"{path.rpartition('/')[0]}/_{path.rpartition('/')[2]}"
     with source.open(path) as reader, target.open_writer(staged) as writer:
-        while piece := reader.read(_COPY):
-            writer.write(piece)
+        shutil.copyfileobj(reader, writer)
     target.rename(staged, path)
 
 
@@ -212,13 +208,9 @@ def _last_applied(storage: Storage, table: TableName) -> int:
 
 def _kept_files(storage: Storage, table: TableName) -> dict[int, str]:
     """The paths of the data files that are still there, by number."""
-    found = {}
-    for inner in ("", f"/{PROCESSED}", f"/{READY_TO_DELETE}"):
-        for entry in storage.list(f"{table.folder}{inner}").files:
-            number = processed_number(entry.name)
-            if number is not None:
-                found[number] = f"{table.folder}{inner}/{entry.name}"
-    return found
+    files = every_file(storage, table)
+    numbers = ((processed_number(entry.name), path) for path, entry in files)
+    return {number: path for number, path in numbers if number is not None}
 
 
 def _check_kept(numbers: Iterable[int], kept: dict[int, str], applied: int) -> None:

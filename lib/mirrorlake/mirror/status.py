@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from mirrorlake.delta_log import delta_tables, read_snapshot
+from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import (
     FormatError,
     MirrorlakeError,
@@ -33,7 +33,7 @@ from mirrorlake.names import IDENTITY, METADATA, TableName
 from mirrorlake.storage import Entry, Listing, Storage
 
 
-def view(table: TableName, listing: Listing, state: TableState) -> Folder | None:
+def listed_folder(table: TableName, listing: Listing, state: TableState) -> Folder | None:
     """The folder's files as a report counts them, from the listing alone; None if it can't."""
     if state.strategy == BY_TIME:
         tails = (entry.name for entry in listing.files if file_signature(entry) == state.tail)
@@ -53,7 +53,7 @@ def is_idle(listing: Listing, state: TableState) -> bool:
         state.declared,
     ):
         return False
-    folder = view(state.table, listing, state)
+    folder = listed_folder(state.table, listing, state)
     return folder is not None and all(number == state.last_file for number in folder.numbered)
 
 
@@ -116,7 +116,7 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
         asked = settings.get(table.place, OperatorSettings())
         try:
             listing = storage.list(table.folder)
-            folder = view(table, listing, state) or by_number(table, listing)
+            folder = listed_folder(table, listing, state) or by_number(table, listing)
             if folder.backlog(state.last_file):
                 state = _caught_up(storage, state, table)
             elif state.seen not in (None, listing.modified_at(IDENTITY)):
@@ -124,7 +124,7 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
                 state = _caught_up(storage, replace(state, last_file=0), table)
             if asked.paused is not None:
                 state = replace(state, state=STOPPED)
-            lines.append(status_of(state, view(table, listing, state), asked.skip))
+            lines.append(status_of(state, listed_folder(table, listing, state), asked.skip))
         except MirrorlakeError as error:
             lines.append(status_of(failed(state, error.as_dict()), None))
     return Report(tuple(lines))

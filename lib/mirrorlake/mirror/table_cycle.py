@@ -14,7 +14,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta_log import Snapshot, read_snapshot
+from mirrorlake.delta.policies import has_policy
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, SchemaError
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity, ensure_identity
@@ -53,7 +54,6 @@ from mirrorlake.mirror.quarantine import put_into_quarantine
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed, file_signature
 from mirrorlake.mirror.trash import drop_table, take_back, was_elsewhere
 from mirrorlake.names import IDENTITY, METADATA
-from mirrorlake.policy_log import has_policy
 from mirrorlake.storage import Listing, Storage
 
 Facts = tuple[FileFacts, ...]

@@ -14,7 +14,7 @@ import json
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, TableNotFoundError, UsageError
 from mirrorlake.kept import read_kept
 from mirrorlake.landing.identity import Identity, read_identity, renew_identity, write_identity

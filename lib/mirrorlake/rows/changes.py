@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import ROW_ID_COLUMN, Snapshot
+from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, file_changes
+from mirrorlake.delta.commits import Timeline, read_versions
+from mirrorlake.delta.snapshot import ROW_ID_COLUMN, Snapshot
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.changes import End, Outside, read_changes, resolve_span
 from mirrorlake.feed.doctor import file_exists
-from mirrorlake.feed.log import Timeline, read_versions
 from mirrorlake.feed.schema import RESERVED
-from mirrorlake.rows.file_actions import DataFile, FileChange, FileHistory, read_uses
 from mirrorlake.rows.file_rows import FILE, ROW, ROW_ID, ROW_VERSION, read_file_rows
 from mirrorlake.rows.ids import ID_NAMES
 from mirrorlake.rows.row_id_validity import read_row_id_validity
@@ -68,7 +68,7 @@ def read_row_changes(
             )
         snapshot = table.snapshot()
         path = table.name.table_path
-        uses = list(read_uses(table.storage, path, first, span.end, FileHistory()))
+        uses = list(file_changes(table.storage, path, first, span.end, FileHistory()))
         if gone := missing_versions(table, uses):
             raise FeedError(
                 f"Files that version {max(gone)} of {table.name} removed are gone: a VACUUM has"

@@ -18,11 +18,12 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import PHYSICAL_NAME, ROW_ID_COLUMN, ROW_VERSION_COLUMN, Snapshot
-from mirrorlake.history.files import hadoop_path
-from mirrorlake.history.tombstones import vector_path
+from mirrorlake.delta.actions import DataFile, encode
+from mirrorlake.delta.files import hadoop_path
+from mirrorlake.delta.log_files import Action, commit_path, encode_actions
+from mirrorlake.delta.snapshot import PHYSICAL_NAME, ROW_ID_COLUMN, ROW_VERSION_COLUMN, Snapshot
+from mirrorlake.delta.vectors import vector_path
 from mirrorlake.names import STATE
-from mirrorlake.rows.file_actions import Action, DataFile, encode
 from mirrorlake.spark.sql import quote
 from mirrorlake.table import Table
 
@@ -79,27 +80,25 @@ def _hidden_names(snapshot: Snapshot) -> tuple[str, str]:
 def _write_log(table: Table, snapshot: Snapshot, files: Sequence[DataFile]) -> str:
     """A log of these files, in a folder that its content names; the folder, full."""
     base = encode(hadoop_path(table.storage, table.name.table_path))
-    mapped = snapshot.properties.get(_MODE, "none") != "none"
     actions = [
         {"protocol": _protocol(snapshot)},
-        {"metaData": _metadata(snapshot, mapped=mapped)},
+        {"metaData": _metadata(snapshot)},
         *({"add": _add(file, number, base)} for number, file in enumerate(files)),
     ]
-    text = "\n".join(json.dumps(a, separators=(",", ":"), ensure_ascii=False) for a in actions)
-    data = f"{text}\n".encode()
+    data = encode_actions(actions)
     today = datetime.now(timezone.utc).date()
     for day in table.storage.list(_FOLDER).folders:
         if day < (today - timedelta(days=_KEPT_DAYS)).isoformat():
             table.storage.delete_folder(f"{_FOLDER}/{day}")
     folder = f"{_FOLDER}/{today.isoformat()}/{hashlib.sha256(data).hexdigest()[:32]}"
-    table.storage.create(f"{folder}/_delta_log/{0:020d}.json", data)
+    table.storage.create(commit_path(folder, 0), data)
     return table.storage.path(folder)
 
 
 def _protocol(snapshot: Snapshot) -> Action:
     """What reading the files asks for: older ones may need more than the newest version does."""
-    features = set(snapshot.protocol.get("readerFeatures") or ())
-    if snapshot.properties.get(_MODE, "none") != "none":
+    features = set(snapshot.reader_features)
+    if snapshot.is_mapped:
         features.add("columnMapping")
     features.add("deletionVectors")  # Delta gives a row's place in its file only together with it
     listed = sorted(features)
@@ -111,7 +110,7 @@ def _protocol(snapshot: Snapshot) -> Action:
     }
 
 
-def _metadata(snapshot: Snapshot, *, mapped: bool) -> Action:
+def _metadata(snapshot: Snapshot) -> Action:
     """The table's columns, then the hidden ones, then a file's own facts as partition columns."""
     schema: dict[str, Any] = json.loads(snapshot.metadata["schemaString"])
     highest = int(snapshot.properties.get(_NUMBERED, 0))
@@ -123,9 +122,9 @@ def _metadata(snapshot: Snapshot, *, mapped: bool) -> Action:
             PHYSICAL_NAME: name,
         }
         field = {"name": name, "type": kind, "nullable": True}
-        schema["fields"].append(field | {"metadata": physical if mapped else {}})
+        schema["fields"].append(field | {"metadata": physical if snapshot.is_mapped else {}})
     # Files name columns alike in both modes, and hidden columns have no field id.
-    mode = {_MODE: "name", _NUMBERED: str(highest)} if mapped else {}
+    mode = {_MODE: "name", _NUMBERED: str(highest)} if snapshot.is_mapped else {}
     return {
         "id": snapshot.metadata["id"],
         "format": {"provider": "parquet", "options": {}},

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.rows.tracking import check_tracked

@@ -7,7 +7,6 @@ the files by the statistics of the ids.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -16,14 +15,14 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import Snapshot, physical_name
+from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, file_changes, live_files
+from mirrorlake.delta.commits import read_versions
+from mirrorlake.delta.snapshot import Snapshot, physical_name
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.changes import key_columns
 from mirrorlake.feed.findings import Finding
-from mirrorlake.feed.log import read_versions
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.rows.changes import as_changes, missing_versions
-from mirrorlake.rows.file_actions import DataFile, FileChange, FileHistory, live_files, read_uses
 from mirrorlake.rows.file_rows import ROW, ROW_ID, read_file_rows
 from mirrorlake.rows.ids import ID_NAMES
 from mirrorlake.rows.row_id_validity import read_row_id_validity
@@ -145,7 +144,7 @@ def _uses(table: Table, first: int, newest: int) -> list[FileChange]:
         for action in live_files(storage, path, first):
             if (found := history.data_file(action)) is not None:
                 uses.append(FileChange(first, 1, found))
-    return [*uses, *read_uses(storage, path, first + (first > 0), newest, history)]
+    return [*uses, *file_changes(storage, path, first + (first > 0), newest, history)]
 
 
 def _key(table: Table, snapshot: Snapshot, key: Any) -> Key:
@@ -162,7 +161,7 @@ def _key(table: Table, snapshot: Snapshot, key: Any) -> Key:
 
 def may_hold(file: DataFile, snapshot: Snapshot, key: Key) -> bool:
     """Whether a file may have rows of a key, by what the log says of its values."""
-    fields = {f["name"]: f for f in json.loads(snapshot.metadata["schemaString"])["fields"]}
+    fields = {f["name"]: f for f in snapshot.fields}
     low, high = (file.stats.get(name) or {} for name in ("minValues", "maxValues"))
     for column, value in key.items():
         field = fields[column]

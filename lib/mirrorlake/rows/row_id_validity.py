@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from mirrorlake.delta_log import ROW_ID_COLUMN
+from mirrorlake.delta.commits import State, read_states, read_versions
+from mirrorlake.delta.log_files import log_file
+from mirrorlake.delta.snapshot import ROW_ID_COLUMN
 from mirrorlake.feed.findings import Finding
-from mirrorlake.feed.log import State, read_states, read_versions
 from mirrorlake.feed.schema import find_breaks
 from mirrorlake.history.diff import is_tracked
 from mirrorlake.table import Table
@@ -49,7 +50,7 @@ def read_row_id_validity(table: Table) -> RowIdValidity:
         if state.properties.get(ROW_ID_COLUMN) and (found := _told(name, state)):
             findings.append(found)
     numbered = _numbered_from(states)
-    readable = _readable_from(states, wide="typeWidening" in _features(table))
+    readable = _readable_from(states, wide="typeWidening" in table.snapshot().reader_features)
     trusted = numbered
     for finding in findings:
         if trusted is not None and finding.blocks:
@@ -80,10 +81,6 @@ def _readable_from(states: list[State], *, wide: bool) -> int:
         ):
             fits = after.version
     return fits
-
-
-def _features(table: Table) -> tuple[str, ...]:
-    return tuple(table.snapshot().protocol.get("readerFeatures") or ())
 
 
 def _switched(name: str, states: list[State]) -> list[Finding]:
@@ -180,5 +177,4 @@ def _predicate(parameters: dict[str, Any]) -> str:
 def _finding(
     rule: str, name: str, span: tuple[int, int], message: str, fix: str, *, blocks: bool = True
 ) -> Finding:
-    log = f"_delta_log/{span[0]:020d}.json"
-    return Finding(rule, name, message, fix, span, log, None, None, blocks)
+    return Finding(rule, name, message, fix, span, log_file(span[0]), None, None, blocks)

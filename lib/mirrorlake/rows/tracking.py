@@ -11,11 +11,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.delta_log import ROW_TRACKING, Snapshot
+from mirrorlake.delta.actions import live_files
+from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.feed.findings import Finding
 from mirrorlake.history.diff import is_tracked
-from mirrorlake.rows.file_actions import live_files
 from mirrorlake.rows.row_id_validity import RowIdValidity, read_row_id_validity
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.table import Table
@@ -129,7 +129,7 @@ def is_enabled(snapshot: Snapshot) -> bool:
 
 def is_supported(snapshot: Snapshot) -> bool:
     """Whether a version's protocol asks its writers for row tracking."""
-    return FEATURE in (snapshot.protocol.get("writerFeatures") or ())
+    return FEATURE in snapshot.writer_features
 
 
 def check_tracked(table: Table, snapshot: Snapshot) -> None:
@@ -247,7 +247,7 @@ def drop_tracking(table: Table, *, dry_run: bool = False) -> FeatureChange:
     commits = ["SET TBLPROPERTIES"]
     commits += ["ROW TRACKING UNBACKFILL"] * math.ceil(len(numbered) / most)
     commits.append("DROP FEATURE")
-    features = snapshot.protocol["writerFeatures"]
+    features = snapshot.writer_features
     alone = "clustering" not in features and "domainMetadata" in features
     commits += ["DROP FEATURE"] * alone
     warnings = [

@@ -1,73 +1,122 @@
 """Opens the lake of a sample, and no other: nothing deletes a lake that it did not make.
 
-A notebook that makes a sample begins with `open_sample` and ends with `seal_sample`. In between the
-lake's marker says `making`; a making that was killed is told from its end by that, and may begin
-again. Its own files are known by the journal (what this library writes) and by a mark on every
-commit (what Spark writes). Somebody else's process has neither: what it publishes, writes or
-frames, into a sealed sample or into a half-made one, makes the next `open_sample` refuse. The rules
-are in `contents`; what they leave open is somebody else's. A process makes one sample at a time.
+A notebook that makes a sample begins with `open_sample` and ends with `seal_sample`. The marker
+`Files/_mirrorlake/sample.json` lists, with size and SHA-256, what makings made; anything else in
+the lake makes `open_sample` refuse. What is only derived (status, locks, staged copies) doesn't.
+
+While a making goes on the marker says `making`, and names its tables. If it was killed, what lies
+in those tables and in the lake's kept state is the making's too. Published files are not: they
+count only if they carry the sample's stamp in their footer, which the publishers of `SampleLake`
+put there, or if the making has declared their names. The marker only ever accounts for files that
+a walk over the lake finds; no name in it is followed.
 """
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
+import re
 import uuid
-from collections.abc import Iterable, Sequence
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from mirrorlake.errors import SampleError, UsageError
 from mirrorlake.lake import Lake
-from mirrorlake.names import STATE, TABLES, ZONE
-from mirrorlake.notices import say
+from mirrorlake.landing.check import file_hash
+from mirrorlake.landing.publisher import Publisher
+from mirrorlake.names import (
+    MONITORING,
+    PARTNER_EVENTS,
+    PROCESSED,
+    READY_TO_DELETE,
+    STATE,
+    ZONE,
+    TableName,
+    as_table,
+)
 from mirrorlake.paths import lake_path
-from mirrorlake.samples.contents import Contents, look_into, walk
-from mirrorlake.samples.marker import JOURNAL, MARKER, JournalStorage, Marker, read_marker
-from mirrorlake.spark.stamp import end_marks, mark_commits
 from mirrorlake.storage import Storage
 
-_SHARED = frozenset({".", "Files", TABLES, ZONE, STATE})
+FORMAT: Final = 2
+MARKER: Final = f"{STATE}/sample.json"
+STAMP: Final = "mirrorlake.sample"
+_DERIVED: Final = re.compile(
+    rf"({MONITORING}/(replicator|tables)\.json|{STATE}/(state|sample)\.json|{STATE}/mirror\.lock"
+    rf"|{STATE}/partitioning/.+/lock|{STATE}/(staged|copies|forgetting|row-files)/.+"
+    rf"|{STATE}/feeds/.+/archive-[^/]+/checkpoint-\d+/.+)"
+    r"(#\d+)?"  # as obstore calls a file until it is whole
+)
+_MOVED = re.compile(rf"/({PROCESSED}|{READY_TO_DELETE})/")
 _HINT = "choose another root, or remove that lake yourself if you don't need it."
+_log = logging.getLogger(__name__)
 
 
-def open_sample(root: str, *, fresh: bool = False, tables: Sequence[str] = ()) -> Lake:
+class SampleLake(Lake):
+    """A sample's lake while it is made: its publishers stamp what they publish.
+
+    Args:
+        root: a path or URI.
+        making: its id.
+        tables: the tables that it makes.
+        writes: files that it writes into the zone by hand, relative to the zone.
+    """
+
+    def __init__(
+        self, root: str, making: str, tables: Sequence[str], writes: Sequence[str]
+    ) -> None:
+        super().__init__(root)
+        self.making = making
+        self.tables_made = tuple(tables)
+        self.writes = tuple(writes)
+
+    def publisher(self, table: str | TableName, **options: Any) -> Publisher:
+        """As `Lake.publisher`; the files carry the sample's stamp."""
+        return super().publisher(table, footer={STAMP: self.making}, **options)
+
+
+def open_sample(
+    root: str, *, tables: Sequence[str], fresh: bool = False, writes: Sequence[str] = ()
+) -> SampleLake:
     """Opens a sample's lake to make it, or to go on with it; starts no Spark.
 
     Args:
         root: the lake, as a notebook's parameter has it; see `lake_path`.
+        tables: all tables that the making makes: `table`, `schema.table`, or `schema.*`.
         fresh: remove first what earlier makings made.
-        tables: those that Spark itself writes first, without `lake.write` or the mirror.
-
-    Returns:
-        The lake. What is written through it, and the commits of this process, are the making's.
+        writes: files that it writes by hand, such as `stock/00000000000000000005.parquet`.
 
     Raises:
         SampleError: the lake holds something that no sample's making made; nothing was changed.
 
     Example:
         >>> import tempfile
-        >>> lake = open_sample(tempfile.mkdtemp(), fresh=True)
+        >>> lake = open_sample(tempfile.mkdtemp(), fresh=True, tables=["t"])
         >>> lake.publisher("t", keys=["id"]).upsert([{"id": 1}]).rows
         1
         >>> seal_sample(lake)
     """
-    lake = Lake(lake_path(root))
-    begin(lake, fresh=fresh, tables=tables)
-    return lake
-
-
-def begin(lake: Lake, *, fresh: bool = False, tables: Sequence[str] = ()) -> None:
-    """Does what `open_sample` does, for a lake at hand; its storage keeps a journal from now on."""
+    lake = SampleLake(lake_path(root), uuid.uuid4().hex, tables, writes)
     storage = lake.storage
-    found = _check(storage)
-    marker = Marker(uuid.uuid4().hex, "making", tuple(tables), found.made)
-    marker.write(storage)
+    found = _walk(storage)
+    marker = _read_marker(storage)
+    if marker is None and found:
+        raise SampleError(f"{storage.root} is not a sample: it holds {_listed(found)}.", hint=_HINT)
+    made, foreign = _sort_out(storage, found, marker or {})
+    if foreign:
+        raise SampleError(
+            f"{storage.root} is a sample, but it holds what no making of it made:"
+            f" {_listed(foreign)}.",
+            hint=_HINT,
+        )
+    _write_marker(lake, "making", made)
     if fresh:
-        _remove(storage, (*found.made, *found.derived))
-        marker = Marker(marker.making, "making", marker.tables)
-        marker.write(storage)
-    lake.storage = JournalStorage(storage, marker)
-    mark_commits(marker.making)
+        _remove(storage, [path for path in found if path != MARKER])
+        _write_marker(lake, "making", {})
+    return lake
 
 
 def seal_sample(lake: Lake) -> None:
@@ -78,69 +127,128 @@ def seal_sample(lake: Lake) -> None:
     Raises:
         UsageError: the lake was not opened by `open_sample`, or is sealed already.
     """
-    storage = lake.storage
-    if not isinstance(storage, JournalStorage):
+    marker = _read_marker(lake.storage) or {}
+    is_open = marker.get("state") == "making"
+    if not isinstance(lake, SampleLake) or not is_open or marker["id"] != lake.making:
         raise UsageError(f"{lake} was not opened as a sample.", hint="use open_sample.")
-    found = look_into(storage, storage.marker)
-    Marker(storage.marker.making, "sealed", (), found.made).write(storage)
-    storage.end()
-    end_marks()
-    if found.foreign:
-        say(f"{storage.root} holds what this sample did not make: {_listed(found.foreign)}")
+    made, foreign = _sort_out(lake.storage, _walk(lake.storage), marker)
+    _write_marker(lake, "sealed", made)
+    if foreign:
+        _log.warning(f"{lake.storage.root} holds what this sample did not make: {_listed(foreign)}")
 
 
-def _check(storage: Storage) -> Contents:
-    """What lies in the lake, all of it a sample's own.
+def _write_marker(lake: SampleLake, state: str, files: dict[str, str]) -> None:
+    document = {"format": FORMAT, "id": lake.making, "state": state}
+    making = {"tables": list(lake.tables_made), "writes": list(lake.writes)}
+    lake.storage.write_json(MARKER, document | making | {"files": files})
+
+
+def _read_marker(storage: Storage) -> dict[str, Any] | None:
+    """A lake's marker, or None if it has none.
 
     Raises:
-        SampleError: it is not.
+        SampleError: it can't be read.
     """
-    if storage.local is not None and storage.local.is_symlink():
-        raise SampleError(f"{storage.root} is a symbolic link.", hint=_HINT)
-    marker = None if _is_linked(storage) else read_marker(storage)
-    if marker is None:
-        if found := walk(storage):
-            raise SampleError(
-                f"{storage.root} is not a sample: it holds {_listed(found)}.", hint=_HINT
-            )
-        return Contents({}, (), ())
-    contents = look_into(storage, marker)
-    if contents.foreign:
+    if storage.local is not None and _has_link(storage.local):
+        return None
+    try:
+        document = storage.read_json(MARKER)
+        if document is None:
+            return None
+        if document["format"] != FORMAT or document["state"] not in ("making", "sealed"):
+            raise ValueError(f"format {document['format']}, state {document['state']}")
+        texts = [document["id"], *document["tables"], *document["writes"]]
+        texts += [*document["files"], *document["files"].values()]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("a value is not a text")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SampleError(
-            f"{storage.root} is a sample, but it holds what no making of it made:"
-            f" {_listed(contents.foreign)}.",
-            hint=_HINT,
-        )
-    return contents
+            f"The sample's marker {MARKER} in {storage.root} can't be read: {error}.",
+            hint="choose another root, or remove that lake yourself.",
+        ) from error
+    return dict(document)
 
 
-def _is_linked(storage: Storage) -> bool:
-    """Whether the marker would be read from somewhere else."""
+def _has_link(root: Path) -> bool:
+    marker = root / MARKER
+    return any(path.is_symlink() for path in (marker, *list(marker.parents)[:3]))
+
+
+def _walk(storage: Storage) -> list[str]:
+    """All files of a lake, symbolic links included, which are not followed."""
     if storage.local is None:
+        return list(storage.files_below(""))
+    return sorted(
+        str((Path(folder) / name).relative_to(storage.local))
+        for folder, folders, files in os.walk(storage.local)
+        for name in [*files, *(f for f in folders if (Path(folder) / f).is_symlink())]
+    )
+
+
+def _sort_out(
+    storage: Storage, found: Iterable[str], marker: dict[str, Any]
+) -> tuple[dict[str, str], list[str]]:
+    """The files that the sample accounts for, with their SHA-256, and everybody else's."""
+    known = {(_MOVED.sub("/", path), digest) for path, digest in marker.get("files", {}).items()}
+    making = list(_places(marker)) if marker.get("state") == "making" else []
+    made: dict[str, str] = {}
+    foreign = []
+    for path in found:
+        if storage.local is not None and (storage.local / path).is_symlink():
+            foreign.append(path)
+        elif not _DERIVED.fullmatch(path):
+            digest = file_hash(storage, path)
+            place = _MOVED.sub("/", path)
+            if (place, digest) in known or _is_makings(storage, path, place, marker, making):
+                made[path] = digest
+            else:
+                foreign.append(path)
+    return made, foreign
+
+
+def _places(marker: dict[str, Any]) -> Iterator[str]:
+    """Where a making that has not ended writes."""
+    yield f"{STATE}/"
+    yield f"{ZONE}/{PARTNER_EVENTS}"
+    for text in marker["tables"]:
+        schema, star, _ = text.partition(".*")
+        name = TableName(schema, "a") if star else as_table(text)
+        for folder in (name.table_path, name.folder):
+            yield f"{folder.rpartition('/')[0] if star else folder}/"
+
+
+def _is_makings(
+    storage: Storage, path: str, place: str, marker: dict[str, Any], making: Sequence[str]
+) -> bool:
+    if not any(path.startswith(where) for where in making):
         return False
-    marker = storage.local / MARKER
-    return any(path.is_symlink() for path in (marker, *list(marker.parents)[:2]))
+    name = path.rpartition("/")[2]
+    if not path.startswith(f"{ZONE}/") or name.startswith(("_", ".")):
+        return True
+    if any(_MOVED.sub("/", listed) == place for listed in marker["files"]):
+        return False  # its content is no longer the one that is listed
+    if place.removeprefix(f"{ZONE}/") in marker["writes"]:
+        return True
+    try:
+        with storage.open(path) as file:
+            stamps = pq.read_schema(file).metadata or {}
+    except (pa.ArrowException, OSError):
+        return False
+    return bool(stamps.get(STAMP.encode(), b"").decode() == marker["id"])
 
 
 def _remove(storage: Storage, paths: Iterable[str]) -> None:
     """Removes files that were found in the lake, then the folders that this leaves empty."""
-    kept = {MARKER, JOURNAL}
-    gone = [path for path in paths if path not in kept]
-    if storage.local is None:
-        for path in gone:
+    for path in paths:
+        if storage.local is None:
             storage.delete(path)
-        return
-    for path in gone:
-        # Not by obstore: it refuses the names of files that it was killed over.
-        (storage.local / path).unlink(missing_ok=True)
-    emptied = {str(folder) for path in gone for folder in PurePosixPath(path).parents}
-    for folder, _, _ in os.walk(storage.local, topdown=False):
-        place = PurePosixPath(folder).relative_to(storage.local)
-        around = {str(place), *map(str, place.parents)} - _SHARED
-        # A folder without files that somebody else made may be a table that begins.
-        if around & emptied:
-            with contextlib.suppress(OSError):  # something is in it
-                os.rmdir(folder)
+            continue
+        file = storage.local / path  # not by obstore, which refuses some names
+        file.unlink(missing_ok=True)
+        for folder in file.parents:
+            if folder == storage.local or any(folder.iterdir()):
+                break
+            folder.rmdir()
 
 
 def _listed(paths: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter
 
 from mirrorlake.layout.guardrails import GuardrailReport, Limit
 from mirrorlake.layout.ordering import column_codes
-from mirrorlake.layout.partitioning.spread import Spread
+from mirrorlake.layout.partitioning.statistics import Spread
 from mirrorlake.show.plots import Chart, styled
 
 _BANDS = 24

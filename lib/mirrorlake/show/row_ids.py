@@ -6,7 +6,7 @@ from functools import reduce
 
 from pyspark.sql import functions as F
 
-from mirrorlake.history.commits import CommitLog
+from mirrorlake.delta.commits import CommitLog
 from mirrorlake.rows.ids import ID_NAMES, read_with_ids
 from mirrorlake.show.plots import Chart, plot_matrix
 from mirrorlake.spark.sql import quote

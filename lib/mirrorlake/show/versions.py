@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorlake.history.commits import CommitLog
-from mirrorlake.history.tombstones import file_actions
+from mirrorlake.delta.actions import file_actions
 from mirrorlake.show.plots import Chart, plot_presence
 from mirrorlake.table import Table
 
@@ -20,18 +19,16 @@ def file_presence(table: Table, *, first: int = 0) -> dict[tuple[str, int], str]
     Returns:
         `all its rows` or `some rows deleted`, by the file's number (`file 1`) and the version.
     """
-    log = CommitLog(table.storage, table.name.table_path)
+    path = table.name.table_path
     numbers: dict[str, str] = {}
     live: dict[str, str] = {}
     found: dict[tuple[str, int], str] = {}
-    for version in range(first, log.newest() + 1):
-        actions = list(file_actions(table.storage, log.name(version)))
-        for kind in ("remove", "add"):
-            for action in (a for k, a in actions if k == kind):
-                name = numbers.setdefault(action["path"], f"file {len(numbers) + 1}")
-                live.pop(name, None)
-                if kind == "add":
-                    live[name] = MASKED if action.get("deletionVector") else WHOLE
+    for version in range(first, table.snapshot().version + 1):
+        for _, kind, action in file_actions(table.storage, path, version, version):
+            name = numbers.setdefault(action["path"], f"file {len(numbers) + 1}")
+            live.pop(name, None)
+            if kind == "add":
+                live[name] = MASKED if action.get("deletionVector") else WHOLE
         found |= {(name, version): kind for name, kind in live.items()}
     return found
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mirrorlake import Lake
+from mirrorlake.delta.create import remove_empty_log
 from mirrorlake.feed.dimension import Dimension
 from mirrorlake.feed.scd import apply_changes
-from mirrorlake.spark.creation import remove_empty_log
 
 
 def leave_remains(lake: Lake, *names: str) -> None:

@@ -40,7 +40,7 @@ def test_changes_and_doctor(lake: Lake, run: Any) -> None:
     assert (
         "beyond the latest version" in run("changes", root, "s.stock", "--from", "9", status=1).err
     )
-    assert "no moment" in run("changes", root, "s.stock", "--from", "noon", status=2).err
+    assert "nor a timestamp" in run("changes", root, "s.stock", "--from", "noon", status=2).err
     run("changes", root, "s.stock", status=2)
     assert "no table" in run("changes", root, "nothing", "--from", "0", status=1).err
     assert run("doctor", root, "s.stock", "--json") == {"findings": []}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mirrorlake import Lake
+from mirrorlake.delta.timestamps import timestamp_text
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.changes import BEYOND_CONF
-from mirrorlake.feed.log import moment_text
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name
@@ -74,7 +74,7 @@ ALL = [
         ("2", "3", {2, 3}),
         (3, 3, {3}),
         (4, 4, set()),
-        (moment_text(START), None, {1, 2, 3}),
+        (timestamp_text(START), None, {1, 2, 3}),
         ("2020-09-13 13:26:40", "2020-09-13 14:26:40", {1, 2}),
         ("2020-09-13 13:26:40.001", "2020-09-13 15:26:39.999", {2}),
         ("2020-09-13 13:30:00", "2020-09-13 13:40:00", set()),
@@ -112,8 +112,8 @@ def test_ends_beyond_the_latest(stock: Lake) -> None:
     [
         (3, 1, "starts at version 3, after its end 1"),
         (-1, None, "no version"),
-        ("yesterday", None, "no version and no moment.*yyyy-MM-dd"),
-        ("2020-13-01", None, "no moment"),
+        ("yesterday", None, "not a version, nor a timestamp.*yyyy-MM-dd"),
+        ("2020-13-01", None, "nor a timestamp"),
         (0, "20200913", "beyond"),
     ],
 )

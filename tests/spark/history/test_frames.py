@@ -23,8 +23,8 @@ from helpers.delta_files import (
 )
 from mirrorlake import Lake
 from mirrorlake.errors import FrameError, TableNotFoundError, UsageError
+from mirrorlake.history import consistent_versions, frame_diff
 from mirrorlake.history import frames as frames_module
-from mirrorlake.history import moments, reload
 from mirrorlake.history import vacuum as vacuum_module
 from mirrorlake.history.frame_diff import FrameDiff
 from mirrorlake.history.frame_records import (
@@ -176,7 +176,7 @@ def test_versions_that_do_not_stand_still(
         seen.append(1)
         return [len(seen) if len(seen) < 4 else 1 for _ in tables]
 
-    monkeypatch.setattr(moments, "newest_versions", restless)
+    monkeypatch.setattr(consistent_versions, "newest_versions", restless)
     frame = lake.frames.create("m", names)
     assert [t.version for t in frame.tables] == [1, 1]
     assert len(seen) == 5  # until two are alike
@@ -185,7 +185,7 @@ def test_versions_that_do_not_stand_still(
         seen.append(1)
         return [len(seen)] * len(tables)
 
-    monkeypatch.setattr(moments, "newest_versions", never_still)
+    monkeypatch.setattr(consistent_versions, "newest_versions", never_still)
     with pytest.raises(FrameError, match="changed 20 times"):
         lake.frames.create("m", names)
 
@@ -297,7 +297,7 @@ def test_what_a_frame_would_reload_equals_a_slow_reference(
     (short,) = lake.frames.show("m")
     check_reload(lake, short)
     assert (short.files_added, short.files_removed, short.vectors_changed) == (1, 1, 3)
-    monkeypatch.setattr(reload, "_MANY", 0)  # by the whole log
+    monkeypatch.setattr(frame_diff, "_MANY", 0)  # by the whole log
     assert lake.frames.show("m") == (short,)
 
 

@@ -138,7 +138,7 @@ def test_out_of_range_is_told_with_the_range(inventory: Lake) -> None:
     for case in cases:
         with pytest.raises(VersionError, match=r"versions 0 to 5, made from 20"):
             case()
-    with pytest.raises(UsageError, match="is no moment"):
+    with pytest.raises(UsageError, match="is not a timestamp"):
         table.read(timestamp="yesterday")
 
 
@@ -200,7 +200,7 @@ def test_a_log_that_is_cut_off_bounds_the_past(lake: Lake, spark: SparkSession) 
 
 
 def test_clocks_that_went_back(lake: Lake, spark: SparkSession) -> None:
-    from mirrorlake.history.commits import CommitLog
+    from mirrorlake.delta.commits import CommitLog
 
     for number in range(2):
         lake.write("t", spark.createDataFrame([(number,)], ["n"]).coalesce(1))

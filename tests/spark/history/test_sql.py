@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from datetime import timezone
+from pathlib import Path
 
 import pytest
 
 from mirrorlake import Lake
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
+from mirrorlake.storage import Listing, Storage
 
 
 @pytest.fixture(scope="module")
@@ -99,4 +102,32 @@ def test_a_table_that_is_not_there(stock: Lake) -> None:
     with pytest.raises(TableNotFoundError, match=r"no table gone.*Hint: "):
         stock.table("gone")
     with pytest.raises(UsageError, match="either a version or a timestamp"):
-        stock.table("Inventory").read()
+        stock.table("Inventory").read(version=1, timestamp="2024-01-01")
+
+
+class ListedStorage(Storage):
+    """Remembers which folders are listed."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.listed: list[str] = []
+
+    def list(self, folder: str) -> Listing:
+        self.listed.append(folder)
+        return super().list(folder)
+
+
+def test_a_query_lists_as_much_of_a_large_lake_as_of_a_small_one(
+    stock: Lake, tmp_path: Path
+) -> None:
+    counts = []
+    for tables in (2, 200):
+        lake = Lake(tmp_path / str(tables))
+        for number in range(tables):
+            target = tmp_path / str(tables) / "Tables" / f"T{number}"
+            shutil.copytree(stock.storage.path("Tables/Inventory"), target)
+        lake.storage = ListedStorage(tmp_path / str(tables))
+        rows = lake.sql("SELECT a.n FROM T0 a JOIN t1@v1 b ON a.id = b.id ORDER BY a.id").collect()
+        assert [row.n for row in rows] == [10, 99]
+        counts.append(len(lake.storage.listed))
+    assert counts[1] <= counts[0] + 3

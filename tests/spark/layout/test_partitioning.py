@@ -30,8 +30,8 @@ from mirrorlake.errors import RewriteError, UsageError
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.policy import parse_policy
 from mirrorlake.layout.partitioning.statistics import count_files, logged_files
-from mirrorlake.layout.partitioning.store import now_micros, read_setting
-from mirrorlake.layout.partitioning.timespan import format_moment
+from mirrorlake.layout.partitioning.store import read_setting
+from mirrorlake.layout.partitioning.timespan import format_timestamp, now_micros
 from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import DeltaTransaction
 from mirrorlake.spark.rewrite import as_pair
@@ -105,16 +105,19 @@ def test_mixed_files_become_homogeneous_ones(lake: Lake) -> None:
     assert table.read("renamed = 'k1é'").count() == at_one_key > 0
     (line,) = lake.partitioning.run().failed
     assert "no column 'k. ,`y'" in str(line.error)
-    assert lake.partitioning.diagnostics().least_percentage == 0
+    assert lake.partitioning.diagnostics().shown().rows[0][2] == 0
     assert table.partitioning.advise().findings[0].rule == "misfit"
     # Its files know it by what they call it, so nothing is done anew under its new name.
-    table.partitioning.alter({"PartitionKeys": [key | {"ColumnName": "renamed"}, ranged()]})
+    table.partitioning.alter_merge({"PartitionKeys": [key | {"ColumnName": "renamed"}, ranged()]})
     assert lake.partitioning.run().operations == 0
-    assert table.partitioning.statistics().percentage == 100
+    assert table.partitioning.stats().percentage == 100
     scan = table.scan("renamed = 'k1é'")
-    assert (scan.tail, scan.rows.count()) == (0, at_one_key)
+    assert (scan.unpartitioned, scan.rows.count()) == (0, at_one_key)
     assert len(scan.read) == 3
-    table.partitioning.delete()
+    policy = table.partitioning.policy
+    assert policy is not None
+    assert table.partitioning.delete(dry_run=True) == policy == table.partitioning.policy
+    assert table.partitioning.delete() == policy
     assert table.partitioning.policy is None
     kept = [row[1] for row in table.partitioning.history().rows]
     assert kept == ["set", "altered", "deleted"]
@@ -129,23 +132,27 @@ def test_dates_decide_what_is_touched(lake: Lake) -> None:
     policy = partitioning.set({"PartitionKeys": [hashed()]})
     assert abs((policy.effective or 0) - now_micros()) < 60_000_000  # now, where it is left out
     assert partitioning.operate() is None
-    statistics = partitioning.statistics()
-    assert (statistics.rows, statistics.partitioned_rows, statistics.tail_rows) == (400, 0, 400)
+    statistics = partitioning.stats()
+    assert (statistics.rows, statistics.partitioned_rows, statistics.unpartitioned_rows) == (
+        400,
+        0,
+        400,
+    )
     assert statistics.pending_rows == 0
 
     def since(hours: float) -> dict[str, str]:
-        return {"EffectiveDateTime": format_moment(now_micros() - int(hours * HOUR_MS * 1000))}
+        return {"EffectiveDateTime": format_timestamp(now_micros() - int(hours * HOUR_MS * 1000))}
 
-    partitioning.alter(since(20))
+    partitioning.alter_merge(since(20))
     assert partitioning.operate()
     assert rows_of(done(folder)) == 200
     assert lake.table("t").read("k = 'k1é'").count() == sum(row[1] == "k1é" for row in before)
     # Cold files stay as they are, whatever the effective moment says.
-    partitioning.alter(PAST, hot="45h")
+    partitioning.alter_merge(PAST, hot="45h")
     assert partitioning.operate()
     assert partitioning.operate() is None
     assert rows_of(done(folder)) == 300
-    partitioning.alter({}, hot="60h")
+    partitioning.alter_merge({}, hot="60h")
     assert partitioning.operate()
     assert rows_of(done(folder)) == 400
     check_homogeneous(done(folder), parse_policy({"PartitionKeys": [hashed()]}))
@@ -154,16 +161,16 @@ def test_dates_decide_what_is_touched(lake: Lake) -> None:
         str(folder)
     )
     scan = lake.table("t").scan("k = 'k1é'")
-    assert scan.tail >= 1
+    assert scan.unpartitioned >= 1
     assert {row.id for row in scan.rows.collect() if row.id >= 400} == {
         row["id"] for row in some_rows(400, 41).to_pylist() if row["k"] == "k1é"
     }
-    statistics = partitioning.statistics()
-    assert (statistics.tail_rows, statistics.pending_rows) == (41, 41)
+    statistics = partitioning.stats()
+    assert (statistics.unpartitioned_rows, statistics.pending_rows) == (41, 41)
     assert statistics.percentage == pytest.approx(100 * 400 / 441)
     # Under Spark Connect the log itself says the same.
     setting = read_setting(lake.storage, TableName.parse("t"))
-    logged = logged_files(lake.spark, lake.storage, TableName.parse("t"))
+    logged = logged_files(lake.table("t"))
     assert count_files(logged, TableName.parse("t"), setting) == statistics
     assert sum(everything(lake).values()) == 441
     assert not before - everything(lake)
@@ -178,35 +185,47 @@ def test_an_operation_is_bounded(lake: Lake) -> None:
     partitioning = lake.table("t").partitioning
     policy = partitioning.set({"PartitionKeys": [hashed()], **PAST})
     assert (policy.min_rows, policy.row_limit, policy.size_limit) == (0, 5_000_000, 5 * 2**30)
-    partitioning.alter({"MaxRowCountPerOperation": 250})
+    bounds = {"MaxRowCountPerOperation": 250, "MinRowCountPerOperation": 101}
+    assert partitioning.alter_merge(bounds, dry_run=True).max_rows == 250
+    assert partitioning.policy == policy
+    partitioning.alter_merge(bounds)
+    planned = partitioning.run(dry_run=True)
+    assert [(one.kind, one.files, one.rows) for one in planned] == [("partition", 2, 200)] * 2
+    assert planned[0].size == sizes["f0.parquet"] + sizes["f1.parquet"]
+    partitioning.alter_merge({"MinRowCountPerOperation": 0})
+    assert [one.files for one in partitioning.run(dry_run=True)] == [2, 2, 1]
+    assert not partitioning.receipts()
     first = partitioning.operate()
     assert first is not None
     assert set(first.files_in) == {"f0.parquet", "f1.parquet"}  # those created first
-    partitioning.alter(
+    partitioning.alter_merge(
         {"MaxRowCountPerOperation": 0, "MaxOriginalSizePerOperation": sizes["f2.parquet"] + 1}
     )
     second = partitioning.operate()
     assert second is not None
     assert second.files_in == ("f2.parquet",)
-    partitioning.alter({"MinRowCountPerOperation": 201, "MaxOriginalSizePerOperation": 0})
+    partitioning.alter_merge({"MinRowCountPerOperation": 201, "MaxOriginalSizePerOperation": 0})
     assert partitioning.operate() is None
-    partitioning.alter({"MinRowCountPerOperation": 200})
+    partitioning.alter_merge({"MinRowCountPerOperation": 200})
     third = partitioning.operate()
     assert third is not None
     assert (third.rows, len(third.files_in)) == (200, 2)
     assert partitioning.operate() is None
     # Four files of a partition and of one size are merged, those of different ones never.
-    partitioning.alter({"MinRowCountPerOperation": 0})
+    partitioning.alter_merge({"MinRowCountPerOperation": 0})
     lake.spark.createDataFrame(some_rows(500, 100)).coalesce(1).write.format("delta").mode(
         "append"
     ).save(str(folder))
     last = partitioning.operate()
     assert last is not None
     # No two of these fit into one operation: rewriting one alone would never come to an end.
-    partitioning.alter({"MaxRowCountPerOperation": 30})
+    partitioning.alter_merge({"MaxRowCountPerOperation": 30})
     assert partitioning.operate(merge=True) is None
-    partitioning.alter({"MaxRowCountPerOperation": 0})
+    partitioning.alter_merge({"MaxRowCountPerOperation": 0})
+    (would,) = partitioning.run(dry_run=True)
     (merged,) = partitioning.run()
+    assert (would.kind, would.files, would.rows) == ("merge", len(merged.files_in), merged.rows)
+    assert partitioning.run(dry_run=True) == ()
     assert (last.kind, merged.kind) == ("partition", "merge")
     assert len(merged.files_in) == 4 * len(merged.files_out)
     files = live_files(folder)
@@ -240,14 +259,14 @@ def test_sums_on_their_way_prove_and_never_refute(
     assert as_pair(answers[0]) == (100, twice.checksum)
     assert everything(lake) == before
     monkeypatch.setattr(DeltaTransaction, "watched", lambda _, rows, sums: (rows, lambda: None))
-    partitioning.alter({"PartitionKeys": [hashed(3)]})
+    partitioning.alter_merge({"PartitionKeys": [hashed(3)]})
     silent = partitioning.operate()
     assert silent is not None
     assert silent.checksum == twice.checksum
     monkeypatch.setattr(
         DeltaTransaction, "watched", lambda self, rows, sums: watched(self, rows.limit(99), sums)
     )
-    partitioning.alter({"PartitionKeys": [hashed(2)]})
+    partitioning.alter_merge({"PartitionKeys": [hashed(2)]})
     paths = {file.path for file in live_files(folder)}
     with pytest.raises(RewriteError, match="99 rows"):
         partitioning.operate()
@@ -273,12 +292,12 @@ def test_creation_time_follows_the_key_and_retention_follows_it(lake: Lake) -> N
         "t: would drop 1 files with 2 rows"
     )
     assert lake.table("t").read().count() == 6
-    dropped = partitioning.drop_older_than("365d", dry_run=False)
+    dropped = partitioning.drop_older_than("365d", apply=True)
     assert (dropped.rows, dropped.version) == (2, 3)
     assert {row.id for row in lake.table("t").read().collect()} == {2, 3, 4, 5}
-    assert partitioning.drop_older_than("29d", dry_run=False).rows == 2
+    assert partitioning.drop_older_than("29d", apply=True).rows == 2
     # Without the override a file is as old as the files that it was made of.
-    partitioning.alter({"PartitionKeys": [ranged("7d")]})
+    partitioning.alter_merge({"PartitionKeys": [ranged("7d")]})
     assert partitioning.operate()
     assert partitioning.drop_older_than("12h").files == 0
     assert partitioning.drop_older_than("0.00:00:00").rows == 2
@@ -306,9 +325,9 @@ def test_files_that_are_cold_by_their_own_moments_are_merged_once_the_span_cover
     table = HandMade(folder, version=1)
     files = [table.file(f"f{n}", some, tags=named) for n, some in enumerate(rows)]
     table.commit("WRITE", add=files)
-    assert partitioning.statistics().partitioned_rows == 4
+    assert partitioning.stats().partitioned_rows == 4
     assert partitioning.operate(merge=True) is None
-    partitioning.alter({}, hot="500d")
+    partitioning.alter_merge({}, hot="500d")
     merged = partitioning.operate(merge=True)
     assert merged is not None
     assert (len(merged.files_in), merged.rows) == (4, 4)

@@ -47,7 +47,7 @@ def test_outliers_get_files_of_their_own(lake: Lake) -> None:
     assert [file.rows.num_rows for file in far] == [12]
     own = [file for file in files if file.tags.get(tags.OUTLIER) == tags.DOMINANT]
     assert Counter(file.tags[tags.VALUE] for file in own) == {"null": 2, '"N/A"': 2}
-    assert receipt.outlier_rows == rows_of(own) + 12 == partitioning.statistics().outlier_rows
+    assert receipt.outlier_rows == rows_of(own) + 12 == partitioning.stats().outlier_rows
     assert len(files) == 2 * 16 + 4 + 1
     assert everything(lake) == before
     # An equality passes by the outliers' files of its own bucket, too.
@@ -73,7 +73,7 @@ def test_what_others_mix_is_mended(lake: Lake) -> None:
     optimize = f"OPTIMIZE {table.sql_name}"
     lake.spark.sql(optimize).collect()
     assert not done(folder)
-    assert table.partitioning.statistics().pending_rows == 400
+    assert table.partitioning.stats().pending_rows == 400
     table.partitioning.operate()
     assert check_homogeneous(live_files(folder), policy) == 4
     table.partitioning.set({"PartitionKeys": [hashed(5)], **PAST}, guard=True)
@@ -90,7 +90,7 @@ def test_what_others_mix_is_mended(lake: Lake) -> None:
     lake.spark.sql(f"ALTER TABLE {table.sql_name} {props}")
     lake.spark.sql(f"DELETE FROM {table.sql_name} WHERE id % 3 = 0")
     assert check_homogeneous(live_files(folder), policy) == 5
-    assert table.partitioning.statistics().partitioned_rows == table.read().count() == 266
+    assert table.partitioning.stats().partitioned_rows == table.read().count() == 266
 
 
 def test_files_that_others_wrote_oddly(lake: Lake) -> None:
@@ -106,7 +106,7 @@ def test_files_that_others_wrote_oddly(lake: Lake) -> None:
     (line,) = lake.partitioning.run().tables
     assert (line.error, [receipt.rows for receipt in line.receipts]) == (None, [60])
     assert check_homogeneous(live_files(folder), policy) == 4
-    assert (partitioning.statistics().percentage, partitioning.statistics().pending_files) == (
+    assert (partitioning.stats().percentage, partitioning.stats().pending_files) == (
         100,
         0,
     )

@@ -34,20 +34,18 @@ from helpers.partition_tables import (
 from helpers.partitions import check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.cli import app
+from mirrorlake.delta.policies import tables_with_policies
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.partitioning.capacity import read_capacity
-from mirrorlake.layout.partitioning.operation import is_at_work, table_lock
-from mirrorlake.layout.partitioning.process import Process, ProcessOptions
+from mirrorlake.layout.partitioning.operation import Step, is_at_work, table_lock
+from mirrorlake.layout.partitioning.process import Process, read_capacity
 from mirrorlake.layout.partitioning.receipts import write_receipt
-from mirrorlake.layout.partitioning.steps import Step
 from mirrorlake.names import TableName
-from mirrorlake.policy_log import tables_with_policies
 from mirrorlake.storage import Storage
 
 KILLER = """
 import os, signal, sys
 from mirrorlake import Lake
-from mirrorlake.layout.partitioning.steps import Step
+from mirrorlake.layout.partitioning.operation import Step
 def kill(table, step):
     if step is Step[sys.argv[2]]:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -89,7 +87,7 @@ def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: 
     assert order[0] == "large"
     assert set(order[1:]) == {"large", "small"}
     assert report.operations == len(order) == 3
-    assert report.capacity == 3 == read_capacity(lake.storage).current
+    assert report.capacity == 3 == read_capacity(lake.storage)
     before = {n: lake.table(n).snapshot().version for n in ("small", "large", "without")}
     assert process.run().tables == ()  # a look at each newest version, and no more
     assert {n: lake.table(n).snapshot().version for n in before} == before
@@ -122,7 +120,7 @@ def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: 
         assert process.run().tables == ()
     assert not is_at_work(lake.storage, TableName.parse("small"))
     # Over the limit of files: nothing more for some hours, and the history says why.
-    slowed = lake.partitioning.run(options=ProcessOptions(file_limit=3, put_off_hours=6))
+    slowed = lake.partitioning.run(file_limit=3)
     assert (slowed.operations, slowed.put_off) == (0, ("large", "small"))
     policy = lake.table("small").partitioning.policy
     assert policy is not None
@@ -130,13 +128,13 @@ def test_tables_by_need_up_to_the_capacity_and_slowed_over_the_file_limit(lake: 
     assert 5.9 < hours <= 6
     history = lake.table("small").partitioning.history()
     assert [row[1] for row in history.rows] == ["set", "put off: more than 3 files"]
-    statistics = lake.table("small").partitioning.statistics()
+    statistics = lake.table("small").partitioning.stats()
     assert (statistics.rows, statistics.partitioned_rows, statistics.percentage) == (20, 10, 50.0)
-    lake.table("small").partitioning.alter(PAST)
+    lake.table("small").partitioning.alter_merge(PAST)
     (line,) = process.run().tables
     assert (line.table, len(line.receipts)) == ("small", 1)
     # What comes between a table's count and its operation is not taken for done.
-    lake.table("small").partitioning.alter({"MaxRowCountPerOperation": 50})
+    lake.table("small").partitioning.alter_merge({"MaxRowCountPerOperation": 50})
     asked: list[int] = []
 
     def session() -> Any:
@@ -165,7 +163,7 @@ def test_advice_and_outliers(lake: Lake) -> None:
     no = partitioning.advise()
     assert no.policy is None  # it is far too small, whatever its keys are
     assert no.findings[0].rule == "too small"
-    small = partitioning.statistics().size // 20
+    small = partitioning.stats().size // 20
     yes = partitioning.advise(least_bytes=small)
     assert yes.policy is not None
     assert yes.policy.hash is not None
@@ -269,7 +267,7 @@ def tell(root: Path, story: list[str | Step]) -> None:
         found = Counter(map(tuple, lake.table("t").read().collect()))
         assert found == Counter((key, *row) for key, row in model.items()), (turn, action)
     check_homogeneous(live_files(folder), policy)
-    assert partitioning.statistics().pending_rows == 0
+    assert partitioning.stats().pending_rows == 0
     assert all(receipt.version is not None for receipt in partitioning.receipts())
 
 

@@ -1,14 +1,17 @@
-"""Reads of partitioned tables: by tags, by a stored bucket, node by node, and of a view's table."""
+"""Reads of partitioned tables: by tags, by a stored bucket, by task, and of a view's table."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from helpers.partition_tables import (
@@ -24,7 +27,7 @@ from helpers.partition_tables import (
 from helpers.partitions import bucket, check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.partitioning.nodes import node_rows, on_each_node
+from mirrorlake.layout.partitioning.scan import ScannedFile
 
 
 @pytest.mark.promise("PP-06", "PP-19")
@@ -39,13 +42,13 @@ def test_reads_touch_only_their_partitions(lake: Lake) -> None:
     assert len(whole.read) == whole.files == 2  # before: text at random can't be pruned
     lake.table("names").partitioning.set({"PartitionKeys": [by_partition], **PAST})
     lake.partitioning.run()
-    tail = some_rows(2000, 50, keys=300)
-    lake.spark.createDataFrame(tail).coalesce(1).write.format("delta").mode("append").save(
+    new = some_rows(2000, 50, keys=300)
+    lake.spark.createDataFrame(new).coalesce(1).write.format("delta").mode("append").save(
         str(folder)
     )
     model += Counter(
         (r["id"], r["k"], r["at"].replace(tzinfo=None) if r["at"] else None)
-        for r in tail.to_pylist()
+        for r in new.to_pylist()
     )
     files = live_files(folder)
     for where, keep in (
@@ -61,7 +64,7 @@ def test_reads_touch_only_their_partitions(lake: Lake) -> None:
             {"nobody"} if "nobody" in where else set()
         )
         at_most = 3 * len({bucket(value, policy) for value in values}) + 1
-        assert (scan.tail, scan.files) == (1, len(files))
+        assert (scan.unpartitioned, scan.files) == (1, len(files))
         assert len(scan.read) <= at_most < len(files)
         assert scan.bytes_read < scan.size
     # A moment alone, and both: Delta's own statistics do that once bins are apart.
@@ -71,31 +74,39 @@ def test_reads_touch_only_their_partitions(lake: Lake) -> None:
     assert table.read("k = 'k1é' AND id < 0").count() == 0
     with pytest.raises(Exception, match="nothing_here"):
         table.read("nothing_here = 1")
-    # Whole partitions in one task each: equal keys meet without a shuffle.
-    nodes = node_rows(table, 4)
-    buckets = []
-    for node in nodes:
-        rows = node.selectExpr("id", "k", "at", "spark_partition_id() AS task").collect()
-        assert len({row.task for row in rows}) == 1
-        buckets.append({bucket(row.k, policy) % 4 for row in rows})
-    assert buckets == [{0}, {1}, {2}, {3}]
-    counted = on_each_node([table], lambda rows: rows.groupBy("k").count(), nodes=4)
+    # ByPartition: a task is handed whole partitions, so equal keys meet without a shuffle.
+    nodes = 4
+    lake.partitioning.run()
+    read = {}
+    for name in ("t", "names"):
+        files = lake.table(name).scan().read
+        assert all(file.bucket is not None for file in files)
+        shares = [[f for f in files if (f.bucket or 0) % nodes == node] for node in range(nodes)]
+        read[name] = [task(lake, name, share) for share in shares]
+    for node, rows in enumerate(read["t"]):
+        assert rows.rdd.getNumPartitions() == 1
+        assert {bucket(row.k, policy) % nodes for row in rows.collect()} == {node}
+    counted = reduce(DataFrame.unionAll, [rows.groupBy("k").count() for rows in read["t"]])
     assert "Exchange" not in plan_of(counted)
     assert "Exchange" in plan_of(table.read().groupBy("k").count())
     assert dict(map(tuple, counted.collect())) == Counter(row[1] for row in model.elements())
-    pairs = [table, lake.table("names")]
-    joined = on_each_node(pairs, lambda a, b: a.join(b.hint("merge"), "k"), nodes=4)
+    pairs = zip(read["t"], read["names"], strict=True)
+    joined = reduce(DataFrame.unionAll, [a.join(b.hint("merge"), "k") for a, b in pairs])
     assert "Exchange" not in plan_of(joined)
     names = Counter(r["k"] for r in some_rows(0, 300).to_pylist())
     wanted = sum(names[row[1]] for row in model.elements() if row[1] is not None)
     assert joined.count() == wanted > 0
-    # Uniform: partitions don't count, sizes do.
-    table.partitioning.alter({"PartitionKeys": [hashed(8), ranged()]})
-    shares = [node.count() for node in node_rows(table, 4)]
-    assert sum(shares) == 2050
-    assert max(shares) < 2 * min(shares)
-    with pytest.raises(UsageError, match="ByPartition"):
-        on_each_node([table], lambda rows: rows, nodes=2)
+    # Uniform: partitions don't count. Dealt by size, the largest first, files spread evenly.
+    by_size = sorted(table.scan().read, key=lambda file: -file.size)
+    counts = [task(lake, "t", by_size[node::nodes]).count() for node in range(nodes)]
+    assert sum(counts) == 2050
+    assert max(counts) < 2 * min(counts)
+
+
+def task(lake: Lake, name: str, files: Sequence[ScannedFile]) -> DataFrame:
+    """Files of a table without deletion vectors, read by one task."""
+    folder = lake.storage.path(f"Tables/{name}")
+    return lake.spark.read.parquet(*[f"{folder}/{file.path}" for file in files]).coalesce(1)
 
 
 def test_a_stored_bucket_prunes_for_every_engine(lake: Lake) -> None:
@@ -105,20 +116,23 @@ def test_a_stored_bucket_prunes_for_every_engine(lake: Lake) -> None:
     for name in ("", " ", "_metadata", "__mirrorlake_b"):
         with pytest.raises(UsageError, match="can't be the name"):
             table.partitioning.set(plain, bucket_column=name)
+    version = table.snapshot().version
+    table.partitioning.set(plain, bucket_column="bucket", guard=True, dry_run=True)
+    assert (table.partitioning.policy, table.snapshot().version) == (None, version)
     table.partitioning.set(plain)
     assert table.partitioning.operate()
     policy = table.partitioning.set(plain, bucket_column="bucket")
     # What was partitioned before is read by its tags meanwhile, and gets its buckets.
-    assert table.scan("k = 'k1é'").tail == 0
+    assert table.scan("k = 'k1é'").unpartitioned == 0
     assert table.partitioning.operate()
     assert table.partitioning.operate() is None
     assert everything(lake) == before
     rows = table.read().select("k", "bucket").distinct().collect()
     assert all(row.bucket == bucket(row.k, policy) for row in rows)
-    tail = lake.spark.createDataFrame(some_rows(200, 10)).withColumn(
+    new = lake.spark.createDataFrame(some_rows(200, 10)).withColumn(
         "bucket", F.lit(None).cast("int")
     )
-    tail.coalesce(1).write.format("delta").mode("append").save(str(folder))
+    new.coalesce(1).write.format("delta").mode("append").save(str(folder))
     number = bucket("k1é", policy)
     wanted = (pc.field("bucket") == number) | pc.field("bucket").is_null()
     data = DeltaTable(str(folder)).to_pyarrow_dataset()  # delta-rs knows no tags

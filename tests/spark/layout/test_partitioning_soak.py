@@ -85,7 +85,7 @@ def test_all_at_once(lake: Lake, tmp_path: Path) -> None:
     assert dict(rows) == expected
     assert follower.seen == expected
     check_homogeneous(live_files(lake.storage.path("Tables/t")), policy)
-    assert lake.table("t").partitioning.statistics().tail_rows == 0
+    assert lake.table("t").partitioning.stats().unpartitioned_rows == 0
     for key in ("k1", "k2", "first"):
         wanted = {number for number, value in expected.items() if value == key}
         assert {row.id for row in lake.table("t").read(f"k = '{key}'").collect()} == wanted

@@ -19,7 +19,7 @@ from helpers.analyses import MICROSOFT, rows
 from helpers.delta_by_hand import HandMade
 from mirrorlake import Lake
 from mirrorlake.cli import app
-from mirrorlake.delta_log import OPEN_TAG
+from mirrorlake.delta.snapshot import OPEN_TAG
 from mirrorlake.errors import ConflictError, RewriteError, UsageError
 from mirrorlake.layout import vorder
 from mirrorlake.spark.gateway import transaction
@@ -231,7 +231,12 @@ def test_at_write_time(lake: Lake) -> None:
     (ours,) = Path(path).glob("*.parquet")
     (plain,) = Path(lake.storage.path("Tables/plain")).glob("*.parquet")
     assert report.size == ours.stat().st_size < 0.8 * plain.stat().st_size
-    assert lake.table("sales").snapshot().version == 1
+    snapshot = lake.table("sales").snapshot()
+    assert snapshot.version == 1
+    # As `lake.write` makes tables: with change feed and row tracking from version 0 on.
+    assert snapshot.properties["delta.enableChangeDataFeed"] == "true"
+    assert snapshot.properties["delta.enableRowTracking"] == "true"
+    assert lake.table("sales").changes(1).count() == 400_000
     total = "SELECT count(*), sum(store), sum(day), sum(item), max(name), sum(order_id) FROM"
     wanted = tuple(lake.sql(f"{total} plain").first())
     assert tuple(lake.sql(f"{total} sales").first()) == wanted

@@ -31,8 +31,7 @@ THIRD = [(Marker.INSERT, {"id": 1, "v": 20}), (Marker.UPDATE, {"id": 3, "v": 21}
 KILLER = """
 import os, signal, sys
 from mirrorlake import Lake
-from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.mirror.options import Step
+from mirrorlake.mirror.options import MirrorOptions, Step
 def kill(table, step):
     if step is Step[sys.argv[2]]:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from mirrorlake import Lake
-from mirrorlake.delta_log import read_commit_info
+from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.errors import UsageError
 from mirrorlake.lake_table import LakeTable
 from mirrorlake.rows.tracking import is_supported

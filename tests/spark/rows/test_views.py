@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from mirrorlake import Lake
+from mirrorlake.delta.actions import live_files
+from mirrorlake.delta.commits import read_commit
 from mirrorlake.errors import QueryError, UsageError
-from mirrorlake.feed.log import read_commit
-from mirrorlake.rows.file_actions import live_files
-from mirrorlake.rows.views.refresh import Refresh
-from mirrorlake.rows.views.steps import ViewStep
+from mirrorlake.rows.views.query import as_sql, parse_query
+from mirrorlake.rows.views.refresh import Refresh, ViewStep
 
 SUMS = "SELECT g, count(*) AS n, sum(x) AS total FROM t GROUP BY g"
 KILLER = """
 import os, signal, sys
 from mirrorlake import Lake
-from mirrorlake.rows.views.steps import ViewStep
+from mirrorlake.rows.views.refresh import ViewStep
 def kill(step):
     if step is ViewStep[sys.argv[2]]:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -299,3 +299,47 @@ def test_sigkill(lake: Lake, query: str, step: str, verb: str) -> None:
     assert done.differences == 0
     (count,) = rows(lake, "SELECT count(*) FROM v")
     assert count == ((4,) if query != SUMS else (2 if verb == "create" else 3,))
+
+
+def test_what_is_put_together_again_means_the_same(lake: Lake) -> None:
+    """Refreshes by what changed run the tree's text, not the author's."""
+    lake.spark.range(3).selectExpr(
+        "CAST(id AS INT) AS x",
+        "IF(id = 1, NULL, concat('a_%', id, '\\\\d')) AS g",
+        "TIMESTAMP '2024-02-29 12:34:56.789' AS d",
+        "named_struct('f', id, 'l', array(id, 7)) AS st",
+    ).createOrReplaceTempView("odd")
+    written = r"""
+        x::long + 5L, 1.5BD * x, 1e3, 2.5D, X'1F', x DIV 2, x / 2, x % 2, -x, ~x, x & 1 | 2,
+        'it\'s', "double", r'\d', 'tab\there', 'a\\\\b', 'new\nline', '\u0041', 'one' ' and two',
+        g LIKE 'a\\_%', g LIKE 'a/_%' ESCAPE '/', g LIKE ANY ('a%', 'b%'), g RLIKE '\\\\d$',
+        x IS DISTINCT FROM 1, x <=> 1, g IS NOT NULL, x NOT IN (1, 2), x NOT BETWEEN 1 AND 2,
+        NOT x = 1 AND x > 0 OR x < 5, ! (x == 1), x != 1, CASE x WHEN 1 THEN 'a' ELSE 'b' END,
+        DATE '2024-02-29', d + INTERVAL 1 DAY 2 HOURS, d - INTERVAL 1 DAY 2 HOURS,
+        d - INTERVAL '1-2' YEAR TO MONTH,
+        extract(YEAR FROM d), date_add(d, 1), date_trunc('month', d), date_format(d, 'yyyy-MM'),
+        to_date('2024/02/29', 'yyyy/MM/dd'), timestampdiff(DAY, d, d), dateadd(MONTH, 1, d),
+        unix_timestamp(d), datediff(d, d), months_between(d, d), CAST(d AS TIMESTAMP_NTZ),
+        CAST(x AS DECIMAL(10, 2)), TRY_CAST(g AS INT), CAST(x AS STRING), CAST(x AS TINYINT),
+        x << 1, CAST(g AS VARCHAR(3)), CAST(g AS CHAR(9)), 10Y, 1.0e3BD, .5,
+        CAST(st AS STRUCT<f: STRING, l: ARRAY<STRING>>), st.f, st.l[0], st['f'], (st).l,
+        transform(st.l, v -> v + x), aggregate(st.l, 0L, (a, v) -> a + v), exists(st.l, v -> v = 7),
+        named_struct('a', x).a, struct(x AS y, 1), array(1, 2)[1], array(x)[0], struct(x)['x'],
+        named_struct('a', x)['a'], map('a', x)['a'],
+        if(x > 1, 'a', 'b'), nvl(x, 0), nullif(x, 1), decode(x, 1, 'one', 'else'), left(g, 1),
+        trim(BOTH 'a' FROM g), trim(g), substring(g, 2, 3), substr(g FROM 2), position('_' IN g),
+        overlay(g PLACING 'z' FROM 2), split(g, '_'), regexp_extract(g, '(\\\\d)', 1), g || x,
+        concat_ws(',', g, x), ceil(x), floor(2.55, 1), round(2.5), bround(2.5), log(2, 8), int(x),
+        count(*) OVER (PARTITION BY x ORDER BY d DESC NULLS FIRST ROWS BETWEEN 1 PRECEDING AND
+        CURRENT ROW), lag(x) IGNORE NULLS OVER (ORDER BY x)
+    """
+    query = parse_query(f"SELECT {written} FROM odd ORDER BY x")
+    again = ", ".join(map(as_sql, query.items))
+    found, expected = (
+        lake.spark.sql(f"SELECT {text} FROM odd ORDER BY x").toDF(
+            *(f"c{number}" for number in range(len(query.items)))
+        )
+        for text in (again, written)
+    )
+    assert found.dtypes == expected.dtypes
+    assert found.collect() == expected.collect()

@@ -1,24 +1,18 @@
-"""What the feed's modules know without Spark: timelines, schema breaks, gaps, intervals."""
+"""What the feed's modules know without Spark: timelines, schema breaks, gaps."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helpers.feed_model import Event, net_model, type_1_model, type_2_model
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.doctor import interval_milliseconds
 from mirrorlake.feed.findings import Diagnosis, span_text
 from mirrorlake.feed.gaps import Segment, plan_segments
-from mirrorlake.feed.log import moment_text, read_commit, read_states, read_versions
 from mirrorlake.feed.schema import find_breaks
 from mirrorlake.feed.streams import keep_change_files
-from mirrorlake.storage import Storage
 
 HOUR = 3_600_000
 
@@ -66,19 +60,6 @@ def test_breaks(old: Any, new: Any, texts: list[str]) -> None:
     assert [found.text for found in find_breaks(old, new)] == texts
 
 
-@pytest.mark.parametrize(
-    ("text", "milliseconds"),
-    [
-        ("interval 1 week", 168 * HOUR),
-        ("interval 2 days 3 hours", 51 * HOUR),
-        ("INTERVAL 5 minutes", 300_000),
-        ("interval 0 seconds", 0),
-    ],
-)
-def test_intervals(text: str, milliseconds: int) -> None:
-    assert interval_milliseconds(text) == milliseconds
-
-
 def test_a_change_file_is_never_left_out() -> None:
     for regex in ("parquet", "^part-0", "(?i:PART)", "cdc", ".*", "country=US/", "x|_change_data"):
         guarded = keep_change_files(regex)
@@ -86,60 +67,6 @@ def test_a_change_file_is_never_left_out() -> None:
             assert bool(re.search(guarded, path)) == bool(re.search(regex, path))
         for path in ("_change_data/cdc-0.parquet", "_change_data/country=US/cdc-0.parquet"):
             assert not re.search(guarded, path)
-
-
-def commit(folder: Path, version: int, *actions: dict[str, Any], at: int = 0) -> None:
-    log = folder / "t" / "_delta_log"
-    log.mkdir(parents=True, exist_ok=True)
-    path = log / f"{version:020d}.json"
-    path.write_text("\n".join(json.dumps(a, separators=(",", ":")) for a in actions))
-    os.utime(path, (at / 1000, at / 1000))
-
-
-def metadata(**properties: str) -> dict[str, Any]:
-    schema = json.dumps({"type": "struct", "fields": [column("a")]})
-    return {"metaData": {"id": "i", "schemaString": schema, "configuration": properties}}
-
-
-def test_a_timeline(tmp_path: Path) -> None:
-    for version, hour in enumerate((1, 3, 3, 2, 5)):
-        commit(tmp_path, version, metadata(), at=hour * HOUR)
-    timeline = read_versions(Storage(tmp_path), "t")
-    assert (timeline.first, timeline.latest) == (0, 4)
-    # A clock that stands still or goes back is moved on by a millisecond.
-    assert timeline.times == (HOUR, 3 * HOUR, 3 * HOUR + 1, 3 * HOUR + 2, 5 * HOUR)
-    assert [timeline.at_or_after(h * HOUR) for h in (0, 1, 2, 5, 6)] == [0, 0, 1, 4, 5]
-    assert [timeline.at_or_before(h * HOUR) for h in (0, 1, 2, 5, 6)] == [-1, 0, 0, 4, 4]
-    assert moment_text(HOUR + 7) == "1970-01-01 01:00:00.007"
-    (tmp_path / "t/_delta_log" / f"{1:020d}.json").unlink()
-    (tmp_path / "t/_delta_log" / f"{3:020d}.checkpoint.parquet").touch()
-    cut = read_versions(Storage(tmp_path), "t")
-    assert (cut.first, cut.versions) == (3, (2, 3, 4))
-
-
-def test_in_commit_timestamps(tmp_path: Path) -> None:
-    on = metadata(**{"delta.enableInCommitTimestamps": "true"})
-    for version in range(2):
-        info = {"commitInfo": {"inCommitTimestamp": (version + 7) * HOUR}}
-        commit(tmp_path, version, info, on, at=HOUR)
-    assert read_versions(Storage(tmp_path), "t").times == (7 * HOUR, 8 * HOUR)
-
-
-def test_commits(tmp_path: Path) -> None:
-    def file(kind: str, path: str, change: bool = True) -> dict[str, Any]:
-        return {kind: {"path": path, "size": 10, "dataChange": change}}
-
-    commit(tmp_path, 0, metadata(**{"delta.enableChangeDataFeed": "true"}))
-    commit(tmp_path, 1, {"commitInfo": {"operation": "WRITE"}}, file("add", "a"))
-    update = [file("cdc", "_change_data/c", False), file("add", "b"), file("remove", "a")]
-    commit(tmp_path, 2, *update)
-    commit(tmp_path, 3, file("add", "d", False), file("remove", "b", False), metadata())
-    storage = Storage(tmp_path)
-    found = [read_commit(storage, "t", version, files=True) for version in range(4)]
-    assert [c.files for c in found] == [(), ("a",), ("_change_data/c",), ()]
-    assert [(c.size, c.changed) for c in found] == [(0, False), (10, False), (10, True), (0, False)]
-    assert found[1].operation == "WRITE"
-    assert [s.has_feed for s in read_states(storage, "t", 1, 3)] == [True, True, False]
 
 
 @pytest.mark.parametrize(

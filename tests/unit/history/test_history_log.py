@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from mirrorlake import Lake
-from mirrorlake.delta_log import checkpoint_files, find_newest, read_snapshot
 from mirrorlake.errors import InvalidNameError, TableNotFoundError, UsageError, VersionError
-from mirrorlake.history.commits import CommitLog
 from mirrorlake.history.frame_records import (
     COMPLETE,
     PINNED,
@@ -28,13 +25,11 @@ from mirrorlake.history.frame_records import (
     save_frame,
     utc_now,
 )
-from mirrorlake.history.sql import resolve_tables
-from mirrorlake.history.tombstones import Removed, missing_files, recent_removals, removed_since
+from mirrorlake.history.sql import Relation, apply_edits, parse_statement, resolve_tables
 from mirrorlake.history.versions import (
     check_moment,
     check_version,
     find_readable_range,
-    parse_interval,
 )
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
@@ -56,62 +51,6 @@ def add(path: str) -> dict:
 
 def remove(path: str, at: int) -> dict:
     return {"remove": {"path": path, "deletionTimestamp": at, "dataChange": True}}
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 64, 100])
-def test_the_newest_version_is_found_by_leaps(any_storage: Storage, count: int) -> None:
-    for version in range(count):
-        commit(any_storage, version, *([META] if version == 0 else []))
-    assert find_newest(any_storage, "Tables/t") == count - 1
-    assert CommitLog(any_storage, "Tables/t").earliest(count - 1) == 0
-    any_storage.write(f"{LOG}/_last_checkpoint", b'{"version": 0}')
-    assert find_newest(any_storage, "Tables/t") == count - 1
-    assert find_newest(any_storage, "Tables/nowhere") is None
-    for version in range(count // 2):
-        any_storage.delete(f"{LOG}/{version:020d}.json")
-    assert CommitLog(any_storage, "Tables/t").earliest(count - 1) == count // 2
-
-
-def test_history_reads_only_what_is_shown(any_storage: Storage) -> None:
-    for version in range(30):
-        commit(any_storage, version, inCommitTimestamp=1_000 * version, userMetadata="why")
-    log = CommitLog(any_storage, "Tables/t")
-    reads: list[str] = []
-    inner = any_storage.open
-    any_storage.open = lambda path: (reads.append(path), inner(path))[1]  # type: ignore[method-assign]
-    found = log.read(29, 3)
-    assert len(reads) == 3
-    assert [commit.version for commit in found.commits] == [29, 28, 27]
-    assert (found.more, found.commits[0].metrics) == (True, {"numFiles": 2})
-    assert found.commits[0].timestamp == datetime.fromtimestamp(29, timezone.utc)
-    document = found.as_dict()
-    assert document["columns"][:3] == ["version", "timestamp", "operation"]
-    assert document["rows"][0]["timestamp"] == "1970-01-01T00:00:29.000+00:00"
-    assert document["rows"][0]["note"] == "why"
-    assert "29" in repr(found)
-    assert not log.read(29, 100).more
-
-
-def test_a_clock_that_was_set_back(storage: Storage) -> None:
-    for version, moment in enumerate((100, 300, 200, 250)):
-        commit(storage, version)
-        assert storage.local
-        os.utime(storage.local / f"{LOG}/{version:020d}.json", (moment, moment))
-    found = CommitLog(storage, "Tables/t").read(3, 10).commits
-    moments = [commit.timestamp.timestamp() for commit in reversed(found)]
-    assert moments == pytest.approx([100, 300, 300.001, 300.002])
-
-
-def test_what_was_removed_and_what_is_missing(any_storage: Storage) -> None:
-    commit(any_storage, 0, META, add("a%20b"), add("c"))
-    commit(any_storage, 1, remove("c", 5), add("d"))
-    commit(any_storage, 2, remove("d", 7), add("e"))
-    assert removed_since(any_storage, "Tables/t", 0, 2) == [Removed("c", None, 5)]
-    assert removed_since(any_storage, "Tables/t", 1, 2) == [Removed("d", None, 7)]
-    assert {r.path for r in recent_removals(any_storage, "Tables/t", 2)} == {"c", "d"}
-    any_storage.write("Tables/t/c", b"x")
-    found = recent_removals(any_storage, "Tables/t", 2)
-    assert missing_files(any_storage, "Tables/t", found) == ["d"]
 
 
 def test_a_removal_dated_by_a_clock_that_was_ahead(storage: Storage) -> None:
@@ -200,23 +139,6 @@ def test_the_reach_and_its_words(any_storage: Storage) -> None:
         find_readable_range(any_storage, TableName(None, "gone"))
 
 
-def test_a_snapshot_of_an_older_version(any_storage: Storage) -> None:
-    for version in range(4):
-        meta = {"metaData": {**META["metaData"], "configuration": {"v": str(version)}}}
-        commit(any_storage, version, meta)
-    found = [read_snapshot(any_storage, "Tables/t", version) for version in (1, None, 99)]
-    assert [s and s.properties["v"] for s in found] == ["1", "3", "3"]
-    assert checkpoint_files(any_storage, "Tables/t") == (-1, [])
-
-
-@pytest.mark.parametrize(
-    ("text", "days"),
-    [("interval 1 week", 7), ("168 HOURS", 7), ("interval 1 day 12 hours", 1.5), ("0 days", 0)],
-)
-def test_intervals(text: str, days: float) -> None:
-    assert parse_interval(text) == timedelta(days=days)
-
-
 def frame(number: int, state: str, *, model: str = "m", hours: float = 1) -> Frame:
     table = FramedTable("s.t", 3, "2024-01-01T00:00:00+00:00", "id")
     expires = (utc_now() + timedelta(hours=hours)).isoformat()
@@ -265,7 +187,9 @@ def test_a_horizon_never_goes_back(any_storage: Storage) -> None:
     ],
 )
 def test_every_way_to_say_when(query: str, expected: str) -> None:
-    assert expected in resolve_tables(query, lambda n: "/t" if n.name.lower() == "t" else None)
+    statement = parse_statement(query)
+    edits = resolve_tables(statement, lambda n: Relation("/t") if n.name.lower() == "t" else None)
+    assert expected in apply_edits(statement.text, edits)
 
 
 def test_a_moment_that_has_to_be_worked_out() -> None:
@@ -277,9 +201,13 @@ def test_a_moment_that_has_to_be_worked_out() -> None:
 
     checked: list[object] = []
     query = "SELECT * FROM t TIMESTAMP AS OF current_date() - INTERVAL 1 DAY x"
-    found = resolve_tables(query, lambda n: "/t", lambda n, when: checked.append(when), evaluate)
+    statement = parse_statement(query)
+    edits = resolve_tables(statement, lambda n: Relation("/t", check=checked.append), evaluate)
     assert asked == ["current_date() - INTERVAL 1 DAY"]
-    assert found == "SELECT * FROM delta.`/t` TIMESTAMP AS OF '2024-04-28T00:00:00+00:00' x"
+    assert (
+        apply_edits(statement.text, edits)
+        == "SELECT * FROM delta.`/t` TIMESTAMP AS OF '2024-04-28T00:00:00+00:00' x"
+    )
     assert checked == [datetime(2024, 4, 28, tzinfo=timezone.utc)]
 
 

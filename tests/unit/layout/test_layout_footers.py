@@ -16,11 +16,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.layout.bounds import LeafType, read_bounds
 from mirrorlake.layout.footer_facts import chunk_facts, footer_facts
 from mirrorlake.layout.footers import Storages
-from mirrorlake.layout.log_files import find_segment
 from mirrorlake.layout.schema_paths import leaves
 from mirrorlake.storage import Storage
 
@@ -367,23 +365,3 @@ def test_leaves_of_a_nested_schema() -> None:
         ("m.key_value.key", "m.key_value.key", "string", ()),
         ("m.key_value.value", "m.key_value.value", "long", ()),
     ]
-
-
-def test_a_segment_starts_at_a_checkpoint_that_is_whole(storage: Storage) -> None:
-    with pytest.raises(TableNotFoundError):
-        find_segment(storage, "t")
-    log = "t/_delta_log"
-    for version in range(2, 8):
-        storage.write(f"{log}/{version:020d}.json", b"")
-    parts = [f"{v:020d}.checkpoint.{i:010d}.{2:010d}.parquet" for v in (3, 5) for i in (1, 2)]
-    for name in parts[:3]:  # the second part of version 5 is missing
-        storage.write(f"{log}/{name}", parquet(pa.table({"add": [1]})))
-    storage.write(f"{log}/{1:020d}.checkpoint.parquet", parquet(pa.table({"add": [1]})))
-    newest = find_segment(storage, "t")
-    assert (newest.version, newest.base) == (7, 3)
-    assert [version for version, _ in newest.pieces] == [3, 3, 4, 5, 6, 7]
-    assert find_segment(storage, "t", oldest=True).base == 1
-    assert find_segment(storage, "t", 2).base == 1
-    for gone in (0, 8, -1):
-        with pytest.raises(UsageError, match=f"Version {gone}"):
-            find_segment(storage, "t", gone)

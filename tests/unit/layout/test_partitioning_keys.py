@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from xxhash import xxh64_intdigest as xxh64
 
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.partitioning.keys import bucket_of
+from mirrorlake.layout.partitioning.groups import bucket_of, seeding_number
 from mirrorlake.layout.partitioning.policy import HashKey
 from mirrorlake.layout.partitioning.timespan import (
-    format_moment,
     format_timespan,
-    parse_moment,
+    format_timestamp,
     parse_timespan,
+    parse_timestamp,
 )
-from mirrorlake.layout.partitioning.xxh64 import seeding_number, xxh64
 
 PRIME32 = 2654435761
 PRIME64 = 11400714785074694797
@@ -58,7 +58,7 @@ def test_the_seeding_number_leaves_the_seed() -> None:
         assert xxh64(number.to_bytes(8, "little", signed=True), 42) == seed
 
 
-def test_timespans_and_moments() -> None:
+def test_timespans_and_timestamps() -> None:
     day = 86_400_000_000
     for text, wanted in (
         ("1.00:00:00", day),
@@ -98,11 +98,11 @@ def test_timespans_and_moments() -> None:
         ("1970-01-01T01:00:00.0000010+01:00", 1),
         ("2021-01-01T00:00:00.1234567", 1_609_459_200_123_456),
     ):
-        assert parse_moment(text) == wanted, text
-        assert parse_moment(format_moment(wanted)) == wanted
+        assert parse_timestamp(text) == wanted, text
+        assert parse_timestamp(format_timestamp(wanted)) == wanted
     assert parse_timespan("10675199d") < 2**63 // 10
     with pytest.raises(UsageError, match="at most 10675199"):
         parse_timespan("9" * 30 + "d")
     for text in ("1 January", "", "0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-05:00"):
-        with pytest.raises(UsageError, match="no moment"):
-            parse_moment(text)
+        with pytest.raises(UsageError, match="not a timestamp"):
+            parse_timestamp(text)

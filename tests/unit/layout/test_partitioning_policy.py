@@ -18,7 +18,7 @@ from mirrorlake.layout.partitioning.policy import (
     parse_policy,
 )
 
-ORIGINAL: dict[str, Any] = {
+EXAMPLE: dict[str, Any] = {
     "PartitionKeys": [
         {
             "ColumnName": "tenant_id",
@@ -41,21 +41,22 @@ ORIGINAL: dict[str, Any] = {
         },
     ]
 }
-SCHEMA = {"tenant_id": "string", "timestamp": "timestamp", "n": "long", "local": "timestamp_ntz"}
-HASH, RANGE = (copy.deepcopy(key) for key in ORIGINAL["PartitionKeys"])
+TYPES = {"tenant_id": "string", "timestamp": "timestamp", "n": "long", "local": "timestamp_ntz"}
+SCHEMA = [{"name": name, "type": kind} for name, kind in TYPES.items()]
+HASH, RANGE = (copy.deepcopy(key) for key in EXAMPLE["PartitionKeys"])
 
 
 def with_property(key: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
     return {"PartitionKeys": [{**key, "Properties": {**key["Properties"], name: value}}]}
 
 
-def test_the_originals_example_reads_and_writes() -> None:
-    policy = parse_policy(ORIGINAL)
+def test_kustos_example_reads_and_writes() -> None:
+    policy = parse_policy(EXAMPLE)
     assert policy.hash == HashKey("tenant_id", 128, 1, "Uniform")
     assert policy.range == RangeKey("timestamp", 1_609_459_200_000_000, 7 * 86_400_000_000)
     assert policy.columns == ("tenant_id", "timestamp")
     document = policy.document()
-    assert document["PartitionKeys"] == ORIGINAL["PartitionKeys"]
+    assert document["PartitionKeys"] == EXAMPLE["PartitionKeys"]
     assert "EffectiveDateTime" not in document
     assert parse_policy(document) == policy
     check_columns(policy, SCHEMA)
@@ -143,9 +144,9 @@ def test_range_properties_and_the_policys_own() -> None:
     for name, value, allowed in (
         ("RangeSize", "0.00:00:00", "over zero"),
         ("RangeSize", 7, "timespan"),
-        ("RangeSize", "7x", "no timespan"),
-        ("Reference", "yesterday", "no moment"),
-        ("Reference", 0, "moment as text"),
+        ("RangeSize", "7x", "not a timespan"),
+        ("Reference", "yesterday", "not a timestamp"),
+        ("Reference", 0, "timestamp as text"),
         ("OverrideCreationTime", "true", "true or false"),
         ("Function", "bin_at", "unknown property 'Function'"),  # it can't be chosen
     ):
@@ -161,14 +162,14 @@ def test_range_properties_and_the_policys_own() -> None:
         ([], "no JSON object"),
     ):
         with pytest.raises(UsageError, match=said):
-            merge_policy(parse_policy(ORIGINAL), change)
-    dated = merge_policy(parse_policy(ORIGINAL), {"EffectiveDateTime": "2020-01-01"})
+            merge_policy(parse_policy(EXAMPLE), change)
+    dated = merge_policy(parse_policy(EXAMPLE), {"EffectiveDateTime": "2020-01-01"})
     assert dated.document()["EffectiveDateTime"] == "2020-01-01T00:00:00"
 
 
 def test_the_fingerprint_follows_what_decides_bucket_and_bin() -> None:
     names = {"tenant_id": "col-1", "timestamp": "col-2"}
-    policy = parse_policy(ORIGINAL)
+    policy = parse_policy(EXAMPLE)
     same = merge_policy(policy, {"EffectiveDateTime": "2020-01-01", "MaxRowCountPerOperation": 9})
     assert same.fingerprint(names) == policy.fingerprint(names)
     spread = parse_policy(with_property(HASH, "PartitionAssignmentMode", "ByPartition"))

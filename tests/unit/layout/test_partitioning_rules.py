@@ -10,14 +10,25 @@ import pyarrow as pa
 import pytest
 
 from helpers.delta_by_hand import HandMade
+from mirrorlake.delta.policies import (
+    append_policy,
+    count_policies,
+    has_policy,
+    tables_with_policies,
+)
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.partitioning.advice import Advice, advise
-from mirrorlake.layout.partitioning.capacity import Capacity, read_capacity, write_capacity
-from mirrorlake.layout.partitioning.idle import Idle, read_idle, write_idle
+from mirrorlake.layout.partitioning.advice import Advice, advise, review
 from mirrorlake.layout.partitioning.policy import DAY, HashKey, Policy, RangeKey, parse_policy
-from mirrorlake.layout.partitioning.predicate import key_values
-from mirrorlake.layout.partitioning.review import review
-from mirrorlake.layout.partitioning.statistics import TableStatistics, diagnose
+from mirrorlake.layout.partitioning.process import (
+    Idle,
+    next_capacity,
+    read_capacity,
+    read_idle,
+    write_capacity,
+    write_idle,
+)
+from mirrorlake.layout.partitioning.scan import key_values
+from mirrorlake.layout.partitioning.statistics import Diagnostics, TableStatistics
 from mirrorlake.layout.partitioning.store import (
     alter_policy,
     delete_policy,
@@ -28,8 +39,8 @@ from mirrorlake.layout.partitioning.store import (
     show_policy,
 )
 from mirrorlake.layout.partitioning.survey import Survey, TextFacts, TimeFacts
+from mirrorlake.layout.partitioning.timespan import format_timestamp, now_micros
 from mirrorlake.names import TableName
-from mirrorlake.policy_log import append_policy, count_policies, has_policy, tables_with_policies
 from mirrorlake.storage import Storage
 
 GIB = 2**30
@@ -73,31 +84,33 @@ def test_values_that_a_predicate_allows() -> None:
 
 def test_capacity_goes_up_one_by_one_and_down_on_failures(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    assert read_capacity(storage) == Capacity(1)
-    capacity = Capacity()
+    assert read_capacity(storage) == 1
+    capacity = 1
     for wanted in [*range(2, 33), 32]:
-        capacity = capacity.after(capacity.current, 0)
-        assert capacity.current == wanted
-    assert capacity.after(9, 1).current == 32  # 90 % is enough, but it was not full
-    assert Capacity(10).after(9, 1).current == 11
-    assert Capacity(10).after(8, 2).current == 9
-    assert Capacity(1).after(0, 1).current == 1
-    assert Capacity(4, 2).after(0, 0) == Capacity(4, 0)
-    assert 1 <= capacity.workers <= 32
-    write_capacity(storage, Capacity(5, 2))
-    assert read_capacity(storage) == Capacity(5, 2)
+        capacity = next_capacity(capacity, capacity, 0)
+        assert capacity == wanted
+    assert next_capacity(capacity, 9, 1) == 32  # 90 % is enough, but it was not full
+    assert next_capacity(10, 9, 1) == 11
+    assert next_capacity(10, 8, 2) == 9
+    assert next_capacity(1, 0, 1) == 1
+    assert next_capacity(4, 0, 0) == 4
+    write_capacity(storage, 5, 2)
+    assert read_capacity(storage) == 5
+    kept = storage.read_json("Files/_mirrorlake/partitioning_capacity.json") or {}
+    assert (kept.pop("at")[:2], kept) == ("20", {"format": 1, "capacity": 5, "in_progress": 2})
 
 
 def test_diagnostics_name_the_table_that_is_farthest_behind() -> None:
-    lines = [
+    lines = tuple(
         TableStatistics(name, "{}", 100, 2, 9, done, 1, 0, 0, 0)
         for name, done in (("a", 100), ("b", 89), ("c", 95))
-    ]
-    found = diagnose(lines, Capacity(4), 1)
+    )
+    found = Diagnostics(lines, 4, 1)
     assert found.shown().rows == ((25.0, 1, 89.0, "b"),)
     assert found.is_behind
-    assert not diagnose(lines[:1], Capacity(4), 0).is_behind
-    assert diagnose([], Capacity(), 0).shown().rows == ((0.0, 0, None, None),)
+    assert repr(found) == "1 operations at work, b is at 89.0 %"
+    assert not Diagnostics(lines[:1], 4, 0).is_behind
+    assert Diagnostics((), 1, 0).shown().rows == ((0.0, 0, None, None),)
 
 
 def rules(advice: Advice) -> set[tuple[str, str | None]]:
@@ -106,7 +119,7 @@ def rules(advice: Advice) -> set[tuple[str, str | None]]:
 
 @pytest.mark.promise("PP-16")
 def test_guidance() -> None:
-    """Each sentence of the original's guidance, with what is just below each of its limits."""
+    """Each sentence of Kusto's guidance, with what is just below each of its limits."""
 
     def table(*keys: TextFacts | TimeFacts, size: int = 500 * GIB) -> Survey:
         texts = tuple(key for key in keys if isinstance(key, TextFacts))
@@ -227,28 +240,36 @@ def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="set one first"):
         alter_policy(storage, T, {})
-    with pytest.raises(UsageError, match="no JSON"):
+    with pytest.raises(UsageError, match="not JSON"):
         set_policy(storage, T, "{")
     with pytest.raises(UsageError, match="'n' is long"):
         set_policy(storage, T, {"PartitionKeys": [{"ColumnName": "n", "Kind": "Hash"}]})
-    setting = set_policy(storage, T, POLICY, now=0)
-    assert setting.policy is not None
-    assert setting.policy.effective == 0  # where it is left out: the moment it was set
+    checked = set_policy(storage, T, POLICY, dry_run=True)
+    assert not has_policy(storage, T)
+    setting = set_policy(storage, T, POLICY)
+    # Where it is left out, it is when the policy was set.
+    effective = setting.policy.effective or 0
+    assert now_micros() - 60_000_000 < (checked.policy.effective or 0) <= effective <= now_micros()
+    assert replace(checked, policy=setting.policy) == setting
     assert has_policy(storage, T)
-    altered = alter_policy(storage, T, {"EffectiveDateTime": "2020-01-01"}, hot="31d", now=1)
+    change = {"EffectiveDateTime": "2020-01-01"}
+    assert alter_policy(storage, T, change, hot="31d", dry_run=True).hot == 31 * DAY
+    assert delete_policy(storage, T, dry_run=True) == setting.policy
+    assert read_setting(storage, T) == setting  # so far nothing was changed
+    altered = alter_policy(storage, T, change, hot="31d")
     assert read_setting(storage, T) == altered
     assert altered.hot == 31 * DAY
     shown = show_policy(storage, T)
     assert shown.columns == ("PolicyName", "EntityName", "Policy", "ChildEntities", "EntityType")
     assert '"EffectiveDateTime": "2020-01-01T00:00:00"' in shown.rows[0][2]
-    delete_policy(storage, T)
+    assert delete_policy(storage, T) == altered.policy
     assert not has_policy(storage, T)
     with pytest.raises(UsageError, match="no partitioning policy"):
         delete_policy(storage, T)
     history = read_history(storage, T)
     assert [row[:2] for row in history.rows[:2]] == [
-        ("1970-01-01T00:00:00", "set"),
-        ("1970-01-01T00:00:00.000001", "altered"),
+        (format_timestamp(effective), "set"),
+        (history.rows[1][0], "altered"),
     ]
     assert history.rows[2][1:] == ("deleted", None, None)
     # A table made in place of another has no policy.
@@ -301,8 +322,6 @@ def test_a_policy_that_no_longer_fits_can_be_mended(tmp_path: Path) -> None:
         assert fitting_setting(storage, T) is None
         assert show_policy(storage, T).rows[0][2] is not None
     altered = alter_policy(storage, T, {"PartitionKeys": [{**KEY, "ColumnName": "other"}]})
-    assert altered.policy is not None
-    assert setting.policy is not None
     assert altered.policy == replace(setting.policy, hash=HashKey("other"))
     assert fitting_setting(storage, T) == altered
     described(folder, other={"renamed": "k"})

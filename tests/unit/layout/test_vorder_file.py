@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
-import struct
 import tempfile
 from collections import Counter
 from dataclasses import replace
@@ -16,13 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrorlake.errors import DataFileError
+from helpers.vectors_by_hand import inline_vector
 from mirrorlake.layout import ordering
-from mirrorlake.layout.deletion_vectors import _B85, _Z85, _z85, parse_vector
 from mirrorlake.layout.footer_facts import MICROSOFT_ENABLED, OPEN_KEY
 from mirrorlake.layout.footers import Storages
 from mirrorlake.layout.vorder_file import Task, new_stats, order_file, physical_shape
@@ -73,14 +69,6 @@ def put(folder: Path, rows: pa.Table, name: str = "a b%/old.parquet", **kw: Any)
     pq.write_table(rows, path, **kw)
     quoted = name.replace("%", "%25").replace(" ", "%20")
     return {"path": quoted, "size": path.stat().st_size, "stats": '{"numRecords":600}'}
-
-
-def inline_vector(positions: set[int]) -> dict[str, Any]:
-    """A deletion vector that lies in the log itself."""
-    data = serialised(sorted(positions), runs=False)
-    text = base64.b85encode(data + b"\0" * (-len(data) % 4)).translate(bytes.maketrans(_B85, _Z85))
-    return {"storageType": "i", "pathOrInlineDv": text.decode(), "sizeInBytes": len(data),
-            "cardinality": len(positions)}  # fmt: skip
 
 
 @settings(max_examples=60, deadline=None)
@@ -224,55 +212,6 @@ def test_statistics_behind_a_deletion_vector() -> None:
     assert (found["numRecords"], found["tightBounds"]) == (3, False)
     assert found["nullCount"] == {"d": 2, "s": {"x": 2}, "young": 3}
     assert new_stats({"stats": old}, left) == old
-
-
-def serialised(positions: list[int], *, runs: bool) -> bytes:
-    """A slow and obvious writer of the format."""
-    by_high: dict[int, dict[int, list[int]]] = {}
-    for p in sorted(set(positions)):
-        by_high.setdefault(p >> 32, {}).setdefault((p >> 16) & 0xFFFF, []).append(p & 0xFFFF)
-    data = struct.pack("<iq", 1_681_511_377, len(by_high))
-    for high, containers in by_high.items():
-        data += struct.pack("<I", high)
-        if runs:
-            flags = bytearray((len(containers) + 7) // 8)
-            for i in range(len(containers)):
-                flags[i // 8] |= 1 << i % 8
-            data += struct.pack("<I", 12_347 | (len(containers) - 1) << 16) + bytes(flags)
-        else:
-            data += struct.pack("<II", 12_346, len(containers))
-        for key, low in containers.items():
-            data += struct.pack("<HH", key, len(low) - 1)
-        if not runs or len(containers) >= 4:
-            data += b"\0\0\0\0" * len(containers)
-        for low in containers.values():
-            if runs:
-                data += struct.pack("<H", len(low)) + b"".join(
-                    struct.pack("<HH", v, 0) for v in low
-                )
-            elif len(low) <= 4_096:
-                data += struct.pack(f"<{len(low)}H", *low)
-            else:
-                bits = bytearray(8_192)
-                for v in low:
-                    bits[v // 8] |= 1 << v % 8
-                data += bytes(bits)
-    return data
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(0, 2**34) | st.integers(0, 300_000), max_size=30), st.booleans())
-def test_deletion_vectors_of_every_kind(positions: list[int], runs: bool) -> None:
-    for some in (positions, [*positions, *range(0, 20_000, 2)]):
-        assert parse_vector(serialised(some, runs=runs)).tolist() == sorted(set(some))
-
-
-def test_what_is_no_deletion_vector() -> None:
-    with pytest.raises(DataFileError, match="starts with 7"):
-        parse_vector(struct.pack("<iq", 7, 0))
-    with pytest.raises(DataFileError, match="unknown kind"):
-        parse_vector(struct.pack("<iqII", 1_681_511_377, 1, 0, 5))
-    assert _z85("HelloWorld") == b"\x86\x4f\xd2\x6f\xb5\x59\xf7\x5b"  # the format's own example
 
 
 @settings(max_examples=30, deadline=None)

@@ -15,7 +15,7 @@ from mirrorlake.landing.metadata import BY_TIME, TableMetadata
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers
 from mirrorlake.mirror.plan import number_files
 from mirrorlake.mirror.state import REPLICATING, TableState, file_signature, save_states
-from mirrorlake.mirror.status import is_idle, status_report, view
+from mirrorlake.mirror.status import is_idle, listed_folder, status_report
 from mirrorlake.names import IDENTITY, METADATA, PROCESSED, TableName, file_name
 from mirrorlake.storage import Listing, Storage
 
@@ -192,7 +192,7 @@ def test_status_counts_the_backlog_of_a_folder_by_time(storage: Storage):
     entry = listed(storage).file("applied")
     assert entry is not None
     known = state(storage, file_signature(entry), 4)
-    folder = view(T, listed(storage), known)
+    folder = listed_folder(T, listed(storage), known)
     assert folder is not None
     assert {n: e.name for n, e in folder.numbered.items()} == {4: "applied", 5: "x", 6: "y"}
     save_states(storage, {T.folder: known})

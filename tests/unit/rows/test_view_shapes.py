@@ -6,8 +6,8 @@ import pytest
 
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.paths import PROJECT
-from mirrorlake.rows.views.clauses import parse_query
 from mirrorlake.rows.views.joins import Role
+from mirrorlake.rows.views.query import parse_query
 from mirrorlake.rows.views.reasons import QUERY_REASONS, STATE_REASONS
 from mirrorlake.rows.views.shape import Method, Shape, read_shape, settle_types
 
@@ -126,6 +126,30 @@ def test_clocks_and_dice_are_found_anywhere(sql: str) -> None:
 )
 def test_types_decide_what_can_be_summed_up(sql: str, kinds: str, method: Method) -> None:
     assert shape_of(sql, kinds).method is method
+
+
+def test_a_key_is_a_part_of_an_expression_only_where_the_parser_sees_one() -> None:
+    assert shape_of("SELECT id + x * 2, sum(x) FROM t GROUP BY id + x").method is Method.GROUPS
+    assert shape_of("SELECT (id + x) * 2, sum(x) FROM t GROUP BY id + x").method is Method.SUMS
+
+
+def test_a_star_leaves_out_what_is_only_asked_for_a_partner() -> None:
+    shape = shape_of("SELECT * FROM s LEFT SEMI JOIN t ON s.g = t.g")
+    assert shape.items == ("`s`.`g`", "`s`.`name`", "`s`.`w`")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id, struct(*) AS all FROM t",
+        "SELECT id FROM t WHERE hash(*) > 0",
+        "SELECT g, max(struct(t.*)) FROM t GROUP BY g",
+    ],
+)
+def test_a_star_inside_of_a_function_is_not_written_out(sql: str) -> None:
+    shape = read_shape(parse_query(sql), COLUMNS, KNOWN | {"struct", "hash"})
+    assert shape.reason is not None
+    assert shape.reason.code == "STAR"
 
 
 def test_items_are_written_over_what_is_kept() -> None:

@@ -17,8 +17,7 @@ from mirrorlake.rows.views.definition import (
     list_definitions,
     read_definition,
 )
-from mirrorlake.rows.views.state import ViewState, commit_metadata, read_view_state
-from mirrorlake.rows.views.status import view_status
+from mirrorlake.rows.views.state import ViewState, commit_metadata, read_view_state, view_status
 from mirrorlake.storage import Storage
 
 T = TableName(None, "t")

@@ -17,17 +17,14 @@ from helpers.killing import files, run_until
 from mirrorlake import Lake
 from mirrorlake.errors import SampleError, UsageError
 from mirrorlake.paths import home, lake_path
-from mirrorlake.samples.contents import look_into, walk
-from mirrorlake.samples.lake import begin, open_sample, seal_sample
-from mirrorlake.samples.marker import JOURNAL, MARKER, read_marker
-from mirrorlake.spark.stamp import end_marks, mark_commits, mark_of, marked
+from mirrorlake.samples.lake import MARKER, open_sample, seal_sample
 from mirrorlake.storage import Storage
 
 ZONE = "Files/LandingZone"
 MAKING = """
 import sys
 from mirrorlake.samples.lake import open_sample, seal_sample
-lake = open_sample(sys.argv[1], fresh=True)
+lake = open_sample(sys.argv[1], fresh=True, tables=["t", "t0", "t1"])
 for number in range(6):
     lake.publisher(f"t{number % 2}", keys=["id"]).upsert([{"id": number, "n": 1}])
 seal_sample(lake)
@@ -53,7 +50,7 @@ def refused(root: Path, *, match: str = "holds") -> None:
     before = state(root)
     for fresh in (True, False):
         with pytest.raises(SampleError, match=match) as error:
-            open_sample(str(root), fresh=fresh)
+            open_sample(str(root), fresh=fresh, tables=["t"])
         assert "root" in error.value.hint
     assert state(root) == before
 
@@ -61,11 +58,6 @@ def refused(root: Path, *, match: str = "holds") -> None:
 def publish(root: Path, table: str = "t", number: int = 1) -> None:
     """What an application does; it knows nothing of samples."""
     Lake(root).publisher(table, keys=["id"]).upsert([{"id": number}])
-
-
-@pytest.fixture(autouse=True)
-def no_marks_left() -> None:
-    end_marks()
 
 
 @pytest.fixture
@@ -76,7 +68,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def sample(root: Path) -> Path:
     """A sealed sample of one table."""
-    lake = open_sample(str(root), fresh=True)
+    lake = open_sample(str(root), fresh=True, tables=["t"])
     lake.publisher("t", keys=["id"]).upsert([{"id": 1}])
     seal_sample(lake)
     return root
@@ -84,75 +76,50 @@ def sample(root: Path) -> Path:
 
 class TestOpening:
     def test_absent_and_empty_roots_are_fine(self, root: Path, tmp_path: Path) -> None:
-        assert open_sample(str(root)).storage.root == str(root)
+        assert open_sample(str(root), tables=["t"]).storage.root == str(root)
         (tmp_path / "empty" / "Files").mkdir(parents=True)
-        assert open_sample(str(tmp_path / "empty"), fresh=True).tables() == []
+        assert open_sample(str(tmp_path / "empty"), fresh=True, tables=["t"]).tables() == []
 
     def test_a_relative_root_starts_from_home(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))
-        assert open_sample("lakes/a").storage.root == lake_path("lakes/a") == f"{home()}/lakes/a"
+        assert (
+            open_sample("lakes/a", tables=["t"]).storage.root
+            == lake_path("lakes/a")
+            == f"{home()}/lakes/a"
+        )
 
     def test_the_marker_is_there_before_anything_else(self, root: Path) -> None:
-        lake = open_sample(str(root))
-        assert list(walk(lake.storage)) == [MARKER]
+        lake = open_sample(str(root), tables=["t"])
+        assert list(lake.storage.files_below("")) == [MARKER]
         assert json.loads((root / MARKER).read_text())["state"] == "making"
 
     def test_a_sealed_sample_is_cleared(self, sample: Path) -> None:
-        open_sample(str(sample), fresh=True)
+        open_sample(str(sample), fresh=True, tables=["t"])
         assert [str(path.relative_to(sample)) for path in files_of(sample)] == [MARKER]
         assert not (sample / ZONE / "t").exists()
 
     def test_without_fresh_it_goes_on(self, sample: Path) -> None:
         for number in (2, 3):
-            lake = open_sample(str(sample))
+            lake = open_sample(str(sample), tables=["t"])
             assert lake.publisher("t").upsert([{"id": number}]).file == f"{number:020}.parquet"
             seal_sample(lake)
-        open_sample(str(sample), fresh=True)
+        open_sample(str(sample), fresh=True, tables=["t"])
         assert not (sample / ZONE / "t").exists()
 
     def test_sealing_lists_what_was_made(self, sample: Path) -> None:
-        marker = read_marker(Storage(sample))
-        assert marker is not None
-        assert marker.state == "sealed"
-        assert sorted(marker.files) == [
+        marker = json.loads((sample / MARKER).read_text())
+        assert marker["state"] == "sealed"
+        assert sorted(marker["files"]) == [
             f"{ZONE}/_partnerEvents.json",
             f"{ZONE}/t/{1:020}.parquet",
             f"{ZONE}/t/_metadata.json",
         ]
-        assert not (sample / JOURNAL).exists()
-
-    def test_a_file_may_be_written_by_its_full_path(self, root: Path) -> None:
-        lake = open_sample(str(root))
-        with lake.storage.open_writer(f"{lake.landing_zone}/t/a.parquet") as file:
-            file.write(b"rows")
-        seal_sample(lake)
-        marker = read_marker(Storage(root))
-        assert marker is not None
-        assert list(marker.files) == [f"{ZONE}/t/a.parquet"]
 
     def test_only_a_sample_can_be_sealed(self, lake: Lake) -> None:
         with pytest.raises(UsageError, match="not opened as a sample"):
             seal_sample(lake)
-
-    def test_an_object_store_keeps_the_same_rules(self) -> None:
-        lake = Lake("memory:///")
-        storage = lake.storage
-        begin(lake, fresh=True)
-        lake.publisher("t", keys=["id"]).upsert([{"id": 1}])
-        assert storage.exists(JOURNAL)
-        seal_sample(lake)
-        begin(lake)
-        lake.publisher("u", keys=["id"]).upsert([{"id": 1}])
-        begin(lake, fresh=True)  # the making before has not ended
-        assert list(walk(storage)) == [MARKER]
-        seal_sample(lake)
-        storage.write("Files/LandingZone/theirs/a.parquet", b"rows")
-        before = walk(storage)
-        with pytest.raises(SampleError, match="theirs"):
-            begin(lake, fresh=True)
-        assert walk(storage) == before
 
 
 def files_of(root: Path) -> list[Path]:
@@ -176,8 +143,8 @@ class TestOwnLakes:
 
     def test_links(self, sample: Path, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(sample)
-        with pytest.raises(SampleError, match="is a symbolic link"):
-            open_sample(str(tmp_path / "link"), fresh=True)
+        with pytest.raises(SampleError, match="is not a sample"):
+            open_sample(str(tmp_path / "link"), fresh=True, tables=["t"])
 
     def test_a_marker_behind_a_link_is_not_the_lakes(self, sample: Path, tmp_path: Path) -> None:
         (tmp_path / "own").mkdir()
@@ -187,7 +154,7 @@ class TestOwnLakes:
         assert state(sample) == before
 
     @pytest.mark.parametrize(
-        "text", ["", "[]", '{"format": 2, "state": "sealed"}', '{"format": 1, "state": "x"}', "{}"]
+        "text", ["", "[]", '{"format": 3, "state": "sealed"}', '{"format": 2, "state": "x"}', "{}"]
     )
     def test_a_marker_that_is_none(self, sample: Path, text: str) -> None:
         (sample / MARKER).write_text(text)
@@ -209,10 +176,10 @@ class TestOwnLakes:
         outside = tmp_path / "outside.txt"
         outside.write_text("mine")
         document = json.loads((sample / MARKER).read_text())
-        facts = [4, hashlib.sha256(b"mine").hexdigest()]
-        document["files"][how.format(str(tmp_path).strip("/"))] = facts
+        digest = hashlib.sha256(b"mine").hexdigest()
+        document["files"][how.format(str(tmp_path).strip("/"))] = digest
         (sample / MARKER).write_text(json.dumps(document))
-        open_sample(str(sample), fresh=True)
+        open_sample(str(sample), fresh=True, tables=["t"])
         assert outside.read_text() == "mine"
         assert not (sample / ZONE / "t").exists()
 
@@ -254,6 +221,8 @@ def copied(sample: Path) -> None:
     shutil.copytree(sample / ZONE / "t", sample / ZONE / "theirs")
 
 
+# While a sample is made, what lies in its tables and in the kept state is the making's.
+AFTER_THE_SEAL = {"a Delta table", "a frame", "a policy", "a pause"}
 THEIRS = {
     "into the same table": lambda sample: publish(sample, "t", 9),
     "into a table of their own": lambda sample: publish(sample, "theirs"),
@@ -265,7 +234,7 @@ THEIRS = {
     "a Delta table": commit,
     "a frame": put("Files/_mirrorlake/frames/retail.json"),
     "a policy": put("Files/_mirrorlake/partitioning/t/policy.json"),
-    "a pause": lambda sample: Lake(sample).pause("t"),
+    "a pause": lambda sample: Lake(sample).operations.pause("t"),
     "something among the status files": put("Files/Monitoring/notes.txt"),
     "data files without a log": put(
         "Tables/theirs/part-00000-0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f-c000.snappy.parquet"
@@ -275,44 +244,45 @@ THEIRS = {
 
 
 class TestOthersInASample:
-    @pytest.mark.parametrize("theirs", THEIRS.values(), ids=list(THEIRS))
-    @pytest.mark.parametrize("sealed", [True, False])
-    def test_it_is_refused(
-        self, sample: Path, theirs: Callable[[Path], None], sealed: bool
-    ) -> None:
+    @pytest.mark.parametrize(
+        ("what", "sealed"),
+        [(what, True) for what in THEIRS]
+        + [(what, False) for what in THEIRS if what not in AFTER_THE_SEAL],
+    )
+    def test_it_is_refused(self, sample: Path, what: str, sealed: bool) -> None:
+        theirs = THEIRS[what]
         if not sealed:
-            lake = open_sample(str(sample))
+            lake = open_sample(str(sample), tables=["t"])
             lake.publisher("t").upsert([{"id": 2}])
         theirs(sample)
         refused(sample, match="holds what no making of it made")
 
     def test_sealing_takes_nothing_of_others_in(
-        self, sample: Path, capsys: pytest.CaptureFixture[str]
+        self, sample: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        lake = open_sample(str(sample))
+        lake = open_sample(str(sample), tables=["t"])
         publish(sample, "theirs")
         lake.publisher("t").upsert([{"id": 2}])
         seal_sample(lake)
-        assert "did not make: Files/LandingZone/theirs" in capsys.readouterr().err
+        assert "did not make: Files/LandingZone/theirs" in caplog.text
         refused(sample, match="theirs")
 
     def test_others_files_stay_theirs_when_they_are_moved(self, sample: Path) -> None:
-        lake = open_sample(str(sample))
+        lake = open_sample(str(sample), tables=["t"])
         publish(sample, "t", 9)
         theirs = f"{ZONE}/t/{2:020}.parquet"
         assert lake.storage.rename(theirs, f"{ZONE}/t/_ProcessedFiles/{2:020}.parquet")
-        assert lake.storage.move_folder(f"{ZONE}/t", f"{ZONE}/u")
-        refused(sample, match=f"made: Files/LandingZone/u/_ProcessedFiles/{2:020}.parquet")
+        refused(sample, match=f"made: Files/LandingZone/t/_ProcessedFiles/{2:020}.parquet")
 
     def test_what_comes_after_the_seal_is_not_the_makings(self, root: Path) -> None:
-        lake = open_sample(str(root))
+        lake = open_sample(str(root), tables=["t"])
         seal_sample(lake)
         lake.publisher("t", keys=["id"]).upsert([{"id": 1}])
         refused(root)
 
     def test_an_empty_folder_of_others_stays(self, sample: Path) -> None:
         (sample / ZONE / "theirs").mkdir()
-        open_sample(str(sample), fresh=True)
+        open_sample(str(sample), fresh=True, tables=["t"])
         assert (sample / ZONE / "theirs").is_dir()
 
     def test_what_is_derived_does_no_harm(self, sample: Path) -> None:
@@ -321,7 +291,7 @@ class TestOthersInASample:
         for name in ("state.json", "mirror.lock", "staged/a/b.parquet", "copies/a/b"):
             put(f"Files/_mirrorlake/{name}")(sample)
         assert [line.name for line in Lake(sample).status().tables] == ["t"]
-        open_sample(str(sample), fresh=True)
+        open_sample(str(sample), fresh=True, tables=["t"])
         assert [str(path.relative_to(sample)) for path in files_of(sample)] == [MARKER]
         assert not (sample / "Files" / "Monitoring").exists()
 
@@ -331,9 +301,9 @@ class TestOthersInASample:
         name = f"{1:020}.parquet"
         storage = Storage(sample)
         assert storage.rename(f"{zone}/{name}", f"{zone}/{folder}/{name}")
-        lake = open_sample(str(sample))
+        lake = open_sample(str(sample), tables=["t"])
         lake.storage.delete(f"{zone}/{folder}/{name}")
-        open_sample(str(sample), fresh=True)
+        open_sample(str(sample), fresh=True, tables=["t"])
 
 
 class TestKilledMakings:
@@ -342,104 +312,45 @@ class TestKilledMakings:
         run_until(lambda made: len(made) >= number, root, MAKING)
         publish_into = root.parent / "copy"
         shutil.copytree(root, publish_into)
-        open_sample(str(root), fresh=True)
+        open_sample(str(root), fresh=True, tables=["t"])
         assert [str(path.relative_to(root)) for path in files_of(root)] == [MARKER]
         publish(publish_into, "t0", 99)
         refused(publish_into)
 
     @pytest.mark.parametrize("left", [60, 30, 5])
     def test_a_killed_clearing_goes_on(self, root: Path, left: int) -> None:
-        lake = open_sample(str(root))
+        lake = open_sample(str(root), tables=["t"])
         for number in range(100):
-            lake.storage.write(f"{ZONE}/t/{number}.csv", b"%d" % number)
+            lake.storage.write(f"Tables/t/{number}.csv", b"%d" % number)
         seal_sample(lake)
         run_until(lambda _: len(files(root)) <= left, root, MAKING)
-        open_sample(str(root), fresh=True)
+        open_sample(str(root), fresh=True, tables=["t"])
         assert [str(path.relative_to(root)) for path in files_of(root)] == [MARKER]
 
-    def test_a_file_that_was_cut_off(self, root: Path) -> None:
-        lake = open_sample(str(root))
-        writer = lake.storage.open_writer(f"{ZONE}/t/a.parquet")
-        writer.write(b"half")
+    def test_files_that_were_cut_off(self, root: Path) -> None:
+        lake = open_sample(str(root), tables=["t"])
         lake.storage.write(f"{ZONE}/t/_metadata.json", b"{}")
         put(f"{ZONE}/t/_metadata.json#7")(root)
         put(f"{MARKER}#1")(root)
         (root / ZONE / "t" / ("_" + "ab" * 16)).write_bytes(b"{}")
-        open_sample(str(root), fresh=True)
-        writer.close()
+        open_sample(str(root), fresh=True, tables=["t"])
         assert not (root / ZONE / "t").exists()
 
-    def test_somebody_replaces_a_whole_file_of_a_killed_making(self, root: Path) -> None:
-        lake = open_sample(str(root))
-        with lake.storage.open_writer(f"{ZONE}/t/{1:020}.parquet") as file:
-            file.write(b"ours")
-        put(f"{ZONE}/t/{1:020}.parquet")(root)
+    @pytest.mark.parametrize("folder", ["", "/_ProcessedFiles"])
+    def test_files_written_by_hand_are_declared(self, root: Path, folder: str) -> None:
+        for writes in (["t/a.csv"], []):
+            lake = open_sample(str(root), fresh=True, tables=["t"], writes=writes)
+            lake.storage.write(f"{ZONE}/t{folder}/a.csv", b"1,2")
         refused(root)
 
-
-class TestDeltaTablesOfAKilledMaking:
-    """What Spark writes is not in the journal; these are the files that it leaves."""
-
-    part = "part-00000-0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f-c000.snappy.parquet"
-
-    @pytest.fixture
-    def table(self, root: Path) -> Path:
-        lake = open_sample(str(root), tables=["logless"])
-        table = root / "Tables" / "t"
-        self.commit(table, 0, marked("{}"))
-        names = [self.part, f".{self.part}.crc", f"month=1/{self.part}"]
-        logs = [
-            f"{0:020}.crc",
-            f".{1:020}.json.0a.tmp",
-            f"..{1:020}.json.0a.tmp.crc",
-            f"{9:020}.checkpoint.parquet",
-        ]
-        for name in [*names, *[f"_delta_log/{name}" for name in [*logs, "_last_checkpoint"]]]:
-            put(f"Tables/t/{name}")(root)
-        assert lake.storage.root == str(root)
-        return table
-
-    def commit(self, table: Path, version: int, note: str | None) -> None:
-        info = {"commitInfo": {"operation": "WRITE", "userMetadata": note}}
-        (table / "_delta_log").mkdir(parents=True, exist_ok=True)
-        text = json.dumps(info, separators=(",", ":")) + '\n{"add":{}}\n'
-        (table / "_delta_log" / f"{version:020}.json").write_text(text)
-
-    def test_its_own_commits_and_their_files_go(self, root: Path, table: Path) -> None:
-        put(f"Tables/logless/{self.part}")(root)
-        found = look_into(Storage(root), read_marker(Storage(root)))
-        assert found.foreign == ()
-        open_sample(str(root), fresh=True)
-        assert not table.exists()
-        assert not (root / "Tables" / "logless").exists()
-
-    @pytest.mark.parametrize("note", [None, "{}", "[]", "text", '{"sample": 7}', '{"sample": "x"}'])
-    def test_somebody_elses_commit(self, root: Path, table: Path, note: str | None) -> None:
-        self.commit(table, 1, note)
-        refused(root, match=f"made: Tables/t/_delta_log/{1:020}.json")
-
-    @pytest.mark.parametrize("name", ["notes.txt", "mine.parquet", "_delta_log/notes.json"])
-    def test_somebody_elses_file(self, root: Path, table: Path, name: str) -> None:
-        put(f"Tables/t/{name}")(root)
-        refused(root, match=name)
-
-    def test_a_table_inside_files_is_not_sparks(self, root: Path, table: Path) -> None:
-        shutil.copytree(table, root / "Files" / "t")
-        refused(root, match="Files/t/")
-
-    def test_after_the_seal_every_commit_is_somebody_elses(self, root: Path, table: Path) -> None:
-        lake = open_sample(str(root))
-        mark = marked("{}")
-        seal_sample(lake)
-        self.commit(table, 1, mark)
-        refused(root)
-
-
-def test_a_mark_is_one_key_more_of_a_note() -> None:
-    assert marked('{"a": 1}') == '{"a": 1}'
-    mark_commits("id")
-    assert json.loads(marked('{"a": 1}')) == {"a": 1, "sample": "id"}
-    assert mark_of(marked("{}")) == "id"
-    assert marked("") == ""
-    end_marks()
-    assert mark_of(marked("{}")) is None
+    @pytest.mark.parametrize("name", ["Tables/u/a.parquet", "Tables/s/b/a.parquet", "Tables/tt/a"])
+    def test_other_tables_are_not_the_makings(self, root: Path, name: str) -> None:
+        open_sample(str(root), tables=["t", "s.a"])
+        put("Tables/t/a.parquet")(root)
+        put("Tables/s/a/a.parquet")(root)
+        open_sample(str(root), tables=["t", "s.*"])
+        put(name)(root)
+        if name == "Tables/s/b/a.parquet":
+            open_sample(str(root), tables=["t"])
+        else:
+            refused(root, match=name)

@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
+from mirrorlake.delta.policies import tables_with_policies
+from mirrorlake.layout.partitioning.operation import StepListener
 from mirrorlake.layout.partitioning.process import (
+    FILE_LIMIT,
     PartitionReport,
     Process,
-    ProcessOptions,
     diagnose_lake,
 )
 from mirrorlake.layout.partitioning.statistics import Diagnostics
-from mirrorlake.layout.partitioning.steps import StepListener
 from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName, as_table
-from mirrorlake.policy_log import tables_with_policies
 from mirrorlake.storage import Storage
 
 
@@ -36,14 +36,15 @@ class LakePartitioning:
         self,
         table: str | TableName | None = None,
         *,
-        options: ProcessOptions | None = None,
+        file_limit: int = FILE_LIMIT,
         on_step: StepListener = noop,
     ) -> Process:
         """The process itself, to run it once or to watch.
 
         Args:
             table: only this one; by default all with a policy.
-            options: its bounds.
+            file_limit: over so many files in all these tables the process slows down to one
+                operation at a time.
             on_step: called after every step of an operation, with the table and the step.
 
         Example:
@@ -53,18 +54,22 @@ class LakePartitioning:
         def tables() -> list[TableName]:
             return tables_with_policies(self._storage) if table is None else [as_table(table)]
 
-        return Process(self._storage, self._spark, tables, options, on_step)
+        return Process(self._storage, self._spark, tables, file_limit=file_limit, on_step=on_step)
 
     def run(
-        self, table: str | TableName | None = None, *, options: ProcessOptions | None = None
+        self, table: str | TableName | None = None, *, file_limit: int = FILE_LIMIT
     ) -> PartitionReport:
         """Partitions what is new in all tables with a policy, or in one of them.
+
+        Args:
+            table: only this one; by default all with a policy.
+            file_limit: as for `process`.
 
         Example:
             >>> lake.partitioning.run("planes").failed  # doctest: +SKIP
             ()
         """
-        return self.process(table, options=options).run()
+        return self.process(table, file_limit=file_limit).run()
 
     def diagnostics(self) -> Diagnostics:
         """The state of the partitioning of all tables, in Kusto's words.

@@ -1,4 +1,4 @@
-"""A data partitioning policy: the original's JSON, its defaults and ranges, parsed and checked.
+"""A data partitioning policy: Kusto's JSON, its defaults and ranges, parsed and checked.
 
 Property names and their meaning are Kusto's. Whatever is wrong is said with the property and what
 is allowed.
@@ -13,10 +13,10 @@ from typing import Any
 
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.timespan import (
-    format_moment,
     format_timespan,
-    parse_moment,
+    format_timestamp,
     parse_timespan,
+    parse_timestamp,
 )
 
 HASH, RANGE = "Hash", "UniformRange"
@@ -27,11 +27,12 @@ RECOMMENDED_PARTITIONS = 128
 DAY = 86_400 * 10**6
 DEFAULT_ROWS = 5_000_000
 DEFAULT_SIZE = 5 * 2**30
-_LARGEST = 2**63 - 1  # the original's numbers have 64 bits
+_LARGEST = 2**63 - 1  # Kusto's numbers have 64 bits
 _KEY = ("ColumnName", "Kind", "Properties")
 _HASH = ("Function", "MaxPartitionCount", "Seed", "PartitionAssignmentMode")
 _RANGE = ("Reference", "RangeSize", "OverrideCreationTime")
 _BOUNDS = ("MinRowCountPerOperation", "MaxRowCountPerOperation", "MaxOriginalSizePerOperation")
+_TIMES = ("timestamp", "timestamp_ntz")
 _POLICY = ("PartitionKeys", "EffectiveDateTime", *_BOUNDS)
 
 
@@ -56,7 +57,7 @@ class HashKey:
         return other is not None and self == replace(other, mode=self.mode)
 
     def document(self) -> dict[str, Any]:
-        """The key as the original's JSON."""
+        """The key as Kusto's JSON."""
         properties = {
             "Function": FUNCTION,
             "MaxPartitionCount": self.max_partition_count,
@@ -72,9 +73,9 @@ class RangeKey:
 
     Attributes:
         column: its name.
-        reference: a moment at which a span begins, microseconds since 1970.
+        reference: a timestamp at which a span begins, microseconds since 1970.
         range_size: a span's length, microseconds.
-        override_creation_time: whether files count as created when their rows' moments were.
+        override_creation_time: whether files count as created when their rows' timestamps say.
     """
 
     column: str
@@ -83,9 +84,9 @@ class RangeKey:
     override_creation_time: bool = False
 
     def document(self) -> dict[str, Any]:
-        """The key as the original's JSON."""
+        """The key as Kusto's JSON."""
         properties = {
-            "Reference": format_moment(self.reference),
+            "Reference": format_timestamp(self.reference),
             "RangeSize": format_timespan(self.range_size),
             "OverrideCreationTime": self.override_creation_time,
         }
@@ -98,8 +99,8 @@ class Policy:
 
     Attributes:
         hash, range: the keys; at least one of them.
-        effective: files created from this moment on are partitioned, microseconds since 1970; None
-            until the policy is set.
+        effective: files created from this timestamp on are partitioned, microseconds since 1970;
+            None until the policy is set.
         min_rows, max_rows, max_size: rows and bytes of one operation; 0 for the defaults.
     """
 
@@ -126,16 +127,16 @@ class Policy:
         return self.max_size or DEFAULT_SIZE
 
     def document(self) -> dict[str, Any]:
-        """The policy as the original's JSON."""
+        """The policy as Kusto's JSON."""
         keys = [key.document() for key in (self.hash, self.range) if key is not None]
         found: dict[str, Any] = {"PartitionKeys": keys}
         if self.effective is not None:
-            found["EffectiveDateTime"] = format_moment(self.effective)
+            found["EffectiveDateTime"] = format_timestamp(self.effective)
         bounds = (self.min_rows, self.max_rows, self.max_size)
         return found | dict(zip(_BOUNDS, bounds, strict=True))
 
     def fingerprint(self, physical: dict[str, str]) -> str:
-        """What the buckets and bins of a file depend on: files of another one are done anew.
+        """What the buckets and bins of a file depend on: files of another one are rewritten.
 
         Args:
             physical: the columns' names in the files, which outlive a renaming.
@@ -174,11 +175,11 @@ def parse_policy(document: Any) -> Policy:
             )
     effective = body.get("EffectiveDateTime")
     if effective is not None and not isinstance(effective, str):
-        raise _wrong("EffectiveDateTime", effective, "a moment as text, or left out")
+        raise _wrong("EffectiveDateTime", effective, "a timestamp as text, or left out")
     return Policy(
         hashes[0] if hashes else None,
         ranges[0] if ranges else None,
-        None if effective is None else parse_moment(effective),
+        None if effective is None else parse_timestamp(effective),
         *[_number(body, name, 0, low=0, high=_LARGEST) for name in _BOUNDS],
     )
 
@@ -192,31 +193,35 @@ def merge_policy(policy: Policy, changes: Any) -> Policy:
     return parse_policy(policy.document() | _object(changes, "The change", _POLICY))
 
 
-def check_columns(policy: Policy, schema: dict[str, Any]) -> None:
+def check_columns(policy: Policy, fields: list[dict[str, Any]]) -> None:
     """Refuses a policy whose columns a table lacks, or has with other types.
 
     Args:
         policy: the policy.
-        schema: the table's columns with their types, as the log has them.
+        fields: the table's columns, as the log describes them.
 
     Raises:
         UsageError: says which column, and what is allowed.
     """
-    wanted: list[tuple[HashKey | RangeKey, tuple[str, ...]]] = []
-    if policy.hash:
-        wanted.append((policy.hash, ("string",)))
-    if policy.range:
-        wanted.append((policy.range, ("timestamp", "timestamp_ntz")))
-    for key, kinds in wanted:
-        if key.column not in schema:
+    known = {field["name"]: field for field in fields}
+    texts, times = (("string",), "text or a guid as text"), (_TIMES, "a datetime")
+    for key, (kinds, what) in ((policy.hash, texts), (policy.range, times)):
+        if key is None:
+            continue
+        field = known.get(key.column)
+        if field is None:
             raise UsageError(
-                f"The table has no column {key.column!r}.", hint=f"it has {', '.join(schema)}."
+                f"The table has no column {key.column!r}.", hint=f"it has {', '.join(known)}."
             )
-        if schema[key.column] not in kinds:
-            what = "text or a guid as text" if kinds == ("string",) else "a datetime"
+        if field["type"] not in kinds:
             raise UsageError(
-                f"Column {key.column!r} is {schema[key.column]}, and must be {what}.",
+                f"Column {key.column!r} is {field['type']}, and must be {what}.",
                 hint=f"allowed types: {', '.join(kinds)}.",
+            )
+        if reason := why_not_hashed(field):
+            raise UsageError(
+                f"Column {key.column!r} {reason}.",
+                hint="choose another column, or make it STRING: equal keys must have equal hashes.",
             )
 
 
@@ -241,13 +246,10 @@ def _key(document: Any, where: str) -> HashKey | RangeKey:
     if not isinstance(column, str) or not column:
         raise _wrong(f"{where}.ColumnName", column, "a column's name")
     kind = body.get("Kind")
-    if kind == HASH:
-        return _hash_key(column, _object(body.get("Properties", {}), f"{where}.Properties", _HASH))
-    if kind == RANGE:
-        return _range_key(
-            column, _object(body.get("Properties", {}), f"{where}.Properties", _RANGE)
-        )
-    raise _wrong(f"{where}.Kind", kind, f"{HASH} or {RANGE}")
+    if kind not in (HASH, RANGE):
+        raise _wrong(f"{where}.Kind", kind, f"{HASH} or {RANGE}")
+    known, read = (_HASH, _hash_key) if kind == HASH else (_RANGE, _range_key)
+    return read(column, _object(body.get("Properties", {}), f"{where}.Properties", known))
 
 
 def _hash_key(column: str, body: dict[str, Any]) -> HashKey:
@@ -264,12 +266,12 @@ def _range_key(column: str, body: dict[str, Any]) -> RangeKey:
     reference, size = body.get("Reference", "1970-01-01"), body.get("RangeSize", "1.00:00:00")
     override = body.get("OverrideCreationTime", False)
     if not isinstance(reference, str):
-        raise _wrong("Reference", reference, "a moment as text, such as 1970-01-01T00:00:00")
+        raise _wrong("Reference", reference, "a timestamp as text, such as 1970-01-01T00:00:00")
     if not isinstance(size, str) or (micros := parse_timespan(size)) <= 0:
         raise _wrong("RangeSize", size, "a timespan over zero as text, such as 1.00:00:00")
     if not isinstance(override, bool):
         raise _wrong("OverrideCreationTime", override, "true or false")
-    return RangeKey(column, parse_moment(reference), micros, override)
+    return RangeKey(column, parse_timestamp(reference), micros, override)
 
 
 def _object(document: Any, what: str, known: tuple[str, ...]) -> dict[str, Any]:

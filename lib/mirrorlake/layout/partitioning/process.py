@@ -3,70 +3,115 @@
 The table with most rows to be partitioned comes first, as many tables at once as the capacity and
 the machine's cores allow. A table on which nothing was left to do costs a look at its newest
 version until it changes, the next process, too; one without a policy costs nothing. Over a lake of
-very many files the process slows to one operation at a time and puts the policies' effective moment
-off, so that somebody can think again.
+very many files the process slows to one operation at a time and moves the policies' effective date
+into the future, so that somebody can reconsider them.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
 from threading import Event
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta_log import find_newest
+from mirrorlake.delta.commits import find_newest
+from mirrorlake.delta.policies import count_policies, has_policy
 from mirrorlake.errors import BusyError, MirrorlakeError
-from mirrorlake.layout.partitioning.capacity import (
-    LEAST,
-    Capacity,
-    read_capacity,
-    write_capacity,
-)
-from mirrorlake.layout.partitioning.cleanup import clean_up
-from mirrorlake.layout.partitioning.idle import Idle, read_idle, write_idle
-from mirrorlake.layout.partitioning.operation import is_at_work, run_operation
-from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt
+from mirrorlake.layout.partitioning.operation import StepListener, is_at_work, run_operation
+from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt, clean_up
 from mirrorlake.layout.partitioning.statistics import (
     Diagnostics,
     TableStatistics,
     count_files,
-    diagnose,
     newest_files,
 )
-from mirrorlake.layout.partitioning.steps import StepListener
-from mirrorlake.layout.partitioning.store import (
-    alter_policy,
-    fitting_setting,
-    now_micros,
-    read_setting,
-)
-from mirrorlake.layout.partitioning.timespan import format_moment
+from mirrorlake.layout.partitioning.store import alter_policy, fitting_setting, read_setting
+from mirrorlake.layout.partitioning.timespan import format_timestamp, now_micros
 from mirrorlake.mirror.options import noop
-from mirrorlake.names import TableName
-from mirrorlake.policy_log import count_policies, has_policy
+from mirrorlake.names import STATE, TableName
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.storage import Storage
+from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable, html_table
 
-_HOUR = 3600 * 10**6
-_SLOWER = 1.5
+FORMAT = 1
+FILE_LIMIT = 5_000_000
+_PUT_OFF = 6 * 3600 * 10**6
+_SLOWER, _LONGEST_PAUSE = 1.5, 60.0
+_LEAST, _MOST = 1, 32
+_SUCCESS_RATE = 0.9
+_CAPACITY = f"{STATE}/partitioning_capacity.json"
+
+
+def read_capacity(storage: Storage) -> int:
+    """How many operations may run at a time: what was kept last, or 1."""
+    return int((storage.read_json(_CAPACITY) or {}).get("capacity", _LEAST))
+
+
+def write_capacity(storage: Storage, capacity: int, in_progress: int = 0) -> None:
+    """Keeps it for the next process, with how many operations are at work."""
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    kept = {"capacity": capacity, "in_progress": in_progress, "at": now}
+    storage.write_json(_CAPACITY, {"format": FORMAT, **kept})
+
+
+def next_capacity(capacity: int, succeeded: int, failed: int) -> int:
+    """The capacity after a round: one more, to 32, if it was full and 90 % succeeded.
+
+    Example:
+        >>> next_capacity(2, 2, 0), next_capacity(2, 1, 1), next_capacity(2, 1, 0)
+        (3, 1, 2)
+    """
+    count = succeeded + failed
+    if succeeded < _SUCCESS_RATE * count:
+        return max(_LEAST, capacity - 1)
+    return min(_MOST, capacity + 1) if count >= capacity else capacity
 
 
 @dataclass(frozen=True)
-class ProcessOptions:
-    """Bounds of the process.
+class Idle:
+    """What a table was like when nothing was left to do, kept for the next round and process.
+
+    Only a new version, another policy, or replaced files that fall due make work again. So one
+    small document spares the process the table's log and a job that counts files.
 
     Attributes:
-        file_limit: over so many files in all tables with a policy it is slowed.
-        put_off_hours: how far the effective moment is put off then.
-        clean_up: vacuum files that operations replaced, once they are out of the table's retention.
+        version: of the table.
+        policy: the number of its newest policy.
+        files: how many it had; they count against the process's limit.
+        due: when replaced files are to be vacuumed, microseconds since 1970; None for never.
     """
 
-    file_limit: int = 5_000_000
-    put_off_hours: float = 6.0
-    clean_up: bool = True
+    version: int
+    policy: int
+    files: int = 0
+    due: int | None = None
+
+    def holds(self, version: int, policy: int, now: int) -> bool:
+        """Whether there is still nothing to do."""
+        same = (self.version, self.policy) == (version, policy)
+        return same and (self.due is None or now < self.due)
+
+
+def read_idle(storage: Storage, name: TableName) -> Idle | None:
+    """What the last process found; None if there was work to do, or it knew another format."""
+    document = storage.read_json(_path(name)) or {}
+    if document.pop("format", None) != FORMAT:
+        return None
+    return Idle(**document)
+
+
+def write_idle(storage: Storage, name: TableName, idle: Idle) -> None:
+    """Keeps it."""
+    storage.write_json(_path(name), {"format": FORMAT, **asdict(idle)})
+
+
+def _path(name: TableName) -> str:
+    return f"{name.partitioning_path}/idle.json"
 
 
 @dataclass(frozen=True)
@@ -91,7 +136,7 @@ class PartitionReport:
     Attributes:
         tables: the tables with a policy that had something to do, or failed.
         capacity: operations at a time, afterwards.
-        put_off: tables whose effective moment was put off, for there are too many files.
+        put_off: tables whose effective date was put off because there are too many files.
     """
 
     tables: tuple[TableRun, ...]
@@ -109,7 +154,7 @@ class PartitionReport:
         return sum(len(line.receipts) for line in self.tables)
 
     def shown(self) -> TextTable:
-        """One row an operation, and one a failure."""
+        """One row per operation, and one per failure."""
         columns = ("table", "version", "kind", "rows", "files", "files after", "bytes",
                    "bytes after", "partitions", "outlier rows", "problem")  # fmt: skip
         rows: list[tuple[object, ...]] = []
@@ -138,9 +183,9 @@ class Process:
     Args:
         storage: the lake's files.
         spark: called when a session is needed; a classic one.
-        tables: the lake's tables, asked anew in each round.
-        options: bounds.
-        on_step: hears of every step of every operation, from several threads.
+        tables: the lake's tables, listed again in each round.
+        file_limit: over so many files in all tables with a policy it is slowed.
+        on_step: called after every step of every operation, from several threads.
     """
 
     def __init__(
@@ -148,12 +193,12 @@ class Process:
         storage: Storage,
         spark: Callable[[], SparkSession],
         tables: Callable[[], list[TableName]],
-        options: ProcessOptions | None = None,
+        *,
+        file_limit: int = FILE_LIMIT,
         on_step: StepListener = noop,
     ) -> None:
         self._storage, self._spark, self._tables = storage, spark, tables
-        self._options = options or ProcessOptions()
-        self._on_step = on_step
+        self._limit, self._on_step = file_limit, on_step
         self._idle: dict[TableName, Idle] = {}
         self._files: dict[TableName, int] = {}
         self._seen: dict[TableName, tuple[Idle, TableStatistics]] = {}
@@ -168,13 +213,13 @@ class Process:
         receipts: dict[str, list[Receipt]] = {}
         errors: dict[str, str] = {}
         put_off: set[str] = set()
-        self._busy.clear()  # who had them in hand may have been killed since
+        self._busy.clear()  # the process that worked on them may be dead
         while stop is None or not stop.is_set():
             needs = self._needs(errors)
             capacity = read_capacity(self._storage)
-            if sum(self._files.values()) > self._options.file_limit:
+            if sum(self._files.values()) > self._limit:
                 put_off |= self._put_off()
-                capacity = replace(capacity, current=LEAST)
+                capacity = _LEAST
                 needs = self._needs(errors)
             needs = [name for name in needs if str(name) not in errors]
             if not needs:
@@ -187,31 +232,29 @@ class Process:
                     receipts.setdefault(str(name), []).append(receipt)
         names = sorted({*receipts, *errors})
         lines = [TableRun(n, tuple(receipts.get(n, ())), errors.get(n)) for n in names]
-        current = read_capacity(self._storage).current
-        return PartitionReport(tuple(lines), current, tuple(sorted(put_off)))
+        capacity = read_capacity(self._storage)
+        return PartitionReport(tuple(lines), capacity, tuple(sorted(put_off)))
 
     def watch(
         self,
         stop: Event,
         *,
         interval: float = 5,
-        longest: float = 60,
         on_report: Callable[[PartitionReport], None] = lambda _report: None,
     ) -> PartitionReport:
-        """Runs again and again until `stop` is set; the less there is to do, the longer the pauses.
+        """Runs again and again until `stop` is set; pauses grow while nothing is left to do.
 
         Args:
             stop: set by a signal's handler or another thread; running operations end first.
             interval: seconds from one run to the next while there is something to do.
-            longest: seconds that a pause may grow to.
-            on_report: hears of every run.
+            on_report: called after every run.
         """
         pause = interval
         while True:
             report = self.run(stop=stop)
             on_report(report)
             busy = report.operations > 0 and not report.put_off
-            pause = interval if busy else min(pause * _SLOWER, max(interval, longest))
+            pause = interval if busy else min(pause * _SLOWER, max(interval, _LONGEST_PAUSE))
             if stop.wait(pause):
                 return report
 
@@ -251,39 +294,37 @@ class Process:
 
     def _count(self, name: TableName) -> TableStatistics | None:
         setting = read_setting(self._storage, name)
-        if setting is None or setting.policy is None:
+        if setting is None:
             return None
-        return count_files(newest_files(self._spark(), self._storage, name), name, setting)
+        files = newest_files(Table(self._spark(), self._storage, name))
+        return count_files(files, name, setting)
 
     def _round(
-        self, needs: list[TableName], capacity: Capacity
+        self, needs: list[TableName], capacity: int
     ) -> dict[TableName, Receipt | str | None]:
         """One operation each for the first tables: its receipt, an error, or None if it is idle."""
-        chosen = needs[: capacity.current]
-        write_capacity(self._storage, replace(capacity, in_progress=len(chosen)))
+        chosen = needs[:capacity]
+        write_capacity(self._storage, capacity, len(chosen))
         self._spark()  # once, before the threads
-        with ThreadPoolExecutor(capacity.workers) as pool:
+        with ThreadPoolExecutor(min(capacity, os.cpu_count() or 1)) as pool:
             done = dict(zip(chosen, pool.map(self._operate, chosen), strict=True))
         failed = sum(isinstance(one, str) for one in done.values())
         succeeded = sum(isinstance(one, Receipt) for one in done.values())
-        write_capacity(self._storage, capacity.after(succeeded, failed))
+        write_capacity(self._storage, next_capacity(capacity, succeeded, failed))
         return done
 
     def _operate(self, name: TableName) -> Receipt | str | None:
         try:
-            spark, (seen, counted) = self._spark(), self._seen[name]
+            seen, counted = self._seen[name]
+            table = Table(self._spark(), self._storage, name)
             for kind in (PARTITION, MERGE) if counted.pending_files else (MERGE,):
-                receipt = run_operation(
-                    spark, self._storage, name, kind=kind, on_step=self._on_step
-                )
+                receipt = run_operation(table, kind=kind, on_step=self._on_step)
                 if receipt is not None:
                     return receipt
-            if self._options.clean_up:
-                seen = replace(seen, due=clean_up(spark, self._storage, name))
-                write_idle(self._storage, name, seen)
-            self._idle[name] = seen
+            self._idle[name] = replace(seen, due=clean_up(table))
+            write_idle(self._storage, name, self._idle[name])
         except BusyError:
-            self._busy.add(name)  # another process has it in its hands
+            self._busy.add(name)  # another process works on it
         except MirrorlakeError as error:
             return str(error)
         except Exception as error:  # Spark's own: the other tables go on
@@ -291,16 +332,15 @@ class Process:
         return None
 
     def _put_off(self) -> set[str]:
-        """Lets only files of some hours hence be partitioned, and says so in the history."""
+        """Lets only files from six hours on be partitioned, and says so in the history."""
         now = now_micros()
-        later = now + int(self._options.put_off_hours * _HOUR)
         found = set()
         for name in sorted(self._files):
             setting = fitting_setting(self._storage, name)
-            if setting is None or setting.policy is None or (setting.policy.effective or 0) > now:
+            if setting is None or (setting.policy.effective or 0) > now:
                 continue
-            change = {"EffectiveDateTime": format_moment(later)}
-            reason = f"put off: more than {self._options.file_limit:,} files"
+            change = {"EffectiveDateTime": format_timestamp(now + _PUT_OFF)}
+            reason = f"put off: more than {self._limit:,} files"
             alter_policy(self._storage, name, change, reason=reason)
             found.add(str(name))
         return found
@@ -313,6 +353,6 @@ def diagnose_lake(spark: SparkSession, storage: Storage, tables: list[TableName]
         if has_policy(storage, name):
             # By a policy that no longer fits, nothing is partitioned.
             setting = fitting_setting(storage, name)
-            lines.append(count_files(newest_files(spark, storage, name), name, setting))
+            lines.append(count_files(newest_files(Table(spark, storage, name)), name, setting))
             at_work += is_at_work(storage, name)
-    return diagnose(lines, read_capacity(storage), at_work)
+    return Diagnostics(tuple(lines), read_capacity(storage), at_work)

@@ -1,32 +1,45 @@
 """A receipt for each operation: what was read and written, and the proof that no row changed.
 
-It is put down before the commit, and the commit's note names it. So whoever comes after a crash
-knows from the table's own log whether an operation was committed; if not, the files that it has
-written are nobody's, and are deleted.
+It is written before the commit, and the commit's metadata names it. So the next process knows after
+a crash, from the table's own log, whether an operation was committed; if not, the files that it
+wrote belong to no version, and are deleted. Replaced files stay for as long as the table keeps
+removed files, for readers of older versions; then they go by `vacuum`, which also keeps what frames
+and feeds need.
 """
 
 from __future__ import annotations
 
 import json
 import time
-import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import unquote
 
-from mirrorlake.delta_log import read_commit_info, versions
+from pyspark.sql import Row
+from pyspark.sql import functions as F
+
+from mirrorlake.delta.commits import read_commit_info, versions
+from mirrorlake.errors import RewriteError
+from mirrorlake.history.vacuum import vacuum_table
+from mirrorlake.history.versions import FILE_RETENTION, retention
+from mirrorlake.layout.partitioning.groups import Groups, KeyColumns, numbered
+from mirrorlake.layout.partitioning.timespan import to_micros
 from mirrorlake.names import TableName
+from mirrorlake.spark.gateway import Add, DeltaTransaction
+from mirrorlake.spark.rewrite import checksum, row_hash, uncommitted
+from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
+from mirrorlake.table import Table
 
 FORMAT = 1
 PARTITION, MERGE = "partition", "merge"
 ABANDONED = -1
-_NOTE = "partitioning"
 _KEEP_SECONDS = 30 * 86_400
 # Where no lock says so, an operation is taken for dead after this time only.
 _PATIENCE_SECONDS = 86_400
+_TASK = "__mirrorlake_task"
 
 
 @dataclass(frozen=True)
@@ -37,7 +50,7 @@ class Receipt:
         id: the commit's note holds it.
         kind: `partition` makes homogeneous files, `merge` puts those of one partition together.
         at: when the operation began, ISO-8601 UTC.
-        table_id: the table's own id, which one made in its place has not.
+        table_id: the table's own id, which a table made in its place does not have.
         fingerprint: the policy's, as in the files' tags.
         read_version: the version that was read.
         rows: rows in, and as many out.
@@ -80,18 +93,8 @@ class Receipt:
         return found | {"files_in": len(self.files_in), "files_out": len(self.files_out)}
 
 
-def new_id() -> str:
-    """An id that sorts by time."""
-    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}-{uuid.uuid4().hex[:8]}"
-
-
-def commit_metadata(operation: str) -> str:
-    """What a commit's userMetadata says of its operation."""
-    return json.dumps({"mirrorlake": _NOTE, "operation": operation})
-
-
 def write_receipt(storage: Storage, table: TableName, receipt: Receipt) -> None:
-    """Puts a receipt down, in place of an earlier state of it."""
+    """Writes a receipt, in place of an earlier state of it."""
     storage.write_json(_path(table, receipt.id), {"format": FORMAT, **asdict(receipt)})
 
 
@@ -102,28 +105,22 @@ def read_receipts(storage: Storage, table: TableName) -> tuple[Receipt, ...]:
     return tuple(map(_receipt, filter(None, documents)))
 
 
-def recover(storage: Storage, table: TableName, *, locked: bool) -> tuple[Receipt, ...]:
+def recover(storage: Storage, table: TableName, *, locked: bool) -> None:
     """Finds out what became of operations that were cut off, and cleans up after them.
+
+    A receipt's version is then the commit, or -1 if the operation was never committed.
 
     Args:
         storage: the lake's files.
         table: which table.
         locked: whether no other process can be at work on it.
-
-    Returns:
-        The receipts that changed; version -1 says that the operation never was.
     """
-    open_ones, old = [], []
     for receipt in read_receipts(storage, table):
         age = time.time() - datetime.fromisoformat(receipt.at).timestamp()
-        if receipt.version is not None and age > _KEEP_SECONDS:
-            old.append(receipt)
-        elif receipt.version is None:
-            open_ones.append((receipt, locked or age > _PATIENCE_SECONDS))
-    for receipt in old:
-        storage.delete(_path(table, receipt.id))
-    settled = (_settle(storage, table, receipt, is_over) for receipt, is_over in open_ones)
-    return tuple(receipt for receipt in settled if receipt is not None)
+        if receipt.version is None:
+            _settle(storage, table, receipt, is_over=locked or age > _PATIENCE_SECONDS)
+        elif age > _KEEP_SECONDS:
+            storage.delete(_path(table, receipt.id))
 
 
 def delete_files(storage: Storage, table: TableName, receipt: Receipt) -> None:
@@ -132,31 +129,18 @@ def delete_files(storage: Storage, table: TableName, receipt: Receipt) -> None:
         storage.delete(f"{table.table_path}/{unquote(path)}")
 
 
-def _settle(storage: Storage, table: TableName, receipt: Receipt, is_over: bool) -> Receipt | None:
-    known = versions(storage, table.table_path)
-    after = [version for version in known if version > receipt.read_version]
-    found = _find(storage, table, receipt.id, after)
-    if found is None:
-        # With a gap in the log its commit may have been there.
-        whole = after == list(
-            range(receipt.read_version + 1, receipt.read_version + 1 + len(after))
-        )
-        if not is_over or not whole:
-            return None
-        delete_files(storage, table, receipt)
-    done = replace(receipt, version=ABANDONED if found is None else found)
-    write_receipt(storage, table, done)
-    return done
-
-
-def _find(
-    storage: Storage, table: TableName, operation: str, candidates: Iterable[int]
-) -> int | None:
-    for version in candidates:
+def _settle(storage: Storage, table: TableName, receipt: Receipt, *, is_over: bool) -> None:
+    start = receipt.read_version + 1
+    after = [version for version in versions(storage, table.table_path) if version >= start]
+    for version in after:
         note = read_commit_info(storage, table.table_path, version).get("userMetadata") or ""
-        if operation in note:
-            return version
-    return None
+        if receipt.id in note:
+            write_receipt(storage, table, replace(receipt, version=version))
+            return
+    # With a gap in the log its commit may have been there.
+    if is_over and after == list(range(start, start + len(after))):
+        delete_files(storage, table, receipt)
+        write_receipt(storage, table, replace(receipt, version=ABANDONED))
 
 
 def _folder(table: TableName) -> str:
@@ -172,3 +156,100 @@ def _receipt(document: dict[str, Any]) -> Receipt:
     for name in ("files_in", "files_out"):
         found[name] = tuple(found[name])
     return Receipt(**found)
+
+
+def clean_up(table: Table) -> int | None:
+    """Vacuums a table if files that operations replaced are out of its retention.
+
+    Returns:
+        When it is to be done next, microseconds since 1970; None for never.
+    """
+    path, now = f"{table.name.partitioning_path}/cleaned.json", datetime.now(timezone.utc)
+    last = (table.storage.read_json(path) or {}).get("at", "")
+    keep = retention(table.snapshot(), FILE_RETENTION) + timedelta(minutes=1)
+    receipts = read_receipts(table.storage, table.name)
+    # The operations whose replaced files no vacuum has removed yet, and when each falls due.
+    due = {
+        one.at: datetime.fromisoformat(one.at) + keep
+        for one in receipts
+        if (one.version or ABANDONED) >= 0 and one.at > last
+    }
+    over = [at for at, when in due.items() if when < now]
+    if over:
+        vacuum_table(table, apply=True)
+        table.storage.write_json(path, {"at": max(over)})
+    return min((to_micros(when) for when in due.values() if when >= now), default=None)
+
+
+def prove_files(
+    txn: DeltaTransaction,
+    adds: Sequence[Add],
+    keys: KeyColumns,
+    groups: Groups,
+    *,
+    derived: str | None = None,
+) -> dict[str, Row]:
+    """Reads new files back, in one job.
+
+    Args:
+        txn: the transaction that wrote them.
+        adds: the files.
+        keys: the policy's.
+        groups: of the operation.
+        derived: the column that operations fill, which the proof leaves out.
+
+    Returns:
+        By the file's name what it holds: `rows`, `low` and `high` as the sums of both halves of
+        their hashes, `task` as the number of their group, and `least` and `most` of the range key
+        with NULL as the reference, in microseconds since 1970.
+
+    Raises:
+        RewriteError: a file has rows of two partitions, or none at all.
+    """
+    if not adds:
+        return {}
+    rows = txn.rows(uncommitted(adds))
+    low, high = row_hash(rows, row_ids=txn.tracks_rows, without=derived)
+    columns = [F.col(quote(column)) for column in keys.policy.columns]
+    file, left, right = (f"{_TASK}_{part}" for part in ("file", "low", "high"))
+    narrow = rows.select(
+        *columns, F.col("_metadata.file_name").alias(file), low.alias(left), high.alias(right)
+    )
+    placed = numbered(narrow, keys, groups, _TASK)
+    timestamp = keys.timestamp()
+    found = placed.groupBy(file).agg(
+        F.count("*").alias("rows"),
+        F.sum(left).alias("low"),
+        F.sum(right).alias("high"),
+        F.min(_TASK).alias("task"),
+        F.max(_TASK).alias("last_task"),
+        F.min(timestamp).alias("least"),
+        F.max(timestamp).alias("most"),
+    )
+    proofs = {unquote(line[file]): line for line in found.collect()}
+    if mixed := [name for name, line in proofs.items() if line["task"] != line["last_task"]]:
+        raise RewriteError(
+            f"{mixed[0]} has rows of more than one partition.",
+            hint="nothing was committed; please report the table's schema.",
+        )
+    if missing := [add["path"] for add in adds if file_name(add) not in proofs]:
+        raise RewriteError(f"{missing[0]} can't be read back.", hint="nothing was committed.")
+    return proofs
+
+
+def total(proofs: Collection[Row]) -> tuple[int, str]:
+    """Rows and checksum of all files together."""
+    rows, low, high = (sum(proof[what] for proof in proofs) for what in ("rows", "low", "high"))
+    return rows, checksum(low, high)
+
+
+def logged_rows(adds: Sequence[Add]) -> int | None:
+    """The rows of files as the log counts them; None if it does not of each."""
+    counts = [json.loads(add.get("stats") or "{}").get("numRecords") for add in adds]
+    masked = sum((add.get("deletionVector") or {}).get("cardinality", 0) for add in adds)
+    return None if None in counts else sum(counts) - masked
+
+
+def file_name(add: Add) -> str:
+    """A file's own name, without the folders of Delta's partitions."""
+    return unquote(add["path"]).rpartition("/")[2]

@@ -1,31 +1,36 @@
-"""Reading a partitioned table: only the buckets that a predicate can find rows in, and the tail.
+"""Reading a partitioned table: only the buckets that a predicate needs, and unpartitioned files.
 
 Statistics can't prune a hash, the tags can. What Delta itself skips by statistics stays skipped, so
 bins of time and every other column count too.
+
+Which values of the key a predicate can be true for must be certain. So only comparisons of the
+plain column with plain text count, joined by AND and OR. A number would make Spark compare numbers,
+so that '05' equals 5, and no hash can tell that.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import unquote
 
-from pyspark.sql import DataFrame
+import sqlglot
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from mirrorlake.errors import QueryError
 from mirrorlake.layout.partitioning import tags
-from mirrorlake.layout.partitioning.keys import bucket_of
+from mirrorlake.layout.partitioning.groups import bucket_of
 from mirrorlake.layout.partitioning.policy import HashKey
-from mirrorlake.layout.partitioning.predicate import Values, key_values
 from mirrorlake.layout.partitioning.store import fitting_setting
 from mirrorlake.spark.gateway import has_gateway, transaction
 from mirrorlake.spark.messages import spark_message
 from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable, html_table
 
-_SLASH = "/"
+Values = frozenset[str | None]
 
 
 @dataclass(frozen=True)
@@ -35,14 +40,14 @@ class ScannedFile:
     Attributes:
         path: as the log has it.
         size: its bytes.
-        bucket: of a homogeneous file; None of the tail, and of far outliers.
-        is_tail: whether it is not partitioned.
+        bucket: of a homogeneous file; None of unpartitioned ones, and of far outliers.
+        is_partitioned: whether it holds one partition of the table's policy.
     """
 
     path: str
     size: int
     bucket: int | None
-    is_tail: bool
+    is_partitioned: bool
 
 
 @dataclass(frozen=True)
@@ -51,27 +56,21 @@ class Scan:
 
     Attributes:
         table: which table.
-        where: the predicate; None for all rows.
-        version: of the table.
         read: the files that are read.
         files, size: of all there are.
         rows: the rows that the predicate holds for.
-        key: the hash key; None without one.
     """
 
     table: str
-    where: str | None
-    version: int
     read: tuple[ScannedFile, ...]
     files: int
     size: int
     rows: DataFrame
-    key: HashKey | None = None
 
     @property
-    def tail(self) -> int:
+    def unpartitioned(self) -> int:
         """How many of the files that are read are not partitioned."""
-        return sum(file.is_tail for file in self.read)
+        return sum(not file.is_partitioned for file in self.read)
 
     @property
     def bytes_read(self) -> int:
@@ -79,10 +78,10 @@ class Scan:
         return sum(file.size for file in self.read)
 
     def shown(self) -> TextTable:
-        """One row a fact."""
+        """One row per fact."""
         facts = (
             ("files read", len(self.read)),
-            ("of them, tail", self.tail),
+            ("of them, unpartitioned", self.unpartitioned),
             ("files there", self.files),
             ("bytes read", self.bytes_read),
             ("bytes there", self.size),
@@ -91,8 +90,8 @@ class Scan:
 
     def __repr__(self) -> str:
         return (
-            f"{self.table}: {len(self.read)} of {self.files} files read, {self.tail} of them tail;"
-            f" {self.bytes_read:,} of {self.size:,} bytes"
+            f"{self.table}: {len(self.read)} of {self.files} files read, {self.unpartitioned} of"
+            f" them unpartitioned; {self.bytes_read:,} of {self.size:,} bytes"
         )
 
     def _repr_html_(self) -> str:
@@ -115,13 +114,11 @@ def scan_table(table: Table, where: str | None = None) -> Scan:
         files, version = txn.files(), txn.version
         count, size = files.agg(F.count("*"), F.coalesce(F.sum("size"), F.lit(0))).collect()[0]
         setting = fitting_setting(table.storage, table.name)
-        policy = None if setting is None else setting.policy
-        key = None if policy is None else policy.hash
+        key = None if setting is None else setting.policy.hash
         done = F.lit(False) if setting is None else tags.is_partitioned(setting.fingerprint)
         values = key_values(where, key.column) if where and key else None
-        names = (tags.BUCKET, tags.VALUE, tags.OUTLIER)
-        columns = [tags.tag(name).alias(name.rpartition(".")[2]) for name in names]
-        listed = files.select("path", "size", done.alias("done"), *columns)
+        bucket, value = tags.tag(tags.BUCKET).alias("bucket"), tags.tag(tags.VALUE).alias("value")
+        listed = files.select("path", "size", done.alias("done"), bucket, value)
         if values is not None and key is not None:
             listed = listed.where(_may_match(values, key))
         wanted = None if where is None else _by_statistics(table, where, version)
@@ -130,18 +127,18 @@ def scan_table(table: Table, where: str | None = None) -> Scan:
                 line["path"],
                 line["size"],
                 int(line["bucket"]) if line["done"] and line["bucket"] is not None else None,
-                not line["done"],
+                line["done"],
             )
             for line in listed.orderBy("path").collect()
-            if wanted is None or unquote(line["path"]).rpartition(_SLASH)[2] in wanted
+            if wanted is None or _file_name(line["path"]) in wanted
         )
         rows = txn.rows(txn.take([file.path for file in read]))
         if where is not None:
             rows = rows.where(where)
-    return Scan(str(table.name), where, version, read, count, size, rows, key)
+    return Scan(str(table.name), read, count, size, rows)
 
 
-def _may_match(values: Values, key: HashKey) -> Any:
+def _may_match(values: Values, key: HashKey) -> Column:
     """Whether a file may hold a row with one of the values; `done`, `bucket`, … are columns."""
     buckets = [str(bucket_of(value, key)) for value in values]
     texts = [json.dumps(value) for value in values]
@@ -157,7 +154,11 @@ def _by_statistics(table: Table, where: str, version: int) -> set[str]:
         found = rows.where(where).inputFiles()
     except Exception as error:
         raise QueryError(spark_message(error)) from error
-    return {unquote(path).rpartition(_SLASH)[2] for path in found}
+    return set(map(_file_name, found))
+
+
+def _file_name(path: str) -> str:
+    return unquote(path).rpartition("/")[2]
 
 
 def _without_tags(table: Table, where: str | None) -> Scan:
@@ -165,5 +166,61 @@ def _without_tags(table: Table, where: str | None) -> Scan:
     rows = table.spark.sql(f"SELECT * FROM {table.sql_name}")
     every = rows.inputFiles()
     chosen = rows if where is None else rows.where(where)
-    read = tuple(ScannedFile(path, 0, None, is_tail=True) for path in chosen.inputFiles())
-    return Scan(str(table.name), where, table.snapshot().version, read, len(every), 0, chosen)
+    read = tuple(ScannedFile(path, 0, None, is_partitioned=False) for path in chosen.inputFiles())
+    return Scan(str(table.name), read, len(every), 0, chosen)
+
+
+def key_values(where: str, column: str) -> Values | None:
+    """The values of a column that rows of a predicate can have.
+
+    Args:
+        where: the predicate as Spark's SQL.
+        column: the column's name.
+
+    Returns:
+        None if it may be any value; NULL is None among the values.
+
+    Example:
+        >>> sorted(key_values("n > 1 AND k IN ('a', 'b')", "k"))
+        ['a', 'b']
+        >>> key_values("k = 'a' OR n = 1", "k") is None
+        True
+    """
+    if "\\" in where or '"' in where:  # escapes and quotes that settings give another meaning
+        return None
+    try:
+        tree = sqlglot.parse_one(where, read="spark")
+    except SqlglotError:
+        return None
+    return _values(tree, column.lower())
+
+
+def _values(node: exp.Expr, column: str) -> Values | None:
+    if isinstance(node, exp.Paren):
+        return _values(node.this, column)
+    if isinstance(node, (exp.And, exp.Or)):
+        left, right = _values(node.left, column), _values(node.right, column)
+        if isinstance(node, exp.Or):
+            return None if left is None or right is None else left | right
+        return right if left is None else left if right is None else left & right
+    if isinstance(node, (exp.EQ, exp.NullSafeEQ)):
+        for one, other in ((node.left, node.right), (node.right, node.left)):
+            if _is_column(one, column):
+                return _literals([other])
+    if isinstance(node, exp.In) and _is_column(node.this, column) and not node.args.get("query"):
+        return _literals(node.expressions)
+    if isinstance(node, exp.Is) and _is_column(node.this, column):
+        return frozenset([None]) if isinstance(node.expression, exp.Null) else None
+    return None
+
+
+def _is_column(node: exp.Expr, column: str) -> bool:
+    return isinstance(node, exp.Column) and not node.table and node.name.lower() == column
+
+
+def _literals(nodes: list[exp.Expr]) -> Values | None:
+    if nodes and all(isinstance(node, exp.Literal) and node.is_string for node in nodes):
+        values = frozenset(node.this for node in nodes)
+        # Half of a surrogate pair has no bytes, and so no hash.
+        return None if any("\ud800" <= char <= "\udfff" for v in values for char in v) else values
+    return None

@@ -1,27 +1,30 @@
-"""How far the partitioning of tables is: rows partitioned, the tail, and what is still to be done.
+"""How far the partitioning of tables is: rows partitioned, unpartitioned, and still to be done.
 
-The first columns, and those of the diagnostics, are the original's.
+The first columns, and those of the diagnostics, are Kusto's.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.layout.log_files import find_segment, live_files, read_actions
+from mirrorlake.delta.files import live_files, read_actions
+from mirrorlake.delta.log_files import find_segment
+from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning import tags
-from mirrorlake.layout.partitioning.capacity import Capacity
-from mirrorlake.layout.partitioning.store import Setting, now_micros
+from mirrorlake.layout.partitioning.groups import bucket_sql
+from mirrorlake.layout.partitioning.policy import Policy
+from mirrorlake.layout.partitioning.store import Setting
 from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import has_gateway, transaction
-from mirrorlake.storage import Storage
+from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable, html_table
 
 LOW_PERCENTAGE = 90.0
+_MOST_FILES = 1_000
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class TableStatistics:
         rows, files, size: all there are.
         partitioned_rows, partitioned_files: those of files that the present policy has made.
         outlier_rows: of them, those in files of their own.
-        pending_rows, pending_files: the part of the tail that an operation would take.
+        pending_rows, pending_files: the unpartitioned ones that an operation would take.
     """
 
     table: str
@@ -54,7 +57,7 @@ class TableStatistics:
         return 100 * self.partitioned_rows / self.rows if self.rows else 100.0
 
     @property
-    def tail_rows(self) -> int:
+    def unpartitioned_rows(self) -> int:
         """Rows of files that are not partitioned: new, cold, or older than the policy."""
         return self.rows - self.partitioned_rows
 
@@ -64,87 +67,90 @@ class TableStatistics:
             f" ({self.percentage:.1f} %), {self.pending_rows:,} to be"
         )
 
-    def _repr_html_(self) -> str:
-        return html_table(show_statistics([self]))
-
-
-@dataclass(frozen=True)
-class Diagnostics:
-    """The process's state, in the original's words.
-
-    Attributes:
-        load_factor: operations at work, in percent of the capacity.
-        operations_in_progress: how many are at work.
-        least_percentage: of the table that is farthest behind; None without a policy anywhere.
-        least_table: that table.
-    """
-
-    load_factor: float
-    operations_in_progress: int
-    least_percentage: float | None
-    least_table: str | None
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether a table is so far behind that the capacity should be looked at."""
-        return self.least_percentage is not None and self.least_percentage < LOW_PERCENTAGE
-
     def shown(self) -> TextTable:
-        """One row."""
-        columns = (
-            "DataPartitioningLoadFactor",
-            "DataPartitioningOperationsInProgress",
-            "MinPartitioningPercentageInSingleTable",
-            "TableWithMinPartitioningPercentage",
-        )
-        least = None if self.least_percentage is None else round(self.least_percentage, 2)
-        row = (self.load_factor, self.operations_in_progress, least, self.least_table)
-        return TextTable(columns, (row,))
-
-    def __repr__(self) -> str:
-        behind = f", {self.least_table} is at {self.least_percentage:.1f} %" * self.is_behind
-        return f"{self.operations_in_progress} operations at work{behind}"
+        """One row; the columns are those of `partition stats`."""
+        row = {
+            "TableName": self.table,
+            "PartitioningPolicy": self.policy,
+            "TotalRowCount": self.rows,
+            "PartitionedRowCount": self.partitioned_rows,
+            "PartitionedRowPercentage": round(self.percentage, 2),
+            "TailRowCount": self.unpartitioned_rows,
+            "PendingRowCount": self.pending_rows,
+            "OutlierRowCount": self.outlier_rows,
+            "FileCount": self.files,
+        }
+        return TextTable(tuple(row), (tuple(row.values()),))
 
     def _repr_html_(self) -> str:
         return html_table(self.shown())
 
 
-def diagnose(lines: Sequence[TableStatistics], capacity: Capacity, in_progress: int) -> Diagnostics:
-    """The process's state.
+@dataclass(frozen=True)
+class Diagnostics:
+    """The process's state, in Kusto's words.
 
-    Args:
-        lines: of the tables with a policy.
-        capacity: the process's.
-        in_progress: operations at work.
+    Attributes:
+        tables: the statistics of the tables with a policy.
+        capacity: operations at a time.
+        operations_in_progress: how many are at work.
     """
-    least = min(lines, key=lambda line: line.percentage, default=None)
-    return Diagnostics(
-        round(100 * in_progress / capacity.current, 1),
-        in_progress,
-        None if least is None else least.percentage,
-        None if least is None else least.table,
-    )
+
+    tables: tuple[TableStatistics, ...]
+    capacity: int
+    operations_in_progress: int
+
+    @property
+    def least(self) -> TableStatistics | None:
+        """The table that is farthest behind; None without a policy anywhere."""
+        return min(self.tables, key=lambda table: table.percentage, default=None)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a table is so far behind that the capacity should be looked at."""
+        return self.least is not None and self.least.percentage < LOW_PERCENTAGE
+
+    def shown(self) -> TextTable:
+        """One row."""
+        least, at_work = self.least, self.operations_in_progress
+        row = {
+            "DataPartitioningLoadFactor": round(100 * at_work / self.capacity, 1),
+            "DataPartitioningOperationsInProgress": at_work,
+            "MinPartitioningPercentageInSingleTable": least and round(least.percentage, 2),
+            "TableWithMinPartitioningPercentage": least and least.table,
+        }
+        return TextTable(tuple(row), (tuple(row.values()),))
+
+    def __repr__(self) -> str:
+        at_work = f"{self.operations_in_progress} operations at work"
+        if self.least is None or not self.is_behind:
+            return at_work
+        return f"{at_work}, {self.least.table} is at {self.least.percentage:.1f} %"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.shown())
 
 
-def newest_files(spark: SparkSession, storage: Storage, name: TableName) -> DataFrame:
+def newest_files(table: Table) -> DataFrame:
     """The newest version's files: Delta's own listing, or the log itself under Spark Connect."""
-    if has_gateway(spark):
-        with transaction(spark, storage.path(name.table_path)) as txn:
+    if has_gateway(table.spark):
+        with transaction(table.spark, table.path) as txn:
             return txn.files()
-    return logged_files(spark, storage, name)
+    return logged_files(table)
 
 
-def logged_files(spark: SparkSession, storage: Storage, name: TableName) -> DataFrame:
+def logged_files(table: Table) -> DataFrame:
     """The newest version's files from the log itself, in the shape of a transaction's."""
-    segment = find_segment(storage, name.table_path)
-    files = live_files(read_actions(spark, storage, name.table_path, segment))
-    return files.select(
+    segment = find_segment(table.storage, table.name.table_path)
+    actions = read_actions(table.spark, table.storage, segment)
+    return live_files(actions).select(
         "path",
         "size",
         F.from_json("tags", "map<string, string>").alias("tags"),
         F.col("modified").alias("modificationTime"),
         F.to_json(F.struct(F.col("rows").alias("numRecords"))).alias("stats"),
         F.struct(F.col("deleted").alias("cardinality")).alias("deletionVector"),
+        F.from_json("partition", "map<string, string>").alias("partitionValues"),
     )
 
 
@@ -156,14 +162,10 @@ def count_files(files: DataFrame, name: TableName, setting: Setting | None) -> T
         name: the table.
         setting: its policy; None without one.
     """
-    policy = None if setting is None else setting.policy
-    if setting is None or policy is None:
-        done = pending = F.lit(False)
-    else:
-        done, pending = (
-            tags.is_partitioned(setting.fingerprint),
-            tags.is_pending(setting, now_micros()),
-        )
+    done, pending, policy = F.lit(False), F.lit(False), None
+    if setting is not None:
+        policy = json.dumps(setting.policy.document(), ensure_ascii=False)
+        done, pending = tags.is_partitioned(setting.fingerprint), tags.is_pending(setting)
     rows, zero = tags.row_count(), F.lit(0).cast("bigint")
     outlier = done & tags.tag(tags.OUTLIER).isNotNull()
     sums = {
@@ -178,35 +180,40 @@ def count_files(files: DataFrame, name: TableName, setting: Setting | None) -> T
     }
     totals = [F.coalesce(F.sum(what), zero).alias(name) for name, what in sums.items()]
     (line,) = files.agg(*totals).collect()
-    text = None if policy is None else json.dumps(policy.document(), ensure_ascii=False)
-    return TableStatistics(str(name), text, **line.asDict())
+    return TableStatistics(str(name), policy, **line.asDict())
 
 
-def show_statistics(lines: Sequence[TableStatistics]) -> TextTable:
-    """One row a table."""
-    columns = (
-        "TableName",
-        "PartitioningPolicy",
-        "TotalRowCount",
-        "PartitionedRowCount",
-        "PartitionedRowPercentage",
-        "TailRowCount",
-        "PendingRowCount",
-        "OutlierRowCount",
-        "FileCount",
-    )
-    rows = tuple(
-        (
-            line.table,
-            line.policy,
-            line.rows,
-            line.partitioned_rows,
-            round(line.percentage, 2),
-            line.tail_rows,
-            line.pending_rows,
-            line.outlier_rows,
-            line.files,
-        )
-        for line in lines
-    )
-    return TextTable(columns, rows)
+@dataclass(frozen=True)
+class Spread:
+    """Rows by file and bucket.
+
+    Attributes:
+        counts: one entry per file, in it the rows per bucket; ordered by these numbers, not by the
+            files' names.
+    """
+
+    counts: tuple[tuple[int, ...], ...]
+
+    @property
+    def homogeneous(self) -> int:
+        """How many files hold one bucket only."""
+        return sum(sum(count > 0 for count in line) == 1 for line in self.counts)
+
+    def __repr__(self) -> str:
+        return f"{self.homogeneous} of {len(self.counts)} files hold one bucket only"
+
+
+def spread_of(table: Table, policy: Policy) -> Spread:
+    """Counts the rows of each bucket in each file, of the first 1,000 files.
+
+    Raises:
+        UsageError: the policy has no hash key.
+    """
+    if policy.hash is None:
+        raise UsageError("The policy has no hash partition key.")
+    rows = table.spark.sql(f"SELECT * FROM {table.sql_name}")
+    bucket = F.expr(bucket_sql(policy.hash.column, policy.hash))
+    keyed = rows.select(F.col("_metadata.file_path").alias("file"), bucket.alias("bucket"))
+    wide = keyed.groupBy("file").pivot("bucket", list(range(policy.hash.max_partition_count)))
+    found = wide.count().na.fill(0).orderBy("file").limit(_MOST_FILES).drop("file").collect()
+    return Spread(tuple(sorted((tuple(map(int, line)) for line in found), reverse=True)))

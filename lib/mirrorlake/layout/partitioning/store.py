@@ -1,34 +1,37 @@
-"""Policies of the lake's tables: set, changed, shown, deleted, and kept with their history."""
+"""Policies of the lake's tables: kept with their history, and what they change of the table."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from typing import Any
 
-from mirrorlake.delta_log import Snapshot, physical_names, read_snapshot
-from mirrorlake.errors import TableNotFoundError, UsageError
+from mirrorlake.delta.policies import all_policies, append_policy, newest_policy
+from mirrorlake.delta.snapshot import Snapshot, physical_names, read_snapshot
+from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
+from mirrorlake.layout.partitioning.groups import bucket_sql
 from mirrorlake.layout.partitioning.policy import (
+    HashKey,
     Policy,
     check_columns,
     merge_policy,
     parse_policy,
-    why_not_hashed,
 )
 from mirrorlake.layout.partitioning.timespan import (
-    format_moment,
     format_timespan,
-    parse_moment,
+    format_timestamp,
+    now_micros,
     parse_timespan,
-    to_micros,
 )
 from mirrorlake.names import TableName
-from mirrorlake.policy_log import all_policies, append_policy, newest_policy
+from mirrorlake.spark.messages import spark_message
+from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
+from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable
 
-POLICY_NAME = "DataPartitioning"
+_PROPERTY = "delta.constraints."
+_RESERVED = ("_metadata", "_change_", "_commit_", "__mirrorlake_")
 _COLUMNS = ("PolicyName", "EntityName", "Policy", "ChildEntities", "EntityType")
 
 
@@ -37,25 +40,16 @@ class Setting:
     """A table's policy and what belongs to it.
 
     Attributes:
-        policy: the policy; None after it was deleted.
+        policy: the policy.
         hot: files created longer ago are cold and stay as they are, microseconds; None for never.
-        at: since when it is so, microseconds since 1970.
-        reason: who or what wanted it so.
-        fingerprint: what the files' tags name.
         bucket_column: the column in which operations store the bucket; None for none.
+        fingerprint: what the files' tags name; empty until the policy is fitted to the table.
     """
 
-    policy: Policy | None
-    hot: int | None
-    at: int
-    reason: str
-    fingerprint: str = ""
+    policy: Policy
+    hot: int | None = None
     bucket_column: str | None = None
-
-
-def now_micros() -> int:
-    """This moment, microseconds since 1970."""
-    return to_micros(datetime.now(timezone.utc))
+    fingerprint: str = ""
 
 
 def set_policy(
@@ -65,29 +59,11 @@ def set_policy(
     *,
     hot: str | None = None,
     bucket_column: str | None = None,
-    reason: str = "set",
-    now: int | None = None,
     dry_run: bool = False,
 ) -> Setting:
-    """Gives a table a policy, in place of the one it had.
-
-    Args:
-        storage: the lake's files.
-        name: which table.
-        document: the original's JSON, as a mapping or as text. Without `EffectiveDateTime` only
-            files created from now on are partitioned.
-        hot: a timespan; older files are left as they are. By default all files are hot.
-        bucket_column: the column in which operations store the bucket.
-        reason: kept in the history.
-        now: the moment that counts as now, microseconds since 1970.
-        dry_run: only say what would be set.
-
-    Raises:
-        UsageError: the document is no policy, or the table's columns don't fit.
-        TableNotFoundError: there is no such table.
-    """
-    policy = parse_policy(read_document(document))
-    return _write(storage, name, policy, _hot(hot), bucket_column, reason, now, dry_run)
+    """Gives a table a policy, in place of the one it had; see `TablePolicy.set`."""
+    setting = Setting(read_policy(document), _hot(hot), bucket_column)
+    return _write(storage, name, setting, "set", dry_run=dry_run)
 
 
 def alter_policy(
@@ -97,10 +73,9 @@ def alter_policy(
     *,
     hot: str | None = None,
     reason: str = "altered",
-    now: int | None = None,
     dry_run: bool = False,
 ) -> Setting:
-    """Changes some properties of a table's policy, as `.alter-merge` does.
+    """Changes some properties of a table's policy; see `TablePolicy.alter_merge`.
 
     Args:
         storage: the lake's files.
@@ -108,145 +83,122 @@ def alter_policy(
         changes: the properties to change, as a mapping or as text.
         hot: a timespan instead of the one set before.
         reason: kept in the history.
-        now: the moment that counts as now, microseconds since 1970.
-        dry_run: only say what would be set.
-
-    Raises:
-        UsageError: there is no policy, or what comes out is none.
+        dry_run: check only.
     """
     setting = kept_setting(storage, name)
-    if setting is None or setting.policy is None:
+    if setting is None:
         raise UsageError(f"{name} has no partitioning policy.", hint="set one first.")
-    policy = merge_policy(setting.policy, read_document(changes))
+    policy = merge_policy(setting.policy, _parsed(changes))
     kept = setting.hot if hot is None else _hot(hot)
     # With other buckets the column would be wrong, and is no longer filled.
     same = policy.hash is not None and policy.hash.buckets_like(setting.policy.hash)
-    column = setting.bucket_column if same else None
-    return _write(storage, name, policy, kept, column, reason, now, dry_run)
+    changed = Setting(policy, kept, setting.bucket_column if same else None)
+    return _write(storage, name, changed, reason, dry_run=dry_run)
 
 
-def delete_policy(storage: Storage, name: TableName, *, dry_run: bool = False) -> None:
-    """Takes a table's policy away; its files stay as they are. A dry run only checks.
-
-    Raises:
-        UsageError: there is none.
-    """
+def delete_policy(storage: Storage, name: TableName, *, dry_run: bool = False) -> Policy:
+    """Takes a table's policy away, and returns it; see `TablePolicy.delete`."""
     setting = kept_setting(storage, name)
-    if setting is None or setting.policy is None:
+    if setting is None:
         raise UsageError(f"{name} has no partitioning policy.")
     if not dry_run:
-        deleted = Setting(None, None, now_micros(), "deleted")
-        _append(storage, name, _snapshot(storage, name), deleted)
+        _append(storage, name, _snapshot(storage, name), None, "deleted", now_micros())
+    return setting.policy
 
 
 def read_setting(storage: Storage, name: TableName) -> Setting | None:
-    """What is set for a table; None if nothing ever was, or only for an earlier table.
+    """What is set for a table; None without a policy, or with one of an earlier table only.
 
     Raises:
         UsageError: the table has changed so that the policy no longer fits.
     """
-    setting, snapshot = _kept(storage, name)
-    if setting is None or setting.policy is None or snapshot is None:
-        return setting
-    return _fitted(setting, snapshot)
-
-
-def kept_setting(storage: Storage, name: TableName) -> Setting | None:
-    """The same, whether or not the policy still fits the table: to be shown, changed, deleted."""
-    return _kept(storage, name)[0]
+    found = _kept(storage, name)
+    return found and _fitted(*found)
 
 
 def fitting_setting(storage: Storage, name: TableName) -> Setting | None:
-    """The same for those who read: a policy that no longer fits is none, and no file has tags."""
+    """The same for readers: a policy that no longer fits counts as none, and no file has tags."""
     try:
         return read_setting(storage, name)
     except UsageError:
         return None
 
 
-def _kept(storage: Storage, name: TableName) -> tuple[Setting | None, Snapshot | None]:
+def kept_setting(storage: Storage, name: TableName) -> Setting | None:
+    """The same, whether or not the policy still fits the table: to be shown, changed, deleted."""
+    found = _kept(storage, name)
+    return found and found[0]
+
+
+def _kept(storage: Storage, name: TableName) -> tuple[Setting, Snapshot] | None:
     document = newest_policy(storage, name)
-    if document is None:
-        return None, None
+    if document is None or document["policy"] is None:
+        return None
     snapshot = _snapshot(storage, name)
     if document["table_id"] != snapshot.metadata["id"]:
-        return None, None
-    return _setting(document), snapshot
+        return None
+    policy, hot = parse_policy(document["policy"]), _hot(document["hot"])
+    return Setting(policy, hot, document.get("bucket_column")), snapshot
 
 
 def read_history(storage: Storage, name: TableName) -> TextTable:
     """All policies that a table has had, the oldest first."""
-    settings = [_setting(document) for document in all_policies(storage, name)]
     rows = [
-        (format_moment(one.at), one.reason, _text(one.policy), _span(one.hot)) for one in settings
+        (one["at"], one["reason"], one["policy"] and _text(one["policy"]), one["hot"])
+        for one in all_policies(storage, name)
     ]
     return TextTable(("At", "Reason", "Policy", "Hot"), tuple(rows))
 
 
 def show_policy(storage: Storage, name: TableName) -> TextTable:
-    """The policy's row, as the original shows it; `Policy` is NULL where there is none."""
+    """The policy's row, as Kusto shows it; `Policy` is NULL where there is none."""
     setting = kept_setting(storage, name)
     return policy_row(name, None if setting is None else setting.policy)
 
 
 def policy_row(name: TableName, policy: Policy | None) -> TextTable:
-    """A policy's row, as the original shows it."""
-    return TextTable(_COLUMNS, ((POLICY_NAME, str(name), _text(policy), None, "Table"),))
+    """A policy's row, as Kusto shows it."""
+    text = None if policy is None else _text(policy.document())
+    return TextTable(_COLUMNS, (("DataPartitioning", str(name), text, None, "Table"),))
 
 
 def _fitted(setting: Setting, snapshot: Snapshot) -> Setting:
-    assert setting.policy is not None
-    fields = json.loads(snapshot.metadata["schemaString"])["fields"]
-    check_columns(setting.policy, {field["name"]: field["type"] for field in fields})
-    for field in fields:
-        reason = why_not_hashed(field)
-        if field["name"] in setting.policy.columns and reason:
-            raise UsageError(
-                f"Column {field['name']!r} {reason}.",
-                hint="choose another column, or make it STRING: equal keys must have equal hashes.",
-            )
+    policy = setting.policy
+    check_columns(policy, snapshot.fields)
     physical = physical_names(snapshot.metadata)
-    return replace(setting, fingerprint=setting.policy.fingerprint(physical))
+    return replace(setting, fingerprint=policy.fingerprint(physical))
 
 
 def _write(
-    storage: Storage,
-    name: TableName,
-    policy: Policy,
-    hot: int | None,
-    bucket_column: str | None,
-    reason: str,
-    now: int | None,
-    dry_run: bool,
+    storage: Storage, name: TableName, setting: Setting, reason: str, *, dry_run: bool
 ) -> Setting:
-    snapshot = _snapshot(storage, name)
-    at = now_micros() if now is None else now
-    if policy.effective is None:
-        policy = replace(policy, effective=at)
-    setting = _fitted(Setting(policy, hot, at, reason, "", bucket_column), snapshot)
+    snapshot, at = _snapshot(storage, name), now_micros()
+    if setting.policy.effective is None:
+        setting = replace(setting, policy=replace(setting.policy, effective=at))
+    setting = _fitted(setting, snapshot)
     if not dry_run:
-        _append(storage, name, snapshot, setting)
+        _append(storage, name, snapshot, setting, reason, at)
     return setting
 
 
-def _append(storage: Storage, name: TableName, snapshot: Snapshot, setting: Setting) -> None:
+def _append(
+    storage: Storage,
+    name: TableName,
+    snapshot: Snapshot,
+    setting: Setting | None,
+    reason: str,
+    at: int,
+) -> None:
+    hot = None if setting is None else setting.hot
     document = {
         "table_id": snapshot.metadata["id"],
-        "at": format_moment(setting.at),
-        "reason": setting.reason,
-        "policy": None if setting.policy is None else setting.policy.document(),
-        "hot": _span(setting.hot),
-        "bucket_column": setting.bucket_column,
+        "at": format_timestamp(at),
+        "reason": reason,
+        "policy": setting and setting.policy.document(),
+        "hot": None if hot is None else format_timespan(hot),
+        "bucket_column": setting and setting.bucket_column,
     }
     append_policy(storage, name, document)
-
-
-def _setting(document: dict[str, Any]) -> Setting:
-    kept = document["policy"]
-    policy = None if kept is None else parse_policy(kept)
-    at = parse_moment(document["at"])
-    column = document.get("bucket_column")
-    return Setting(policy, _hot(document["hot"]), at, document["reason"], "", column)
 
 
 def _snapshot(storage: Storage, name: TableName) -> Snapshot:
@@ -256,23 +208,104 @@ def _snapshot(storage: Storage, name: TableName) -> Snapshot:
     return snapshot
 
 
-def read_document(given: Any) -> Any:
-    """A policy's JSON document, parsed where it is text."""
+def read_policy(document: Any) -> Policy:
+    """A policy from its JSON document, as a mapping or as text."""
+    return parse_policy(_parsed(document))
+
+
+def _parsed(given: Any) -> Any:
     if not isinstance(given, str):
         return given
     try:
         return json.loads(given)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"The policy is no JSON: {error}.") from error
+        raise UsageError(f"The policy is not JSON: {error}.") from error
 
 
 def _hot(text: str | None) -> int | None:
     return None if text is None else parse_timespan(text)
 
 
-def _span(micros: int | None) -> str | None:
-    return None if micros is None else format_timespan(micros)
+def _text(policy: dict[str, Any]) -> str:
+    return json.dumps(policy, ensure_ascii=False)
 
 
-def _text(policy: Policy | None) -> str | None:
-    return None if policy is None else json.dumps(policy.document(), ensure_ascii=False)
+def check_bucket_column(table: Table, policy: Policy, name: str) -> HashKey:
+    """The hash key whose bucket a column of the table is to hold, for engines that read no tags.
+
+    Operations fill the column when they rewrite a file; in unpartitioned files it is NULL. A check
+    constraint refuses any value but the key's own bucket, so that a changed key can't leave a wrong
+    one behind. A reader asks for `k = 'x' AND (bucket = 10 OR bucket IS NULL)`, and statistics do
+    the rest.
+
+    Raises:
+        UsageError: there is no hash key, or the column is one of the table's own, or holds the
+            buckets of another policy.
+    """
+    if policy.hash is None:
+        raise UsageError("Without a hash key there is no bucket to store.")
+    if not name.strip() or name.lower().startswith(_RESERVED):
+        raise UsageError(
+            f"{name!r} can't be the name of the column for the bucket.",
+            hint="choose one like bucket, which is neither empty nor hides what Spark adds.",
+        )
+    snapshot = table.snapshot()
+    known = snapshot.properties.get(f"{_PROPERTY}{_constraint(name)}")
+    if name in snapshot.schema and known != _check(name, policy.hash):
+        raise UsageError(
+            f"{table.name} has a column {name!r} that does not hold the buckets of this policy.",
+            hint="choose another name for the column.",
+        )
+    return policy.hash
+
+
+def add_bucket_column(table: Table, key: HashKey, name: str) -> None:
+    """Adds the column with its constraint, if it is not there yet; operations fill it.
+
+    Raises:
+        QueryError: Delta refused it.
+    """
+    if name in table.snapshot().schema:
+        return
+    _alter(table, f"ADD COLUMNS ({quote(name)} INT)")
+    _alter(table, f"ADD CONSTRAINT {quote(_constraint(name))} CHECK ({_check(name, key)})")
+
+
+def check_guard(table: Table) -> None:
+    """Refuses to guard a table with Delta's own partitions, which exclude clustering.
+
+    Raises:
+        UsageError: it has partition columns.
+    """
+    if table.snapshot().metadata.get("partitionColumns"):
+        raise UsageError(
+            f"{table.name} has partition columns, and can't be guarded.",
+            hint="do without the guard: what an OPTIMIZE mixes is partitioned again.",
+        )
+
+
+def guard_table(table: Table, policy: Policy) -> None:
+    """Makes a table `CLUSTER BY` the policy's keys, against other people's OPTIMIZE.
+
+    It leaves files of another clustering provider alone, which only clustered tables have; from
+    then on partitioned files are marked as ours. Our own maintenance knows the policy.
+
+    Raises:
+        QueryError: Delta refused it.
+    """
+    _alter(table, f"CLUSTER BY ({', '.join(map(quote, policy.columns))})")
+
+
+def _alter(table: Table, change: str) -> None:
+    try:
+        table.spark.sql(f"ALTER TABLE {table.sql_name} {change}")
+    except Exception as error:
+        raise QueryError(spark_message(error)) from error
+
+
+def _constraint(name: str) -> str:
+    return f"mirrorlake_{name.encode().hex()}"
+
+
+def _check(name: str, key: HashKey) -> str:
+    return f"{quote(name)} IS NULL OR {quote(name)} = {bucket_sql(key.column, key)}"

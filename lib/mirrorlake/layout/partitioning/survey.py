@@ -1,16 +1,15 @@
-"""What an adviser has to know of a table: its size, its texts' values, its moments' order."""
+"""What an adviser has to know of a table: its size, its texts' values, its timestamps' order."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.partitioning.keys import micros
+from mirrorlake.layout.partitioning.groups import micros
 from mirrorlake.layout.partitioning.policy import DAY, why_not_hashed
 from mirrorlake.layout.partitioning.statistics import count_files, newest_files
 from mirrorlake.mirror.properties import VIEW_PROPERTY
@@ -22,6 +21,7 @@ GENERIC = ("n/a", "na", "null", "none", "unknown", "undefined", "-", "?", "0")
 _SAMPLE = 20
 _EDGES = (0.01, 0.99)
 _FENCE = 3
+_KINDS = ("string", "timestamp", "timestamp_ntz")
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class TextFacts:
 
 @dataclass(frozen=True)
 class TimeFacts:
-    """One column of moments; all in microseconds.
+    """One column of timestamps; durations in microseconds.
 
     Attributes:
         column: its name.
         span: from the first to the last of the middle 98 % of rows.
-        nulls: rows without a moment.
+        nulls: rows without a timestamp.
         far: rows more than three spans from the middle 98 %.
         read_now: the part of the files that a day of this column touches as the table is.
     """
@@ -90,45 +90,36 @@ def survey_table(table: Table, columns: Sequence[str] = (), *, many: int) -> Sur
 
     Args:
         table: which table.
-        columns: only these; by default all text columns and moments.
+        columns: only these; by default all text and timestamp columns.
         many: from how many values on a text column is looked at closely.
 
     Raises:
-        UsageError: a column is not there, or is neither text nor a moment.
+        UsageError: a column is not there, or is neither text nor a timestamp.
     """
-    counted = count_files(newest_files(table.spark, table.storage, table.name), table.name, None)
+    counted = count_files(newest_files(table), table.name, None)
     snapshot = table.snapshot()
-    fields = json.loads(snapshot.metadata["schemaString"])["fields"]
     kinds = {
         field["name"]: field["type"]
-        for field in fields
-        if isinstance(field["type"], str) and why_not_hashed(field) is None
+        for field in snapshot.fields
+        if field["type"] in _KINDS and why_not_hashed(field) is None
     }
-    keys = [name for name, kind in kinds.items() if kind in ("string", *_MOMENTS)]
-    wanted = [*columns] or [name for name in keys if not name.startswith(_HIDDEN)]
+    wanted = [*columns] or [name for name in kinds if not name.startswith(_HIDDEN)]
     for name in wanted:
-        if kinds.get(name) not in ("string", *_MOMENTS):
-            raise UsageError(f"{name!r} is no column of text or moments of {table.name}.")
-    texts = [name for name in wanted if kinds[name] == "string"]
-    times = {name: kinds[name] == "timestamp" for name in wanted if kinds[name] in _MOMENTS}
+        if name not in kinds:
+            raise UsageError(f"{name!r} is no column of text or timestamps of {table.name}.")
+    looked = wanted if counted.rows else []
+    texts = [name for name in looked if kinds[name] == "string"]
+    times = {name: kinds[name] == "timestamp" for name in looked if kinds[name] != "string"}
     rows = table.spark.sql(f"SELECT * FROM {table.sql_name}")
-    found = Survey(
+    return Survey(
         str(table.name),
         counted.rows,
         counted.files,
         counted.size,
-        is_view=VIEW_PROPERTY in snapshot.properties,
+        tuple(_texts(rows, texts, counted.files, many)),
+        tuple(_times(rows, times, counted.files)),
+        VIEW_PROPERTY in snapshot.properties,
     )
-    if not wanted or not counted.rows:
-        return found
-    return replace(
-        found,
-        texts=tuple(_texts(rows, texts, found.files, many)),
-        times=tuple(_times(rows, times, found.files)),
-    )
-
-
-_MOMENTS = ("timestamp", "timestamp_ntz")
 
 
 def _texts(rows: DataFrame, names: list[str], files: int, many: int) -> list[TextFacts]:
@@ -173,16 +164,16 @@ def _read_by_value(rows: DataFrame, name: str, files: int) -> float:
 def _times(rows: DataFrame, names: dict[str, bool], files: int) -> list[TimeFacts]:
     found = []
     for name, with_zone in names.items():
-        moment = micros(name, with_zone=with_zone)
-        edges = F.percentile_approx(moment, list(_EDGES)).alias("edges")
-        (line,) = rows.agg(edges, F.count_if(moment.isNull()).alias("nulls")).collect()
+        at = micros(name, with_zone=with_zone)
+        edges = F.percentile_approx(at, list(_EDGES)).alias("edges")
+        (line,) = rows.agg(edges, F.count_if(at.isNull()).alias("nulls")).collect()
         if line["edges"] is None:
             found.append(TimeFacts(name, 0, line["nulls"]))
             continue
         low, high = line["edges"]
         reach = _FENCE * max(high - low, DAY)
-        far = F.count_if((moment < low - reach) | (moment > high + reach)).alias("far")
-        inner = F.greatest(F.least(moment, F.lit(high)), F.lit(low))
+        far = F.count_if((at < low - reach) | (at > high + reach)).alias("far")
+        inner = F.greatest(F.least(at, F.lit(high)), F.lit(low))
         ends = rows.groupBy("_metadata.file_path").agg(
             F.min(inner).alias("a"), F.max(inner).alias("b"), far
         )

@@ -1,30 +1,86 @@
-"""A table's partitioning with all its verbs; the modules beside it do the work."""
+"""A table's partitioning policy with all its verbs; the modules beside it do the work."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, overload
+
+from pyspark.sql import functions as F
 
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.partitioning import store
-from mirrorlake.layout.partitioning.advice import Advice
+from mirrorlake.layout.partitioning import store, tags
+from mirrorlake.layout.partitioning.advice import (
+    LEAST_BYTES,
+    MEDIUM,
+    Advice,
+    advise,
+    misfit,
+    review,
+)
+from mirrorlake.layout.partitioning.operation import (
+    PlannedOperation,
+    StepListener,
+    plan_operations,
+    run_operation,
+)
 from mirrorlake.layout.partitioning.policy import Policy
 from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt, read_receipts
-from mirrorlake.layout.partitioning.retention import Dropped
-from mirrorlake.layout.partitioning.spread import Spread
-from mirrorlake.layout.partitioning.statistics import TableStatistics
-from mirrorlake.layout.partitioning.steps import StepListener
+from mirrorlake.layout.partitioning.statistics import (
+    Spread,
+    TableStatistics,
+    count_files,
+    newest_files,
+    spread_of,
+)
+from mirrorlake.layout.partitioning.survey import survey_table
+from mirrorlake.layout.partitioning.timespan import now_micros, parse_timespan
 from mirrorlake.mirror.options import noop
+from mirrorlake.spark.gateway import transaction
 from mirrorlake.table import Table
 from mirrorlake.text_table import TextTable
 
 
+@dataclass(frozen=True)
+class Dropped:
+    """What was, or would be, dropped.
+
+    Attributes:
+        table: which table.
+        files, rows, size: what goes; bytes as stored.
+        version: the commit; None for a dry run, or if nothing was old enough.
+    """
+
+    table: str
+    files: int
+    rows: int
+    size: int
+    version: int | None
+
+    def __repr__(self) -> str:
+        verb = "would drop" if self.version is None else "dropped"
+        return f"{self.table}: {verb} {self.files} files with {self.rows:,} rows"
+
+
 class TablePolicy:
-    """The partitioning policy of one table, and what is done by it.
+    """The partitioning policy of one table, as `lake.table(name).partitioning`.
+
+    `set`, `alter_merge`, `delete` and `run` change no row, so they act; with `dry_run=True` they
+    only check, and return what they would do. `drop_older_than` deletes rows, so it only says what
+    it would drop unless `apply=True`.
 
     Args:
         table: which table.
+
+    Example:
+        Partition a table by its tenants, from now on::
+
+            key = {"ColumnName": "tenant", "Kind": "Hash"}
+            partitioning = lake.table("orders").partitioning
+            partitioning.set({"PartitionKeys": [key]})
+            partitioning.run()
+            partitioning.stats().percentage
     """
 
     def __init__(self, table: Table) -> None:
@@ -37,7 +93,11 @@ class TablePolicy:
 
     @property
     def policy(self) -> Policy | None:
-        """The policy that holds; None without one."""
+        """The policy that holds; None without one.
+
+        Raises:
+            UsageError: the table has changed so that the policy no longer fits.
+        """
         setting = store.read_setting(self.table.storage, self.table.name)
         return None if setting is None else setting.policy
 
@@ -50,68 +110,112 @@ class TablePolicy:
         bucket_column: str | None = None,
         dry_run: bool = False,
     ) -> Policy:
-        """Gives the table a policy; see `store.set_policy`.
+        """Gives the table a policy, in place of the one it had; files are rewritten by `run`.
 
         Args:
-            document: the original's JSON, as a mapping or as text.
-            hot: a timespan; older files are left as they are.
+            document: Kusto's JSON, as a mapping or as text. Without `EffectiveDateTime` only files
+                created from now on are partitioned.
+            hot: a timespan such as `31d`; files created longer ago are left as they are. By default
+                all files are hot.
             guard: make the table `CLUSTER BY` the keys, so that a plain OPTIMIZE by others leaves
                 partitioned files alone. It raises the table's writer protocol.
             bucket_column: a column to be added, in which operations store the bucket for engines
-                that know no tags; see `bucket_column`.
-            dry_run: only say which policy would be set.
-        """
-        from mirrorlake.layout.partitioning.bucket_column import (
-            add_bucket_column,
-            check_bucket_column,
-        )
-        from mirrorlake.layout.partitioning.guard import guard_table
-        from mirrorlake.layout.partitioning.policy import parse_policy
+                that read no tags.
+            dry_run: check all of it, and write nothing.
 
+        Returns:
+            The policy, with its defaults filled in; `document()` is its JSON.
+
+        Raises:
+            UsageError: the document is not a policy, the table's columns don't fit, or the table
+                can't have the guard or the column.
+            QueryError: Delta refused the guard or the column.
+
+        Example:
+            History too, and the bucket in a column::
+
+                document = {"PartitionKeys": [key], "EffectiveDateTime": "2024-01-01"}
+                table.partitioning.set(document, bucket_column="bucket", dry_run=True)
+        """
+        table, key = self.table, None
         if bucket_column is not None:
-            policy = parse_policy(store.read_document(document))
-            key = check_bucket_column(self.table, policy, bucket_column)
+            key = store.check_bucket_column(table, store.read_policy(document), bucket_column)
+        if guard:
+            store.check_guard(table)
         setting = store.set_policy(
-            self.table.storage,
-            self.table.name,
+            table.storage,
+            table.name,
             document,
             hot=hot,
             bucket_column=bucket_column,
             dry_run=dry_run,
         )
-        assert setting.policy is not None
-        if dry_run:
-            return setting.policy
-        if bucket_column is not None:
-            add_bucket_column(self.table, key, bucket_column)
-        if guard:
-            guard_table(self.table, setting.policy)
+        if not dry_run and key is not None and bucket_column is not None:
+            store.add_bucket_column(table, key, bucket_column)
+        if not dry_run and guard:
+            store.guard_table(table, setting.policy)
         return setting.policy
 
-    def alter(self, changes: Any, *, hot: str | None = None, dry_run: bool = False) -> Policy:
-        """Changes some of the policy's properties; see `store.alter_policy`."""
-        setting = store.alter_policy(
-            self.table.storage, self.table.name, changes, hot=hot, dry_run=dry_run
-        )
-        assert setting.policy is not None
+    def alter_merge(self, changes: Any, *, hot: str | None = None, dry_run: bool = False) -> Policy:
+        """Changes some of the policy's properties, as Kusto's `.alter-merge` does.
+
+        Args:
+            changes: the properties to change, as a mapping or as JSON text; the others stay.
+            hot: a timespan instead of the one set before.
+            dry_run: check the change, and write nothing.
+
+        Returns:
+            The whole policy as it is then.
+
+        Raises:
+            UsageError: there is no policy, or what results is not one that fits the table.
+
+        Example:
+            Take another day of history along::
+
+                table.partitioning.alter_merge({"EffectiveDateTime": "2024-03-01"})
+        """
+        storage, name = self.table.storage, self.table.name
+        setting = store.alter_policy(storage, name, changes, hot=hot, dry_run=dry_run)
         return setting.policy
 
-    def delete(self, *, dry_run: bool = False) -> None:
-        """Takes the policy away; the files stay as they are."""
-        store.delete_policy(self.table.storage, self.table.name, dry_run=dry_run)
+    def delete(self, *, dry_run: bool = False) -> Policy:
+        """Takes the policy away; the files stay as they are, and the history keeps it.
+
+        Args:
+            dry_run: only return the policy.
+
+        Returns:
+            The policy that the table had.
+
+        Raises:
+            UsageError: there is none.
+
+        Example:
+            Set it again later::
+
+                policy = table.partitioning.delete()
+                table.partitioning.set(policy.document())
+        """
+        return store.delete_policy(self.table.storage, self.table.name, dry_run=dry_run)
 
     def show(self, policy: Policy | None = None) -> TextTable:
-        """The policy's row, as the original shows it.
+        """The policy's row, as Kusto shows it; `Policy` is NULL where there is none.
 
         Args:
             policy: one to show instead of the one that is set, such as a dry run's.
+
+        Example:
+            The JSON alone::
+
+                table.partitioning.show().document()["rows"][0]["Policy"]
         """
         if policy is not None:
             return store.policy_row(self.table.name, policy)
         return store.show_policy(self.table.storage, self.table.name)
 
     def history(self) -> TextTable:
-        """All policies that the table has had."""
+        """All policies that the table has had, the oldest first, with what set each."""
         return store.read_history(self.table.storage, self.table.name)
 
     def receipts(self) -> tuple[Receipt, ...]:
@@ -119,63 +223,107 @@ class TablePolicy:
         return read_receipts(self.table.storage, self.table.name)
 
     def operate(self, *, merge: bool = False, on_step: StepListener = noop) -> Receipt | None:
-        """Runs one operation; see `operation.run_operation`.
+        """Runs one operation, within the policy's bounds on rows and bytes.
 
         Args:
-            merge: put small files of one partition together, instead of partitioning the tail.
-            on_step: hears of every step.
+            merge: put small files of one partition together, instead of partitioning files.
+            on_step: called after every step.
+
+        Returns:
+            What was committed; None if there is nothing to do, or no policy.
+
+        Raises:
+            BusyError: another process partitions this table.
+            ConflictError: other writers were quicker each time.
+            RewriteError: the new files are not what they should be; nothing was committed.
+            UsageError: the policy no longer fits the table, or there is no JVM to commit through.
         """
-        from mirrorlake.layout.partitioning.operation import run_operation
+        return run_operation(self.table, kind=MERGE if merge else PARTITION, on_step=on_step)
 
-        kind = MERGE if merge else PARTITION
-        return run_operation(
-            self.table.spark, self.table.storage, self.table.name, kind=kind, on_step=on_step
-        )
+    @overload
+    def run(self, *, dry_run: Literal[True]) -> tuple[PlannedOperation, ...]: ...
 
-    def run(self, *, on_step: StepListener = noop) -> tuple[Receipt, ...]:
-        """Partitions all of the tail, operation by operation, and merges what is small then."""
+    @overload
+    def run(self, *, dry_run: Literal[False] = False) -> tuple[Receipt, ...]: ...
+
+    def run(self, *, dry_run: bool = False) -> tuple[Receipt, ...] | tuple[PlannedOperation, ...]:
+        """Partitions all files that are pending, operation by operation, then merges small ones.
+
+        Args:
+            dry_run: only say which operations the files of now make; a dry run sees no merges of
+                files that do not exist yet.
+
+        Returns:
+            A receipt for each operation; of a dry run the planned operations.
+
+        Raises:
+            BusyError: another process partitions this table.
+            ConflictError: other writers were quicker each time.
+            RewriteError: the new files are not what they should be; nothing was committed.
+            UsageError: the policy no longer fits the table, or there is no JVM to commit through.
+
+        Example:
+            How much there is to do::
+
+                sum(planned.size for planned in table.partitioning.run(dry_run=True))
+        """
+        if dry_run:
+            return plan_operations(self.table)
         found: list[Receipt] = []
         for merge in (False, True):
-            while (receipt := self.operate(merge=merge, on_step=on_step)) is not None:
+            while (receipt := self.operate(merge=merge)) is not None:
                 found.append(receipt)
         return tuple(found)
 
-    def statistics(self) -> TableStatistics:
-        """How many rows are partitioned, and how many are not yet."""
-        from mirrorlake.layout.partitioning.statistics import count_files, newest_files
+    def stats(self) -> TableStatistics:
+        """How many rows and files are partitioned, and how many wait for an operation.
 
-        table = self.table
-        files = newest_files(table.spark, table.storage, table.name)
-        return count_files(files, table.name, store.read_setting(table.storage, table.name))
+        Raises:
+            UsageError: the table has changed so that the policy no longer fits.
 
-    def advise(self, columns: Sequence[str] = (), *, least_bytes: int | None = None) -> Advice:
-        """Whether the table should have a policy, and which; see `advice`.
+        Example:
+            Whether the process keeps up::
+
+                table.partitioning.stats().percentage > 90
+        """
+        setting = store.read_setting(self.table.storage, self.table.name)
+        return count_files(newest_files(self.table), self.table.name, setting)
+
+    def advise(self, columns: Sequence[str] = (), *, least_bytes: int = LEAST_BYTES) -> Advice:
+        """Whether the table should have a policy, and which; and what speaks against its own.
 
         Args:
-            columns: the columns in question; by default all of text or moments.
-            least_bytes: what a partition must hold at least; 1 GiB by default.
-        """
-        from mirrorlake.layout.partitioning.advice import LEAST_BYTES, MEDIUM, advise
-        from mirrorlake.layout.partitioning.review import misfit, review
-        from mirrorlake.layout.partitioning.survey import survey_table
+            columns: the columns in question; by default all text and timestamp columns.
+            least_bytes: what a partition must hold at least, compressed; 1 GiB by default.
 
-        least = least_bytes or LEAST_BYTES
+        Raises:
+            UsageError: a column is not there, or is neither text nor a timestamp.
+
+        Example:
+            Follow the advice::
+
+                advice = table.partitioning.advise(["tenant"])
+                if advice.policy is not None:
+                    table.partitioning.set(advice.policy.document())
+        """
         survey = survey_table(self.table, columns, many=MEDIUM)
-        advice = advise(survey, least_bytes=least)
+        advice = advise(survey, least_bytes=least_bytes)
         try:
             policy = self.policy
         except UsageError as error:
             return replace(advice, findings=(misfit(survey, error), *advice.findings))
         if policy is None:
             return advice
-        waiting = self.statistics().pending_rows
-        more = review(policy, survey, pending_rows=waiting, least_bytes=least)
+        waiting = self.stats().pending_rows
+        more = review(policy, survey, pending_rows=waiting, least_bytes=least_bytes)
         return replace(advice, findings=(*advice.findings, *more))
 
     def spread(self) -> Spread:
-        """How the files and the buckets of the policy meet; see `spread`."""
-        from mirrorlake.layout.partitioning.spread import spread_of
+        """The rows of each of the policy's buckets in each of the first 1,000 files, to be plotted.
 
+        Raises:
+            UsageError: the table has no policy, or one without a hash key.
+        """
         policy = self.policy
         if policy is None:
             raise UsageError(
@@ -183,8 +331,33 @@ class TablePolicy:
             )
         return spread_of(self.table, policy)
 
-    def drop_older_than(self, keep: str, *, dry_run: bool = True) -> Dropped:
-        """Drops files by their creation time; a dry run by default, see `retention`."""
-        from mirrorlake.layout.partitioning.retention import drop_old_files
+    def drop_older_than(self, keep: str, *, apply: bool = False) -> Dropped:
+        """Drops the files of which even the youngest rows were created longer ago than a timespan.
 
-        return drop_old_files(self.table, keep, dry_run=dry_run)
+        A file's creation time is when its rows arrived, or, under `OverrideCreationTime`, what
+        their own timestamps say.
+
+        Args:
+            keep: a timespan, such as `365d`.
+            apply: drop them; by default it only says what would go.
+
+        Raises:
+            UsageError: it is not a timespan, or there is no JVM to commit through.
+            ConflictError: another writer touched the same files; nothing was dropped.
+
+        Example:
+            Keep a year::
+
+                table.partitioning.drop_older_than("365d", apply=True)
+        """
+        oldest = now_micros() - parse_timespan(keep)
+        note = json.dumps({"mirrorlake": "retention"})
+        with transaction(self.table.spark, self.table.path, note=note) as txn:
+            old = txn.files().where(tags.created() < F.lit(oldest))
+            found = old.select("path", "size", tags.row_count().alias("rows")).collect()
+            version = None
+            if found and apply:
+                gone = txn.take([line["path"] for line in found])
+                version = txn.commit_rows([], gone, mode="Overwrite")
+        rows, size = (sum(line[what] for line in found) for what in ("rows", "size"))
+        return Dropped(str(self.table.name), len(found), rows, size, version)

@@ -1,10 +1,11 @@
-"""Timespans and moments as Kusto writes them, in whole microseconds."""
+"""Timespans and timestamps as Kusto writes them, in whole microseconds."""
 
 from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta, timezone
 
+from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -12,25 +13,17 @@ _MICRO = timedelta(microseconds=1)
 _DAY = 86_400 * 10**6
 # In tenths of a microsecond, Kusto's tick.
 _UNITS = {
-    "d": 10 * _DAY,
-    "day": 10 * _DAY,
-    "days": 10 * _DAY,
-    "h": 36_000_000_000,
-    "hour": 36_000_000_000,
-    "hours": 36_000_000_000,
-    "m": 600_000_000,
-    "minute": 600_000_000,
-    "minutes": 600_000_000,
-    "s": 10_000_000,
-    "second": 10_000_000,
-    "seconds": 10_000_000,
-    "ms": 10_000,
-    "millisecond": 10_000,
-    "milliseconds": 10_000,
-    "microsecond": 10,
-    "microseconds": 10,
-    "tick": 1,
-    "ticks": 1,
+    name: ticks
+    for ticks, names in (
+        (10 * _DAY, "d day days"),
+        (36_000_000_000, "h hour hours"),
+        (600_000_000, "m minute minutes"),
+        (10_000_000, "s second seconds"),
+        (10_000, "ms millisecond milliseconds"),
+        (10, "microsecond microseconds"),
+        (1, "tick ticks"),
+    )
+    for name in names.split()
 }
 _CLOCK = re.compile(
     r"(?:(?P<days>\d+)\.)?(?P<hours>\d{1,2}):(?P<minutes>\d{1,2})"
@@ -47,7 +40,7 @@ def parse_timespan(text: str) -> int:
     """Microseconds of `1.00:00:00`, `7d`, `12h`, `time(30m)` or a bare number of days.
 
     Raises:
-        UsageError: it is no timespan, is finer than a microsecond, or longer than 64 bits hold.
+        UsageError: it is not a timespan, is finer than a microsecond, or longer than 64 bits hold.
 
     Example:
         >>> parse_timespan("1.00:00:00") == parse_timespan("24h") == 86_400_000_000
@@ -56,14 +49,16 @@ def parse_timespan(text: str) -> int:
     ticks = _ticks(_bare(text))
     if ticks is None:
         raise UsageError(
-            f"{text!r} is no timespan.", hint="write 1.00:00:00 or 7d: days, hours, minutes."
+            f"{text!r} is not a timespan.", hint="write 1.00:00:00 or 7d: days, hours, minutes."
         )
     if ticks > _LONGEST:
         raise UsageError(
             f"{text!r} is too long.", hint=f"at most {format_timespan(_LONGEST // 10)}."
         )
     if ticks % 10:
-        raise UsageError(f"{text!r} is finer than a microsecond.", hint="Delta's moments are not.")
+        raise UsageError(
+            f"{text!r} is finer than a microsecond.", hint="Delta's timestamps are not."
+        )
     return ticks // 10
 
 
@@ -88,7 +83,7 @@ def _ticks(bare: str) -> int | None:
 
 
 def format_timespan(micros: int) -> str:
-    """A timespan as the original writes it.
+    """A timespan as Kusto writes it.
 
     Example:
         >>> format_timespan(7 * 86_400_000_000)
@@ -100,31 +95,17 @@ def format_timespan(micros: int) -> str:
     return (f"{days}." if days else "") + text + (f".{fraction:06}0" if fraction else "")
 
 
-def parse_moment(text: str) -> int:
-    """Microseconds since 1970 of an ISO 8601 moment, in UTC where it names no zone.
+def parse_timestamp(text: str) -> int:
+    """Microseconds since 1970 of an ISO 8601 timestamp, in UTC where it names no zone.
 
     Raises:
-        UsageError: it is no moment.
+        UsageError: it is not a timestamp.
 
     Example:
-        >>> parse_moment("1970-01-02T00:00:00") == parse_moment("datetime(1970-01-02)")
+        >>> parse_timestamp("1970-01-02T00:00:00") == parse_timestamp("datetime(1970-01-02)")
         True
     """
-    bare = re.sub(r"(\.\d{6})\d+", r"\1", _bare(text))  # Kusto has seven digits
-    bare = re.sub(r"[zZ]$", "+00:00", bare)
-    try:
-        micros = to_micros(datetime.fromisoformat(_six_digits(bare)))
-        from_micros(micros)  # a zone may put it before the year 1 or after 9999
-    except (ValueError, OverflowError):
-        raise UsageError(
-            f"{text!r} is no moment.", hint="write 2021-01-01 or 2021-01-01T00:00:00."
-        ) from None
-    return micros
-
-
-def _six_digits(bare: str) -> str:
-    """Python 3.10 reads fractions of three or six digits only."""
-    return re.sub(r"\.(\d{1,5})(?!\d)", lambda m: "." + m[1].ljust(6, "0"), bare)
+    return to_micros(parse_utc_timestamp(_bare(text)))
 
 
 def _bare(text: str) -> str:
@@ -133,22 +114,27 @@ def _bare(text: str) -> str:
     return call[1] if call else stripped
 
 
-def to_micros(moment: datetime) -> int:
-    """Microseconds since 1970; a moment without a zone is UTC's."""
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+def to_micros(when: datetime) -> int:
+    """Microseconds since 1970; a timestamp without a zone is UTC's."""
+    aware = when if when.tzinfo else when.replace(tzinfo=timezone.utc)
     return (aware - _EPOCH) // _MICRO
 
 
+def now_micros() -> int:
+    """The present, microseconds since 1970."""
+    return to_micros(datetime.now(timezone.utc))
+
+
 def from_micros(micros: int) -> datetime:
-    """The moment so many microseconds since 1970."""
+    """The timestamp so many microseconds since 1970."""
     return _EPOCH + micros * _MICRO
 
 
-def format_moment(micros: int) -> str:
-    """A moment as the original writes it: ISO 8601 in UTC, without a zone.
+def format_timestamp(micros: int) -> str:
+    """A timestamp as Kusto writes it: ISO 8601 in UTC, without a zone.
 
     Example:
-        >>> format_moment(0)
+        >>> format_timestamp(0)
         '1970-01-01T00:00:00'
     """
     return from_micros(micros).replace(tzinfo=None).isoformat()

@@ -9,39 +9,45 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta_log import read_snapshot
+from mirrorlake.catalog import Catalog
+from mirrorlake.delta.create import column_types
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import UsageError
+from mirrorlake.feed.enable import create_table
+from mirrorlake.history.write import check_own
 from mirrorlake.mirror.options import noop
 from mirrorlake.mirror.outcome import Outcome
+from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import STATE, TableName, as_table
 from mirrorlake.rows.views.check import Check, check_view
 from mirrorlake.rows.views.cost_model import forget_costs, read_costs
-from mirrorlake.rows.views.create import create_view
 from mirrorlake.rows.views.definition import (
     Definition,
+    definition_of,
     list_definitions,
     read_definition,
     visible_columns,
 )
-from mirrorlake.rows.views.explain import Explanation, explain
-from mirrorlake.rows.views.plan import listed, make_plan
-from mirrorlake.rows.views.reasons import reason
-from mirrorlake.rows.views.refresh import (
+from mirrorlake.rows.views.explain import (
     FULL,
     INCREMENTAL,
-    Refresh,
+    Explanation,
+    explain,
     plan_refresh,
     refresh_session,
-    refresh_view,
 )
+from mirrorlake.rows.views.plan import listed, make_plan
+from mirrorlake.rows.views.query import HIDDEN, parse_query
+from mirrorlake.rows.views.reasons import reason
+from mirrorlake.rows.views.refresh import Refresh, ViewListener, ViewStep, refresh_view
+from mirrorlake.rows.views.shape import Method
 from mirrorlake.rows.views.sources import pin_sources
-from mirrorlake.rows.views.state import read_view_state
-from mirrorlake.rows.views.status import ViewStatus, view_status
-from mirrorlake.rows.views.steps import ViewListener, ViewStep
+from mirrorlake.rows.views.state import ViewStatus, read_view_state, view_status
+from mirrorlake.rows.views.view_sql import whole_contents
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
 
-Finder = Callable[[TableName], "TableName | None"]
+_BY_ROW = (Method.ROWS, Method.PARTITIONS)
 
 
 class Views:
@@ -50,13 +56,11 @@ class Views:
     Args:
         storage: the lake's files.
         spark: called when, and only when, a session is needed.
-        find: the lake's own spelling of a table's name, or None.
     """
 
-    def __init__(self, storage: Storage, spark: Callable[[], SparkSession], find: Finder) -> None:
+    def __init__(self, storage: Storage, spark: Callable[[], SparkSession]) -> None:
         self._storage = storage
         self._spark = spark
-        self._find = find
 
     def create(
         self,
@@ -72,7 +76,7 @@ class Views:
             name: a table's name that is free.
             sql: one query over the lake's tables.
             dry_run: check the query, make nothing.
-            on_step: hears of every finished step.
+            on_step: called after every finished step.
 
         Raises:
             UsageError: the name is taken, or the query reads no table of the lake.
@@ -81,13 +85,13 @@ class Views:
         view = as_table(name)
         spark = self._spark()
         session, storage = refresh_session(spark), self._storage
-        made = create_view(session, storage, view, sql.strip(), self._find, dry_run=dry_run)
+        made = create_view(session, storage, view, sql.strip(), dry_run=dry_run)
         if dry_run:
-            sources = pin_sources(storage, made, {})
-            read: dict[str, tuple[int | None, int]] = {str(s.name): (None, s.new) for s in sources}
-            return Refresh(
-                str(view), FULL, reason("FIRST", str(view)), -1, read, None, {}, 0.0, applied=False
-            )
+            read: dict[str, tuple[int | None, int]] = {
+                str(s.name): (None, s.new) for s in pin_sources(storage, made, {})
+            }
+            why = reason("FIRST", str(view))
+            return Refresh(str(view), FULL, why, -1, read, None, {}, 0.0, applied=False)
         on_step(ViewStep.CREATED)
         return self.refresh(view, on_step=on_step)
 
@@ -105,16 +109,16 @@ class Views:
         Args:
             name: the view.
             how: `auto` lets the expected costs decide; `incremental` refreshes by what changed
-                wherever there is a rule for it, `full` computes everything anew.
+                wherever there is a rule for it, `full` computes everything again.
             check: compare the view with its query afterwards.
             dry_run: only say what the refresh would do; `explain` tells more.
-            on_step: hears of every finished step.
+            on_step: called after every finished step.
 
         Raises:
             TableNotFoundError: there is no such view, or a source is gone.
             UsageError: it is a table, no view.
             QueryError: the query no longer fits its sources.
-            ConflictError: somebody else wrote to the view meanwhile.
+            ConflictError: another writer wrote to the view meanwhile.
         """
         definition = self.get(name)
         if dry_run:
@@ -139,10 +143,10 @@ class Views:
     def explain(self, name: str | TableName) -> Explanation:
         """What the next refresh would do, and why; reads logs only. See `refresh` for errors."""
         definition, spark = self.get(name), self._spark()
-        standing = read_view_state(self._storage, definition)
-        sources = pin_sources(self._storage, definition, standing.sources)
+        state = read_view_state(self._storage, definition)
+        sources = pin_sources(self._storage, definition, state.sources)
         session = refresh_session(spark)
-        found = plan_refresh(spark, session, self._storage, definition, standing, sources)
+        found = plan_refresh(spark, session, self._storage, definition, state, sources)
         return explain(found, read_costs(self._storage, definition.name))
 
     def check(self, name: str | TableName) -> Check:
@@ -153,11 +157,11 @@ class Views:
             QueryError: they can't be read any more.
         """
         definition = self.get(name)
-        standing = read_view_state(self._storage, definition)
-        if not standing.sources:
-            raise UsageError(f"{definition.name} can't be checked: {standing.reason}.")
+        state = read_view_state(self._storage, definition)
+        if not state.sources:
+            raise UsageError(f"{definition.name} can't be checked: {state.reason}.")
         session = refresh_session(self._spark())
-        sources = pin_sources(self._storage, definition, standing.sources)
+        sources = pin_sources(self._storage, definition, state.sources)
         shown = [replace(s, new=s.new if s.old is None else s.old) for s in sources]
         plan = make_plan(session, definition, shown)
         return check_view(session, plan, self._storage.path(definition.name.table_path))
@@ -178,7 +182,7 @@ class Views:
             UsageError: it is no view's.
         """
         wanted = as_table(name)
-        return read_definition(self._storage, self._find(wanted) or wanted)
+        return read_definition(self._storage, Catalog(self._storage).find(wanted) or wanted)
 
     def list(self) -> list[Definition]:
         """The views, ordered by name; needs no Spark."""
@@ -219,3 +223,62 @@ class Views:
         self._storage.delete_folder(grave)
         forget_costs(self._storage, definition.name)
         return done
+
+
+def create_view(
+    spark: SparkSession, storage: Storage, name: TableName, sql: str, *, dry_run: bool = False
+) -> Definition:
+    """Makes a view's table, empty; nothing happens if it is there with the same query.
+
+    Args:
+        spark: the refresh's session.
+        storage: the lake's files.
+        name: the view's.
+        sql: one query over the lake's tables.
+        dry_run: check everything, make nothing.
+
+    Raises:
+        UsageError: the name is taken, or the query reads no table of the lake.
+        QueryError: Spark refuses the query.
+    """
+    there = read_snapshot(storage, name.table_path)
+    if found := definition_of(name, there):
+        if found.sql == sql:
+            return found
+        raise UsageError(f"There is a view {name} with another query.", hint="drop it first.")
+    if there is not None:
+        raise UsageError(f"There is a table {name}.", hint="choose another name.")
+    check_own(storage, name)
+    definition = Definition(name, uuid.uuid4().hex, sql, _sources(storage, sql))
+    plan = make_plan(spark, definition, pin_sources(storage, definition, {}))
+    columns = column_types(spark.sql(whole_contents(plan, 0)).schema)
+    if own := [column for column in plan.names if column.startswith(HIDDEN)]:
+        raise UsageError(f"The name {own[0]} is kept for mirrorlake.", column=own[0])
+    properties = {VIEW_PROPERTY: definition.as_property()}
+    if plan.shape.method is not Method.FULL:  # single rows go, and their files are not rewritten
+        properties["delta.enableDeletionVectors"] = "true"
+    # A feed of single rows would cost a merge as much again, so it is off until a user wants it.
+    # Delta 4.4 can't write an update's change rows where a column's name has a backtick.
+    feed = plan.shape.method not in _BY_ROW and not any("`" in column for column in columns)
+    if not dry_run:
+        path = storage.path(name.table_path)
+        create_table(spark, path, columns, feed=feed, properties=properties)
+    return definition
+
+
+def _sources(storage: Storage, sql: str) -> dict[TableName, tuple[str, ...]]:
+    """The query's tables, each with the columns that it has now."""
+    found: dict[TableName, tuple[str, ...]] = {}
+    catalog = Catalog(storage)
+    for named in parse_query(sql).tables:
+        table = catalog.find(named.name)
+        snapshot = None if table is None else read_snapshot(storage, table.table_path)
+        if table is None or snapshot is None:
+            raise UsageError(
+                f"There is no table {named.name} in the lake.",
+                hint="a view reads tables of its lake only.",
+            )
+        found[table] = tuple(visible_columns(snapshot))
+    if not found:
+        raise UsageError("The view's query reads no table.", hint="write FROM and a table.")
+    return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from mirrorlake.rows.views.apply_groups import change_groups, change_partitions
 from mirrorlake.rows.views.apply_sums import change_sums
-from mirrorlake.rows.views.calls import HIDDEN
 from mirrorlake.rows.views.commit import (
     FILE,
     ROW,
@@ -17,11 +16,14 @@ from mirrorlake.rows.views.commit import (
     Scratch,
     Target,
     append,
+    insert_clause,
+    merge,
     replace_rows,
+    update_clause,
 )
 from mirrorlake.rows.views.delta import Delta
-from mirrorlake.rows.views.merge import insert_clause, merge, update_clause
 from mirrorlake.rows.views.plan import CHECK, HASH, ID, listed, named
+from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.rows.views.shape import Method
 from mirrorlake.rows.views.sources import SIGN
 from mirrorlake.rows.views.view_sql import hashes, with_ids

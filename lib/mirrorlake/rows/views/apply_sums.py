@@ -1,4 +1,4 @@
-"""Groups of sums and counts: added up anew from what the table keeps of them and what changed."""
+"""Groups of sums and counts: what the table keeps of them and what changed are added up."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from mirrorlake.rows.views.commit import (
     RowReplacement,
     Scratch,
     Target,
+    insert_clause,
+    merge,
     replace_rows,
+    update_clause,
 )
 from mirrorlake.rows.views.delta import Delta
-from mirrorlake.rows.views.merge import insert_clause, merge, update_clause
 from mirrorlake.rows.views.plan import ARGUMENT, ROWS, SUM, Plan, listed, same
 from mirrorlake.rows.views.sources import SIGN
 from mirrorlake.rows.views.view_sql import (
     arguments_of,
     count_column,
-    keys_of,
     shown_of,
     state_columns,
     summand,
@@ -42,7 +43,7 @@ def change_sums(delta: Delta, kept: Scratch, target: Target) -> None:
 def _changed(delta: Delta) -> str:
     """By how much each group changed."""
     plan = delta.plan
-    keys = keys_of(plan)
+    keys = plan.keys
     sums = [f"sum({quote(SIGN)}) AS {quote(ROWS)}"]
     for number, aggregate in enumerate(plan.shape.aggregates):
         count = count_column(number, aggregate)
@@ -64,10 +65,10 @@ def _changed(delta: Delta) -> str:
 def _swap(plan: Plan, kept: Scratch, view: str, count: int, table: str) -> RowReplacement:
     if not count:
         return RowReplacement("", "", 0, 0)
-    keys, columns = keys_of(plan), state_columns(plan)
+    keys, columns = plan.keys, state_columns(plan)
     there = (
         f"SELECT {listed([FILE, ROW], 't.')}, {_old(plan)} FROM {table} t"
-        f" JOIN {kept.broadcast(view, count)} d ON {_same_keys(plan)}"
+        f" JOIN {kept.broadcast(view, count)} d ON {plan.same_keys('t', 'd')}"
     )
     nowhere = f"NULL AS {_FILE}, NULL AS {_ROW}"
     places = [f"max({_FILE}) AS {_FILE}", f"max({_ROW}) AS {_ROW}"]
@@ -96,18 +97,18 @@ def _swap(plan: Plan, kept: Scratch, view: str, count: int, table: str) -> RowRe
 
 def _merge(plan: Plan, kept: Scratch, view: str, target: Target) -> None:
     """The same by SQL alone."""
-    keys, columns = keys_of(plan), state_columns(plan)
+    keys, columns = plan.keys, state_columns(plan)
     table = delta_name(target.path)
     there = (
         f"SELECT {_old(plan)} FROM {table} t"
-        f" WHERE EXISTS (SELECT 1 FROM {view} d WHERE {_same_keys(plan)})"
+        f" WHERE EXISTS (SELECT 1 FROM {view} d WHERE {plan.same_keys('t', 'd')})"
     )
     totals = _totals(kept, table, columns)
     state = (
         f"SELECT {', '.join([*map(quote, keys), *totals])} FROM"
         f" ({there} UNION ALL SELECT {listed([*keys, *columns])} FROM {view}){_group(keys)}"
     )
-    written = [*plan.names, *(column for column, _ in plan.hidden_keys), *columns]
+    written = [*plan.written, *columns]
     empty = f"s.{quote(ROWS)} = 0"
     deleted = f"WHEN MATCHED AND {empty} THEN DELETE " if keys else ""
     merge(
@@ -123,14 +124,9 @@ def _merge(plan: Plan, kept: Scratch, view: str, target: Target) -> None:
 
 def _old(plan: Plan) -> str:
     """What the table keeps of a group, under the names that a refresh knows its keys by."""
-    pairs = zip(plan.key_columns, keys_of(plan), strict=True)
+    pairs = zip(plan.key_columns, plan.keys, strict=True)
     keys = [f"t.{quote(column)} AS {quote(key)}" for column, key in pairs]
     return ", ".join([*keys, listed(state_columns(plan), "t.")])
-
-
-def _same_keys(plan: Plan) -> str:
-    pairs = zip(plan.key_columns, keys_of(plan), strict=True)
-    return " AND ".join(f"t.{quote(c)} <=> d.{quote(k)}" for c, k in pairs) or "true"
 
 
 def _totals(kept: Scratch, table: str, columns: list[str]) -> list[str]:

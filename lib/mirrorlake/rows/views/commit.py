@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 
+from mirrorlake.delta.actions import live_files
+from mirrorlake.delta.log_files import Action
 from mirrorlake.errors import ConflictError
-from mirrorlake.rows.file_actions import Action, live_files
-from mirrorlake.rows.views.calls import HIDDEN
+from mirrorlake.rows.views.plan import listed
+from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.spark.gateway import Marked, has_gateway, transaction
 from mirrorlake.spark.messages import spark_message
-from mirrorlake.spark.sql import quote
+from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
 
 FILE, ROW = f"{HIDDEN}file", f"{HIDDEN}row"  # where a row of the view's table lies
@@ -71,7 +73,7 @@ class Scratch:
         """A name for rows that are asked for several times, and computed once.
 
         Args:
-            rows: they are computed when somebody asks.
+            rows: they are computed at the first use.
             few: send them to every task rather than shuffle what they are joined with.
         """
         kept = rows.persist()
@@ -209,3 +211,50 @@ def conflicts() -> Iterator[None]:
         raise ConflictError(
             f"Somebody else wrote to the view meanwhile: {message}", hint="refresh it again."
         ) from error
+
+
+_APP_ID = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+def merge(session: SparkSession, source: str, on: str, clauses: str, target: Target) -> None:
+    """Merges rows into the view's table.
+
+    Args:
+        session: the refresh's own: with these settings it skips every further write.
+        source: a query; `s` in the condition and the clauses, while the table is `t`.
+        on: the condition.
+        clauses: what happens to rows that match and to those that don't.
+        target: the table and the commit.
+    """
+    confs = {
+        _APP_ID: target.app_id,
+        _TXN_VERSION: str(target.number),
+        _USER_METADATA: target.note,
+    }
+    for name, value in confs.items():
+        session.conf.set(name, value)
+    try:
+        with conflicts():
+            session.sql(
+                f"MERGE INTO {delta_name(target.path)} t USING ({source}) s ON {on} {clauses}"
+            )
+    finally:
+        for name in confs:
+            session.conf.unset(name)
+
+
+def update_clause(columns: list[str], condition: str = "") -> str:
+    """What a merge does with rows that match."""
+    when = f" AND {condition}" if condition else ""
+    sets = ", ".join(f"{quote(name)} = s.{quote(name)}" for name in columns)
+    return f"WHEN MATCHED{when} THEN UPDATE SET {sets}"
+
+
+def insert_clause(columns: list[str], condition: str = "") -> str:
+    """What a merge does with rows that don't."""
+    when = f" AND {condition}" if condition else ""
+    return (
+        f"WHEN NOT MATCHED{when} THEN INSERT ({listed(columns)}) VALUES ({listed(columns, 's.')})"
+    )

@@ -116,7 +116,7 @@ def _rising(measured: Sequence[Cost]) -> list[Cost]:
 
 
 def read_costs(storage: Storage, name: TableName) -> Costs:
-    """What the last refreshes of each kind took, newest first; empty if nobody knows."""
+    """What the last refreshes of each kind took, newest first; empty if none was measured."""
     return _read(storage, _path(name))
 
 

@@ -11,11 +11,11 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mirrorlake.delta_log import Snapshot, delta_tables, read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, delta_tables, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import TableName
-from mirrorlake.rows.views.calls import HIDDEN
+from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.storage import Storage
 
 FORMAT = 1

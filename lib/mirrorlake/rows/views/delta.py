@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mirrorlake.names import TableName
-from mirrorlake.rows.views.calls import HIDDEN
 from mirrorlake.rows.views.joins import Member, Role
 from mirrorlake.rows.views.plan import Plan
+from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.rows.views.sources import SIGN, Source
 from mirrorlake.spark.sql import quote
 
@@ -48,7 +48,7 @@ class Delta:
             behind = {self._at(m): self._then(m) for m in members[index + 1 :]}
             around = before | behind
             if member.role is Role.LINEAR:
-                sign = f"{quote(member.reference.alias)}.{quote(SIGN)}"
+                sign = f"{quote(member.table.alias)}.{quote(SIGN)}"
                 inner = self.plan.inner(around | {self._at(member): view})
                 terms.append(f"SELECT {select}, {sign} AS {quote(SIGN)} {inner}")
                 continue
@@ -103,11 +103,11 @@ class Delta:
         return f"EXISTS (SELECT 1 FROM {view} AS {_CHANGED} WHERE {links})"
 
     def _source(self, member: Member) -> Source:
-        return self.plan.sources[member.reference.start]
+        return self.plan.sources[member.table.start]
 
     @staticmethod
     def _at(member: Member) -> int:
-        return member.reference.start
+        return member.table.start
 
     def _now(self, member: Member) -> str:
         source = self._source(member)

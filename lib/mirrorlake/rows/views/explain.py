@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.rows.views.cost_model import Cost, Costs
+from pyspark.sql import SparkSession
+
+from mirrorlake.history.versions import ENFORCED
+from mirrorlake.rows.views.cost_model import (
+    COMMIT_SECONDS,
+    Cost,
+    Costs,
+    Estimate,
+    estimate,
+    least_seconds,
+    read_costs,
+)
+from mirrorlake.rows.views.definition import Definition
 from mirrorlake.rows.views.joins import Role
+from mirrorlake.rows.views.plan import Plan, make_plan
 from mirrorlake.rows.views.reasons import Reason, reason
-from mirrorlake.rows.views.refresh import FULL, INCREMENTAL, NOTHING, RefreshPlan
 from mirrorlake.rows.views.shape import RULES, Method, is_steady
+from mirrorlake.rows.views.sources import Changes, Source, look_at_changes
+from mirrorlake.rows.views.state import ViewState
+from mirrorlake.rows.views.view_sql import whole_contents
+from mirrorlake.spark.session import new_session
+from mirrorlake.spark.sql import delta_name
+from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
 
+FULL, INCREMENTAL, NOTHING = "full", "incremental", "nothing"
 _ROLES = {
     Role.LINEAR: "a changed row's part of the query is what changed",
     Role.NULLABLE: "rows whose key a changed row has or had are taken away as they were, and"
@@ -19,6 +39,81 @@ _ROLES = {
     Role.BOTH: "both sides of the keys that changed rows have or had are joined, as they were and"
     " as they are",
 }
+
+
+@dataclass(frozen=True)
+class RefreshPlan:
+    """All that is known before a refresh reads a row.
+
+    Attributes:
+        state: what the view shows.
+        plan: its query, its sources at the versions to read.
+        changes: what changed, by source; empty where that can't be read.
+        reason: why the refresh must be full; None if it need not be.
+        estimate: what the two ways are expected to take.
+    """
+
+    state: ViewState
+    plan: Plan
+    changes: tuple[Changes, ...]
+    reason: Reason | None
+    estimate: Estimate
+
+    @property
+    def changed_bytes(self) -> int:
+        """How much there is to read of what changed."""
+        return sum(one.bytes for one in self.changes)
+
+
+def refresh_session(spark: SparkSession) -> SparkSession:
+    """A session of its own, which may read a version that is the newest, however old it is."""
+    session = new_session(spark)
+    session.conf.set(ENFORCED, "false")
+    return session
+
+
+def plan_refresh(
+    spark: SparkSession,
+    session: SparkSession,
+    storage: Storage,
+    definition: Definition,
+    state: ViewState,
+    sources: Sequence[Source],
+) -> RefreshPlan:
+    """What a refresh would have to do, from logs and the query alone.
+
+    Args:
+        spark: the user's session, whose settings say how far back may be read.
+        session: the refresh's own.
+        storage: the lake's files.
+        definition: the view.
+        state: what it shows.
+        sources: its sources, pinned.
+    """
+    plan = make_plan(session, definition, sources)
+    why = state.reason or plan.shape.reason or _columns_changed(session, storage, plan)
+    changes: list[Changes] = []
+    for source in plan.tables if why is None else ():
+        if not source.moved:
+            continue
+        found = look_at_changes(spark, storage, source)
+        if isinstance(found, Reason):
+            why = found
+            break
+        changes.append(found)
+    size = sum(one.bytes for one in changes)
+    costs = read_costs(storage, definition.name)
+    least = COMMIT_SECONDS if "incremental" in costs else least_seconds(storage)
+    guess = estimate(plan.shape.method, size, costs, least)
+    return RefreshPlan(state, plan, tuple(changes), why, guess)
+
+
+def _columns_changed(session: SparkSession, storage: Storage, plan: Plan) -> Reason | None:
+    path = storage.path(plan.definition.name.table_path)
+    there = dict(session.sql(f"SELECT * FROM {delta_name(path)}").dtypes)
+    wanted = session.sql(whole_contents(plan, 0)).dtypes
+    odd = [name for name, kind in wanted if there.get(name) != kind]
+    return reason("COLUMNS_CHANGED", odd[0]) if odd else None
 
 
 @dataclass(frozen=True)
@@ -124,10 +219,10 @@ def explain(found: RefreshPlan, costs: Costs) -> Explanation:
         why = reason("COST")
     mode = FULL if why else INCREMENTAL
     moved = any(source.moved for source in plan.tables) or not is_steady(plan.definition.sql)
-    if not moved and found.standing.reason is None:
+    if not moved and found.state.reason is None:
         mode, why = NOTHING, plan.shape.reason
     known = {one.source.name: one for one in found.changes}
-    roles = {plan.sources[m.reference.start].name: m.role for m in plan.shape.members}
+    roles = {plan.sources[m.table.start].name: m.role for m in plan.shape.members}
     states = []
     for source in plan.tables:
         change = known.get(source.name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 # Kept by adding what comes and taking away what goes.
 SUMS = frozenset({"avg", "count", "count_if", "mean", "sum"})
-# The same whatever order rows are read in: a group that changed is computed anew.
+# The same whatever order rows are read in: a group that changed is computed again.
 ANY_ORDER = frozenset(
     {
         "approx_count_distinct",
@@ -106,9 +106,4 @@ NONDETERMINISTIC = frozenset(
         "uuid",
         "version",
     }
-)
-# These need no parentheses.
-BARE = frozenset(
-    {"current_catalog", "current_database", "current_date", "current_schema", "current_time"}
-    | {"current_timestamp", "current_user", "localtimestamp", "session_user", "user"}
 )

@@ -15,7 +15,8 @@ from enum import Enum
 
 from sqlglot import exp
 
-from mirrorlake.rows.views.clauses import Query, Reference
+from mirrorlake.history.sql import NamedTable
+from mirrorlake.rows.views.query import Query
 from mirrorlake.rows.views.reasons import Reason, reason
 from mirrorlake.spark.sql import quote
 
@@ -36,13 +37,20 @@ class Link:
 
     Attributes:
         own: the table's column.
-        other: the column of the tables around it, as SQL.
+        alias: the table of the other side.
+        column: its column.
         null_safe: whether NULL equals NULL.
     """
 
     own: str
-    other: str
+    alias: str
+    column: str
     null_safe: bool = False
+
+    @property
+    def other(self) -> str:
+        """The other side as SQL."""
+        return f"{quote(self.alias)}.{quote(self.column)}"
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,7 @@ class Member:
         links: the equalities that tell which other rows its rows concern; none if it is linear.
     """
 
-    reference: Reference
+    table: NamedTable
     role: Role = Role.LINEAR
     links: tuple[Link, ...] = ()
 
@@ -66,7 +74,7 @@ def read_joins(query: Query, columns: Columns) -> tuple[Member, ...] | Reason:
         columns: by a table's alias, in small letters.
     """
     tree = query.tree
-    by_node = {id(found.node): found for found in query.references}
+    by_node = {id(found.node): found for found in query.tables}
     first = by_node.get(id(tree.args["from_"].this))
     if first is None:
         return reason("SUBQUERY")
@@ -81,29 +89,29 @@ def read_joins(query: Query, columns: Columns) -> tuple[Member, ...] | Reason:
         if not side:
             members.append(Member(found))
             continue
-        links = _links(join, [m.reference for m in members], found, columns)
+        links = _links(join, [m.table for m in members], found, columns)
         if not links:
             return reason("OUTER_JOIN", join.sql("spark"))
         if side == "LEFT":
             members.append(Member(found, Role.NULLABLE, links))
         elif len(members) == 1 and side == "RIGHT":
-            turned = _turned(links, members[0].reference, found)
-            members = [Member(members[0].reference, Role.NULLABLE, turned), Member(found)]
+            turned = _turned(links, found)
+            members = [Member(members[0].table, Role.NULLABLE, turned), Member(found)]
         elif len(members) == 1 and len(tree.args["joins"]) == 1:
-            turned = _turned(links, members[0].reference, found)
+            turned = _turned(links, found)
             members = [
-                Member(members[0].reference, Role.BOTH, turned),
+                Member(members[0].table, Role.BOTH, turned),
                 Member(found, Role.BOTH, links),
             ]
         else:
             return reason("OUTER_JOIN", join.sql("spark"))
-    if len(members) != len(query.references):
+    if len(members) != len(query.tables):
         return reason("SUBQUERY")
     return tuple(members)
 
 
 def _links(
-    join: exp.Join, around: list[Reference], own: Reference, columns: Columns
+    join: exp.Join, around: list[NamedTable], own: NamedTable, columns: Columns
 ) -> tuple[Link, ...]:
     """The equalities between a joined table's columns and columns of the tables before it."""
     links = []
@@ -111,36 +119,27 @@ def _links(
         before = [one for one in around if _has(columns, one.alias, name.name)]
         if not before:
             return ()
-        links.append(Link(name.name, f"{quote(before[0].alias)}.{quote(name.name)}"))
+        links.append(Link(name.name, before[0].alias, name.name))
     condition = join.args.get("on")
-    parts = list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
-    everyone = [*around, own]
-    for part in parts:
-        part = part.unnest() if part is not None else None
+    parts = condition.flatten() if isinstance(condition, exp.And) else [condition or exp.true()]
+    for part in (one.unnest() for one in parts):
         if not isinstance(part, (exp.EQ, exp.NullSafeEQ)):
             continue
-        sides = [_owner(side, everyone, columns) for side in (part.left, part.right)]
-        if None in sides or (sides[0] == own) == (sides[1] == own):
-            continue
-        mine, theirs = (part.left, part.right) if sides[0] == own else (part.right, part.left)
-        other = sides[1] if sides[0] == own else sides[0]
-        assert other is not None, "both sides have owners"
-        text = f"{quote(other.alias)}.{quote(theirs.name)}"
-        links.append(Link(mine.name, text, isinstance(part, exp.NullSafeEQ)))
+        owned = [(_owner(side, [*around, own], columns), side) for side in (part.left, part.right)]
+        mine = [side for owner, side in owned if owner == own]
+        for owner, side in owned if len(mine) == 1 else ():
+            if owner is not None and owner != own:
+                null_safe = isinstance(part, exp.NullSafeEQ)
+                links.append(Link(mine[0].name, owner.alias, side.name, null_safe))
     return tuple(links)
 
 
-def _turned(links: tuple[Link, ...], first: Reference, other: Reference) -> tuple[Link, ...]:
-    """The same equalities from the first table's side."""
-    found = []
-    prefix = f"{quote(first.alias)}."
-    for link in links:
-        own = link.other[len(prefix) + 1 : -1].replace("``", "`")
-        found.append(Link(own, f"{quote(other.alias)}.{quote(link.own)}", link.null_safe))
-    return tuple(found)
+def _turned(links: tuple[Link, ...], other: NamedTable) -> tuple[Link, ...]:
+    """The same equalities from the side of the only table before it."""
+    return tuple(Link(one.column, other.alias, one.own, one.null_safe) for one in links)
 
 
-def _owner(side: object, references: list[Reference], columns: Columns) -> Reference | None:
+def _owner(side: object, references: list[NamedTable], columns: Columns) -> NamedTable | None:
     """The table that a plain column is of; None for anything else."""
     if not isinstance(side, exp.Column) or side.args.get("db"):
         return None

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 from sqlglot import exp
 
+from mirrorlake.delta.create import column_types
 from mirrorlake.errors import QueryError, UsageError
-from mirrorlake.feed.enable import column_types
-from mirrorlake.rows.views.calls import HIDDEN, KEY
-from mirrorlake.rows.views.clauses import Query, parse_query
 from mirrorlake.rows.views.definition import Definition
+from mirrorlake.rows.views.query import HIDDEN, KEY, Query, as_sql, find_stars, parse_query
 from mirrorlake.rows.views.shape import Method, Shape, read_shape, settle_types
 from mirrorlake.rows.views.sources import Source
 from mirrorlake.spark.messages import spark_message
@@ -57,6 +56,22 @@ class Plan:
         return [(column, key) for column, key in pairs if column.startswith(HIDDEN)]
 
     @property
+    def written(self) -> list[str]:
+        """The columns of a group in the view's table, those of its state left out."""
+        return [*self.names, *(column for column, _ in self.hidden_keys)]
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of the keys inside of a refresh, whatever the table calls them."""
+        return [f"{KEY}{number}" for number in range(len(self.shape.keys))]
+
+    def same_keys(self, table: str, group: str) -> str:
+        """A condition: a row of the view's table is of the same group as one of a refresh."""
+        pairs = zip(self.key_columns, self.keys, strict=True)
+        same = (f"{table}.{quote(column)} <=> {group}.{quote(key)}" for column, key in pairs)
+        return " AND ".join(same) or "true"
+
+    @property
     def tables(self) -> list[Source]:
         """The sources, each once."""
         return list({source.name: source for source in self.sources.values()}.values())
@@ -64,14 +79,14 @@ class Plan:
     def newest(self) -> dict[int, str]:
         """What stands for each table when it is read as it is now."""
         found = {start: source.at(source.new) for start, source in self.sources.items()}
-        for one in self.query.references:
-            if one.pinned:
+        for one in self.query.tables:
+            if one.node.args.get("version"):
                 found[one.start] = delta_name(self.sources[one.start].path)
         return found
 
     def whole(self) -> str:
         """The query as it was written, over the sources as they are now."""
-        return self.query.replaced(None, self.newest())
+        return self.query.replaced(self.newest())
 
     def inner(self, relations: dict[int, str], condition: str = "") -> str:
         """`FROM … WHERE …` of a plain SELECT.
@@ -80,19 +95,16 @@ class Plan:
             relations: what stands for the tables.
             condition: what must hold besides.
         """
-        select = self.shape.select
-        assert select is not None, self.shape
         conditions = [condition] if condition else []
-        if select.where is not None:
-            conditions.insert(0, f"({self.query.replaced(select.where, relations)})")
-        where = f"\nWHERE {' AND '.join(conditions)}" if conditions else ""
-        return f"FROM {self.query.replaced(select.source, relations)}{where}"
+        if (where := self.query.condition("where")) is not None:
+            conditions.insert(0, f"({as_sql(where)})")
+        fulfilled = f"\nWHERE {' AND '.join(conditions)}" if conditions else ""
+        return f"{self.query.source(relations)}{fulfilled}"
 
     def used(self, source: Source) -> tuple[str, ...]:
         """The columns of a source that the query may mean; all of them where it has a `*`."""
         words = {node.name.lower() for node in self.query.tree.find_all(exp.Identifier)}
-        stars = self.query.tree.find_all(exp.Star)
-        if any(not isinstance(star.parent, exp.Count) for star in stars):
+        if find_stars(self.query.tree):
             return source.columns
         return tuple(column for column in source.columns if column.lower() in words)
 
@@ -109,12 +121,10 @@ def make_plan(session: SparkSession, definition: Definition, sources: Sequence[S
     known = {str(name).lower(): source for name, source in by_name.items()}
     at = {
         one.start: known[str(one.name).lower()]
-        for one in query.references
+        for one in query.tables
         if str(one.name).lower() in known
     }
-    visible = {
-        one.alias.lower(): at[one.start].columns for one in query.references if one.start in at
-    }
+    visible = {one.alias.lower(): at[one.start].columns for one in query.tables if one.start in at}
     shape = read_shape(query, visible, known_functions(session))
     plan = Plan(definition, query, shape, at, {})
     try:
@@ -150,9 +160,8 @@ def _key_columns(shape: Shape, names: list[str]) -> tuple[str, ...]:
     if shape.method is Method.SUMS:
         shown = dict(zip(shape.items, names, strict=True))
         return tuple(shown.get(f"{KEY}{n}", f"{KEY}{n}") for n in range(len(shape.keys)))
-    if shape.select is None or len(shape.select.items) != len(names):
-        return tuple(f"{KEY}{n}" for n in range(len(shape.keys)))
-    shown = {item.text: name for item, name in zip(shape.select.items, names, strict=True)}
+    if len(shape.items) == len(names):
+        shown = dict(zip(shape.items, names, strict=True))
     return tuple(shown.get(key, f"{KEY}{n}") for n, key in enumerate(shape.keys))
 
 

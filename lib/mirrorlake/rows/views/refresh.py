@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta_log import read_commit_info, read_snapshot
+from mirrorlake.delta.commits import read_commit_info
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import ConflictError, UsageError
-from mirrorlake.history.versions import ENFORCED
 from mirrorlake.mirror.options import noop
 from mirrorlake.rows.views.apply import apply_delta
 from mirrorlake.rows.views.commit import Scratch, Target, overwrite, scratch
-from mirrorlake.rows.views.cost_model import (
-    COMMIT_SECONDS,
-    Cost,
-    Estimate,
-    estimate,
-    least_seconds,
-    read_costs,
-    save_cost,
-)
+from mirrorlake.rows.views.cost_model import Cost, Estimate, save_cost
 from mirrorlake.rows.views.definition import Definition
 from mirrorlake.rows.views.delta import Delta
+from mirrorlake.rows.views.explain import (
+    FULL,
+    INCREMENTAL,
+    NOTHING,
+    RefreshPlan,
+    plan_refresh,
+    refresh_session,
+)
 from mirrorlake.rows.views.joins import Role
-from mirrorlake.rows.views.plan import Plan, make_plan
+from mirrorlake.rows.views.plan import Plan
 from mirrorlake.rows.views.reasons import Reason, reason
 from mirrorlake.rows.views.shape import Method, is_steady
-from mirrorlake.rows.views.sources import (
-    Changes,
-    Source,
-    look_at_changes,
-    look_at_old,
-    pin_sources,
-    read_changes,
-)
-from mirrorlake.rows.views.state import ViewState, commit_metadata, read_note, read_view_state
-from mirrorlake.rows.views.steps import ViewListener, ViewStep
+from mirrorlake.rows.views.sources import look_at_old, pin_sources, read_changes
+from mirrorlake.rows.views.state import commit_metadata, read_note, read_view_state
 from mirrorlake.rows.views.view_sql import whole_contents
-from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
 from mirrorlake.text_table import TextTable, html_table
@@ -50,7 +42,20 @@ _ADAPTIVE, _PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffle.partit
 _FEW_PARTITIONS = 8
 HOW = ("auto", "incremental", "full")
 MOST_BROADCAST_BYTES = 8 * 2**20  # of changes, as the log counts them: half a million narrow rows
-FULL, INCREMENTAL, NOTHING = "full", "incremental", "nothing"
+
+
+class ViewStep(Enum):
+    """What has just been done."""
+
+    CREATED = "created"
+    PINNED = "pinned"
+    DECIDED = "decided"
+    READ = "read"
+    COMMITTED = "committed"
+    MEASURED = "measured"
+
+
+ViewListener = Callable[[ViewStep], None]
 
 
 @dataclass(frozen=True)
@@ -133,81 +138,6 @@ class Refresh:
         return html_table(self.shown())
 
 
-@dataclass(frozen=True)
-class RefreshPlan:
-    """All that is known before a refresh reads a row.
-
-    Attributes:
-        standing: what the view shows.
-        plan: its query, its sources at the versions to read.
-        changes: what changed, by source; empty where that can't be read.
-        reason: why the refresh must be full; None if it need not be.
-        estimate: what the two ways are expected to take.
-    """
-
-    standing: ViewState
-    plan: Plan
-    changes: tuple[Changes, ...]
-    reason: Reason | None
-    estimate: Estimate
-
-    @property
-    def changed_bytes(self) -> int:
-        """How much there is to read of what changed."""
-        return sum(one.bytes for one in self.changes)
-
-
-def refresh_session(spark: SparkSession) -> SparkSession:
-    """A session of its own, which may read a version that is the newest, however old it is."""
-    session = new_session(spark)
-    session.conf.set(ENFORCED, "false")
-    return session
-
-
-def plan_refresh(
-    spark: SparkSession,
-    session: SparkSession,
-    storage: Storage,
-    definition: Definition,
-    standing: ViewState,
-    sources: Sequence[Source],
-) -> RefreshPlan:
-    """What a refresh would have to do, from logs and the query alone.
-
-    Args:
-        spark: the user's session, whose settings say how far back may be read.
-        session: the refresh's own.
-        storage: the lake's files.
-        definition: the view.
-        standing: what it shows.
-        sources: its sources, pinned.
-    """
-    plan = make_plan(session, definition, sources)
-    why = standing.reason or plan.shape.reason or _columns_changed(session, storage, plan)
-    changes: list[Changes] = []
-    for source in plan.tables if why is None else ():
-        if not source.moved:
-            continue
-        found = look_at_changes(spark, storage, source)
-        if isinstance(found, Reason):
-            why = found
-            break
-        changes.append(found)
-    size = sum(one.bytes for one in changes)
-    costs = read_costs(storage, definition.name)
-    least = COMMIT_SECONDS if "incremental" in costs else least_seconds(storage)
-    guess = estimate(plan.shape.method, size, costs, least)
-    return RefreshPlan(standing, plan, tuple(changes), why, guess)
-
-
-def _columns_changed(session: SparkSession, storage: Storage, plan: Plan) -> Reason | None:
-    path = storage.path(plan.definition.name.table_path)
-    there = dict(session.sql(f"SELECT * FROM {delta_name(path)}").dtypes)
-    wanted = session.sql(whole_contents(plan, 0)).dtypes
-    odd = [name for name, kind in wanted if there.get(name) != kind]
-    return reason("COLUMNS_CHANGED", odd[0]) if odd else None
-
-
 def refresh_view(
     spark: SparkSession,
     storage: Storage,
@@ -220,15 +150,15 @@ def refresh_view(
     if how not in HOW:
         raise UsageError(f"There is no refresh {how!r}.", hint=f"choose one of {HOW}.")
     began = time.perf_counter()
-    standing = read_view_state(storage, definition)
-    sources = pin_sources(storage, definition, standing.sources)
+    state = read_view_state(storage, definition)
+    sources = pin_sources(storage, definition, state.sources)
     moved = any(source.moved for source in sources) or not is_steady(definition.sql)
-    if not moved and standing.reason is None and how != FULL:
+    if not moved and state.reason is None and how != FULL:
         at = {str(source.name): (source.old, source.new) for source in sources}
         taken = time.perf_counter() - began
-        return Refresh(str(definition.name), NOTHING, None, standing.version, at, 0, {}, taken)
+        return Refresh(str(definition.name), NOTHING, None, state.version, at, 0, {}, taken)
     session = refresh_session(spark)
-    found = plan_refresh(spark, session, storage, definition, standing, sources)
+    found = plan_refresh(spark, session, storage, definition, state, sources)
     on_step(ViewStep.PINNED)
     why = found.reason
     if how == FULL:
@@ -266,7 +196,7 @@ def _cost(guess: Estimate) -> Reason:
 
 
 def _plan_once(session: SparkSession, found: RefreshPlan) -> None:
-    """Lets Spark plan few changes once: to plan anew behind each shuffle costs more than it saves.
+    """Lets Spark plan few changes once: planning after each shuffle costs more than it saves.
 
     Only where each big table is met by changes that are broadcast: other joins need the sizes that
     show on the way.
@@ -299,10 +229,10 @@ def _read(
 def _target(
     storage: Storage, definition: Definition, found: RefreshPlan, why: Reason | None
 ) -> Target:
-    standing, number = found.standing, found.standing.number + 1
+    state, number = found.state, found.state.number + 1
     how = {"mode": FULL if why else INCREMENTAL, "reason": why.code if why else None}
     sources = {str(s.name): {"id": s.id, "version": s.new} for s in found.plan.tables}
-    note = commit_metadata(definition, number, standing.version, how, sources)
+    note = commit_metadata(definition, number, state.version, how, sources)
     return Target(storage, definition.name.table_path, definition.app_id, number, note)
 
 
@@ -331,8 +261,8 @@ def _outcome(
     path = definition.name.table_path
     snapshot = read_snapshot(storage, path)
     newest = -1 if snapshot is None else snapshot.version
-    number = found.standing.number + 1
-    for version in range(newest, found.standing.version, -1):
+    number = found.state.number + 1
+    for version in range(newest, found.state.version, -1):
         note = read_note(storage, definition, version)
         if note is None or note["refresh"] != number:
             continue

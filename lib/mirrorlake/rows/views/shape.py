@@ -1,35 +1,37 @@
 """What kind of query a view's is, and so by which rule it can be refreshed.
 
-Nothing here needs Spark but the types of a few expressions, which whoever asks hands in later.
+Nothing here needs Spark but the types of a few expressions, which the caller adds later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.tokenizer_core import TokenType
 
-from mirrorlake.rows.views.calls import KEY, Call, find_calls, over_state, partition_of
-from mirrorlake.rows.views.clauses import Piece, Query, Select, parse_query
-from mirrorlake.rows.views.functions import (
-    AGGREGATES,
-    NONDETERMINISTIC,
-    ORDER_DEPENDENT,
-    SUMS,
-)
+from mirrorlake.rows.views.functions import NONDETERMINISTIC, ORDER_DEPENDENT, SUMS
 from mirrorlake.rows.views.joins import Columns, Member, read_joins
+from mirrorlake.rows.views.query import (
+    KEY,
+    Call,
+    Query,
+    alike,
+    as_sql,
+    find_calls,
+    find_stars,
+    over_state,
+    parse_query,
+)
 from mirrorlake.rows.views.reasons import Reason, reason
 from mirrorlake.spark.sql import quote
 
 _PLAIN = {"hint", "distinct", "expressions", "from_", "joins", "where", "group", "having"}
 _PLAIN |= {"order", "sort", "cluster", "distribute", "kind", "operation_modifiers"}
 _PLAIN_TABLE = {"this", "db", "alias", "version"}
-_NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
 _SPECIAL_MOMENTS = {"now", "today", "tomorrow", "yesterday"}
+MOST_AVERAGED_DIGITS = 14
 
 
 class Method(str, Enum):
@@ -72,18 +74,18 @@ class Shape:
         method: the rule.
         reason: why none fits, if so.
         members: the tables of its joins.
-        select: its clauses.
         keys: what groups or partitions it, as SQL.
         items: what it selects, over keys and aggregates where the method is `sums`.
+        selected: what it selects, as SQL.
         aggregates: what is kept, where the method is `sums`.
     """
 
     method: Method
     reason: Reason | None = None
     members: tuple[Member, ...] = ()
-    select: Select | None = None
     keys: tuple[str, ...] = ()
     items: tuple[str, ...] = ()
+    selected: tuple[str, ...] = ()
     aggregates: tuple[Aggregate, ...] = ()
 
 
@@ -102,31 +104,36 @@ def read_shape(query: Query, columns: Columns, known: Collection[str]) -> Shape:
     """
     if odd := _oddity(query):
         return Shape(Method.FULL, odd)
-    select = query.select
-    if select is None:
-        return full("SYNTAX")
-    pieces = [*select.items, select.source, *select.group]
-    pieces += [piece for piece in (select.where, select.having) if piece is not None]
-    calls = [call for piece in pieces for call in find_calls(piece)]
-    if found := _distrusted(query, pieces, calls, known):
+    tree, items = query.tree, query.items
+    clauses = [*items, tree.args["from_"], *tree.args.get("joins", ())]
+    clauses += [tree.args[name] for name in ("where", "group", "having") if tree.args.get(name)]
+    if found := _distrusted(clauses, known):
         return Shape(Method.FULL, found)
+    if any(find_stars(clause) for clause in clauses if not clause.is_star):
+        return full("STAR")
     members = read_joins(query, columns)
     if isinstance(members, Reason):
         return Shape(Method.FULL, members)
-    shape = Shape(Method.ROWS, members=members, select=select)
-    items = [call for item in select.items for call in find_calls(item)]
-    windows = [call for call in items if call.is_window]
-    grouped = bool(query.tree.args.get("group")) or select.having is not None
-    grouped = grouped or any(call.is_aggregate for call in items)
-    if query.tree.args.get("distinct"):
+    texts = tuple(map(as_sql, items))
+    shape = Shape(Method.ROWS, members=members, items=texts, selected=texts)
+    calls = find_calls(*items)
+    windows = [call for call in calls if call.partition is not None]
+    grouped = bool(tree.args.get("group") or tree.args.get("having"))
+    grouped = grouped or any(call.is_aggregate for call in calls)
+    has_star = any(item.is_star for item in items)
+    if tree.args.get("distinct"):
         if windows or grouped:
             return full("DISTINCT_OF_GROUPS")
-        return _distinct(shape, select)
+        numbered = tuple(f"{KEY}{number}" for number in range(len(texts)))
+        distinct = replace(shape, method=Method.SUMS, keys=texts, items=numbered)
+        return full("STAR") if has_star else distinct
     if windows:
-        return full("AGGREGATE_OF_WINDOW") if grouped else _windows(shape, select, windows)
+        if grouped:
+            return full("AGGREGATE_OF_WINDOW")
+        return full("STAR") if has_star else _windows(shape, windows)
     if grouped:
-        return _groups(shape, query, select, columns)
-    expanded = _expanded(select, members, columns)
+        return _groups(shape, query, columns)
+    expanded = _expanded(query, members, columns)
     if expanded is None:
         return full("STAR")
     return replace(shape, items=expanded)
@@ -134,9 +141,7 @@ def read_shape(query: Query, columns: Columns, known: Collection[str]) -> Shape:
 
 def is_steady(sql: str) -> bool:
     """Whether a query's answer changes only when its tables do."""
-    query = parse_query(sql)
-    calls = find_calls(Piece(query.text, tuple(sqlglot.tokenize(query.text, read="spark"))))
-    return not any(_is_clock(call) for call in calls)
+    return not any(_is_clock(call) for call in find_calls(parse_query(sql).tree))
 
 
 def _is_clock(call: Call) -> bool:
@@ -167,149 +172,120 @@ def _oddity(query: Query) -> Reason | None:
     distinct = tree.args.get("distinct")
     if distinct is not None and distinct.args.get("on"):
         return reason("SYNTAX", "DISTINCT ON")
-    for one in query.references:
-        if one.pinned:
+    for one in query.tables:
+        if one.node.args.get("version"):
             return reason("TIME_TRAVEL", str(one.name))
         if odd := [k for k, value in one.node.args.items() if value and k not in _PLAIN_TABLE]:
             return reason("LATERAL_VIEW" if "pivots" in odd else "SYNTAX", odd[0])
     return None
 
 
-def _distrusted(
-    query: Query, pieces: list[Piece], calls: list[Call], known: Collection[str]
-) -> Reason | None:
+def _distrusted(clauses: Sequence[exp.Expr], known: Collection[str]) -> Reason | None:
     """A function that no rule may rely on."""
+    calls = find_calls(*clauses)
     for call in calls:
         if _is_clock(call):
             return reason("NONDETERMINISTIC", call.name)
-        if call.name in ORDER_DEPENDENT and not call.is_window:
+        if call.name in ORDER_DEPENDENT and call.partition is None:
             return reason("ORDER_DEPENDENT", call.name)
-    tokens = [token for piece in pieces for token in piece.tokens]
-    for token, after in zip(tokens, [*tokens[1:], None], strict=True):
-        opens = after is not None and after.text == "("
-        if token.token_type in _NAMES and opens and token.text.lower() not in known:
-            return reason("UNKNOWN_FUNCTION", token.text)
-        if token.token_type == TokenType.STRING and token.text.lower() in _SPECIAL_MOMENTS:
-            return reason("NONDETERMINISTIC", token.text)
-    if any(not call.known for call in calls):
-        return reason("UNKNOWN_FUNCTION", next(c.name for c in calls if not c.known))
+    for call in calls:
+        if call.name not in known or not call.known:
+            return reason("UNKNOWN_FUNCTION", call.name)
+    for text in (one for clause in clauses for one in clause.find_all(exp.Literal)):
+        if text.is_string and text.name.lower() in _SPECIAL_MOMENTS:
+            return reason("NONDETERMINISTIC", text.name)
     return None
 
 
 def _expanded(
-    select: Select, members: tuple[Member, ...], columns: Columns
+    query: Query, members: tuple[Member, ...], columns: Columns
 ) -> tuple[str, ...] | None:
     """The selected expressions with every `*` written out; None where that is not plain."""
     found: list[str] = []
-    joined_by_name = any(token.text.upper() == "USING" for token in select.source.tokens)
-    for item in select.items:
-        words = item.words
-        if words[-1] != "*" or len(words) not in (1, 3):
-            if "*" in words and words[0] == "*":
-                return None
-            found.append(item.text)
+    joined_by_name = any(join.args.get("using") for join in query.tree.args.get("joins", ()))
+    for item in query.items:
+        if not item.is_star:
+            found.append(as_sql(item))
             continue
-        wanted = None if len(words) == 1 else words[0]
-        if wanted is None and joined_by_name:
+        star = item.this if isinstance(item, exp.Column) else item
+        wanted = item.table if isinstance(item, exp.Column) else ""
+        if any(star.args.values()) or (joined_by_name and not wanted):
             return None
         for member in members:
-            alias = member.reference.alias
-            if wanted is None or alias.lower() == wanted:
+            alias, join = member.table.alias, member.table.node.parent
+            if isinstance(join, exp.Join) and join.kind in ("SEMI", "ANTI"):
+                continue  # it has no columns in the result
+            if not wanted or alias.lower() == wanted.lower():
                 names = columns[alias.lower()]
                 found += [f"{quote(alias)}.{quote(name)}" for name in names]
     return tuple(found)
 
 
-def _distinct(shape: Shape, select: Select) -> Shape:
-    assert shape.members, "a plain SELECT has tables"
-    if any("*" in (item.words[0], item.words[-1]) for item in select.items):
-        return full("STAR")
-    keys = tuple(item.text for item in select.items)
-    items = tuple(f"{KEY}{number}" for number in range(len(keys)))
-    return replace(shape, method=Method.SUMS, keys=keys, items=items)
-
-
-def _windows(shape: Shape, select: Select, windows: list[Call]) -> Shape:
+def _windows(shape: Shape, windows: list[Call]) -> Shape:
     """Partitions by what all windows have in common."""
-    if any("*" in (item.words[0], item.words[-1]) for item in select.items):
-        return full("STAR")
-    partitions = [{piece.words: piece.text for piece in partition_of(call)} for call in windows]
-    common = [words for words in partitions[0] if all(words in other for other in partitions)]
+    first, *others = [{alike(key): as_sql(key) for key in w.partition or ()} for w in windows]
+    common = tuple(text for key, text in first.items() if all(key in other for other in others))
     if not common:
         return full("WINDOW_WITHOUT_PARTITION")
-    keys = tuple(partitions[0][words] for words in common)
-    items = tuple(item.text for item in select.items)
-    return replace(shape, method=Method.PARTITIONS, keys=keys, items=items)
+    return replace(shape, method=Method.PARTITIONS, keys=common)
 
 
-def _groups(shape: Shape, query: Query, select: Select, columns: Columns) -> Shape:
-    keys = _group_keys(query, select, columns)
+def _groups(shape: Shape, query: Query, columns: Columns) -> Shape:
+    keys = _group_keys(query, columns)
     if keys is None:
         return full("SYNTAX", "GROUP BY")
-    texts = tuple(key.text for key in keys)
-    items = tuple(item.text for item in select.items)
-    calls = [call for item in select.items for call in find_calls(item) if call.is_aggregate]
-    names = {call.name for call in calls}
-    again = replace(
-        shape,
-        method=Method.GROUPS,
-        keys=texts,
-        items=items,
-    )
+    again = replace(shape, method=Method.GROUPS, keys=tuple(map(as_sql, keys)))
     recompute = again if keys else full("GLOBAL_AGGREGATE")
-    if select.having is not None or not names <= SUMS:
+    if query.condition("having") is not None:
         return recompute
-    aggregates: list[Piece] = []
-    over = [over_state(item, keys, aggregates) for item in select.items]
-    kept = [_aggregate(piece) for piece in aggregates]
-    if None in over or None in kept:
+    aggregates: list[Call] = []
+    items = [over_state(item, keys, aggregates) for item in query.items]
+    kept = [_aggregate(call) for call in aggregates]
+    if None in items or None in kept:
         return recompute
     return replace(
         again,
         method=Method.SUMS,
-        items=tuple(text for text in over if text is not None),
+        items=tuple(text for text in items if text is not None),
         aggregates=tuple(one for one in kept if one is not None),
     )
 
 
-def _group_keys(query: Query, select: Select, columns: Columns) -> list[Piece] | None:
+def _group_keys(query: Query, columns: Columns) -> list[exp.Expr] | None:
     """What the query groups by, ordinals and names of selected expressions looked up."""
-    names = [expression.alias for expression in query.tree.expressions]
+    items = query.items
+    group = query.tree.args.get("group") or exp.Group()
+    if group.args.get("all"):
+        return [i for i in items if not any(call.is_aggregate for call in find_calls(i))]
+    names = [expression.alias.lower() for expression in query.tree.expressions]
     known = {column.lower() for some in columns.values() for column in some}
-    group = query.tree.args.get("group")
-    if group is not None and group.args.get("all"):
-        return [i for i in select.items if not any(c.is_aggregate for c in find_calls(i))]
-    keys: list[Piece] = []
-    for piece in select.group:
-        token = piece.tokens[0]
-        found = piece
-        if len(piece.tokens) == 1 and token.token_type == TokenType.NUMBER:
-            if not 1 <= int(token.text) <= len(select.items):
+    keys: list[exp.Expr] = []
+    for key in group.expressions:
+        found, name = key, key.name.lower()
+        if isinstance(key, exp.Literal) and key.is_int:
+            if not 1 <= int(key.name) <= len(items):
                 return None
-            found = select.items[int(token.text) - 1]
-        elif len(piece.tokens) == 1 and token.text.lower() not in known:
-            alike = [n for n, name in enumerate(names) if name.lower() == token.text.lower()]
-            if len(alike) == 1:
-                found = select.items[alike[0]]
-        if len(found.tokens) == 1 and found.tokens[0].token_type == TokenType.NUMBER:
+            found = items[int(key.name) - 1]
+        elif isinstance(key, exp.Column) and not key.table and name not in known:
+            found = items[names.index(name)] if names.count(name) == 1 else key
+        if found.is_number:
             return None  # Spark would take the number for a column's place
-        if found.words not in [key.words for key in keys]:
+        if alike(found) not in map(alike, keys):
             keys.append(found)
     return keys
 
 
-def _aggregate(piece: Piece) -> Aggregate | None:
+def _aggregate(call: Call) -> Aggregate | None:
     """An aggregate as a sum or a count of one expression; None if it isn't one."""
-    call = find_calls(piece)[0]
-    if call.distinct or len(call.arguments) != 1 or call.name not in SUMS & AGGREGATES:
+    if call.distinct or len(call.arguments) != 1 or call.name not in SUMS:
         return None
-    argument = call.arguments[0].text
+    argument = as_sql(call.arguments[0])
     if call.name == "count_if":
         argument = f"CASE WHEN {argument} THEN 1 END"
-    elif call.arguments[0].words == ("*",):
+    elif argument == "*":
         argument = "1"
     if call.where is not None:
-        argument = f"CASE WHEN {call.where.text} THEN {argument} END"
+        argument = f"CASE WHEN {as_sql(call.where)} THEN {argument} END"
     function = {"count_if": "count", "mean": "avg"}.get(call.name, call.name)
     return Aggregate(function, argument)
 
@@ -330,10 +306,9 @@ def settle_types(shape: Shape, arguments: list[str], outputs: list[str]) -> Shap
     kept = zip(shape.aggregates, arguments, strict=True)
     if all(_is_exact(aggregate, kind) for aggregate, kind in kept):
         return shape
-    if not shape.keys or shape.select is None:
+    if not shape.keys:
         return full("GLOBAL_AGGREGATE", "sums of this type are not kept")
-    items = tuple(item.text for item in shape.select.items)
-    return replace(shape, method=Method.GROUPS, items=items, aggregates=())
+    return replace(shape, method=Method.GROUPS, items=shape.selected, aggregates=())
 
 
 def _is_plain(kind: str) -> bool:
@@ -351,6 +326,3 @@ def _is_exact(aggregate: Aggregate, kind: str) -> bool:
     precision = int(kind.removeprefix("decimal(").split(",")[0])
     # An average's quotient is rounded once by Spark; with more digits it would be rounded twice.
     return aggregate.function == "sum" or precision <= MOST_AVERAGED_DIGITS
-
-
-MOST_AVERAGED_DIGITS = 14

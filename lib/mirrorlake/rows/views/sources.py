@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta_log import ROW_TRACKING, read_snapshot
+from mirrorlake.delta.commits import Timeline, read_commit, read_states, read_versions
+from mirrorlake.delta.snapshot import ROW_TRACKING, read_snapshot
 from mirrorlake.errors import BusyError, TableNotFoundError, VersionError
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.findings import Diagnosis
 from mirrorlake.feed.gaps import ORIGIN, bridge
-from mirrorlake.feed.log import Timeline, read_commit, read_states, read_versions
 from mirrorlake.feed.scan import read_feed
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.history.consistent_versions import versions_at_once
 from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.names import TableName
-from mirrorlake.rows.views.calls import HIDDEN
 from mirrorlake.rows.views.definition import Definition
+from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.rows.views.reasons import Reason, reason
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
@@ -46,7 +46,7 @@ class Source:
     Attributes:
         name: which.
         path: its folder, in full.
-        id: Delta's id of the table, which one made anew does not share.
+        id: Delta's id of the table, which a table made again does not share.
         columns: those that the view sees and that are still there.
         new: the version to read.
         old: the version that the view shows; None if it shows none.
@@ -96,14 +96,14 @@ class Changes:
 
 
 def pin_sources(
-    storage: Storage, definition: Definition, standing: dict[str, tuple[str, int]]
+    storage: Storage, definition: Definition, state: dict[str, tuple[str, int]]
 ) -> tuple[Source, ...]:
     """The newest versions of a view's sources, all as they were at one moment.
 
     Args:
         storage: the lake's files.
         definition: the view.
-        standing: id and version of each source that the view shows.
+        state: id and version of each source that the view shows.
 
     Raises:
         TableNotFoundError: a source is gone.
@@ -123,7 +123,7 @@ def pin_sources(
             raise TableNotFoundError(f"The table {name} is being removed.")
         there = {column.lower(): column for column in snapshot.schema}
         columns = [there[c.lower()] for c in definition.sources[name] if c.lower() in there]
-        old_id, old = standing.get(str(name), ("", None))
+        old_id, old = state.get(str(name), ("", None))
         found.append(
             Source(
                 name,

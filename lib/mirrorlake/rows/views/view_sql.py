@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirrorlake.rows.views.calls import AGGREGATE, KEY
 from mirrorlake.rows.views.plan import (
     ARGUMENT,
     CHECK,
@@ -23,6 +22,7 @@ from mirrorlake.rows.views.plan import (
     listed,
     named,
 )
+from mirrorlake.rows.views.query import AGGREGATE, as_sql
 from mirrorlake.rows.views.shape import Aggregate, Method
 from mirrorlake.spark.sql import quote
 
@@ -51,15 +51,13 @@ def whole_contents(plan: Plan, number: int) -> str:
 
 def selected_groups(plan: Plan, relations: dict[int, str], condition: str = "") -> str:
     """The query's groups or windows with their hidden keys, of rows that fulfil a condition."""
-    select = plan.shape.select
-    assert select is not None, plan.shape
-    items = named([plan.query.replaced(item, relations) for item in select.items], plan.names)
+    items = named(plan.shape.selected, plan.names)
     keys = "".join(f", {key} AS {quote(column)}" for column, key in plan.hidden_keys)
     text = f"SELECT {items}{keys} {plan.inner(relations, condition)}"
     if plan.shape.method is Method.GROUPS:
         text += f"\nGROUP BY {', '.join(plan.shape.keys)}"
-        if select.having is not None:
-            text += f"\nHAVING {plan.query.replaced(select.having, relations)}"
+        if (having := plan.query.condition("having")) is not None:
+            text += f"\nHAVING {as_sql(having)}"
     return text
 
 
@@ -77,15 +75,10 @@ def with_ids(rows: str, number: int) -> str:
     return f"SELECT *, {start}L + {task} * 1073741824L + {row} AS {quote(ID)} FROM ({rows})"
 
 
-def keys_of(plan: Plan) -> list[str]:
-    """The names of the keys inside of a refresh, whatever the table calls them."""
-    return [f"{KEY}{number}" for number in range(len(plan.shape.keys))]
-
-
 def arguments_of(plan: Plan) -> str:
     """Keys and arguments of a row, before it is summed up."""
     aggregates = plan.shape.aggregates
-    names = [*keys_of(plan), *(f"{ARGUMENT}{number}" for number in range(len(aggregates)))]
+    names = [*plan.keys, *(f"{ARGUMENT}{number}" for number in range(len(aggregates)))]
     expressions = [*plan.shape.keys, *(aggregate.argument for aggregate in aggregates)]
     return named(expressions, names) or "1"
 
@@ -125,7 +118,7 @@ def state_of(plan: Plan, arguments: str) -> str:
             found.append(f"count({quote(f'{ARGUMENT}{number}')}) AS {quote(column)}")
         if aggregate.function != "count":
             found.append(f"sum({summand(plan, number)}) AS {quote(f'{SUM}{number}')}")
-    keys = keys_of(plan)
+    keys = plan.keys
     group = f" GROUP BY {listed(keys)}" if keys else ""
     return f"SELECT {', '.join([*map(quote, keys), *found])} FROM ({arguments}){group}"
 

@@ -1,0 +1,1 @@
+"""The one room that reads and makes Delta logs. Source: the Delta transaction log protocol."""

@@ -1,0 +1,293 @@
+"""The files that a table's log names, read on the driver: live ones, removed ones, and row ids.
+
+Delta keeps a removed file for a while, so that older versions can be read; VACUUM ends that. The
+newest checkpoint and the commits after it name every file removed within that while.
+
+With row tracking a file has the id of its first row; rows that were not moved there count on from
+it. Rows that were carry their ids in hidden columns of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote, unquote
+
+from mirrorlake.delta.commits import read_commit_info
+from mirrorlake.delta.log_files import (
+    Action,
+    checkpoint_files,
+    commit_path,
+    parse_actions,
+    read_actions,
+)
+from mirrorlake.delta.vectors import vector_id, vector_path
+from mirrorlake.storage import Storage
+
+_THREADS = 16
+# What only ever writes new rows; any other operation may carry rows and their ids along.
+_NEW_ROWS = ("WRITE", "STREAMING UPDATE", "CREATE TABLE AS SELECT")
+_KEPT = ("path", "partitionValues", "size", "stats", "deletionVector")
+
+
+def file_actions(
+    storage: Storage, table_path: str, first: int, last: int
+) -> Iterator[tuple[int, str, Action]]:
+    """Each `remove` and then each `add` of a range of commits, with its version and kind."""
+    for version in range(first, last + 1):
+        found = read_actions(storage, commit_path(table_path, version), ("add", "remove"))
+        for kind, action in sorted(found, key=lambda pair: pair[0] == "add"):
+            yield version, kind, action
+
+
+@dataclass(frozen=True)
+class Removed:
+    """A file that a version had and a later one has not.
+
+    Attributes:
+        path: relative to the table's folder, or a full URI for files that lie elsewhere.
+        vector: the file of its deletion vector, likewise, or None.
+        at: when it was removed, milliseconds since 1970.
+    """
+
+    path: str
+    vector: str | None
+    at: int
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All files that reading it needs."""
+        return (self.path,) if self.vector is None else (self.path, self.vector)
+
+    @classmethod
+    def of(cls, action: Action) -> Removed:
+        """The file of an action."""
+        vector = vector_path(action.get("deletionVector"))
+        return cls(unquote(action["path"]), vector, int(action.get("deletionTimestamp") or 0))
+
+
+def recent_removals(storage: Storage, table_path: str, newest: int) -> list[Removed]:
+    """The files whose removal the newest checkpoint and the commits after it tell of."""
+    version, paths = checkpoint_files(storage, table_path)
+    told = (r for path in paths for _, r in read_actions(storage, path, ("remove",)))
+    found = {removed.files: removed for removed in map(Removed.of, told)}
+    for _, kind, action in file_actions(storage, table_path, version + 1, newest):
+        removed = Removed.of(action)
+        found.pop(removed.files, None)
+        if kind == "remove":
+            found[removed.files] = removed
+    return list(found.values())
+
+
+def removed_since(storage: Storage, table_path: str, version: int, newest: int) -> list[Removed]:
+    """The files that a version has and the newest has not: the cost is the commits in between."""
+    first: dict[tuple[str, ...], str] = {}
+    last: dict[tuple[str, ...], tuple[str, Removed]] = {}
+    for _, kind, action in file_actions(storage, table_path, version + 1, newest):
+        removed = Removed.of(action)
+        first.setdefault(removed.files, kind)
+        last[removed.files] = (kind, removed)
+    return [
+        removed
+        for key, (kind, removed) in last.items()
+        if kind == "remove" and first[key] == "remove"
+    ]
+
+
+def missing_files(storage: Storage, table_path: str, removed: Iterable[Removed]) -> list[str]:
+    """Those files that are no longer there; only the table's own folder is looked at."""
+    names = sorted({name for entry in removed for name in entry.files if "://" not in name})
+    own = [name for name in names if not name.startswith(("/", "file:"))]
+
+    def gone(some: list[str]) -> list[str]:
+        return [name for name in some if not storage.exists(f"{table_path}/{name}")]
+
+    # A share of them for each thread: a task costs more than a look.
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = pool.map(gone, [own[thread::_THREADS] for thread in range(_THREADS)])
+        return sorted(name for names in found for name in names)
+
+
+def live_files(storage: Storage, table_path: str, version: int) -> list[Action]:
+    """The `add` actions of a version's files, with `records`, its rows without deleted ones."""
+    at, paths = checkpoint_files(storage, table_path, version)
+    live: dict[tuple[str, str], Action] = {}
+    for path in paths:
+        for _, action in read_actions(storage, path, ("add",)):
+            if not action.get("stats"):  # a table may keep them as columns only
+                parsed = action.get("stats_parsed") or {}
+                action["stats"] = json.dumps({"numRecords": parsed.get("numRecords", 0)})
+            live[_key(action)] = action
+    for _, kind, action in file_actions(storage, table_path, at + 1, version):
+        live.pop(_key(action), None)
+        if kind == "add":
+            live[_key(action)] = action
+    for action in live.values():
+        known = json.loads(action.get("stats") or "{}").get("numRecords", 0)
+        action["records"] = known - (action.get("deletionVector") or {}).get("cardinality", 0)
+    return list(live.values())
+
+
+def _key(action: Action) -> tuple[str, str]:
+    return action["path"], vector_id(action.get("deletionVector"))
+
+
+def named_files(storage: Storage, path: str) -> Iterator[str]:
+    """The paths of the data files of which a file of the log may tell values."""
+    name = path.rpartition("/")[2]
+    if name.startswith("."):  # Spark's own checksums
+        return
+    if name.endswith(".parquet"):
+        yield from (add["path"] for _, add in read_actions(storage, path, ("add.path",)))
+    elif name.endswith(".json") and name[:20].isdecimal():
+        for _, action in read_actions(storage, path, ("add", "remove")):
+            if action.get("stats"):
+                yield action["path"]
+    elif name.endswith(".crc"):
+        checksum = json.loads(storage.read(path))
+        yield from (added["path"] for added in checksum.get("allFiles") or ())
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One data file under one deletion vector.
+
+    Attributes:
+        action: what the log says of it: path, partitionValues, size, stats, deletionVector.
+        first_id: the id of its first row.
+        commit_version: the version that last changed the rows that do not carry their own.
+        records: rows in the file, deleted ones included; None if nobody knows.
+        carries: whether rows in it may carry ids of their own.
+    """
+
+    action: Action
+    first_id: int
+    commit_version: int
+    records: int | None
+    carries: bool
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from others: the path, and the deletion vector."""
+        return _key(self.action)
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """What the log knows about its values; maybe nothing."""
+        found: dict[str, Any] = json.loads(self.action.get("stats") or "{}")
+        return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The files that reading it needs, URL-encoded as the log names them."""
+        vector = vector_path(self.action.get("deletionVector"))
+        path = self.action["path"]
+        return (path,) if vector is None else (path, encode(vector))
+
+    def holds(self, row_id: int) -> bool:
+        """Whether the row of an id may be in it, by the numbers of its rows."""
+        last = float("inf") if self.records is None else self.first_id + self.records
+        return self.first_id <= row_id < last
+
+
+@dataclass
+class FileHistory:
+    """What commits said about files, read in their order.
+
+    Attributes:
+        carries: by path, whether rows in it may carry ids.
+        stats: by path, the fullest statistics; a removal need not repeat them.
+    """
+
+    carries: dict[str, bool] = field(default_factory=dict)
+    stats: dict[str, str] = field(default_factory=dict)
+
+    def data_file(self, action: Action, *, carries: bool = True) -> DataFile | None:
+        """A file of an action, or None if its rows have no ids."""
+        path = action["path"]
+        carries = self.carries.setdefault(path, carries)
+        stats = action.get("stats")
+        if stats and "minValues" in stats:
+            self.stats[path] = stats
+        if action.get("baseRowId") is None:
+            return None
+        kept = {name: action[name] for name in _KEPT if action.get(name) is not None}
+        kept |= {"stats": self.stats.get(path) or stats or "{}"}
+        found = DataFile(
+            kept, int(action["baseRowId"]), int(action["defaultRowCommitVersion"]), None, carries
+        )
+        return replace(found, records=found.stats.get("numRecords"))
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """A file that a version brought (`side` 1) or took away (-1)."""
+
+    version: int
+    side: int
+    file: DataFile
+
+
+def file_changes(
+    storage: Storage, table_path: str, start: int, end: int, history: FileHistory
+) -> Iterator[FileChange]:
+    """The files that versions of a range brought or took as a change of data, ascending.
+
+    Args:
+        storage: the lake's files.
+        table_path: the table's folder.
+        start: the first version.
+        end: the last version.
+        history: what is known of files; it is added to.
+    """
+    for version in range(start, end + 1):
+        info = read_commit_info(storage, table_path, version)
+        fresh = info.get("operation") in _NEW_ROWS
+        for _, kind, action in file_actions(storage, table_path, version, version):
+            found = history.data_file(action, carries=not fresh or kind == "remove")
+            if found is not None and action.get("dataChange", True):
+                yield FileChange(version, 1 if kind == "add" else -1, found)
+
+
+def encode(path: str) -> str:
+    """A path as logs have it: URL-encoded."""
+    return quote(path, safe="/:=")
+
+
+def rewrite_paths(storage: Storage, table_path: str, old: str, new: str) -> None:
+    """Puts full paths right in the one commit that a shallow clone has.
+
+    Args:
+        storage: the lake's files.
+        table_path: the clone's folder.
+        old: the folder that was moved, in full, as Hadoop prints it.
+        new: where it is now.
+    """
+    commit = commit_path(table_path, 0)
+    lines = []
+    for line in storage.read(commit).splitlines():
+        for _, add in parse_actions([line], ("add",)):
+            add["path"] = _moved(add["path"], old, new)
+            vector = add.get("deletionVector")
+            if vector and vector["storageType"] == "p":
+                vector["pathOrInlineDv"] = _moved(vector["pathOrInlineDv"], old, new)
+            line = json.dumps({"add": add}, separators=(",", ":")).encode()
+        lines.append(line)
+    storage.write(commit, b"\n".join(lines) + b"\n")
+    # Checksums and the checkpoint are of what it was before; none of them has to be there.
+    log = commit.rpartition("/")[0]
+    for entry in storage.list(log).files:
+        if f"{log}/{entry.name}" != commit:
+            storage.delete(f"{log}/{entry.name}")
+
+
+def _moved(path: str, old: str, new: str) -> str:
+    """A URL-encoded path of the log, at its new place if it was below the old one."""
+    decoded = re.sub("^file:/+", "file:/", unquote(path))
+    if not decoded.startswith(f"{old}/"):
+        return path
+    return quote(new + decoded[len(old) :], safe="/:")

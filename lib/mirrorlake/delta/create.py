@@ -1,0 +1,117 @@
+"""Makes version 0 of a Delta table, with all properties and no rows; what SQL's commits carry."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.delta.snapshot import FEED, ROW_TRACKING
+from mirrorlake.spark.sql import delta_name, literal, quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_TXN = "spark.databricks.delta.write.txn"
+_ODD = " ,;{}()\n\t="
+OWN_TABLE = {FEED: "true", ROW_TRACKING: "true"}
+"""What tables of one's own have from version 0 on: change feed and row tracking."""
+
+
+def create_delta(
+    spark: SparkSession,
+    path: str,
+    columns: Mapping[str, str],
+    properties: Mapping[str, str],
+    *,
+    partition_by: Sequence[str] = (),
+    may_exist: bool = True,
+) -> None:
+    """Creates a table, also where a process was killed while it wrote version 0.
+
+    Columns are mapped where a name needs it.
+
+    Args:
+        spark: the session.
+        path: the table's folder, in full.
+        columns: Spark's type by name, as DDL.
+        properties: the table's.
+        partition_by: the columns that it is partitioned by.
+        may_exist: nothing happens if there is one; otherwise Spark refuses.
+    """
+    remove_empty_log(path)
+    ddl = ", ".join(f"{quote(name)} {kind}" for name, kind in columns.items())
+    wanted = mapping_property(columns) | dict(properties)
+    listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in wanted.items())
+    parts = ", ".join(map(quote, partition_by))
+    spark.sql(
+        f"CREATE TABLE {'IF NOT EXISTS ' if may_exist else ''}{delta_name(path)} ({ddl})"
+        f" USING delta{f' PARTITIONED BY ({parts})' if parts else ''}"
+        f"{f' TBLPROPERTIES ({listed})' if listed else ''}"
+    )
+
+
+def column_types(schema: StructType) -> dict[str, str]:
+    """Columns as `create_delta` takes them; names inside structs are quoted, NULL is allowed."""
+    return {field.name: _ddl(field.dataType) for field in schema.fields}
+
+
+def _ddl(kind: Any) -> str:
+    match kind.typeName():
+        case "struct":
+            inner = (f"{quote(field.name)}: {_ddl(field.dataType)}" for field in kind.fields)
+            return f"struct<{', '.join(inner)}>"
+        case "array":
+            return f"array<{_ddl(kind.elementType)}>"
+        case "map":
+            return f"map<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
+        case _:
+            return str(kind.simpleString())
+
+
+def mapping_property(columns: Iterable[str]) -> dict[str, str]:
+    """Column mapping, only where a name has a character that Parquet's writers refuse."""
+    odd = any(char in _ODD for name in columns for char in name)
+    return {"delta.columnMapping.mode": "name"} if odd else {}
+
+
+@contextmanager
+def committing(
+    session: SparkSession, note: str, app_id: str = "", number: int = 0
+) -> Iterator[None]:
+    """What the session's commits carry while the block runs.
+
+    Args:
+        session: with a transaction's number set it skips every further write.
+        note: the userMetadata.
+        app_id: the transaction's application; a commit that is there already is skipped.
+        number: the transaction's number.
+    """
+    settings = {USER_METADATA: note}
+    if app_id:
+        settings |= {f"{_TXN}AppId": app_id, f"{_TXN}Version": str(number)}
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            session.conf.unset(name)
+
+
+def remove_empty_log(path: str) -> None:
+    """Makes way for version 0 where a process was killed while it wrote it.
+
+    Spark takes the empty log that is left for a table: CREATE TABLE refuses, or does nothing. A log
+    with anything but hidden files in it is left alone. Object stores have no empty folders.
+
+    Args:
+        path: the table's folder, in full.
+    """
+    log = Path(path) / "_delta_log"
+    if not any(file.is_file() and not file.name.startswith(".") for file in log.rglob("*")):
+        shutil.rmtree(log, ignore_errors=True)

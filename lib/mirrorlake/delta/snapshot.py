@@ -1,0 +1,147 @@
+"""A Delta table's state, read without Spark: the newest version, its schema, properties and txns.
+
+Commands that need no data (`status`, `publish`) stay as quick as a file listing this way, and the
+mirror learns the last applied number under Spark Connect too. The cost is the commits since the
+last checkpoint, not the history.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from mirrorlake.delta.log_files import Action, commit_path, find_checkpoint, read_actions
+from mirrorlake.names import TABLES, TableName
+from mirrorlake.storage import Storage
+
+FEED = "delta.enableChangeDataFeed"
+ROW_TRACKING = "delta.enableRowTracking"
+ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
+ROW_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
+OPEN_TAG = "mirrorlake.vorder"
+"""What the log says of a file whose rows this project has ordered: the sort key, as JSON."""
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
+
+
+@dataclass
+class Snapshot:
+    """The state of a table in one version, without its files."""
+
+    version: int = -1
+    metadata: dict[str, Any] = field(default_factory=dict)
+    protocol: dict[str, Any] = field(default_factory=dict)
+    txns: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        return dict(self.metadata.get("configuration") or {})
+
+    @property
+    def schema_document(self) -> dict[str, Any]:
+        """The whole schema as Spark's JSON."""
+        document: dict[str, Any] = json.loads(self.metadata["schemaString"])
+        return document
+
+    @property
+    def fields(self) -> list[dict[str, Any]]:
+        """The columns as Spark's JSON describes them."""
+        fields: list[dict[str, Any]] = self.schema_document["fields"]
+        return fields
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The schema as Spark's JSON: column name to type (a name, or a nested document)."""
+        return {entry["name"]: entry["type"] for entry in self.fields}
+
+    @property
+    def writer_features(self) -> tuple[str, ...]:
+        """What a writer must know, by the protocol's names."""
+        return tuple(self.protocol.get("writerFeatures") or ())
+
+    @property
+    def reader_features(self) -> tuple[str, ...]:
+        """What a reader must know."""
+        return tuple(self.protocol.get("readerFeatures") or ())
+
+    @property
+    def has_feed(self) -> bool:
+        """Whether this version's changes are recorded."""
+        return self.properties.get(FEED, "false").lower() == "true"
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether columns are known by other names in the files."""
+        return self.properties.get("delta.columnMapping.mode", "none") != "none"
+
+    def apply(self, kind: str, action: Action) -> None:
+        """Takes one action of the log into account."""
+        if kind == "metaData":
+            self.metadata = action
+        elif kind == "protocol":
+            self.protocol = action
+        else:
+            self.txns[action["appId"]] = action["version"]
+
+
+def read_snapshot(storage: Storage, table_path: str, version: int | None = None) -> Snapshot | None:
+    """A snapshot of the Delta table in a folder, or None if there is no table.
+
+    Args:
+        storage: the lake's files.
+        table_path: the table's folder.
+        version: which one; by default, or beyond the end, the newest.
+    """
+    at, paths = find_checkpoint(storage, table_path, version)
+    snapshot = Snapshot()
+
+    def apply(path: str) -> None:
+        # The adds and removes of a large commit need not be parsed.
+        for kind, action in read_actions(storage, path, ("metaData", "protocol", "txn")):
+            snapshot.apply(kind, action)
+
+    for path in paths:
+        apply(path)
+    snapshot.version = at
+    while snapshot.version != version:
+        try:
+            apply(commit_path(table_path, snapshot.version + 1))
+        except FileNotFoundError:
+            break
+        snapshot.version += 1
+    return snapshot if snapshot.version >= 0 else None
+
+
+def physical_name(field: dict[str, Any]) -> str:
+    """What the files call a column that Spark's JSON describes."""
+    return str((field.get("metadata") or {}).get(PHYSICAL_NAME) or field["name"])
+
+
+def physical_names(metadata: dict[str, Any]) -> dict[str, str]:
+    """Top-level columns of the log's `metaData`: the table's name to the files' name."""
+    return {field["name"]: physical_name(field) for field in Snapshot(metadata=metadata).fields}
+
+
+def delta_tables(storage: Storage, *, but: Collection[TableName] = ()) -> list[TableName]:
+    """The Delta tables of a lake, ordered by name.
+
+    Args:
+        storage: the lake's files.
+        but: tables that are known: nobody looks into their folders.
+    """
+    found: list[TableName] = []
+    for folder in storage.list(TABLES).folders:
+        if TableName(None, folder) in but:
+            continue
+        inner = storage.list(f"{TABLES}/{folder}").folders
+        if "_delta_log" in inner:
+            found.append(TableName(None, folder))
+            continue
+        for name in inner:
+            if TableName(folder, name) in but:
+                continue
+            if "_delta_log" in storage.list(f"{TABLES}/{folder}/{name}").folders:
+                found.append(TableName(folder, name))
+    return sorted(found, key=lambda table: (table.schema or "", table.name))
