@@ -1,4 +1,4 @@
-"""The command line's entry: every group of commands, and errors of ours as one line.
+"""The command line's entry: every group of commands, and what a refused command prints.
 
 Exit status: 0 done; 1 a problem found; 2 wrong use.
 """
@@ -7,60 +7,56 @@ from __future__ import annotations
 
 import sys
 
+import typer
+from typer.rich_utils import rich_format_error
+
 from mirrorlake.commands import (
-    feed,
     frames,
     history,
-    layout,
-    lint,
     maintenance,
     operate,
     partition,
     project,
-    query,
     rows,
     views,
     zone,
 )
-from mirrorlake.commands.base import app, err
+from mirrorlake.commands.base import app, err, print_json
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
 from mirrorlake.notices import show_notices
 
-# Importing a module registers its commands; --help shows them in this order.
-COMMANDS = (
-    project,
-    zone,
-    lint,
-    operate,
-    query,
-    history,
-    frames,
-    maintenance,
-    feed,
-    layout,
-    partition,
-    rows,
-    views,
-)
+# Importing a module registers its commands; --help shows them in this order, groups of verbs last.
+COMMANDS = (project, zone, operate, history, maintenance, frames, partition, rows, views)
+
+# Typer's own usage error, of which it exports this kind only.
+_TyperUsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
 
 
 def main() -> None:
-    """Runs a command; an error of ours becomes one line and an exit status."""
+    """Runs a command; an error of ours becomes one line, with `--json` a document, and a status."""
     show_notices()
     order = [module.__name__ for module in COMMANDS]
     app.registered_commands.sort(key=lambda command: order.index(command.callback.__module__))
     try:
-        app(prog_name="./mirrorlake")
-    except (UsageError, InvalidNameError) as error:
-        _say_error(error)
+        sys.exit(app(prog_name="./mirrorlake", standalone_mode=False) or 0)
+    except _TyperUsageError as error:
+        rich_format_error(error)
+        hint = f"{error.ctx.command_path} --help" if error.ctx else ""
+        _print_error(UsageError(error.format_message(), hint=hint))
         sys.exit(2)
-    except MirrorlakeError as error:
-        _say_error(error)
+    except typer.Abort:
         sys.exit(1)
+    except MirrorlakeError as error:
+        err.print(f"mirrorlake: {error}", markup=False, highlight=False)
+        _print_error(error)
+        sys.exit(2 if isinstance(error, (UsageError, InvalidNameError)) else 1)
 
 
-def _say_error(error: MirrorlakeError) -> None:
-    err.print(f"mirrorlake: {error}", markup=False, highlight=False)
+def _print_error(error: MirrorlakeError) -> None:
+    """The document of a refused command; nothing where none was asked for."""
+    if "--json" in sys.argv[1:]:
+        place = {"file": error.file, "row": error.row, "column": error.column}
+        print_json({"error": {"message": error.message, "hint": error.hint or None, **place}})
 
 
 if __name__ == "__main__":

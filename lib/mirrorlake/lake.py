@@ -13,6 +13,7 @@ from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.mirror.api import Operations
 from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options, noop
+from mirrorlake.mirror.preview import Preview, preview_cycle
 from mirrorlake.mirror.state import Report
 from mirrorlake.mirror.status import status_report
 from mirrorlake.names import ZONE, TableName, as_table
@@ -77,6 +78,7 @@ class Lake:
         keys: list[str] | tuple[str, ...] = (),
         partner: Partner | None = None,
         footer: Mapping[str, str] | None = None,
+        dry_run: bool = False,
     ) -> Publisher:
         """The publisher of one table; needs no Spark.
 
@@ -85,6 +87,7 @@ class Lake:
             keys: the columns that tell rows apart; none for a table that only takes inserts.
             partner: who publishes; written down once in the landing zone.
             footer: what the footers of the published files carry besides.
+            dry_run: only check every batch; neither keys nor files are written.
 
         Raises:
             MetadataError: other keys are declared already.
@@ -94,7 +97,14 @@ class Lake:
             >>> Lake(tempfile.mkdtemp()).publisher("stock", keys=["id"]).upsert([{"id": 1}]).rows
             1
         """
-        return Publisher(self.storage, as_table(table), keys=keys, partner=partner, footer=footer)
+        return Publisher(
+            self.storage,
+            as_table(table),
+            keys=keys,
+            partner=partner,
+            footer=footer,
+            dry_run=dry_run,
+        )
 
     def mirror(
         self,
@@ -135,6 +145,24 @@ class Lake:
                 if (name := TableName(line.schema, line.name)) in there:
                     self.table(name).optimize.vorder()
         return report
+
+    def preview(
+        self, table: str | TableName | None = None, *, options: MirrorOptions | None = None
+    ) -> Preview:
+        """What the next cycle of the mirror would apply; writes nothing, needs no Spark.
+
+        Args:
+            table: only this one; by default all of the landing zone.
+            options: bounds of the cycle.
+
+        Raises:
+            TableNotFoundError: the table has no folder in the landing zone.
+
+        Example:
+            >>> lake.preview()  # doctest: +SKIP
+            3 files of 2 tables would be applied: a dry run
+        """
+        return preview_cycle(self.storage, None if table is None else as_table(table), options)
 
     def watch(
         self,

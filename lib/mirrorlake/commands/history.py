@@ -1,31 +1,44 @@
-"""Commands on a table's past: history, diff, restore."""
+"""Commands that read tables, now and as they were: sql, history, diff, restore, changes, doctor."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import Annotated, Literal
 
 import typer
 
 from mirrorlake.commands.base import (
+    APPLY_DOES_IT,
+    DRY_RUN,
+    ApplyOption,
     JsonOption,
+    LimitOption,
     RootArgument,
     TableArgument,
     app,
-    literal,
+    find_table,
     open_lake,
-    out,
-    print_json,
+    open_table,
     print_rows,
-    print_shown,
     progress,
     split_names,
+    tell,
 )
-from mirrorlake.errors import TableNotFoundError
 
-if TYPE_CHECKING:
-    from mirrorlake.lake import Lake
-    from mirrorlake.names import TableName
+Outside = Literal["error", "clip"]  # what happens to an end outside of what the feed holds
+END_HELP = "a version, or yyyy-MM-dd[ HH:mm:ss[.SSS]]"
+
+
+@app.command()
+def sql(
+    root: RootArgument,
+    query: Annotated[str, typer.Argument(help='For example "SELECT * FROM flights@v2".')],
+    as_json: JsonOption = False,
+    limit: LimitOption = 50,
+) -> None:
+    """Query the lake's tables, at any version or timestamp."""
+    print_rows(open_lake(root).sql(query), as_json=as_json, limit=limit)
 
 
 @app.command()
@@ -43,13 +56,9 @@ def history(
     name = find_table(lake, table)
     log = CommitLog(lake.storage, name.table_path)
     found = log.read(log.newest(), limit)
-    if as_json:
-        print_json(found.as_dict())
-        return
-    print_shown(found.with_moments())
-    if found.more:
-        out.print(f"… and older ones; --limit {limit} shows the newest {limit}.")
-    print_shown(find_readable_range(lake.storage, name).shown())
+    more = [f"… and older ones; --limit {limit} shows the newest {limit}."] if found.more else []
+    reach = [] if as_json else [find_readable_range(lake.storage, name).shown()]
+    tell(as_json, found.as_dict(), found.with_moments(), *more, *reach)
 
 
 @app.command()
@@ -65,12 +74,10 @@ def diff(
     ] = None,
     keys: Annotated[str, typer.Option(help="Columns to match by, separated by commas.")] = "",
     as_json: JsonOption = False,
-    limit: Annotated[int, typer.Option(help="Most rows to show; --json has all.")] = 50,
+    limit: LimitOption = 50,
 ) -> None:
     """Show what changed between two versions, a row a change."""
-    lake = open_lake(root)
-    chosen = split_names(keys)
-    changes = lake.table(find_table(lake, table)).diff(before, after, match=match, keys=chosen)
+    changes = open_table(root, table).diff(before, after, match=match, keys=split_names(keys))
     print_rows(changes, as_json=as_json, limit=limit)
 
 
@@ -79,34 +86,61 @@ def restore(
     root: RootArgument,
     table: TableArgument,
     version: Annotated[int, typer.Option(help="The version to come back.", min=0)],
-    apply: Annotated[bool, typer.Option("--apply", help="Do it, not only say it.")] = False,
+    apply: ApplyOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a table what it was at a version; only said, unless --apply is given."""
-    lake = open_lake(root)
+    """Make a table what it was at a version, by a new commit."""
     with progress("restoring …"):
-        result = lake.table(find_table(lake, table)).restore(version, apply=apply)
-    if as_json:
-        print_json({**asdict(result), "table": str(result.table)})
-        return
-    print_shown(result.shown())
-    if not apply:
-        out.print(literal("Nothing was changed; --apply does it."))
+        done = open_table(root, table).restore(version, apply=apply)
+    note = f"{DRY_RUN} {APPLY_DOES_IT}" * (not apply)
+    tell(as_json, {**asdict(done), "table": str(done.table)}, done.shown(), note=note)
 
 
-def find_table(lake: Lake, text: str) -> TableName:
-    """A table of the lake by the name a person typed.
+@app.command()
+def changes(
+    root: RootArgument,
+    table: TableArgument,
+    start: Annotated[str, typer.Option("--from", help=f"First: {END_HELP}.")],
+    end: Annotated[str | None, typer.Option("--to", help=f"Last: {END_HELP}.")] = None,
+    net: Annotated[bool, typer.Option("--net", help="One outcome a key.")] = False,
+    keys: Annotated[str, typer.Option(help="Key columns, if the table declares none.")] = "",
+    across_gaps: Annotated[
+        bool, typer.Option("--across-gaps", help="Compare versions where there is no feed.")
+    ] = False,
+    beyond: Annotated[
+        Outside | None, typer.Option(help="Ends beyond the latest version.", show_default=False)
+    ] = None,
+    before: Annotated[Outside, typer.Option(help="A start before the feed's.")] = "error",
+    as_json: JsonOption = False,
+    limit: LimitOption = 50,
+) -> None:
+    """Show what changed in a table from one version to another, both included."""
+    from mirrorlake.feed.changes import in_order
 
-    Raises:
-        TableNotFoundError: there is none of that name.
-    """
-    from mirrorlake.names import TableName
+    found = open_table(root, table)
+    chosen = split_names(keys) or None
+    read = partial(found.changes.net, keys=chosen) if net else found.changes.read
+    rows = read(
+        start,
+        end,
+        across_gaps=across_gaps,
+        beyond_latest=beyond,
+        before_feed=before,
+    )
+    print_rows(in_order(rows, chosen or found.keys), as_json=as_json, limit=limit)
 
-    wanted = TableName.parse(text)
-    found = lake.find(wanted)
-    if found is None:
-        known = ", ".join(map(str, lake.tables()[:10])) or "no table at all"
-        raise TableNotFoundError(
-            f"There is no table {wanted} in the lake.", hint=f"it has {known}."
-        )
-    return found
+
+@app.command()
+def doctor(
+    root: RootArgument,
+    table: TableArgument,
+    start: Annotated[int | None, typer.Option("--from", help="First version.")] = None,
+    end: Annotated[int | None, typer.Option("--to", help="Last version.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what stands in the way of reading a table's change feed."""
+    with progress("looking at the log and its files …"):
+        found = open_table(root, table).changes.diagnose(start, end)
+    tell(as_json, found.as_dict(), found.shown(), found)
+    if found.blocking:
+        raise typer.Exit(1)

@@ -8,32 +8,44 @@ from typing import Annotated
 import typer
 
 from mirrorlake.commands.base import (
+    APPLY_DOES_IT,
+    ApplyOption,
+    DryRunOption,
     JsonOption,
     RootArgument,
     TableArgument,
     app,
+    finding_line,
+    first_rows,
     open_lake,
-    out,
-    print_document,
-    print_json,
     print_rows,
     progress,
+    tell,
 )
+from mirrorlake.mirror.outcome import Outcome
 from mirrorlake.names import TableName
 
 
 @app.command()
-def pause(root: RootArgument, table: TableArgument) -> None:
+def pause(
+    root: RootArgument,
+    table: TableArgument,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Apply no further files of a table until it is resumed."""
-    open_lake(root).operations.pause(table)
-    out.print(f"{table} is paused.", markup=False, highlight=False)
+    _tell(open_lake(root).operations.pause(table, dry_run=dry_run), as_json)
 
 
 @app.command()
-def resume(root: RootArgument, table: TableArgument) -> None:
+def resume(
+    root: RootArgument,
+    table: TableArgument,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
     """Let a paused table go on."""
-    open_lake(root).operations.resume(table)
-    out.print(f"{table} goes on with the next cycle.", markup=False, highlight=False)
+    _tell(open_lake(root).operations.resume(table, dry_run=dry_run), as_json)
 
 
 @app.command()
@@ -41,10 +53,11 @@ def skip(
     root: RootArgument,
     table: TableArgument,
     number: Annotated[int, typer.Argument(help="The file's number, as in its name.", min=1)],
+    apply: ApplyOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Pass over a file that can't be applied, or that never comes."""
-    open_lake(root).operations.skip(table, number, apply=True)
-    out.print(f"File {number} of {table} is passed over.", markup=False, highlight=False)
+    _tell(open_lake(root).operations.skip(table, number, apply=apply), as_json, APPLY_DOES_IT)
 
 
 @app.command()
@@ -54,11 +67,13 @@ def replay(
     first: Annotated[int, typer.Option("--from", help="The first file's number.", min=1)],
     last: Annotated[int | None, typer.Option("--to", help="The last file's number.")] = None,
     as_is: Annotated[bool, typer.Option("--as-is", help="Leave inserts what they are.")] = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Publish applied files once more; inserts become upserts."""
-    names = open_lake(root).operations.replay(table, first, last, as_is=as_is)
-    for name in names:
-        out.print(name, markup=False, highlight=False)
+    _tell(
+        open_lake(root).operations.replay(table, first, last, as_is=as_is, dry_run=dry_run), as_json
+    )
 
 
 @app.command()
@@ -66,18 +81,31 @@ def reseed(
     root: RootArgument,
     table: TableArgument,
     files: Annotated[list[Path] | None, typer.Argument(help="A new initial load.")] = None,
+    apply: ApplyOption = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Build a table anew from its kept files, or from a new load, in one commit."""
-    open_lake(root).operations.reseed(table, files or (), apply=True)
-    out.print(f"The next cycle replaces {table}.", markup=False, highlight=False)
+    """Build a table again from its kept files, or from a new load, in one commit."""
+    _tell(
+        open_lake(root).operations.reseed(table, files or (), apply=apply), as_json, APPLY_DOES_IT
+    )
+
+
+@app.command()
+def undrop(
+    root: RootArgument,
+    table: TableArgument,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring back a table that was dropped with its folder in the last 7 days."""
+    _tell(open_lake(root).operations.undrop(table, dry_run=dry_run), as_json)
 
 
 @app.command()
 def ledger(root: RootArgument, table: TableArgument, as_json: JsonOption = False) -> None:
     """Show which files were applied, when and as what."""
-    print_document(
-        open_lake(root).operations.ledger(table).document(), as_json=as_json, limit=10_000
-    )
+    document = open_lake(root).operations.ledger(table).document()
+    tell(as_json, document, *first_rows(document, 10_000))
 
 
 @app.command()
@@ -99,13 +127,7 @@ def reconcile(
     """Compare tables with the manifests that their publishers left."""
     with progress("comparing …"):
         found = open_lake(root).reconcile(table)
-    if as_json:
-        print_json(found.as_dict())
-    else:
-        for line in found.findings:
-            text = f"{line.rule} {line.table}: {line.message} Fix: {line.fix}"
-            out.print(text, markup=False, highlight=False)
-        out.print(repr(found), markup=False, highlight=False)
+    tell(as_json, found.as_dict(), *map(finding_line, found.findings), found)
     if found.findings:
         raise typer.Exit(1)
 
@@ -115,7 +137,7 @@ def forget(
     root: RootArgument,
     table: TableArgument,
     key: Annotated[list[str], typer.Argument(metavar="COLUMN=VALUE…", help="The whole key.")],
-    apply: Annotated[bool, typer.Option("--apply", help="Remove it; without, only look.")] = False,
+    apply: ApplyOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Find a person's rows in table, history, feed, quarantine and files; then remove them."""
@@ -125,6 +147,9 @@ def forget(
     wanted = parse_key(key, key_columns(lake.storage, TableName.parse(table)))
     with progress("searching …"):
         done = lake.forget(table, wanted, apply=apply)
-    print_document(done.document(), as_json=as_json)
-    if not as_json:
-        out.print(repr(done), markup=False, highlight=False)
+    document = done.document()
+    tell(as_json, document, *first_rows(document, 50), done)
+
+
+def _tell(done: Outcome, as_json: bool, note: str = "") -> None:
+    tell(as_json, done.as_dict(), *done.files, done, note=note * (not done.applied))

@@ -1,157 +1,176 @@
-"""The command `partition`: a table's partitioning policy, and the process that carries it out."""
+"""The commands `partition …`: a table's policy, and the process that carries it out."""
 
 from __future__ import annotations
 
 import json
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mirrorlake.commands.base import (
+    DRY_RUN,
+    DryRunOption,
+    IntervalOption,
     JsonOption,
     RootArgument,
-    app,
+    TableArgument,
+    WatchOption,
     err,
+    find_table,
     open_lake,
-    out,
-    print_json,
-    print_shown,
+    open_table,
     progress,
     stop_on_signals,
+    tell,
+    verbs,
 )
-from mirrorlake.commands.history import find_table
 from mirrorlake.errors import UsageError
 
 if TYPE_CHECKING:
-    from mirrorlake.lake import Lake
     from mirrorlake.layout.partitioning.process import PartitionReport
+    from mirrorlake.layout.partitioning.table_policy import TablePolicy
     from mirrorlake.text_table import TextTable
+
+partition = verbs("partition", "Partition a table's files by a policy, in the background.")
 
 EVERY = "*"
 
-
-class PartitionVerb(str, Enum):
-    """What `partition` does."""
-
-    SET = "set"
-    ALTER_MERGE = "alter-merge"
-    SHOW = "show"
-    DELETE = "delete"
-    RUN = "run"
-    STATS = "stats"
-    ADVISE = "advise"
+PolicyArgument = Annotated[Path, typer.Argument(metavar="POLICY.json", help="A JSON file.")]
+EveryArgument = Annotated[str, typer.Argument(metavar="TABLE", help="A table, or '*' for all.")]
+HotOption = Annotated[
+    str | None, typer.Option(help="A timespan such as 31d; older files stay as they are.")
+]
 
 
-@app.command()
-def partition(
+@partition.command("set")
+def set_(
     root: RootArgument,
-    table: Annotated[
-        str, typer.Argument(metavar="TABLE", help="A table; '*' for all: run, stats.")
-    ],
-    verb: Annotated[
-        PartitionVerb, typer.Argument(help="set, alter-merge, show, delete, run, stats or advise")
-    ],
-    policy: Annotated[
-        Path | None, typer.Argument(metavar="POLICY.json", help="For set and alter-merge.")
-    ] = None,
-    hot: Annotated[
-        str | None,
-        typer.Option(
-            help="set, alter-merge: a timespan such as 31d; older files stay as they are."
-        ),
-    ] = None,
+    table: TableArgument,
+    policy: PolicyArgument,
+    hot: HotOption = None,
     guard: Annotated[
-        bool, typer.Option("--guard", help="set: CLUSTER BY the keys, against OPTIMIZE by others.")
+        bool, typer.Option("--guard", help="CLUSTER BY the keys, against OPTIMIZE by others.")
     ] = False,
     bucket_column: Annotated[
-        str | None, typer.Option(help="set: store the bucket in this column, for other engines.")
+        str | None, typer.Option(help="Store the bucket in this column, for other engines.")
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch/--once", help="run: go on until SIGTERM or Ctrl-C.")
-    ] = False,
-    interval: Annotated[float, typer.Option(help="run: seconds between busy rounds.", min=0.1)] = 5,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Partition a table's files by a policy: hash buckets, ranges of time, in the background."""
-    _refuse_idle_options(verb, policy, hot, {"--guard": guard, "--bucket-column": bucket_column})
+    """Give a table a partitioning policy."""
+    found = _policy_of(root, table)
+    made = found.set(
+        _read(policy), hot=hot, guard=guard, bucket_column=bucket_column, dry_run=dry_run
+    )
+    _tell(found.show(made), as_json, dry_run)
+
+
+@partition.command()
+def alter_merge(
+    root: RootArgument,
+    table: TableArgument,
+    policy: PolicyArgument,
+    hot: HotOption = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Change some properties of a table's policy."""
+    found = _policy_of(root, table)
+    _tell(found.show(found.alter_merge(_read(policy), hot=hot, dry_run=dry_run)), as_json, dry_run)
+
+
+@partition.command()
+def show(root: RootArgument, table: TableArgument, as_json: JsonOption = False) -> None:
+    """Show a table's policy."""
+    _tell(_policy_of(root, table).show(), as_json)
+
+
+@partition.command()
+def delete(
+    root: RootArgument,
+    table: TableArgument,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a table's policy away; its files stay as they are."""
+    found = _policy_of(root, table)
+    found.delete(dry_run=dry_run)
+    _tell(found.show(), as_json, dry_run)
+
+
+@partition.command()
+def run(
+    root: RootArgument,
+    table: EveryArgument,
+    watch: WatchOption = False,
+    interval: IntervalOption = 5,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Partition what is new, and merge small files; a dry run counts what is pending."""
+    from mirrorlake.delta.policies import tables_with_policies
+    from mirrorlake.text_table import TextTable
+
+    if watch and dry_run:
+        raise UsageError("--watch and --dry-run exclude each other.", hint="choose one.")
     lake = open_lake(root)
-    if verb is PartitionVerb.RUN:
-        _run(lake, table, interval if watch else None, as_json)
-    elif verb is PartitionVerb.STATS and table == EVERY:
-        with progress("reading the log …"):
-            found = lake.partitioning.diagnostics()
-        _print(found.shown(), as_json)
-        if found.is_behind:
-            raise typer.Exit(1)
-    else:
-        options = {"hot": hot, "guard": guard, "bucket_column": bucket_column}
-        _one(lake, table, verb, _read(policy, verb), options, as_json)
-
-
-def _refuse_idle_options(
-    verb: PartitionVerb, policy: Path | None, hot: str | None, only_set: dict[str, object]
-) -> None:
-    """What a verb would leave unread is not what was meant."""
-    changes = verb in (PartitionVerb.SET, PartitionVerb.ALTER_MERGE)
-    given = [] if changes else [n for n, v in (("POLICY.json", policy), ("--hot", hot)) if v]
-    if verb is not PartitionVerb.SET:
-        given += [name for name, value in only_set.items() if value]
-    if given:
-        raise UsageError(
-            f"partition {verb.value} takes no {given[0]}.",
-            hint="policies and their options are for set; alter-merge takes POLICY.json and --hot.",
-        )
-
-
-def _one(
-    lake: Lake,
-    table: str,
-    verb: PartitionVerb,
-    document: str,
-    options: dict[str, Any],
-    as_json: bool,
-) -> None:
-    """The verbs on one table."""
-    if table == EVERY:
-        raise UsageError(
-            f"partition {verb.value} needs a table.", hint="'*' is every table for run and stats."
-        )
-    partitioning = lake.table(find_table(lake, table)).partitioning
-    if verb is PartitionVerb.ADVISE:
-        with progress("looking at the columns …"):
-            advice = partitioning.advise()
-        if as_json:
-            print_json(advice.as_dict())
-            return
-        print_shown(advice.shown())
-        out.print(repr(advice), markup=False, highlight=False)
-        return
-    if verb is PartitionVerb.STATS:
-        with progress("reading the log …"):
-            _print(partitioning.stats().shown(), as_json)
-        return
-    if verb is PartitionVerb.SET:
-        partitioning.set(document, **options)
-    elif verb is PartitionVerb.ALTER_MERGE:
-        partitioning.alter_merge(document, hot=options["hot"])
-    elif verb is PartitionVerb.DELETE:
-        partitioning.delete()
-    _print(partitioning.show(), as_json)
-
-
-def _run(lake: Lake, table: str, interval: float | None, as_json: bool) -> None:
     chosen = None if table == EVERY else find_table(lake, table)
+    if dry_run:
+        names = tables_with_policies(lake.storage) if chosen is None else [chosen]
+        with progress("reading the log …"):
+            shown = [lake.table(name).partitioning.stats().shown() for name in names]
+        columns = shown[0].columns if shown else ("TableName",)
+        pending = TextTable(columns, tuple(row for one in shown for row in one.rows))
+        _tell(pending, as_json, dry_run)
+        return
     with progress("partitioning …") as update:
         process = lake.partitioning.process(
             chosen, on_step=lambda name, step: update(f"{name}: {step.value}")
         )
-        if interval is None:
-            report = process.run()
-        else:
+        if watch:
             report = process.watch(stop_on_signals(), interval=interval, on_report=_say)
-    _finish(report, as_json)
+        else:
+            report = process.run()
+    tables = [
+        {
+            "name": line.table,
+            "operations": [receipt.as_dict() for receipt in line.receipts],
+            "error": line.error,
+        }
+        for line in report.tables
+    ]
+    document = {"tables": tables, "capacity": report.capacity, "put_off": list(report.put_off)}
+    tell(as_json, document, report.shown(), report)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+@partition.command()
+def stats(root: RootArgument, table: EveryArgument, as_json: JsonOption = False) -> None:
+    """Count what is partitioned and what is pending; of '*' exit 1 if a table is far behind."""
+    with progress("reading the log …"):
+        if table != EVERY:
+            _tell(_policy_of(root, table).stats().shown(), as_json)
+            return
+        found = open_lake(root).partitioning.diagnostics()
+    _tell(found.shown(), as_json)
+    if found.is_behind:
+        raise typer.Exit(1)
+
+
+@partition.command()
+def advise(root: RootArgument, table: TableArgument, as_json: JsonOption = False) -> None:
+    """Say whether the table should have a policy, and which."""
+    with progress("looking at the columns …"):
+        advice = _policy_of(root, table).advise()
+    tell(as_json, advice.as_dict(), advice.shown(), advice)
+
+
+def _policy_of(root: str, table: str) -> TablePolicy:
+    if table == EVERY:
+        raise UsageError("A single table is needed.", hint="'*' is every table for run and stats.")
+    return open_table(root, table).partitioning
 
 
 def _say(report: PartitionReport) -> None:
@@ -159,46 +178,17 @@ def _say(report: PartitionReport) -> None:
         err.print(repr(report), markup=False, highlight=False)
 
 
-def _finish(report: PartitionReport, as_json: bool) -> None:
-    if as_json:
-        tables = [
-            {
-                "name": line.table,
-                "operations": [receipt.as_dict() for receipt in line.receipts],
-                "error": line.error,
-            }
-            for line in report.tables
-        ]
-        put_off = list(report.put_off)
-        print_json({"tables": tables, "capacity": report.capacity, "put_off": put_off})
-    else:
-        print_shown(report.shown())
-        out.print(repr(report), markup=False, highlight=False)
-    if report.failed:
-        raise typer.Exit(1)
-
-
-def _read(path: Path | None, verb: PartitionVerb) -> str:
-    if verb not in (PartitionVerb.SET, PartitionVerb.ALTER_MERGE):
-        return ""
-    if path is None:
-        raise UsageError(
-            f"partition {verb.value} needs a policy.",
-            hint=f"partition ROOT TABLE {verb.value} POLICY.json",
-        )
+def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} can't be read: {error}.") from error
 
 
-def _print(shown: TextTable, as_json: bool) -> None:
-    if not as_json:
-        print_shown(shown)
-        return
+def _tell(shown: TextTable, as_json: bool, dry_run: bool = False) -> None:
     document = shown.document()
     for row in document["rows"]:
         for name in ("Policy", "PartitioningPolicy"):
             if row.get(name) is not None:
                 row[name] = json.loads(row[name])
-    print_json(document)
+    tell(as_json, document, shown, note=DRY_RUN * dry_run)

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table as RichTable
 
-from mirrorlake.commands.base import JsonOption, app, err, literal, out, print_json, progress
+from mirrorlake.commands.base import JsonOption, app, err, print_json, progress, rich_table, tell
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS, PROJECT
 
@@ -29,18 +28,17 @@ def demo(
     overrides = {} if root is None else {"root": str(root.absolute())}
     summary = _run_plan(_source(PARAMETERS, "notebooks") / "plans" / "demo.yaml", None, overrides)
     answers = {k: v for step in summary.steps for k, v in step.records.items()}
-    for question, answer in answers.items():
-        out.print(f"✓ {question}: {answer}", markup=False, highlight=False)
-    _finish_run(summary)
+    _finish_run(summary, False, *(f"✓ {question}: {text}" for question, text in answers.items()))
 
 
 @app.command()
 def run(
     plan: Annotated[Path, typer.Argument(help="A plan, such as parameters/plans/demo.yaml.")],
     out_folder: Annotated[Path | None, typer.Option("--out", help="For the results.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Execute a plan of notebooks by papermill; failures are kept and reported."""
-    _finish_run(_run_plan(plan, out_folder, {}))
+    _finish_run(_run_plan(plan, out_folder, {}), as_json)
 
 
 def _source(folder: Path, what: str) -> Path:
@@ -60,8 +58,9 @@ def _warm_up() -> None:
 
 
 def _run_plan(plan: Path, folder: Path | None, overrides: dict[str, Any]) -> RunSummary:
-    from mirrorlake.runs.plan import run_plan
+    from mirrorlake.runs.plan import load_plan, run_plan
 
+    load_plan(plan)  # before anything is started
     _warm_up()
 
     def say(name: str, index: int, total: int) -> None:
@@ -70,12 +69,10 @@ def _run_plan(plan: Path, folder: Path | None, overrides: dict[str, Any]) -> Run
     return run_plan(plan, folder, overrides=overrides, on_step=say)
 
 
-def _finish_run(summary: RunSummary) -> None:
-    table = RichTable("notebook", "status", "seconds")
-    for step in summary.steps:
-        table.add_row(step.notebook, step.status, f"{step.seconds:.1f}")
-    out.print(table)
-    out.print(f"executed notebooks: {summary.folder}", markup=False, highlight=False)
+def _finish_run(summary: RunSummary, as_json: bool, *answers: str) -> None:
+    steps = [(step.notebook, step.status, f"{step.seconds:.1f}") for step in summary.steps]
+    table = rich_table(("notebook", "status", "seconds"), steps)
+    tell(as_json, summary.as_dict(), *answers, table, f"executed notebooks: {summary.folder}")
     if (failed := summary.failed) and failed.error:
         where = f", cell {failed.error['cell']}" if failed.error["cell"] else ""
         what = f"{failed.error['name']}: {failed.error['message']}"
@@ -128,15 +125,14 @@ def bench(
     sys.path.append(str(_source(PROJECT / "tests", "benches")))
     benches = importlib.import_module("helpers.bench")
     _warm_up()
+    documents = []
     for chosen in [name] if name else benches.bench_names():
         with progress(f"bench {chosen} …"):
             result = benches.run_bench(chosen, pairs, part)
-        if as_json:
-            print_json(asdict(result))
-            continue
-        table = RichTable(f"bench {chosen}", "figure")
-        for what, seconds in result.seconds.items():
-            table.add_row(literal(what), f"{seconds:.3f} s")
-        for what, ratio in result.ratios.items():
-            table.add_row(literal(what), f"{ratio:.2f} ×")
-        out.print(table)
+        figures = [(what, f"{seconds:.3f} s") for what, seconds in result.seconds.items()]
+        figures += [(what, f"{ratio:.2f} ×") for what, ratio in result.ratios.items()]
+        documents.append(asdict(result))
+        if not as_json:  # at once: each takes minutes
+            tell(False, None, rich_table((f"bench {chosen}", "figure"), figures))
+    if as_json:
+        print_json(documents[0] if name else {"benches": documents})

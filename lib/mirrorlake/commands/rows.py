@@ -1,129 +1,123 @@
-"""The command `rows`: row tracking on and off, ids, and one row's biography."""
+"""The commands `rows …`: row tracking on and off, ids, and one row's history."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mirrorlake.commands.base import (
+    ApplyOption,
+    DryRunOption,
     JsonOption,
     RootArgument,
     TableArgument,
-    app,
-    literal,
-    open_lake,
-    out,
-    print_document,
-    print_json,
-    print_shown,
+    first_rows,
+    open_table,
     progress,
+    tell,
+    verbs,
 )
-from mirrorlake.commands.history import find_table
 from mirrorlake.errors import UsageError
 
 if TYPE_CHECKING:
-    from mirrorlake.lake_table import LakeTable
+    from mirrorlake.rows.tracking import FeatureChange
+
+rows = verbs("rows", "Track rows: give them ids, show these, and tell one row's history.")
 
 
-class RowsVerb(str, Enum):
-    """What `rows` does."""
-
-    ENABLE = "enable"
-    DISABLE = "disable"
-    DROP = "drop"
-    SHOW = "show"
-    BIOGRAPHY = "biography"
-
-
-@app.command()
-def rows(
+@rows.command()
+def enable(
     root: RootArgument,
     table: TableArgument,
-    verb: Annotated[RowsVerb, typer.Argument(help="enable, disable, drop, show or biography")],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="enable, disable, drop: only say what is committed.")
-    ] = False,
-    key: Annotated[
-        list[str] | None,
-        typer.Option(help="biography: the row's key, VALUE or COLUMN=VALUE; one a key column."),
-    ] = None,
-    row_id: Annotated[int | None, typer.Option(help="biography: the row's id.", min=0)] = None,
-    start: Annotated[
-        int | None, typer.Option("--from", help="biography: the first version.", min=0)
-    ] = None,
-    limit: Annotated[int, typer.Option(help="show: how many rows with their ids.", min=0)] = 20,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Track rows: give them ids, show these, and tell one row's story."""
-    lake = open_lake(root)
-    found = lake.table(find_table(lake, table))
-    if verb is RowsVerb.SHOW:
-        _show(found, limit, as_json)
-    elif verb is RowsVerb.BIOGRAPHY:
-        _biography(found, key or [], row_id, start, as_json)
-    else:
-        _switch(found, verb, dry_run, as_json)
-
-
-def _switch(table: LakeTable, verb: RowsVerb, dry_run: bool, as_json: bool) -> None:
+    """Give all rows ids, by commits that rewrite no file."""
     with progress("looking at the table's files …"):
-        if verb is RowsVerb.ENABLE:
-            done = table.row_tracking.enable(dry_run=dry_run)
-        elif verb is RowsVerb.DISABLE:
-            done = table.row_tracking.disable(apply=not dry_run)
-        else:
-            done = table.row_tracking.drop(apply=not dry_run)
-    if as_json:
-        print_json(asdict(done))
-    elif not done.commits:
-        out.print(f"Nothing to {verb.value}: the table is as it should be.")
-    else:
-        print_shown(done.shown())
+        done = open_table(root, table).row_tracking.enable(dry_run=dry_run)
+    _tell(done, as_json)
 
 
-def _show(table: LakeTable, limit: int, as_json: bool) -> None:
+@rows.command()
+def disable(
+    root: RootArgument,
+    table: TableArgument,
+    apply: ApplyOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Hide the ids, which can't be trusted afterwards; the feature stays."""
+    with progress("looking at the table's files …"):
+        done = open_table(root, table).row_tracking.disable(apply=apply)
+    _tell(done, as_json)
+
+
+@rows.command()
+def drop(
+    root: RootArgument,
+    table: TableArgument,
+    apply: ApplyOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Take the feature out of the protocol; all ids are lost."""
+    with progress("looking at the table's files …"):
+        done = open_table(root, table).row_tracking.drop(apply=apply)
+    _tell(done, as_json)
+
+
+@rows.command()
+def show(
+    root: RootArgument,
+    table: TableArgument,
+    limit: Annotated[int, typer.Option(help="How many rows with their ids.", min=0)] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """Show since when rows have ids, how far these can be trusted, and some of them."""
     from mirrorlake.show.json_rows import rows_document
 
+    found = open_table(root, table)
     with progress("reading the history …"):
-        tracking = table.row_tracking.status()
+        tracking = found.row_tracking.status()
     document: dict[str, Any] = {"columns": [], "rows": []}
     if tracking.enabled:
-        sample = table.row_tracking.read()
+        sample = found.row_tracking.read()
         document = rows_document(sample.orderBy(sample.columns[-2]).limit(limit))
-    if as_json:
-        print_json(tracking.as_dict() | document)
-        return
-    print_shown(tracking.shown())
-    if tracking.enabled:
-        print_document(document, as_json=False, limit=limit)
+    sample_rows = first_rows(document, limit) if tracking.enabled else []
+    tell(as_json, tracking.as_dict() | document, tracking.shown(), *sample_rows)
 
 
-def _biography(
-    table: LakeTable, key: list[str], row_id: int | None, start: int | None, as_json: bool
+@rows.command()
+def history(
+    root: RootArgument,
+    table: TableArgument,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(help="The row's key, VALUE or COLUMN=VALUE; one a key column."),
+    ] = None,
+    row_id: Annotated[int | None, typer.Option(help="The row's id.", min=0)] = None,
+    start: Annotated[int | None, typer.Option("--from", help="The first version.", min=0)] = None,
+    as_json: JsonOption = False,
 ) -> None:
+    """Show everything that happened to one row, by its key or its id."""
     from mirrorlake.show.json_rows import rows_document
 
-    wanted = _parse_key(key, table.keys) if key else None
+    found = open_table(root, table)
+    wanted = parse_row_key(key, found.keys) if key else None
     with progress("following the row …"):
-        story = table.row_tracking.history(key=wanted, row_id=row_id, start=start)
+        story = found.row_tracking.history(key=wanted, row_id=row_id, start=start)
         document = rows_document(story.events)
-    if as_json:
-        facts = {"table": story.table, "ids": list(story.ids)}
-        findings = [finding.as_dict() for finding in story.findings]
-        print_json(facts | document | {"findings": findings})
-    else:
-        print_document(document, as_json=False, limit=len(document["rows"]))
-        print_shown(story.shown())
+    facts = {"table": story.table, "ids": list(story.ids)}
+    findings = [finding.as_dict() for finding in story.findings]
+    parts = [*first_rows(document, len(document["rows"])), story.shown()]
     if not document["rows"]:
-        if not as_json:
-            out.print(literal("No row of that key or id was found in these versions."))
+        parts.append("No row of that key or id was found in these versions.")
+    tell(as_json, facts | document | {"findings": findings}, *parts)
+    if not document["rows"]:
         raise typer.Exit(1)
 
 
-def _parse_key(given: list[str], declared: tuple[str, ...]) -> dict[str, str]:
+def parse_row_key(given: list[str], declared: tuple[str, ...]) -> dict[str, str]:
     """`COLUMN=VALUE`, or only the value where the table declares one key column."""
     found = {}
     for text in given:
@@ -134,3 +128,8 @@ def _parse_key(given: list[str], declared: tuple[str, ...]) -> dict[str, str]:
             raise UsageError(f"{text!r} is no key.", hint="write --key COLUMN=VALUE, one a column.")
         found[name] = value
     return found
+
+
+def _tell(done: FeatureChange, as_json: bool) -> None:
+    nothing = f"Nothing to {done.verb}: the table is as it should be."
+    tell(as_json, asdict(done), done.shown() if done.commits else nothing)

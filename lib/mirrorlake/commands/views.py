@@ -1,112 +1,112 @@
-"""The command `view`: tables that follow a query."""
+"""The commands `view …`: tables that follow a query."""
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mirrorlake.commands.base import (
+    APPLY_DOES_IT,
+    ApplyOption,
+    DryRunOption,
     JsonOption,
     RootArgument,
-    app,
     open_lake,
-    out,
-    print_json,
-    print_shown,
     progress,
+    tell,
+    verbs,
 )
 from mirrorlake.errors import UsageError
-from mirrorlake.lake import Lake
 from mirrorlake.text_table import TextTable
 
+if TYPE_CHECKING:
+    from mirrorlake.rows.views.refresh import Refresh
 
-class ViewVerb(str, Enum):
-    """What `view` does."""
+view = verbs("view", "Keep tables that follow a query, refreshed by what changed in its sources.")
 
-    CREATE = "create"
-    REFRESH = "refresh"
-    EXPLAIN = "explain"
-    CHECK = "check"
-    LIST = "list"
-    DROP = "drop"
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The view: view or schema.view")]
 
 
-@app.command()
-def view(
+@view.command()
+def create(
     root: RootArgument,
-    verb: Annotated[ViewVerb, typer.Argument(help="create, refresh, explain, check, list or drop")],
-    name: Annotated[str | None, typer.Argument(help="The view; not for list.")] = None,
-    query: Annotated[str, typer.Option("--sql", help="create: the view's query.")] = "",
-    full: Annotated[bool, typer.Option("--full", help="refresh: compute all anew.")] = False,
-    incremental: Annotated[
-        bool, typer.Option("--incremental", help="refresh: by what changed, whatever it costs.")
-    ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="refresh: compare with the query; exit 1 if it differs.")
-    ] = False,
+    name: NameArgument,
+    query: Annotated[str, typer.Option("--sql", help="The view's query.")],
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep tables that follow a query, refreshed by what changed in its sources."""
-    lake = open_lake(root)
-    if verb is ViewVerb.LIST:
-        _list(lake, as_json)
-        return
-    if name is None:
-        raise UsageError(f"view {verb.value} needs a view.", hint=f"view ROOT {verb.value} NAME")
-    if verb is ViewVerb.CREATE and not query:
-        raise UsageError("view create needs a query.", hint='add --sql "SELECT …".')
+    """Make a view and fill it."""
+    with progress(f"creating {name} …"):
+        done = open_lake(root).views.create(name, query, dry_run=dry_run)
+    _tell(done, as_json)
+
+
+@view.command()
+def refresh(
+    root: RootArgument,
+    name: NameArgument,
+    full: Annotated[bool, typer.Option("--full", help="Compute everything again.")] = False,
+    incremental: Annotated[
+        bool, typer.Option("--incremental", help="By what changed, whatever it costs.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare with the query; exit 1 if it differs.")
+    ] = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring a view up to date with its sources."""
     if full and incremental:
         raise UsageError("--full and --incremental exclude each other.", hint="choose one.")
-    if verb is ViewVerb.EXPLAIN:
-        explained = lake.views.explain(name)
-        _print(explained.as_dict(), explained.with_seconds(), as_json)
-    elif verb is ViewVerb.CHECK:
-        _check(lake, name, as_json)
-    elif verb is ViewVerb.DROP:
-        lake.views.drop(name)
-        _print({"dropped": name}, TextTable(("dropped",), ((name,),)), as_json)
-    else:
-        how = "full" if full else "incremental" if incremental else "auto"
-        with progress(f"{verb.value} {name} …"):
-            if verb is ViewVerb.CREATE:
-                done = lake.views.create(name, query)
-            else:
-                done = lake.views.refresh(name, how=how, check=check)
-        seconds = ("seconds", f"{done.seconds:.1f}")
-        shown = done.shown()
-        _print(done.as_dict(), TextTable(shown.columns, (*shown.rows, seconds)), as_json)
-        if done.differences:
-            raise typer.Exit(1)
+    how = "full" if full else "incremental" if incremental else "auto"
+    with progress(f"refreshing {name} …"):
+        done = open_lake(root).views.refresh(name, how=how, check=check, dry_run=dry_run)
+    _tell(done, as_json)
 
 
-def _print(document: dict[str, object], shown: TextTable, as_json: bool) -> None:
-    if as_json:
-        print_json(document)
-    else:
-        print_shown(shown)
+@view.command()
+def explain(root: RootArgument, name: NameArgument, as_json: JsonOption = False) -> None:
+    """Show what the next refresh would do, why, and what it would cost."""
+    found = open_lake(root).views.explain(name)
+    tell(as_json, found.as_dict(), found.with_seconds())
 
 
-def _check(lake: Lake, name: str, as_json: bool) -> None:
+@view.command()
+def check(root: RootArgument, name: NameArgument, as_json: JsonOption = False) -> None:
+    """Compare a view with its query; exit 1 if they differ."""
     with progress(f"comparing {name} with its query …"):
-        found = lake.views.check(name)
-    if as_json:
-        print_json({"view": found.view, "missing": found.missing, "extra": found.extra})
-    else:
-        out.print(repr(found), markup=False, highlight=False)
+        found = open_lake(root).views.check(name)
+    tell(as_json, {"view": found.view, "missing": found.missing, "extra": found.extra}, found)
     if found.differences:
         raise typer.Exit(1)
 
 
-def _list(lake: Lake, as_json: bool) -> None:
-    found = lake.views.list()
-    if as_json:
-        document = [
-            {"view": str(one.name), "sql": one.sql, "sources": [str(s) for s in one.sources]}
-            for one in found
-        ]
-        print_json({"views": document})
-        return
+@view.command("list")
+def list_(root: RootArgument, as_json: JsonOption = False) -> None:
+    """List the views with their queries."""
+    found = open_lake(root).views.list()
+    document = [
+        {"view": str(one.name), "sql": one.sql, "sources": [str(s) for s in one.sources]}
+        for one in found
+    ]
     rows = [(str(v.name), ", ".join(map(str, v.sources)), " ".join(v.sql.split())) for v in found]
-    print_shown(TextTable(("view", "sources", "query"), tuple(rows)))
+    tell(as_json, {"views": document}, TextTable(("view", "sources", "query"), tuple(rows)))
+
+
+@view.command()
+def drop(
+    root: RootArgument, name: NameArgument, apply: ApplyOption = False, as_json: JsonOption = False
+) -> None:
+    """Remove a view with its table; its sources stay as they are."""
+    done = open_lake(root).views.drop(name, apply=apply)
+    document = {"dropped": name} if apply else {"dropped": None, "would_drop": name}
+    tell(as_json, document, done, note=APPLY_DOES_IT * (not apply))
+
+
+def _tell(done: Refresh, as_json: bool) -> None:
+    shown = done.shown()
+    seconds = ("seconds", f"{done.seconds:.1f}")
+    tell(as_json, done.as_dict(), TextTable(shown.columns, (*shown.rows, seconds)))
+    if done.differences:
+        raise typer.Exit(1)

@@ -1,72 +1,63 @@
-"""Commands from the landing zone to the tables: publish, mirror, status."""
+"""Commands from the landing zone to the tables: publish, mirror, status, lint."""
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.live import Live
 from rich.table import Table as RichTable
 
 from mirrorlake.commands.base import (
+    DryRunOption,
+    IntervalOption,
     JsonOption,
     RootArgument,
+    TableArgument,
+    WatchOption,
     app,
     err,
-    literal,
+    finding_line,
     open_lake,
     out,
     print_json,
     progress,
+    rich_table,
     split_names,
     stop_on_signals,
+    tell,
 )
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import SetupError, UsageError
+from mirrorlake.lake import Lake
+from mirrorlake.mirror.options import MirrorOptions, Step
+from mirrorlake.mirror.state import Report, TableStatus
 from mirrorlake.names import TableName
 
 if TYPE_CHECKING:
-    from mirrorlake.lake import Lake
-    from mirrorlake.mirror.options import MirrorOptions, Step
-    from mirrorlake.mirror.state import Report
     from mirrorlake.rows.views.state import ViewStatus
 
 
-class MarkerWord(str, Enum):
-    """What `publish --marker` takes."""
-
-    INSERT = "insert"
-    UPDATE = "update"
-    DELETE = "delete"
-    UPSERT = "upsert"
-
-
-class OnError(str, Enum):
-    """What `mirror --on-error` takes."""
-
-    STOP = "stop"
-    SKIP_ROW = "skip-row"
-    SKIP_FILE = "skip-file"
+MarkerWord = Literal["insert", "update", "delete", "upsert"]
+OnError = Literal["stop", "skip-row", "skip-file"]
 
 
 @app.command()
 def publish(
     root: RootArgument,
-    table: Annotated[str, typer.Argument(help="table or schema.table")],
+    table: TableArgument,
     files: Annotated[list[Path], typer.Argument(help="Parquet or CSV files.")],
     keys: Annotated[str, typer.Option(help="Key columns, separated by commas.")] = "",
     marker: Annotated[MarkerWord | None, typer.Option(help="What all rows ask for.")] = None,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Publish files into the landing zone; without --marker as they are."""
-    from dataclasses import asdict
-
-    from mirrorlake.lake import Lake
-
-    publisher = Lake(root).publisher(table, keys=split_names(keys))
-    verb = publisher.write if marker is None else getattr(publisher, marker.value)
+    publisher = Lake(root).publisher(table, keys=split_names(keys), dry_run=dry_run)
+    verb = publisher.write if marker is None else getattr(publisher, marker)
     published = []
     for file in files:
         published.append(verb(file))
@@ -80,39 +71,47 @@ def publish(
 def mirror(
     root: RootArgument,
     table: Annotated[str | None, typer.Option(help="Only this table.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until SIGTERM or Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between busy cycles.", min=0.1)] = 5,
-    on_error: Annotated[OnError, typer.Option(help="What a bad row or file does.")] = OnError.STOP,
+    watch: WatchOption = False,
+    interval: IntervalOption = 5,
+    on_error: Annotated[OnError, typer.Option(help="What a bad row or file does.")] = "stop",
     widen: Annotated[bool, typer.Option("--widen", help="Let types grow safely.")] = False,
     vorder: Annotated[bool, typer.Option("--vorder", help="Then order rows within files.")] = False,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Apply what is published to the Delta tables, once or again and again."""
-    from mirrorlake.mirror.options import MirrorOptions
-
     lake = open_lake(root)
-    options = MirrorOptions(widen=widen, on_error=on_error.value)
-    if watch and vorder:
+    options = MirrorOptions(widen=widen, on_error=on_error)
+    if watch and (vorder or dry_run):
         raise UsageError(
-            "A watch can't order rows.", hint="run `vorder ROOT TABLE --apply` beside it."
+            f"--watch and {'--vorder' if vorder else '--dry-run'} exclude each other.",
+            hint="run `vorder ROOT TABLE` beside it." if vorder else "choose one.",
         )
-    if watch:
-        _finish_report(_watch(lake, table, interval, options), as_json)
-        return
-    with progress("mirroring …") as update:
-        report = lake.mirror(
-            table,
-            options=options,
-            on_step=lambda name, step: update(f"{name}: {step.value}"),
-            vorder=vorder,
-        )
-    _finish_report(report, as_json)
+    if dry_run:
+        with progress("checking …"):
+            planned = lake.preview(table, options=options)
+        problems = _problems(one.status for one in planned.tables)
+        tell(as_json, planned.as_dict(), planned.shown(), *problems, planned)
+        failed = bool(planned.failed)
+    else:
+        if watch:
+            report = _watch(lake, table, interval, options)
+        else:
+            with progress("mirroring …") as update:
+                report = lake.mirror(
+                    table,
+                    options=options,
+                    on_step=lambda name, step: update(f"{name}: {step.value}"),
+                    vorder=vorder,
+                )
+        tell(as_json, report.as_dict(), *_report_parts(report))
+        failed = bool(report.failed)
+    if failed:
+        raise typer.Exit(1)
 
 
 def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOptions) -> Report:
     """Mirrors until a signal asks to stop; on a terminal with a live table."""
-    from mirrorlake.mirror.state import Report
-
     stop = stop_on_signals()
     if not err.is_terminal:
         return lake.watch(stop, table=table, interval=interval, options=options)
@@ -141,7 +140,7 @@ def status(
         float | None, typer.Option(help="Exit with 1 if a table lags more seconds than this.")
     ] = None,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Read the kept state anew from the tables' logs.")
+        bool, typer.Option("--rebuild", help="Read the kept state again from the tables' logs.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -155,12 +154,8 @@ def status(
     except SetupError as error:  # the tables' status needs no extra
         views = []
         err.print(f"mirrorlake: views are left out: {error}", markup=False, highlight=False)
-    if as_json:
-        print_json(report.as_dict() | {"views": [one.as_dict() for one in views]})
-    else:
-        _print_report(report)
-        if views:
-            out.print(_view_table(views))
+    document = report.as_dict() | {"views": [one.as_dict() for one in views]}
+    tell(as_json, document, *_report_parts(report), *([_view_table(views)] if views else []))
     late = [t for t in report.tables if max_lag is not None and t.lag_seconds > max_lag]
     for line in late:
         text = f"{line.full_name} lags {line.lag_seconds:.0f} s."
@@ -170,39 +165,43 @@ def status(
 
 
 @app.command()
-def undrop(
+def lint(
     root: RootArgument,
-    table: Annotated[str, typer.Argument(help="table or schema.table")],
+    table: Annotated[str | None, typer.Option(help="Only this table.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Bring back a table that was dropped with its folder in the last 7 days."""
-    open_lake(root).operations.undrop(table)
-    out.print(f"{table} is back, and so is its folder.", markup=False, highlight=False)
-
-
-def _finish_report(report: Report, as_json: bool) -> None:
-    if as_json:
-        print_json(report.as_dict())
-    else:
-        _print_report(report)
-    if report.failed:
+    """Check the landing zone before a mirror stumbles over it; reads only."""
+    lake = open_lake(root)
+    with progress("linting …") as update:
+        report = lake.lint(
+            table, on_file=lambda name, done, total: update(f"{name}: {done:,} of {total:,} files")
+        )
+    lines = [f"{found.severity} {finding_line(found)}" for found in report.findings]
+    tell(as_json, report.as_dict(), *lines, report)
+    if report.errors:
         raise typer.Exit(1)
 
 
-def _print_report(report: Report) -> None:
-    out.print(_report_table(report))
-    for line in report.tables:
+def _report_parts(report: Report) -> list[object]:
+    back = "was dropped with its folder; for 7 days `undrop` brings it back."
+    dropped = (f"{name} {back}" for name in report.dropped)
+    return [_report_table(report), *_problems(report.tables), *dropped]
+
+
+def _problems(tables: Iterable[TableStatus]) -> list[str]:
+    """What is wrong with each table, and where."""
+    lines = []
+    for line in tables:
         if line.error:
             places = ((k, line.error[k]) for k in ("file", "row", "column"))
             where = ", ".join(f"{key} {value}" for key, value in places if value is not None)
-            text = f"{line.full_name}: {line.error['message']}{f' [{where}]' if where else ''}"
-            out.print(text, markup=False, highlight=False)
-    for name in report.dropped:
-        text = f"{name} was dropped with its folder; for 7 days `undrop` brings it back."
-        out.print(text, markup=False, highlight=False)
+            place = f" [{where}]" if where else ""
+            lines.append(f"{line.full_name}: {line.error['message']}{place}")
+    return lines
 
 
 def _view_table(views: list[ViewStatus]) -> RichTable:
-    table = RichTable("view", "state", "version", "sources at versions", "lag")
+    rows = []
     for line in views:
         sources = ", ".join(
             f"{s.table} {'?' if s.shown is None else s.shown}"
@@ -211,13 +210,13 @@ def _view_table(views: list[ViewStatus]) -> RichTable:
         )
         state = f"{line.state}: {line.reason}" if line.reason else line.state
         lag = "?" if line.lag_seconds is None else f"{line.lag_seconds:.0f} s"
-        table.add_row(*map(literal, (line.view, state, str(line.version), sources, lag)))
-    return table
+        rows.append((line.view, state, str(line.version), sources, lag))
+    return rich_table(("view", "state", "version", "sources at versions", "lag"), rows)
 
 
 def _report_table(report: Report, steps: dict[str, str] | None = None) -> RichTable:
     columns = ["table", "state", "rows applied", "last file", "backlog", "lag", "problem"]
-    table = RichTable(*columns, *(["last step"] if steps else []))
+    rows = []
     for line in report.tables:
         problem = ""
         if line.waiting_for:
@@ -227,5 +226,5 @@ def _report_table(report: Report, steps: dict[str, str] | None = None) -> RichTa
         backlog = f"{line.backlog_files}, {line.backlog_bytes:,} B" if line.backlog_files else "0"
         numbers = (f"{line.rows:,}", str(line.last_file), backlog, f"{line.lag_seconds:.0f} s")
         cells = [line.full_name, line.state, *numbers, problem]
-        table.add_row(*map(literal, cells + ([steps.get(line.full_name, "")] if steps else [])))
-    return table
+        rows.append(cells + ([steps.get(line.full_name, "")] if steps else []))
+    return rich_table([*columns, *(["last step"] if steps else [])], rows)

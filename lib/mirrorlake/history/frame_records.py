@@ -22,6 +22,7 @@ FORMAT = 1
 FRAMES = f"{STATE}/frames"
 HORIZONS = f"{STATE}/horizons"
 PINNED, COMPLETE, RELEASED = "pinned", "complete", "released"
+PLANNED = "planned"  # of a dry run, never on disk
 ABANDONED = timedelta(days=1)  # a frame that is not complete by then never will be
 
 

@@ -27,6 +27,7 @@ from mirrorlake.history.frame_records import (
     ABANDONED,
     COMPLETE,
     PINNED,
+    PLANNED,
     RELEASED,
     Frame,
     FramedTable,
@@ -70,6 +71,7 @@ class Frames:
         *,
         owner: str | None = None,
         expires_in: float | None = DEFAULT_DAYS,
+        dry_run: bool = False,
     ) -> Frame:
         """Frames the newest versions of some tables, all as they were at one moment.
 
@@ -80,6 +82,7 @@ class Frames:
             tables: which tables.
             owner: who is to be asked about it; by default the user's name.
             expires_in: days until it no longer holds files; None for never.
+            dry_run: only say which versions would be framed; the result's state is `planned`.
 
         Raises:
             UsageError: no tables, or a time that is over already.
@@ -105,6 +108,8 @@ class Frames:
         )
         names = sorted({as_table(table) for table in tables}, key=str)
         newest_versions(self._storage, names)  # before anything is written
+        if dry_run:
+            return replace(frame, state=PLANNED, tables=self._stamp(names))
         frame = self._pin(reserve_frame(self._storage, frame), names)
         try:
             measured = tuple(self._take(frame, framed) for framed in frame.tables)
@@ -262,8 +267,12 @@ class Frames:
             for framed in frame.tables
         )
 
-    def release(self, model: str) -> Frame:
+    def release(self, model: str, *, dry_run: bool = False) -> Frame:
         """Lets the model's files go; its readers get an error until it is framed again.
+
+        Args:
+            model: whose frame.
+            dry_run: only say which frame would be released; it is returned as it is.
 
         Raises:
             FrameError: there is no such frame.
@@ -271,6 +280,8 @@ class Frames:
         frame = newest_complete(read_frames(self._storage, model))
         if frame is None:
             frame = live_frame(self._storage, model)  # says what is wrong
+        if dry_run:
+            return frame
         frame = replace(frame, state=RELEASED)
         save_frame(self._storage, frame)
         return frame

@@ -6,7 +6,7 @@ Field names are read without regard to case. Keys may be added later, never chan
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -192,6 +192,15 @@ def check_keys_kept(table: TableName, old: tuple[str, ...], new: tuple[str, ...]
             f"The keys of {table} are {list(old)} and can't become {list(new)}.",
             "restore keyColumns, or delete the table's folder and publish it again.",
         )
+
+
+def planned_keys(storage: Storage, table: TableName, keys: tuple[str, ...]) -> TableMetadata:
+    """What `declare_keys` would leave, without writing it; raises what it raises."""
+    TableMetadata.parse(to_json({"keyColumns": list(keys)}))
+    found = read_metadata(storage, table)
+    if keys:
+        check_keys_kept(table, found.keys, keys)
+    return replace(found, keys=found.keys or keys)
 
 
 def declare_keys(storage: Storage, table: TableName, keys: tuple[str, ...]) -> TableMetadata:

@@ -10,7 +10,9 @@ import contextlib
 import os
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +25,7 @@ from mirrorlake.landing.casts import cast_batch, target_schema
 from mirrorlake.landing.check import FileFacts, footer_columns, inspect_file
 from mirrorlake.landing.identity import Identity, read_identity
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
-from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata, declare_keys
+from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata, declare_keys, planned_keys
 from mirrorlake.landing.sources import open_source
 from mirrorlake.landing.types import fits
 from mirrorlake.landing.zone import list_folder
@@ -50,7 +52,13 @@ class Partner:
 
 @dataclass(frozen=True)
 class Published:
-    """One batch as it now lies in the zone; `file` is None if there was nothing to publish."""
+    """One batch as it now lies in the zone.
+
+    Attributes:
+        file: its name; None if there was nothing to publish, or after a dry run.
+        rows: how many rows it has.
+        bytes: its size.
+    """
 
     table: str
     file: str | None
@@ -58,6 +66,8 @@ class Published:
     bytes: int
 
     def __repr__(self) -> str:
+        if self.file is None and self.rows:
+            return f"{self.table}: {self.rows:,} rows would be published: a dry run"
         if self.file is None:
             return f"{self.table}: no rows, nothing published"
         return f"{self.table}: {self.file}, {self.rows:,} rows, {self.bytes:,} bytes"
@@ -80,6 +90,8 @@ class Publisher:
             that only grows. Once declared they stay.
         partner: who publishes.
         footer: what the footers of the published files carry besides, such as a source's position.
+        dry_run: check every batch against the zone and the table, and publish nothing: neither
+            keys nor files are written.
 
     Raises:
         MetadataError: other keys are declared already, or the file that has them is broken.
@@ -93,16 +105,20 @@ class Publisher:
         keys: Sequence[str] = (),
         partner: Partner | None = None,
         footer: Mapping[str, str] | None = None,
+        dry_run: bool = False,
     ) -> None:
         if isinstance(keys, str):  # a text is a sequence of texts, too
             raise UsageError("keys is a text.", hint=f"write keys=[{keys!r}].")
         self._storage = storage
         self.table = table
-        self._metadata: TableMetadata = declare_keys(storage, table, tuple(keys))
         self._known: dict[str, str] | None = None
+        self._dry_run = dry_run
+        declare = planned_keys if dry_run else declare_keys
+        self._metadata: TableMetadata = declare(storage, table, tuple(keys))
         self._footer = {key.encode(): value.encode() for key, value in (footer or {}).items()}
-        events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
-        storage.create(events, to_json((partner or Partner()).document()))
+        if not dry_run:
+            events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
+            storage.create(events, to_json((partner or Partner()).document()))
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -169,14 +185,17 @@ class Publisher:
         label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
         batch = uuid.uuid4().hex
         staged = f"{self.table.folder}/_{batch}.parquet"
-        try:
-            self._stage(reader, staged, batch, marker, known)
-            facts = inspect_file(self._storage, staged, self._metadata, name=label)
-            _check_fits(facts, known)
-            name = self._claim(staged, batch)
-        except BaseException:
-            self._storage.delete(staged)
-            raise
+        with ExitStack() as opened:
+            scratch = Storage(opened.enter_context(TemporaryDirectory())) if self._dry_run else None
+            storage = scratch or self._storage
+            try:
+                self._stage(storage, reader, staged, batch, marker, known)
+                facts = inspect_file(storage, staged, self._metadata, name=label)
+                _check_fits(facts, known)
+                name = None if self._dry_run else self._claim(staged, batch)
+            except BaseException:
+                storage.delete(staged)
+                raise
         for column, kind in facts.columns.items():
             if kind.table != "void":
                 known.setdefault(column.lower(), kind.table)
@@ -184,6 +203,7 @@ class Publisher:
 
     def _stage(
         self,
+        storage: Storage,
         reader: pa.RecordBatchReader,
         path: str,
         batch_id: str,
@@ -210,7 +230,7 @@ class Publisher:
         # Two batches of the same rows must still be told apart, see `_claim`.
         whole = whole.with_metadata({**self._footer, _BATCH: batch_id.encode()})
         with (
-            self._storage.open_writer(path) as sink,
+            storage.open_writer(path) as sink,
             pq.ParquetWriter(sink, whole, compression="zstd") as writer,
         ):
             for batch in reader:

@@ -119,7 +119,7 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
             None,
             f"{s['Row Groups']:,} row groups of {average:,.0f} rows on average",
             "fewer and longer reads: row groups of 2 to 6 million rows load fastest",
-            f"./mirrorlake vorder ROOT {name} --apply",
+            f"./mirrorlake vorder ROOT {name}",
         )
     lacking = s["Parquet Files"] - s["VOrder Files"] - s["Open V-Order Files"]
     if lacking > 0:
@@ -128,7 +128,7 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
             None,
             f"{lacking:,} of {s['Parquet Files']:,} files are in no V-Order",
             "smaller files, quicker to read; a dry run tells how much",
-            f"./mirrorlake vorder ROOT {name}",
+            f"./mirrorlake vorder ROOT {name} --dry-run",
         )
     if s["VOrder Disagreements"]:
         yield Finding(
@@ -137,7 +137,7 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
             f"{s['VOrder Disagreements']:,} files' footers contradict their tag or the table's"
             f" {' or '.join(PROPERTIES)}",
             "what is claimed is what is there",
-            f"./mirrorlake vorder ROOT {name} --apply",
+            f"./mirrorlake vorder ROOT {name}",
         )
     written = s["Row Count"] + s["Deleted Rows"]
     if s["Deleted Rows"] > _DELETED_SHARE * max(1, written):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.mirror import operator_settings
 from mirrorlake.mirror.ledger import Ledger, read_ledger
+from mirrorlake.mirror.outcome import Outcome
 from mirrorlake.mirror.replay import replay, reseed
 from mirrorlake.mirror.trash import undrop
 from mirrorlake.names import TableName, as_table
@@ -29,23 +30,23 @@ class Operations:
         self._storage = storage
         self._spark = spark
 
-    def pause(self, table: str | TableName) -> None:
+    def pause(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Applies no further files of a table until it is resumed.
 
         Example:
             >>> lake.operations.pause("orders")  # doctest: +SKIP
         """
-        operator_settings.pause(self._storage, as_table(table))
+        return operator_settings.pause(self._storage, as_table(table), dry_run=dry_run)
 
-    def resume(self, table: str | TableName) -> None:
+    def resume(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Lets a paused table go on.
 
         Example:
             >>> lake.operations.resume("orders")  # doctest: +SKIP
         """
-        operator_settings.resume(self._storage, as_table(table))
+        return operator_settings.resume(self._storage, as_table(table), dry_run=dry_run)
 
-    def skip(self, table: str | TableName, number: int, *, apply: bool = False) -> None:
+    def skip(self, table: str | TableName, number: int, *, apply: bool = False) -> Outcome:
         """Passes over a file that can't be applied, or that never comes.
 
         Args:
@@ -56,23 +57,29 @@ class Operations:
         Example:
             >>> lake.operations.skip("orders", 17, apply=True)  # doctest: +SKIP
         """
-        if apply:
-            operator_settings.skip(self._storage, as_table(table), number)
+        return operator_settings.skip(self._storage, as_table(table), number, apply=apply)
 
     def replay(
-        self, table: str | TableName, first: int, last: int | None = None, *, as_is: bool = False
-    ) -> tuple[str, ...]:
+        self,
+        table: str | TableName,
+        first: int,
+        last: int | None = None,
+        *,
+        as_is: bool = False,
+        dry_run: bool = False,
+    ) -> Outcome:
         """Publishes applied files once more.
 
         Args:
             table: which table.
             first: the first file's number.
-            last: the last file's number; by default only the first is published again.
+            last: the last file's number; by default the last applied one.
             as_is: keep the files' markers; by default inserts become upserts, so that no row is
                 there twice.
+            dry_run: only say which files would be published again.
 
         Returns:
-            The names of the new files.
+            With the names of the new files; after a dry run with those of the applied ones.
 
         Raises:
             SequenceError: a number was not applied, or its file is no longer kept.
@@ -80,11 +87,11 @@ class Operations:
         Example:
             >>> lake.operations.replay("orders", 3, 5)  # doctest: +SKIP
         """
-        return replay(self._storage, as_table(table), first, last, as_is=as_is)
+        return replay(self._storage, as_table(table), first, last, as_is=as_is, dry_run=dry_run)
 
     def reseed(
         self, table: str | TableName, files: Iterable[Path] = (), *, apply: bool = False
-    ) -> None:
+    ) -> Outcome:
         """Lets the next cycle replace a table's rows in one commit; its history stays.
 
         Args:
@@ -99,10 +106,9 @@ class Operations:
         Example:
             >>> lake.operations.reseed("orders", apply=True)  # doctest: +SKIP
         """
-        if apply:
-            reseed(self._storage, as_table(table), files)
+        return reseed(self._storage, as_table(table), files, apply=apply)
 
-    def undrop(self, table: str | TableName) -> None:
+    def undrop(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Brings back a table that was dropped with its folder in the last 7 days.
 
         Raises:
@@ -111,7 +117,7 @@ class Operations:
         Example:
             >>> lake.operations.undrop("orders")  # doctest: +SKIP
         """
-        undrop(self._storage, as_table(table))
+        return undrop(self._storage, as_table(table), dry_run=dry_run)
 
     def ledger(self, table: str | TableName) -> Ledger:
         """Which files were applied, when, as what, and in which version.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from mirrorlake.kept import read_kept
+from mirrorlake.mirror.outcome import Outcome
 from mirrorlake.names import STATE, TableName
 from mirrorlake.storage import Storage
 
@@ -61,20 +62,27 @@ def _write(storage: Storage, table: TableName, settings: OperatorSettings) -> No
     storage.write_json(_path(table.place), document)
 
 
-def pause(storage: Storage, table: TableName) -> None:
+def pause(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outcome:
     """Lets no further file of the table be applied; what runs is ended."""
     settings = read_settings(storage, table)
-    if settings.paused is None:
+    if settings.paused is None and not dry_run:
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         _write(storage, table, OperatorSettings(now, settings.skip))
+    effect = "no further files are applied until it is resumed"
+    return Outcome("pause", str(table), effect, applied=not dry_run)
 
 
-def resume(storage: Storage, table: TableName) -> None:
+def resume(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outcome:
     """Lets the table go on."""
-    _write(storage, table, OperatorSettings(None, read_settings(storage, table).skip))
-
-
-def skip(storage: Storage, table: TableName, number: int) -> None:
-    """Lets a file that can't be applied, or never comes, be passed over."""
     settings = read_settings(storage, table)
-    _write(storage, table, OperatorSettings(settings.paused, settings.skip | {number}))
+    if not dry_run:
+        _write(storage, table, OperatorSettings(None, settings.skip))
+    return Outcome("resume", str(table), "it goes on with the next cycle", applied=not dry_run)
+
+
+def skip(storage: Storage, table: TableName, number: int, *, apply: bool = False) -> Outcome:
+    """Lets a file that can't be applied, or never comes, be passed over; says so, or does it."""
+    settings = read_settings(storage, table)
+    if apply:
+        _write(storage, table, OperatorSettings(settings.paused, settings.skip | {number}))
+    return Outcome("skip", str(table), f"file {number} is passed over", applied=apply)

@@ -21,20 +21,27 @@ import pyarrow.parquet as pq
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import SequenceError, UsageError
 from mirrorlake.landing.check import is_text
-from mirrorlake.landing.identity import ensure_identity, renew_identity
+from mirrorlake.landing.identity import read_identity, renew_identity
 from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata, read_metadata
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
 from mirrorlake.landing.zone import every_file
 from mirrorlake.mirror.cleanup import processed_number
 from mirrorlake.mirror.operator_settings import pause, read_settings, resume
+from mirrorlake.mirror.outcome import Outcome
 from mirrorlake.names import STATE, TableName
 from mirrorlake.storage import Storage
 
 
 def replay(
-    storage: Storage, table: TableName, first: int, last: int | None = None, *, as_is: bool = False
-) -> tuple[str, ...]:
+    storage: Storage,
+    table: TableName,
+    first: int,
+    last: int | None = None,
+    *,
+    as_is: bool = False,
+    dry_run: bool = False,
+) -> Outcome:
     """Publishes applied files again, in their order, after everything that is published.
 
     Args:
@@ -44,9 +51,10 @@ def replay(
         last: the last file's; by default the last applied one.
         as_is: whether inserts stay inserts. Otherwise they become upserts, since the rows may be
             in the table already.
+        dry_run: only say which files would be published again.
 
     Returns:
-        The new files' names.
+        With the new files' names; after a dry run with those of the applied files.
 
     Raises:
         SequenceError: a file of the range was not applied, or is no longer kept.
@@ -62,15 +70,22 @@ def replay(
     kept = _kept_files(storage, table)
     numbers = range(first, max(first, applied if last is None else last) + 1)
     _check_kept(numbers, kept, applied)
+    if dry_run:
+        return _replayed(table, numbers, [kept[n].rpartition("/")[2] for n in numbers], False)
     publisher = Publisher(storage, table)
-    done = []
+    done: list[str] = []
     for number in numbers:
         with ExitStack() as opened:
             batches = _read(storage, kept[number], metadata, opened)
             published = publisher.write(batches if as_is else _upserts(batches, metadata))
         if published.file is not None:
             done.append(published.file)
-    return tuple(done)
+    return _replayed(table, numbers, done, True)
+
+
+def _replayed(table: TableName, numbers: range, files: list[str], applied: bool) -> Outcome:
+    effect = f"the files {numbers[0]} to {numbers[-1]} are published again"
+    return Outcome("replay", str(table), effect, applied, tuple(files))
 
 
 def _read(
@@ -107,7 +122,9 @@ def _upserts(batches: pa.RecordBatchReader, metadata: TableMetadata) -> pa.Recor
     return pa.RecordBatchReader.from_batches(schema, change())
 
 
-def reseed(storage: Storage, table: TableName, files: Iterable[Path] = ()) -> None:
+def reseed(
+    storage: Storage, table: TableName, files: Iterable[Path] = (), *, apply: bool = False
+) -> Outcome:
     """Lets the next cycle replace the table in one commit; its history stays.
 
     The table is paused meanwhile, so that a killed reseed harms nothing: run it again.
@@ -116,6 +133,7 @@ def reseed(storage: Storage, table: TableName, files: Iterable[Path] = ()) -> No
         storage: the lake's files.
         table: which table.
         files: a new initial load; by default the applied files, as far as all are kept.
+        apply: do it; by default the files are only checked, and nothing changes.
 
     Raises:
         SequenceError: an applied file is no longer kept.
@@ -127,6 +145,12 @@ def reseed(storage: Storage, table: TableName, files: Iterable[Path] = ()) -> No
         scratch = Storage(folder)
         checked = Publisher(scratch, table, keys=read_metadata(storage, table).keys)
         names = [name for load in loads if (name := checked.write(load).file) is not None]
+        kept = {} if loads else _all_kept(storage, table)
+        source = f"{len(names)} new files" if loads else f"its {len(kept)} kept files"
+        effect = f"the next cycle replaces it from {source}, in one commit"
+        done = Outcome("reseed", str(table), effect, apply)
+        if not apply:
+            return done
         pause(storage, table)
         if loads:
             _set_aside(storage, table)
@@ -138,15 +162,22 @@ def reseed(storage: Storage, table: TableName, files: Iterable[Path] = ()) -> No
             renew_identity(storage, table)
     if not was_paused:
         resume(storage, table)
+    return done
 
 
-def _take_back(storage: Storage, table: TableName) -> None:
-    """Puts all applied files back into the folder, in their order."""
+def _all_kept(storage: Storage, table: TableName) -> dict[int, str]:
+    """The kept files by number, all applied ones among them, but those that were passed over."""
     applied = _last_applied(storage, table)
     kept = _kept_files(storage, table)
     skipped = read_settings(storage, table).skip
     _check_kept([n for n in range(1, applied + 1) if n not in skipped], kept, applied)
-    for _number, path in sorted(kept.items()):
+    return kept
+
+
+def _take_back(storage: Storage, table: TableName) -> None:
+    """Puts all applied files back into the folder, in their order."""
+    # Listed again: until the pause a mirror may have applied and moved some.
+    for _number, path in sorted(_all_kept(storage, table).items()):
         name = path.rpartition("/")[2]
         if path != f"{table.folder}/{name}":
             storage.rename(path, f"{table.folder}/{name}")
@@ -170,9 +201,9 @@ def _copy(source: Storage, target: Storage, path: str) -> None:
 
 
 def _last_applied(storage: Storage, table: TableName) -> int:
-    identity = ensure_identity(storage, table)
-    snapshot = read_snapshot(storage, table.table_path)
-    return snapshot.txns.get(identity.app_id, 0) if snapshot else 0
+    identity = read_identity(storage, table)
+    snapshot = read_snapshot(storage, table.table_path) if identity else None
+    return snapshot.txns.get(identity.app_id, 0) if snapshot and identity else 0
 
 
 def _kept_files(storage: Storage, table: TableName) -> dict[int, str]:

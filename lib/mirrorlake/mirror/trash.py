@@ -21,6 +21,7 @@ from mirrorlake.landing.identity import Identity, read_identity, renew_identity,
 from mirrorlake.landing.metadata import declare_keys
 from mirrorlake.landing.zone import BadFolder, find_tables
 from mirrorlake.mirror.ledger import read_mirrored
+from mirrorlake.mirror.outcome import Outcome
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.mirror.state import TableState
 from mirrorlake.names import STATE, TableName
@@ -108,8 +109,13 @@ def was_elsewhere(storage: Storage, identity: Identity) -> bool:
     )
 
 
-def undrop(storage: Storage, table: TableName) -> None:
+def undrop(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outcome:
     """Undoes a drop: the table is back, and its folder, so that publishers can go on.
+
+    Args:
+        storage: the lake's files.
+        table: which table.
+        dry_run: only say what would be done.
 
     Raises:
         TableNotFoundError: no dropped table of that name is kept.
@@ -122,6 +128,10 @@ def undrop(storage: Storage, table: TableName) -> None:
         )
     if storage.list(table.table_path) != Listing((), ()):
         raise UsageError(f"There is a table {table} again.", hint="it has the old one's history.")
+    dropped = f"the table that was dropped at {chosen.when:%Y-%m-%d %H:%M:%S} UTC is back"
+    done = Outcome("undrop", str(table), f"{dropped}, and so is its folder", applied=not dry_run)
+    if dry_run:
+        return done
     snapshot = read_snapshot(storage, chosen.path)
     keys = json.loads(snapshot.properties.get(KEYS_PROPERTY, "[]")) if snapshot else []
     # The folder first: a mirror that finds it without its table takes the table back itself.
@@ -129,6 +139,7 @@ def undrop(storage: Storage, table: TableName) -> None:
     if chosen.identity is not None:
         write_identity(storage, replace(chosen.identity, table=table), make_folder=True)
     _move_back(storage, chosen, table)
+    return done
 
 
 def purge_dropped(storage: Storage, *, keep: timedelta) -> None:

@@ -96,7 +96,7 @@ def read_row_history(
     snapshot = table.snapshot()
     if trust.numbered_from is None:
         raise UsageError(
-            f"The rows of {table.name} never had ids.", hint=f"`rows ROOT {table.name} enable`."
+            f"The rows of {table.name} never had ids.", hint=f"`rows enable ROOT {table.name}`."
         )
     oldest = max(trust.numbered_from, trust.readable_from, trust.first)
     if start is not None and not oldest <= start <= snapshot.version:

@@ -143,7 +143,7 @@ def check_tracked(table: Table, snapshot: Snapshot) -> None:
     gone = " any more" if is_supported(snapshot) else ""
     raise UsageError(
         f"The rows of {table.name} are not tracked{gone} in version {snapshot.version}.",
-        hint=f"`rows ROOT {table.name} enable`; `rows ROOT {table.name} show` tells which versions"
+        hint=f"`rows enable ROOT {table.name}`; `rows show ROOT {table.name}` tells which versions"
         " have ids.",
     )
 

@@ -65,12 +65,39 @@ class StepResult:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """How a plan went; also kept as `summary.json` beside the executed notebooks."""
+    """How a plan went; also kept as `summary.json` beside the executed notebooks.
+
+    Attributes:
+        plan: its name.
+        folder: where the executed notebooks lie; its name is the run's.
+        started, ended: ISO-8601 UTC.
+        parameters: those that counted in every notebook that has them.
+        steps: the notebooks in order.
+    """
 
     plan: str
     folder: str
     started: str
     steps: tuple[StepResult, ...]
+    ended: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def status(self) -> str:
+        """`done` or `failed`."""
+        return "failed" if self.failed else "done"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `summary.json` and of `run --json`."""
+        return {
+            "run": Path(self.folder).name,
+            "plan": self.plan,
+            "status": self.status,
+            "started": self.started,
+            "ended": self.ended,
+            "parameters": self.parameters,
+            "steps": [asdict(step) for step in self.steps],
+        }
 
     @property
     def failed(self) -> StepResult | None:
@@ -144,9 +171,14 @@ def run_plan(
         target = folder / f"{index:02d}-{step.notebook}.ipynb"
         results.append(_execute(step, step.parameters | known, target))
     summary = RunSummary(
-        plan.name, str(folder), started.isoformat(timespec="seconds"), tuple(results)
+        plan.name,
+        str(folder),
+        started.isoformat(timespec="seconds"),
+        tuple(results),
+        datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        overrides or {},
     )
-    text = json.dumps(asdict(summary), indent=2, ensure_ascii=False)
+    text = json.dumps(summary.as_dict(), indent=2, ensure_ascii=False)
     (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
     return summary
 

@@ -24,7 +24,7 @@ def run(lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     """Runs a command on the lake; its output, parsed where it is JSON."""
 
     def call(command: str, *arguments: str, status: int = 0) -> Any:
-        line = ["mirrorlake", command, str(lake.storage.root), *arguments]
+        line = ["mirrorlake", *command.split(), str(lake.storage.root), *arguments]
         monkeypatch.setattr("sys.argv", line)
         with pytest.raises(SystemExit) as ended:
             main()
@@ -70,14 +70,17 @@ def test_history_diff_restore(lake: Lake, run: Run, spark: SparkSession) -> None
 def test_frames_and_maintenance(lake: Lake, run: Run, spark: SparkSession) -> None:
     lake.write("t", spark.range(0, 4, 1, 1))
     lake.write("t", spark.range(4, 8, 1, 1))
-    made = run("frame", "create", "m", "--tables", "t", "--expires-in", "2", "--json")
+    planned = run("frame create", "m", "--tables", "t", "--dry-run", "--json")
+    assert (planned["state"], planned["tables"][0]["version"]) == ("planned", 2)
+    assert run("frame list", "--json") == {"frames": []}
+    made = run("frame create", "m", "--tables", "t", "--expires-in", "2", "--json")
     assert (made["model"], made["tables"][0]["version"]) == ("m", 2)
-    assert run("frame", "list", "--json")["frames"] == [made]
-    assert "t@v2" in run("frame", "list")
+    assert run("frame list", "--json")["frames"] == [made]
+    assert "t@v2" in run("frame list")
     done = run("optimize", "t", "--json")
     assert (done["table"], done["files"], done["files_added"]) == ("t", 2, 1)
     assert "Nothing was changed" in run("reorg", "t", "--dry-run")
-    (line,) = run("frame", "show", "m", "--json")["tables"]
+    (line,) = run("frame show", "m", "--json")["tables"]
     assert (line["files_added"], line["files_removed"], line["framed"]) == (1, 2, 2)
     assert "would be deleted" in run("vacuum", "t")
     short = ("vacuum", "t", "--retention-hours", "0")
@@ -85,9 +88,11 @@ def test_frames_and_maintenance(lake: Lake, run: Run, spark: SparkSession) -> No
     kept = run(*short, "--allow-short", "--apply", "--json")
     assert (kept["delete_files"], kept["applied"]) == (0, True)
     assert {share["why"] for share in kept["kept"]} == {"newest version", "frame 1 of m"}
-    assert "released" in run("frame", "release", "m")
-    assert "1 of m was released" in run("frame", "show", "m", status=1)
-    assert "needs a model" in run("frame", "create", status=2)
+    assert "a dry run" in run("frame release", "m", "--dry-run")
+    assert run("frame list", "--json")["frames"] == [made]
+    assert "released" in run("frame release", "m")
+    assert "1 of m was released" in run("frame show", "m", status=1)
+    assert "at least one table" in run("frame create", "m", status=2)
     assert "partition column" in run("optimize", "t", "--where", "id = 1", status=2)
     said = run("maintain", "--json")
     assert said["tables"][0]["vacuum"]["applied"] is False

@@ -325,26 +325,34 @@ def test_the_command(lake: Lake, tmp_path: Path) -> None:
     policy = tmp_path / "policy.json"
     policy.write_text(json.dumps({"PartitionKeys": [hashed(2)], **PAST}))
 
-    def call(*arguments: str, table: str = "t") -> tuple[int, Any]:
-        done = CliRunner().invoke(app, ["partition", lake.storage.root, table, *arguments])
+    def call(verb: str, *arguments: str, table: str = "t") -> tuple[int, Any]:
+        done = CliRunner().invoke(app, ["partition", verb, lake.storage.root, table, *arguments])
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         return done.exit_code, json.loads(done.stdout) if "--json" in arguments else done.stdout
 
+    _, document = call("set", str(policy), "--dry-run", "--json")
+    assert document["rows"][0]["Policy"] is not None
+    assert call("show", "--json")[1]["rows"][0]["Policy"] is None
     code, document = call("set", str(policy), "--json")
     assert code == 0
     assert document["rows"][0]["Policy"]["PartitionKeys"][0]["Properties"]["MaxPartitionCount"] == 2
+    assert "DataPartitioning" in call("show")[1]
     policy.write_text('{"MaxRowCountPerOperation": 50}')
     _, document = call("alter-merge", str(policy), "--json")
     assert document["rows"][0]["Policy"]["MaxRowCountPerOperation"] == 50
-    with pytest.raises(UsageError, match="needs a policy"):
-        call("set")
-    for wrong in (["show", str(policy)], ["run", "--hot", "3d"], ["alter-merge", "--guard"]):
-        with pytest.raises(UsageError, match=f"{wrong[0]} takes no"):
-            call(*wrong)
-    with pytest.raises(UsageError, match="needs a table"):
+    for wrong in (
+        ["set"],
+        ["show", str(policy)],
+        ["run", "--hot", "3d"],
+        ["alter-merge", "--guard"],
+    ):
+        assert call(*wrong)[0] == 2
+    with pytest.raises(UsageError, match="single table"):
         call("show", table="*")
     assert call("stats", "--json", table="*")[0] == 1  # behind
+    _, document = call("run", "--dry-run", "--json", table="*")
+    assert document["rows"][0]["PartitionedRowPercentage"] == 0
     code, document = call("run", "--json", table="*")
     assert code == 0
     assert [len(line["operations"]) for line in document["tables"]] == [2]
@@ -356,6 +364,8 @@ def test_the_command(lake: Lake, tmp_path: Path) -> None:
     assert document["policy"] is None
     assert document["findings"][0]["rule"] == "too small"
     assert "DataPartitioning" in call("show")[1]
+    _, document = call("delete", "--dry-run", "--json")
+    assert document["rows"][0]["Policy"] is not None
     _, document = call("delete", "--json")
     assert document["rows"][0]["Policy"] is None
 

@@ -79,7 +79,9 @@ def test_bad_files_and_missing_numbers_are_passed_over(lake: Lake) -> None:
     (line,) = lake.mirror().tables
     assert (line.waiting_for, line.error) == (5, None)
     assert line.waiting_since is not None
-    lake.operations.skip("t", 5, apply=True)
+    assert not lake.operations.skip("t", 5).applied
+    assert lake.status().tables[0].waiting_for == 5
+    assert lake.operations.skip("t", 5, apply=True).applied
     assert lake.status().tables[0].waiting_for is None
     assert not lake.mirror().failed
     assert bag(lake, "t", ["id"]) == {(1,): 1, (4,): 1, (6,): 1}
@@ -131,7 +133,9 @@ def test_replayed_files_bring_back_what_a_restore_took(lake: Lake) -> None:
     put(lake, 3, [{"id": 3, "v": "c", MARKER: 0}])
     lake.mirror()
     lake.spark.sql(f"RESTORE {lake.table('t').sql_name} TO VERSION AS OF 1")
-    assert lake.operations.replay("t", 2) == (file_name(4), file_name(5))
+    asked = lake.operations.replay("t", 2, dry_run=True)
+    assert (asked.applied, asked.files) == (False, (file_name(2), file_name(3)))
+    assert lake.operations.replay("t", 2).files == (file_name(4), file_name(5))
     assert not lake.mirror().failed
     expected = {(1, "new"): 1, (2, "b"): 1, (3, "c"): 1}
     assert bag(lake, "t", ["id", "v"]) == expected
@@ -152,6 +156,8 @@ def test_a_reseed_builds_the_table_anew_in_one_commit(lake: Lake, tmp_path: Path
         lake.mirror(options=MirrorOptions(compact_after=0))
     lake.spark.sql(f"DELETE FROM {lake.table('t').sql_name} WHERE id = 2")  # somebody's mistake
     before = lake.table("t").snapshot().version
+    assert "its 3 kept files" in repr(lake.operations.reseed("t"))
+    assert lake.status().tables[0].last_file == 3
     lake.operations.reseed("t", apply=True)
     assert not lake.mirror(options=MirrorOptions(batch_files=1)).failed
     assert bag(lake, "t", ["id", "v"]) == {(n, "x"): 1 for n in (1, 2, 3)}

@@ -64,12 +64,16 @@ def restore(lake: Lake) -> None:
 ROWS = {(n, "first"): 1 for n in range(3)}
 WITHOUT_0 = {row: 1 for row in ROWS if row[0] != 0}
 COMMANDS: dict[str, tuple[Callable[[Lake], None], str, dict[tuple[int, str], int]]] = {
-    "replay": (restore, "lake.replay('t', 1)", ROWS),
-    "reseed": (restore, "lake.reseed('t')", ROWS),
-    "reseed from a load": (make, "lake.reseed('t', [sys.argv[3]])", {(9, "load"): 1}),
-    "undrop": (drop, "lake.undrop('t')", ROWS),
-    "pause and resume": (make, "lake.pause('t'); lake.resume('t')", ROWS),
-    "skip": (make, "lake.skip('t', 4)", ROWS),
+    "replay": (restore, "lake.operations.replay('t', 1)", ROWS),
+    "reseed": (restore, "lake.operations.reseed('t', apply=True)", ROWS),
+    "reseed from a load": (
+        make,
+        "lake.operations.reseed('t', [sys.argv[3]], apply=True)",
+        {(9, "load"): 1},
+    ),
+    "undrop": (drop, "lake.operations.undrop('t')", ROWS),
+    "pause and resume": (make, "lake.operations.pause('t'); lake.operations.resume('t')", ROWS),
+    "skip": (make, "lake.operations.skip('t', 4, apply=True)", ROWS),
     "forget": (make, "lake.forget('t', {'id': 0}, apply=True)", WITHOUT_0),
 }
 

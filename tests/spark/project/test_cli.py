@@ -54,8 +54,13 @@ def test_publish_mirror_status_sql(tmp_path: Path) -> None:
     before = json.loads(run("status", root, "--json").stdout)["tables"]
     assert [(line["state"], line["backlog_files"]) for line in before] == [("Initialized", 2)]
 
+    (planned,) = json.loads(run("mirror", root, "--dry-run", "--json").stdout)["tables"]
+    assert [int(name[:20]) for name in planned["files"]] == [1, 2]
+    assert json.loads(run("status", root, "--json").stdout)["tables"][0]["backlog_files"] == 2
     (line,) = json.loads(run("mirror", root, "--json").stdout)["tables"]
     assert set(line) == KEYS
+    (planned,) = json.loads(run("mirror", root, "--dry-run", "--json").stdout)["tables"]
+    assert (planned["files"], planned["last_file"], planned["error"]) == ([], 2, None)
     assert (line["schema"], line["name"], line["state"]) == ("sales", "orders", "Replicating")
     assert (line["rows"], line["last_file"], line["backlog_files"]) == (3, 2, 0)
     assert (line["waiting_for"], line["error"]) == (None, None)
@@ -111,7 +116,9 @@ def test_wrong_use_is_exit_status_2(arguments: tuple[str, ...]) -> None:
 
 
 def test_a_failed_query_is_exit_status_1(tmp_path: Path) -> None:
-    done = run("sql", tmp_path, "SELECT x FROM nowhere", status=1)
+    done = run("sql", tmp_path, "SELECT x FROM nowhere", "--json", status=1)
     assert "nowhere" in done.stderr
-    assert not done.stdout
+    error = json.loads(done.stdout)["error"]
+    assert "nowhere" in error["message"]
+    assert set(error) == {"message", "hint", "file", "row", "column"}
     assert len(done.stderr.splitlines()) <= 2

@@ -173,8 +173,8 @@ def command(
 ) -> Callable[..., Any]:
     """Runs `rows … --json` on the lake; its document, if there is one."""
 
-    def call(*arguments: str, status: int = 0) -> Any:
-        line = ["mirrorlake", "rows", str(lake.storage.root), *arguments, "--json"]
+    def call(table: str, verb: str, *arguments: str, status: int = 0) -> Any:
+        line = ["mirrorlake", "rows", verb, str(lake.storage.root), table, *arguments, "--json"]
         monkeypatch.setattr(sys, "argv", line)
         with pytest.raises(SystemExit) as ended:
             cli.main()
@@ -201,17 +201,17 @@ def test_a_biography_from_where_files_are_left(lake: Lake, command: Callable[...
     by_id = table.row_tracking.history(row_id=1).events
     assert [(row.v, row._change_type) for row in by_id.collect()] == kinds
     # The command tells the same.
-    document = command("stock", "biography", "--key", "1")
+    document = command("stock", "history", "--key", "1")
     assert [(row["v"], row["_change_type"]) for row in document["rows"]] == kinds
     assert (document["ids"], document["findings"]) == ([1], [])
-    assert command("stock", "biography", "--row-id", "99", status=1)["rows"] == []
-    command("stock", "biography", status=2)
+    assert command("stock", "history", "--row-id", "99", status=1)["rows"] == []
+    command("stock", "history", status=2)
     command("nothing", "show", status=1)
     shown = command("stock", "show", "--limit", "2")
     assert (shown["enabled"], shown["trusted_from"], shown["findings"]) == (True, 0, [])
     assert shown["columns"] == ["id", "v", "_row_id", "_row_commit_version"]
     assert [(row["id"], row["_row_commit_version"]) for row in shown["rows"]] == [(0, 1), (1, 4)]
-    planned = command("stock", "disable", "--dry-run")
+    planned = command("stock", "disable")
     assert (planned["commits"], planned["applied"]) == (["SET TBLPROPERTIES"], False)
     assert command("stock", "enable")["commits"] == []
     # A vacuumed file cuts the story short, and its first state is then what there was.

@@ -100,7 +100,8 @@ def test_a_view_is_a_table_that_hides_what_its_rule_needs(lake: Lake) -> None:
             wrong()
     with pytest.raises(QueryError, match="Spark refuses"):
         lake.views.create("w", "SELECT nothing FROM t")
-    lake.views.drop("top")
+    assert not lake.views.drop("top").applied
+    assert lake.views.drop("top", apply=True).applied
     assert [str(view.name) for view in lake.views.list()] == ["dbo.v"]
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mirrorlake.commands.rows import _parse_key
+from mirrorlake.commands.rows import parse_row_key
 from mirrorlake.delta.actions import (
     DataFile,
     FileHistory,
@@ -163,10 +163,10 @@ def test_which_files_may_hold_a_key(key: dict[str, Any], expected: bool) -> None
 
 
 def test_keys_as_people_write_them() -> None:
-    assert _parse_key(["7"], ("id",)) == {"id": "7"}
-    assert _parse_key(["a=b"], ("id",)) == {"id": "a=b"}
-    assert _parse_key(["id=7"], ("id",)) == {"id": "7"}
-    assert _parse_key(["a=1", "b=2=3"], ("a", "b")) == {"a": "1", "b": "2=3"}
-    assert _parse_key(["x=1"], ()) == {"x": "1"}
+    assert parse_row_key(["7"], ("id",)) == {"id": "7"}
+    assert parse_row_key(["a=b"], ("id",)) == {"id": "a=b"}
+    assert parse_row_key(["id=7"], ("id",)) == {"id": "7"}
+    assert parse_row_key(["a=1", "b=2=3"], ("a", "b")) == {"a": "1", "b": "2=3"}
+    assert parse_row_key(["x=1"], ()) == {"x": "1"}
     with pytest.raises(UsageError, match="COLUMN=VALUE"):
-        _parse_key(["7"], ())
+        parse_row_key(["7"], ())

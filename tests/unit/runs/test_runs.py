@@ -201,7 +201,11 @@ class TestRunPlan:
     def test_the_summary_is_kept(self, ran) -> None:
         summary, _ = ran
         kept = json.loads((Path(summary.folder) / "summary.json").read_text(encoding="utf-8"))
-        assert (kept["plan"], kept["folder"]) == ("three", summary.folder)
+        assert set(kept) == {"run", "plan", "status", "started", "ended", "parameters", "steps"}
+        assert (kept["plan"], kept["run"]) == ("three", Path(summary.folder).name)
+        assert (kept["status"], kept["parameters"]) == ("failed", {"rows": 9, "unknown": 1})
+        assert kept["ended"] >= kept["started"]
+        assert kept == summary.as_dict()
         assert kept["started"].endswith("+00:00")
         assert [step["status"] for step in kept["steps"]] == ["done", "failed", "skipped"]
         assert kept["steps"][0]["records"]["text"] == RECORDS["text"]

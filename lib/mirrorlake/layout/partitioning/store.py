@@ -153,8 +153,13 @@ def read_history(storage: Storage, name: TableName) -> TextTable:
 def show_policy(storage: Storage, name: TableName) -> TextTable:
     """The policy's row, as Kusto shows it; `Policy` is NULL where there is none."""
     setting = kept_setting(storage, name)
-    policy = None if setting is None else _text(setting.policy.document())
-    return TextTable(_COLUMNS, (("DataPartitioning", str(name), policy, None, "Table"),))
+    return policy_row(name, None if setting is None else setting.policy)
+
+
+def policy_row(name: TableName, policy: Policy | None) -> TextTable:
+    """A policy's row, as Kusto shows it."""
+    text = None if policy is None else _text(policy.document())
+    return TextTable(_COLUMNS, (("DataPartitioning", str(name), text, None, "Table"),))
 
 
 def _fitted(setting: Setting, snapshot: Snapshot) -> Setting:

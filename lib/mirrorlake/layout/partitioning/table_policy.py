@@ -199,14 +199,19 @@ class TablePolicy:
         """
         return store.delete_policy(self.table.storage, self.table.name, dry_run=dry_run)
 
-    def show(self) -> TextTable:
+    def show(self, policy: Policy | None = None) -> TextTable:
         """The policy's row, as Kusto shows it; `Policy` is NULL where there is none.
+
+        Args:
+            policy: one to show instead of the one that is set, such as a dry run's.
 
         Example:
             The JSON alone::
 
                 table.partitioning.show().document()["rows"][0]["Policy"]
         """
+        if policy is not None:
+            return store.policy_row(self.table.name, policy)
         return store.show_policy(self.table.storage, self.table.name)
 
     def history(self) -> TextTable:

@@ -16,6 +16,7 @@ from mirrorlake.errors import UsageError
 from mirrorlake.feed.enable import create_table
 from mirrorlake.history.write import check_own
 from mirrorlake.mirror.options import noop
+from mirrorlake.mirror.outcome import Outcome
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import STATE, TableName, as_table
 from mirrorlake.rows.views.check import Check, check_view
@@ -27,9 +28,17 @@ from mirrorlake.rows.views.definition import (
     read_definition,
     visible_columns,
 )
-from mirrorlake.rows.views.explain import Explanation, explain, plan_refresh, refresh_session
+from mirrorlake.rows.views.explain import (
+    FULL,
+    INCREMENTAL,
+    Explanation,
+    explain,
+    plan_refresh,
+    refresh_session,
+)
 from mirrorlake.rows.views.plan import listed, make_plan
 from mirrorlake.rows.views.query import HIDDEN, parse_query
+from mirrorlake.rows.views.reasons import reason
 from mirrorlake.rows.views.refresh import Refresh, ViewListener, ViewStep, refresh_view
 from mirrorlake.rows.views.shape import Method
 from mirrorlake.rows.views.sources import pin_sources
@@ -53,12 +62,20 @@ class Views:
         self._storage = storage
         self._spark = spark
 
-    def create(self, name: str | TableName, sql: str, *, on_step: ViewListener = noop) -> Refresh:
+    def create(
+        self,
+        name: str | TableName,
+        sql: str,
+        *,
+        dry_run: bool = False,
+        on_step: ViewListener = noop,
+    ) -> Refresh:
         """Makes a view and fills it; killed on the way, it is made good by the next call.
 
         Args:
             name: a table's name that is free.
             sql: one query over the lake's tables.
+            dry_run: check the query, make nothing.
             on_step: called after every finished step.
 
         Raises:
@@ -67,7 +84,14 @@ class Views:
         """
         view = as_table(name)
         spark = self._spark()
-        create_view(refresh_session(spark), self._storage, view, sql.strip())
+        session, storage = refresh_session(spark), self._storage
+        made = create_view(session, storage, view, sql.strip(), dry_run=dry_run)
+        if dry_run:
+            read: dict[str, tuple[int | None, int]] = {
+                str(s.name): (None, s.new) for s in pin_sources(storage, made, {})
+            }
+            why = reason("FIRST", str(view))
+            return Refresh(str(view), FULL, why, -1, read, None, {}, 0.0, applied=False)
         on_step(ViewStep.CREATED)
         return self.refresh(view, on_step=on_step)
 
@@ -77,6 +101,7 @@ class Views:
         *,
         how: str = "auto",
         check: bool = False,
+        dry_run: bool = False,
         on_step: ViewListener = noop,
     ) -> Refresh:
         """Brings a view up to date with its sources.
@@ -86,6 +111,7 @@ class Views:
             how: `auto` lets the expected costs decide; `incremental` refreshes by what changed
                 wherever there is a rule for it, `full` computes everything again.
             check: compare the view with its query afterwards.
+            dry_run: only say what the refresh would do; `explain` tells more.
             on_step: called after every finished step.
 
         Raises:
@@ -95,10 +121,24 @@ class Views:
             ConflictError: another writer wrote to the view meanwhile.
         """
         definition = self.get(name)
+        if dry_run:
+            return self._planned(definition, how)
         done = refresh_view(self._spark(), self._storage, definition, how=how, on_step=on_step)
         if check:
             done = replace(done, differences=self.check(definition.name).differences)
         return done
+
+    def _planned(self, definition: Definition, how: str) -> Refresh:
+        """What a refresh would do."""
+        found = self.explain(definition.name)
+        mode, why = found.mode, found.reason
+        if how == FULL:
+            mode, why = FULL, reason("ASKED")
+        elif how == INCREMENTAL and why is not None and why.code == "COST":
+            mode, why = INCREMENTAL, None
+        version = read_view_state(self._storage, definition).version
+        sources = {s.table: (s.shown, s.newest) for s in found.sources}
+        return Refresh(found.view, mode, why, version, sources, None, {}, 0.0, applied=False)
 
     def explain(self, name: str | TableName) -> Explanation:
         """What the next refresh would do, and why; reads logs only. See `refresh` for errors."""
@@ -156,8 +196,12 @@ class Views:
         """
         return [view_status(self._storage, one) for one in list_definitions(self._storage, tables)]
 
-    def drop(self, name: str | TableName) -> None:
+    def drop(self, name: str | TableName, *, apply: bool = False) -> Outcome:
         """Removes a view with its table; its sources stay as they are.
+
+        Args:
+            name: the view.
+            apply: do it; by default it is only said.
 
         Raises:
             UsageError: another view reads it.
@@ -169,14 +213,21 @@ class Views:
                     f"The view {other.name} reads {definition.name}.",
                     hint=f"drop {other.name} first.",
                 )
+        effect = "the view goes, with its table and its history"
+        done = Outcome("drop", str(definition.name), effect, applied=apply)
+        if not apply:
+            return done
         grave = f"{STATE}/views/dropped-{uuid.uuid4().hex}"
         # Moved first: a view that is killed while it is deleted is gone all the same.
         self._storage.move_folder(definition.name.table_path, grave)
         self._storage.delete_folder(grave)
         forget_costs(self._storage, definition.name)
+        return done
 
 
-def create_view(spark: SparkSession, storage: Storage, name: TableName, sql: str) -> Definition:
+def create_view(
+    spark: SparkSession, storage: Storage, name: TableName, sql: str, *, dry_run: bool = False
+) -> Definition:
     """Makes a view's table, empty; nothing happens if it is there with the same query.
 
     Args:
@@ -184,6 +235,7 @@ def create_view(spark: SparkSession, storage: Storage, name: TableName, sql: str
         storage: the lake's files.
         name: the view's.
         sql: one query over the lake's tables.
+        dry_run: check everything, make nothing.
 
     Raises:
         UsageError: the name is taken, or the query reads no table of the lake.
@@ -208,8 +260,9 @@ def create_view(spark: SparkSession, storage: Storage, name: TableName, sql: str
     # A feed of single rows would cost a merge as much again, so it is off until a user wants it.
     # Delta 4.4 can't write an update's change rows where a column's name has a backtick.
     feed = plan.shape.method not in _BY_ROW and not any("`" in column for column in columns)
-    path = storage.path(name.table_path)
-    create_table(spark, path, columns, feed=feed, properties=properties)
+    if not dry_run:
+        path = storage.path(name.table_path)
+        create_table(spark, path, columns, feed=feed, properties=properties)
     return definition
 
 

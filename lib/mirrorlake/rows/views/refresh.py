@@ -73,6 +73,7 @@ class Refresh:
         seconds: how long it took.
         estimate: what was expected, where there was a choice.
         differences: rows that a check found missing or too many; None if none was asked for.
+        applied: whether it is done; False after a dry run, which counts no rows.
     """
 
     view: str
@@ -85,6 +86,7 @@ class Refresh:
     seconds: float
     estimate: Estimate | None = None
     differences: int | None = None
+    applied: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         """The document that `view refresh --json` prints."""
@@ -105,6 +107,7 @@ class Refresh:
                 else round(guess.incremental, 3),
             },
             "differences": self.differences,
+            **({} if self.applied else {"applied": False}),
         }
 
     def shown(self) -> TextTable:
@@ -121,12 +124,15 @@ class Refresh:
         facts += [(f"rows {what}", f"{count:,}") for what, count in self.rows.items()]
         if self.differences is not None:
             facts.append(("differences from the query", f"{self.differences:,}"))
+        if not self.applied:
+            facts.append(("done", "no: a dry run"))
         return TextTable(("what", "value"), tuple(facts))
 
     def __repr__(self) -> str:
         why = f", {self.reason.code}" if self.reason else ""
         rows = ", ".join(f"{count:,} {what}" for what, count in self.rows.items())
-        return f"{self.view}: {self.mode}{why}{f'; rows: {rows}' if rows else ''}"
+        done = "" if self.applied else "; not done: a dry run"
+        return f"{self.view}: {self.mode}{why}{f'; rows: {rows}' if rows else ''}{done}"
 
     def _repr_html_(self) -> str:
         return html_table(self.shown())

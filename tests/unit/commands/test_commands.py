@@ -1,0 +1,262 @@
+"""The commands as scripts meet them, without Spark: help, wrong use, JSON errors, dry runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+
+from helpers.zones import KEYED, MARKER, Zone
+from mirrorlake import Lake, cli
+from mirrorlake.paths import PROJECT
+from mirrorlake.storage import Storage
+
+VERBS = {
+    "frame": {"create", "list", "show", "release"},
+    "partition": {"set", "show", "run", "stats", "advise", "delete", "alter-merge"},
+    "rows": {"enable", "disable", "drop", "show", "history"},
+    "view": {"create", "refresh", "explain", "check", "list", "drop"},
+}
+ACT = (
+    *("publish", "mirror", "pause", "resume", "replay", "undrop", "optimize", "reorg", "vorder"),
+    *("partition set", "partition alter-merge", "partition run", "partition delete"),
+    *("rows enable", "view create", "view refresh", "frame create", "frame release"),
+)
+SAY = (
+    *("vacuum", "forget", "restore", "skip", "reseed", "maintain"),
+    *("rows disable", "rows drop", "view drop"),
+)
+
+Run = Callable[..., SimpleNamespace]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in this process: what it printed, its status, and its JSON."""
+
+    def call(*arguments: Any, status: int = 0) -> SimpleNamespace:
+        monkeypatch.setattr(sys, "argv", ["mirrorlake", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        shown = capsys.readouterr()
+        assert ended.value.code == status, (shown.out, shown.err)
+        document = json.loads(shown.out) if "--json" in arguments else None
+        return SimpleNamespace(out=shown.out, err=shown.err, json=document)
+
+    return call
+
+
+def commands() -> dict[str, Any]:
+    """Every command by its words, verbs of groups among them."""
+    found = {}
+    for name, command in typer.main.get_command(cli.app).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", None)
+        found |= {f"{name} {verb}": c for verb, c in inner.items()} if inner else {name: command}
+    return found
+
+
+def options(command: Any) -> set[str]:
+    return {name for parameter in command.params for name in parameter.opts}
+
+
+def everything_below(root: Path) -> dict[str, tuple[int, bytes]]:
+    files = (path for path in sorted(root.rglob("*")) if path.is_file())
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def test_a_noun_has_its_verbs() -> None:
+    found = commands()
+    for noun, verbs in VERBS.items():
+        assert {name.split()[1] for name in found if name.startswith(f"{noun} ")} == verbs
+
+
+def test_the_readme_lists_every_verb() -> None:
+    text = (PROJECT / "README.md").read_text(encoding="utf-8")
+    for noun, verbs in VERBS.items():
+        listed = re.findall(rf"^\| `{noun} ([a-z\\|-]+) ", text, re.MULTILINE)
+        assert {verb for cell in listed for verb in cell.split("\\|")} == verbs
+
+
+def test_what_loses_nothing_acts_and_what_deletes_only_says() -> None:
+    found = commands()
+    assert {n for n, c in found.items() if "--dry-run" in options(c)} == set(ACT)
+    assert {n for n, c in found.items() if "--apply" in options(c)} == set(SAY)
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_each_command_has_help_of_its_own(name: str, run: Run) -> None:
+    shown = " ".join(run(*name.split(), "--help").out.split())
+    assert f"Usage: ./mirrorlake {name} " in shown
+    for option in options(commands()[name]):
+        assert option in shown or not option.startswith("--")
+    text = commands()[name].help
+    assert text
+    assert text.splitlines()[0].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("nonsense", "No such command 'nonsense'"),
+        ("frame nonsense", "No such command 'nonsense'"),
+        ("frame create ROOT m --where x", "No such option: --where"),
+        ("frame create ROOT", "Missing argument 'MODEL'"),
+        ("frame list ROOT m", "unexpected extra argument"),
+        ("partition show ROOT t policy.json", "unexpected extra argument"),
+        ("partition run ROOT t --hot 3d", "No such option: --hot"),
+        ("partition alter-merge ROOT t p.json --guard", "No such option: --guard"),
+        ("partition set ROOT * p.json", "A single table is needed"),
+        ("rows enable ROOT t --apply", "No such option: --apply"),
+        ("rows drop ROOT t --dry-run", "No such option: --dry-run"),
+        ("view create ROOT v", "Missing option '--sql'"),
+        ("view list ROOT v", "unexpected extra argument"),
+        ("view refresh ROOT v --full --incremental", "exclude each other"),
+        ("mirror ROOT --watch --dry-run", "exclude each other"),
+        ("mirror ROOT --on-error never", "never"),
+        ("skip ROOT t 0", "should be greater than or equal to 1"),
+        ("status /no/such/lake", "There is no lake at /no/such/lake."),
+        ("publish ROOT ../up f.parquet", "up"),
+        ("run /no/such/plan.yaml", "/no/such/plan.yaml"),
+    ],
+)
+def test_wrong_use_is_status_2_and_says_why(
+    line: str, message: str, run: Run, tmp_path: Path
+) -> None:
+    arguments = [str(tmp_path) if word == "ROOT" else word for word in line.split()]
+    plain = run(*arguments, status=2)
+    assert plain.out == ""
+    assert message in re.sub(r"[\s│]+", " ", plain.err)
+    if line.startswith(("run", "nonsense")) or "--json" in options(commands_of(line)):
+        error = run(*arguments, "--json", status=2).json["error"]
+        assert set(error) == {"message", "hint", "file", "row", "column"}
+        assert message in error["message"]
+
+
+def commands_of(line: str) -> Any:
+    found = commands()
+    first, second = [*line.split(), ""][:2]
+    return found.get(f"{first} {second}") or found.get(first) or found["frame list"]
+
+
+def test_a_problem_is_status_1_with_its_place(run: Run, tmp_path: Path) -> None:
+    root, bad = tmp_path / "lake", tmp_path / "bad.csv"
+    bad.write_text("id\n1\n")
+    (tmp_path / "no.parquet").write_bytes(b"no")
+    refused = run("publish", root, "t", tmp_path / "no.parquet", "--json", status=1)
+    assert refused.json["error"]["file"] in (None, "no.parquet")
+    assert "mirrorlake: " in refused.err
+    run("publish", root, "t", bad)
+    missing = run("history", root, "x", "--json", status=1)
+    assert missing.json["error"] == {
+        "message": "There is no table x in the lake.",
+        "hint": "it has no table at all.",
+        "file": None,
+        "row": None,
+        "column": None,
+    }
+
+
+def test_a_dry_run_of_publish_writes_nothing(run: Run, tmp_path: Path) -> None:
+    root, load = tmp_path / "lake", tmp_path / "load.csv"
+    load.write_text("id,v\n1,a\n2,b\n")
+    said = run("publish", root, "t", load, "--keys", "id", "--dry-run")
+    assert said.out == "t: 2 rows would be published: a dry run\n"
+    assert everything_below(root) == {}
+    run("publish", root, "t", load, "--keys", "id")
+    before = everything_below(root)
+    (said,) = run("publish", root, "t", load, "--dry-run", "--json").json["published"]
+    assert (said["file"], said["rows"]) == (None, 2)
+    other = run("publish", root, "t", load, "--keys", "v", "--dry-run", "--json", status=1)
+    assert "can't become" in other.json["error"]["message"]
+    misfit = tmp_path / "misfit.parquet"
+    Lake(tmp_path / "other").publisher("t").write([{"id": "text", "v": "c"}])
+    (made,) = (tmp_path / "other").rglob("*.parquet")
+    made.rename(misfit)
+    refused = run("publish", root, "t", misfit, "--dry-run", "--json", status=1).json["error"]
+    assert refused["column"] == "id"
+    assert everything_below(root) == before
+
+
+def test_a_dry_run_of_the_mirror_says_which_files_would_be_applied(
+    run: Run, storage: Storage
+) -> None:
+    zone = Zone(storage)
+    zone.metadata(KEYED)
+    zone.put(1)
+    zone.put(2, {"id": [2], MARKER: [4]})
+    zone.put(4)
+    zone.write("u/00000000000000000001.csv", "id\n1\n2\n")
+    zone.write("w/00000000000000000001.parquet", b"")
+    before = everything_below(zone.local)
+    document = run("mirror", storage.root, "--dry-run", "--json", status=1).json
+    t, u, w = document["tables"]
+    assert [name[-9:-8] for name in t["files"]] == ["1", "2"]
+    assert (t["rows_to_apply"], t["waiting_for"], t["error"]) == (2, 3, None)
+    assert (u["files"], u["rows_to_apply"]) == (["00000000000000000001.csv"], 2)
+    assert (w["files"], w["error"]["file"]) == ([], "00000000000000000001.parquet")
+    shown = run("mirror", storage.root, "--dry-run", status=1).out
+    assert "w: The file has zero bytes." in shown
+    passed = run("mirror", storage.root, "--dry-run", "--on-error", "skip-file")
+    assert "3 files of 3 tables would be applied: a dry run" in passed.out
+    (only,) = run("mirror", storage.root, "--table", "u", "--dry-run", "--json").json["tables"]
+    assert only | {"lag_seconds": 0} == u | {"lag_seconds": 0}
+    run("mirror", storage.root, "--table", "x", "--dry-run", status=1)
+    assert everything_below(zone.local) == before
+    run("pause", storage.root, "u")
+    (only,) = run("mirror", storage.root, "--table", "u", "--dry-run", "--json").json["tables"]
+    assert (only["state"], only["files"]) == ("Stopped", [])
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_a_dry_run_of_an_operation_changes_nothing(verb: str, run: Run, storage: Storage) -> None:
+    zone = Zone(storage)
+    zone.put(1)
+    if verb == "resume":
+        run("pause", storage.root, "t")
+    before = everything_below(zone.local)
+    said = run(verb, storage.root, "t", "--dry-run", "--json").json
+    assert (said["verb"], said["table"], said["applied"]) == (verb, "t", False)
+    assert everything_below(zone.local) == before
+    assert "a dry run" in run(verb, storage.root, "t", "--dry-run").out
+    assert "dry run" not in run(verb, storage.root, "t").out
+    assert everything_below(zone.local) != before
+
+
+def test_a_file_is_passed_over_only_when_told(run: Run, storage: Storage) -> None:
+    zone = Zone(storage)
+    zone.put(2)
+    before = everything_below(zone.local)
+    assert "--apply does it" in run("skip", storage.root, "t", 1).out
+    assert everything_below(zone.local) == before
+    assert run("status", storage.root, "--json").json["tables"][0]["waiting_for"] == 1
+    assert run("skip", storage.root, "t", 1, "--apply", "--json").json["applied"]
+    assert run("status", storage.root, "--json").json["tables"][0]["waiting_for"] is None
+
+
+def test_a_reseed_and_an_undrop_are_only_said(run: Run, storage: Storage, tmp_path: Path) -> None:
+    zone = Zone(storage)
+    zone.metadata(KEYED)
+    zone.put(1)
+    load = tmp_path / "load.csv"
+    load.write_text("id,item\n1,a\n")
+    before = everything_below(zone.local)
+    assert "from its 1 kept files" in run("reseed", storage.root, "t").out
+    assert "from 1 new files" in run("reseed", storage.root, "t", load).out
+    assert "No dropped table" in run("undrop", storage.root, "t", "--dry-run", status=1).err
+    assert "was not applied" in run("replay", storage.root, "t", "--from", 1, status=1).err
+    assert everything_below(zone.local) == before
+    assert run("reseed", storage.root, "t", load, "--apply", "--json").json["applied"]
+    assert everything_below(zone.local) != before
+
+
+def test_frames_and_views_are_listed_without_spark(run: Run, storage: Storage) -> None:
+    Zone(storage).put(1)
+    assert run("frame", "list", storage.root, "--json").json == {"frames": []}
+    assert run("view", "list", storage.root, "--json").json == {"views": []}
