@@ -31,12 +31,15 @@ import pyarrow.parquet as pq
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "lib"), str(HERE.parent)]
 
-from mirrorlake.layout.partitioning.steps import Step as PartitionStep
-from mirrorlake.mirror.steps import Step
-
+from helpers.old_lake import DATA, KEEP, MTIME, RETENTION, YEARS, with_spark, without_spark  # noqa: E402
 from mirrorlake import Lake  # noqa: E402 - the path is set first
-from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions  # noqa: E402
-from old_lake import DATA, KEEP, MTIME, RETENTION, YEARS, with_spark, without_spark  # noqa: E402
+from mirrorlake.layout.partitioning.operation import Step as PartitionStep  # noqa: E402
+from mirrorlake.mirror.options import (  # noqa: E402
+    SKIP_FILE,
+    SKIP_ROW,
+    MirrorOptions,
+    Step,
+)
 
 MARKER = "__rowMarker__"
 LONG = f"interval {YEARS} days"
@@ -176,7 +179,7 @@ class Maker:
         for n in range(7, 11):
             stock.insert([{"id": n, "item": f"item {n}", "place": PLACES[n % 3], "n": n}])
             self.mirror("inventory")
-        self.lake.replay("inventory", 3, 4)
+        self.lake.operations.replay("inventory", 3, 4)
         self.lake.publisher("events").write([{"what": "closed", "at": START + timedelta(1)}])
         self.mirror()
         csv = b"id;price;note\n2;2.5;changed\n3;3.25;\n"
@@ -186,11 +189,11 @@ class Maker:
         self.mirror("widened", widen=True)
         self.lake.publisher("late keys", keys=["id"]).upsert([{"id": 1, "v": "changed"}])
         self.mirror("late keys")
-        self.lake.table("own past").restore(1, dry_run=False)
+        self.lake.table("own past").restore(1, apply=True)
         self.lake.publisher("own past").delete([{"id": 1}])
         self.mirror("own past")
-        self.lake.table("untracked").disable_row_tracking()
-        self.lake.table("shops").vorder(apply=True)
+        self.lake.table("untracked").row_tracking.disable(apply=True)
+        self.lake.table("shops").optimize.vorder()
 
     def follow_folders(self) -> None:
         """A folder renamed, one made again, one deleted, one with other columns killed halfway."""
@@ -200,9 +203,9 @@ class Maker:
             shutil.rmtree(zone / table)
         self.lake.publisher("stock", keys=["code"]).write([{"code": "x", "n": 1}])
         self.lake.publisher("resting", keys=["id"]).write([{"id": 7, "v": "another life"}])
-        self.lake.pause("resting")
+        self.lake.operations.pause("resting")
         self.mirror()
-        self.lake.resume("resting")
+        self.lake.operations.resume("resting")
         self.lake.publisher("branches").upsert([{"id": 2, "v": "moved"}])
         self.mirror("branches")
 
@@ -221,12 +224,12 @@ class Maker:
         self.metadata("skipped", keyColumns=["id"])
         self.put("skipped", "1", [{"id": 1}])
         self.put("skipped", "3", [{"id": 3}])
-        self.lake.skip("skipped", 2)
+        self.lake.operations.skip("skipped", 2, apply=True)
         self.mirror("skipped")
         self.metadata("shop.schema/returns", keyColumns=["id"])
         self.put("shop.schema/returns", "1", [{"id": 1}])
         self.mirror("shop.returns")
-        self.lake.skip("shop.returns", 2)
+        self.lake.operations.skip("shop.returns", 2, apply=True)
 
     def read_feeds(self) -> None:
         """What follows other tables: views, an archive, dimensions, a consumer, diagnostics."""
@@ -242,11 +245,11 @@ class Maker:
         )
         lake.views.create("most", "SELECT place, max(n) AS most FROM inventory GROUP BY place")
         lake.archive("inventory", "kept.inventory")
-        lake.apply_feed("inventory", "dimension_1")
-        lake.apply_feed("inventory", "dimension_2", stored_as=2)
-        cursor = lake.table("inventory").cursor("reporting")
+        lake.update_dimension("inventory", "dimension_1")
+        lake.update_dimension("inventory", "dimension_2", stored_as=2)
+        cursor = lake.table("inventory").changes.cursor("reporting")
         cursor.commit(cursor.read(end=4))
-        other = lake.table("shop.orders").cursor("reporting")
+        other = lake.table("shop.orders").changes.cursor("reporting")
         other.commit(other.read())
         lake.publisher("inventory").upsert(
             [{"id": 3, "item": "item three", "place": "south", "n": 30, "colour": "blue"}]
@@ -255,8 +258,8 @@ class Maker:
         lake.views.refresh("by_place", how="incremental")
         lake.views.refresh("dbo.with_place", how="incremental")
         lake.archive("inventory", "kept.inventory")
-        lake.apply_feed("inventory", "dimension_2", stored_as=2)
-        lake.table("inventory").biography(key=3).events.collect()
+        lake.update_dimension("inventory", "dimension_2", stored_as=2)
+        lake.table("inventory").row_tracking.history(key=3).events.collect()
         lake.table("shop.orders").analyze().save(["Columns"], at=MOMENT)
 
     def write_own(self) -> None:
@@ -264,7 +267,7 @@ class Maker:
         lake = self.lake
         raw = lake.write("raw", [{"id": n, "v": str(n)} for n in range(3)], properties=LASTING
                          | {"delta.enableRowTracking": "false"})  # fmt: skip
-        raw.enable_row_tracking()
+        raw.row_tracking.enable()
         lake.write("raw", [{"id": 3, "v": "3"}])
         vectors = lake.write(
             "vectors",
@@ -273,11 +276,11 @@ class Maker:
         )
         self.sql(f"DELETE FROM {vectors.sql_name} WHERE id IN (3, 17)")
         rows = lake.spark.range(60).selectExpr("id", "id % 5 AS k", "'x' || id % 3 AS v")
-        lake.write_in_vorder("ordered", rows)
+        lake.write("ordered", rows, vorder=True)
         swept = lake.write("swept", [{"id": 1}], properties=LASTING)
         lake.write("swept", [{"id": 2}], mode="overwrite")
         lake.write("swept", [{"id": 3}])
-        swept.vacuum(retention_hours=0, feed_hours=0, allow_short=True, dry_run=False)
+        swept.vacuum(retention_hours=0, feed_hours=0, allow_short=True, apply=True)
         lake.create_table("made", {"id": "INT", "v": "STRING"}, keys=["id"])
         days = [{"id": n, "day": f"2024-03-0{n % 2 + 1}"} for n in range(4)]
         lake.write("by day", days, partition_by=["day"], properties=LASTING)
@@ -305,7 +308,7 @@ class Maker:
         readings.alter({"MaxRowCountPerOperation": 1000})
         lake.table("raw").partitioning.set({"PartitionKeys": [{**hashed, "ColumnName": "v"}]})
         lake.table("raw").partitioning.delete()
-        report = lake.partition()
+        report = lake.partitioning.run()
         assert report.operations == 1, report
         measures = lake.write("measures", self.measures(0, 80), properties=LASTING).partitioning
         measures.set({"PartitionKeys": [hashed, ranged], **past}, hot=hot, bucket_column="bucket")
@@ -338,18 +341,18 @@ class Maker:
         lake.publisher("shop.orders").manifest(
             [{"id": n, "amount": n * 1.5, "at": START} for n in range(5)]
         )
-        lake.pause("paused")
+        lake.operations.pause("paused")
         lake.publisher("paused").upsert([{"id": 2, "v": "after the pause"}])
         self.put("waiting", "3", [{"id": 3, "v": "behind a gap", MARKER: 4}])
         self.put("shop.schema/returns", "3", [{"id": 3}])
         self.put("skipped", "4", [{"id": 4}])
         self.put("by time", "0.parquet", [{"id": 9, "v": "0.parquet"}])
         lake.publisher("new", keys=["id"]).write([{"id": 1}])
-        lake.reseed("reseeded")
+        lake.operations.reseed("reseeded", apply=True)
         load = self.root.parent / "load.parquet"
         pq.write_table(pa.table({"id": [1, 9], "v": ["loaded", "loaded"]}), load)
         lake.publisher("reloaded").upsert([{"id": 5, "v": "set aside"}])
-        lake.reseed("reloaded", [load])
+        lake.operations.reseed("reloaded", [load], apply=True)
         self.put("planned", "2", [
             {"id": 1, "v": "planned", MARKER: 1},
             {"id": None, "v": "no key", MARKER: 4},

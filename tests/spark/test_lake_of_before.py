@@ -10,10 +10,7 @@ from typing import Any
 
 import pytest
 
-from mirrorlake import Lake
-from mirrorlake.errors import FrameError
-from mirrorlake.names import file_name
-from old_lake import (
+from helpers.old_lake import (
     OPTIONS,
     copy_lake,
     expected,
@@ -26,6 +23,9 @@ from old_lake import (
     unpack,
     with_spark,
 )
+from mirrorlake import Lake
+from mirrorlake.errors import FrameError
+from mirrorlake.names import file_name
 
 
 @pytest.fixture(scope="module")
@@ -109,13 +109,13 @@ def test_one_cycle_applies_what_waits_and_ends_what_was_begun(old: Lake, known: 
     ]
     assert [row[5] for row in ledger["halfway"]] == [1, 2, 2, 3]
     assert [row[:6] for row in known["ledger"]["inventory"]] == ledger["inventory"][:11]
-    new = [row for row in rows_of(old.quarantine()) if row not in known["quarantine"]]
+    new = [row for row in rows_of(old.operations.quarantine()) if row not in known["quarantine"]]
     reasons = [(row[1], row[4], row[6]) for row in new]
     assert reasons == [
         ("returns", None, "Skipped on demand."),
         ("planned", 2, "Key column 'id' is NULL."),
     ]
-    assert len(rows_of(old.quarantine())) == len(known["quarantine"]) + 2
+    assert len(rows_of(old.operations.quarantine())) == len(known["quarantine"]) + 2
 
     processed = Path(old.landing_zone) / "halfway/_ProcessedFiles"
     assert sorted(path.name for path in processed.iterdir()) == [file_name(n) for n in (1, 2, 3)]
@@ -128,10 +128,10 @@ def test_one_cycle_applies_what_waits_and_ends_what_was_begun(old: Lake, known: 
 
 
 def test_tables_paused_dropped_gapped_and_cut_off_go_on(old: Lake, known: Any) -> None:
-    old.undrop("gone")
+    old.operations.undrop("gone")
     old.publisher("gone").insert([{"id": 4, "v": "again"}])
-    old.resume("paused")
-    old.skip("waiting", 2)
+    old.operations.resume("paused")
+    old.operations.skip("waiting", 2, apply=True)
     # The feed of this table was switched off when its mirror was killed.
     assert old.table("resting").snapshot().properties["mirrorlake.feedRests"] == "true"
     old.publisher("resting").upsert([{"id": 8, "v": "on"}])
@@ -151,7 +151,7 @@ def test_tables_paused_dropped_gapped_and_cut_off_go_on(old: Lake, known: Any) -
 
 def test_a_folder_renamed_before_is_reseeded_renamed_and_dropped(old: Lake) -> None:
     zone = Path(old.landing_zone)
-    old.reseed("branches")
+    old.operations.reseed("branches", apply=True)
     assert not old.mirror("branches", options=OPTIONS).failed
     assert table_rows(old, "branches") == [[1, "shops 1"], [2, "moved"], [3, "shops 3"]]
     (zone / "branches").rename(zone / "offices")
@@ -162,13 +162,13 @@ def test_a_folder_renamed_before_is_reseeded_renamed_and_dropped(old: Lake) -> N
     report = old.mirror(options=OPTIONS)
     assert (report.failed, report.dropped) == ((), ("places",))
     assert table_rows(old, "offices") == [[1, "shops 1"], [2, "moved"], [3, "shops 3"]]
-    assert rows_of(old.table("offices").as_of(version=1))[1] == [2, "shops 2"]
-    old.undrop("places")
+    assert rows_of(old.table("offices").read(version=1))[1] == [2, "shops 2"]
+    old.operations.undrop("places")
     assert len(table_rows(old, "places")) == 3
 
 
 def test_partitioning_leaves_what_is_done_and_goes_on(old: Lake, known: Any) -> None:
-    report = old.partition()
+    report = old.partitioning.run()
     assert [(line.table, line.error) for line in report.tables] == [("measures", None)]
     ((receipt,),) = [line.receipts for line in report.tables]
     # The operation that was killed is done once, with another try's files.
@@ -181,7 +181,7 @@ def test_partitioning_leaves_what_is_done_and_goes_on(old: Lake, known: Any) -> 
     ]
     assert old.table("measures").partitioning.statistics().pending_rows == 0
     assert old.table("readings").snapshot().version == 2
-    assert old.partition().operations == 0
+    assert old.partitioning.run().operations == 0
     assert old.table("raw").partitioning.policy is None
     found = old.table("measures").scan("k = 'k3'")
     wanted = [row[:3] for row in newest(known, "measures") if row[1] == "k3"]
@@ -215,8 +215,11 @@ def test_views_follow_by_what_changed(old: Lake) -> None:
 
 
 def test_what_follows_a_feed_goes_on_from_its_place(old: Lake, known: Any) -> None:
-    cursor = old.table("inventory").cursor("reporting")
-    assert (cursor.position, old.table("shop.orders").cursor("reporting").position) == (4, 1)
+    cursor = old.table("inventory").changes.cursor("reporting")
+    assert (cursor.position, old.table("shop.orders").changes.cursor("reporting").position) == (
+        4,
+        1,
+    )
     assert not old.mirror("inventory", options=OPTIONS).failed
     kinds = [row[5] for row in rows_of(cursor.read().rows)]
     assert sorted(set(kinds)) == ["delete", "insert", "update_postimage", "update_preimage"]
@@ -231,11 +234,11 @@ def test_what_follows_a_feed_goes_on_from_its_place(old: Lake, known: Any) -> No
     ]  # fmt: skip
     assert old.archive("inventory", "kept.inventory").start == 12
 
-    assert old.apply_feed("inventory", "dimension_1").start == 10
-    assert old.apply_feed("inventory", "dimension_1").is_empty
+    assert old.update_dimension("inventory", "dimension_1").start == 10
+    assert old.update_dimension("inventory", "dimension_1").is_empty
     one = table_rows(old, "dimension_1", "id", "item", "place", "n", "colour")
     assert one == table_rows(old, "inventory")
-    assert old.apply_feed("inventory", "dimension_2", stored_as=2).start == 11
+    assert old.update_dimension("inventory", "dimension_2", stored_as=2).start == 11
     two = table_rows(old, "dimension_2")
     assert [row[:1] + row[5:] for row in two if row[0] in (4, 9)] == [
         [4, 1, 11], [4, 11, None], [9, 6, 11],
@@ -245,18 +248,20 @@ def test_what_follows_a_feed_goes_on_from_its_place(old: Lake, known: Any) -> No
 
 def test_rows_keep_their_ids_and_biographies(old: Lake, known: Any) -> None:
     table = old.table("inventory")
-    story = table.biography(key=3)
+    story = table.row_tracking.history(key=3)
     events = [row.asDict(recursive=True) for row in story.events.collect()]
     assert (len(story.ids), story.start, story.end) == (1, 0, 10)
     assert [(e["_change_type"], e["_commit_version"], e["n"]) for e in events] == [
         ("insert", 1, 3), ("update_preimage", 10, 3), ("update_postimage", 10, 30),
     ]  # fmt: skip
-    told = {name: old.table(name).row_tracking for name in ("untracked", "raw", "inventory")}
+    told = {
+        name: old.table(name).row_tracking.status() for name in ("untracked", "raw", "inventory")
+    }
     assert {name: (one.enabled, one.supported) for name, one in told.items()} == {
         "untracked": (False, True), "raw": (True, True), "inventory": (True, True),
     }  # fmt: skip
-    ids = rows_of(table.with_row_ids(version=1), "id", "_row_id")
-    later = dict(map(tuple, rows_of(table.with_row_ids(), "id", "_row_id")))
+    ids = rows_of(table.row_tracking.read(version=1), "id", "_row_id")
+    later = dict(map(tuple, rows_of(table.row_tracking.read(), "id", "_row_id")))
     assert all(later[key] == row for key, row in ids if key in (0, 1, 3, 4, 5))
     changes = rows_of(table.diff(1, 2))
     assert [(row[0], row[-1]) for row in changes] == [
@@ -301,7 +306,7 @@ def test_manifests_frames_files_and_diagnostics_are_understood(old: Lake, known:
     assert moved == {"inventory": (10, 10), "shop.orders": (1, 1), "vectors": (3, 4)}
     kept = old.table("vectors").vacuum(retention_hours=0, feed_hours=0, allow_short=True)
     assert "frame 2 of sales" in repr(kept.shown())
-    assert "no file is without V-Order" in repr(old.table("ordered").vorder())
+    assert "no file is without V-Order" in repr(old.table("ordered").optimize.vorder(dry_run=True))
     saved = old.table("shop.orders").analyze().save(["Columns"])
     assert saved == ["diagnostics.columns"]
     assert len(table_rows(old, "diagnostics.columns")) == 6

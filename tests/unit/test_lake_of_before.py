@@ -7,10 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from helpers.old_lake import (
+    DATA,
+    copy_lake,
+    expected,
+    read_ledger,
+    read_status,
+    unpack,
+    without_spark,
+)
 from mirrorlake import Lake
 from mirrorlake.errors import MetadataError, SchemaError, SequenceError
 from mirrorlake.names import file_name
-from old_lake import DATA, copy_lake, expected, read_ledger, read_status, unpack, without_spark
 
 
 @pytest.fixture(scope="module")
@@ -80,16 +88,16 @@ def test_keys_and_types_of_before_still_bind_publishers(old: Lake) -> None:
 
 
 def test_an_operators_wishes_hold_and_can_be_changed(old: Lake) -> None:
-    old.resume("paused")
+    old.operations.resume("paused")
     assert read_status(old)["paused"]["state"] == "Replicating"
-    old.pause("inventory")
+    old.operations.pause("inventory")
     assert read_status(old)["inventory"]["state"] == "Stopped"
-    old.skip("waiting", 2)
+    old.operations.skip("waiting", 2, apply=True)
     assert read_status(old)["waiting"]["waiting_for"] is None
 
 
 def test_a_dropped_table_is_taken_back(old: Lake) -> None:
-    old.undrop("gone")
+    old.operations.undrop("gone")
     assert "gone" in map(str, old.tables())
     assert read_status(old)["gone"]["error"] is None
     assert [entry[:3] for entry in read_ledger(old, "gone")] == [[1, file_name(1), {"insert": 3}]]
@@ -98,10 +106,10 @@ def test_a_dropped_table_is_taken_back(old: Lake) -> None:
 
 def test_applied_files_are_replayed_and_a_table_reseeded(old: Lake) -> None:
     # One of them was moved on to _FilesReadyToDelete, one lies in _ProcessedFiles.
-    assert old.replay("inventory", 1, 2) == (file_name(14), file_name(15))
+    assert old.operations.replay("inventory", 1, 2).files == (file_name(14), file_name(15))
     with pytest.raises(SequenceError):
-        old.replay("inventory", 12)  # published, not applied
-    old.reseed("branches")  # renamed since
+        old.operations.replay("inventory", 12)  # published, not applied
+    old.operations.reseed("branches", apply=True)  # renamed since
     line = read_status(old)["branches"]
     assert (line["last_file"], line["backlog_files"]) == (0, 2)
 

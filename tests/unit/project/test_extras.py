@@ -62,7 +62,7 @@ from mirrorlake.errors import SetupError
 lake = Lake(sys.argv[1])
 lake.publisher("t", keys=["id"]).write([{"id": 1, "word": "a"}])
 tables = [table.name for table in lake.status().tables]
-told = [lake.lint().errors, tables, len(lake.ledger("t").entries)]
+told = [lake.lint().errors, tables, len(lake.operations.ledger("t").entries)]
 for call in (lake.mirror, lambda: lake.spark, lambda: lake.sql("SELECT 1")):
     try:
         call()

@@ -16,7 +16,7 @@ from typing import Any
 from mirrorlake import Lake
 from mirrorlake.mirror.options import MirrorOptions
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 NAME = "lake_0_1"
 YEARS = 3650
 MTIME = "mtime"
@@ -87,7 +87,7 @@ def read_ledger(lake: Lake, table: str) -> list[Row]:
     """A table's ledger: number, file, rows, rejected, skipped, version, both moments."""
     return [
         [e.number, e.file, e.rows, e.rejected, e.skipped, e.version, e.published, e.applied]
-        for e in lake.ledger(table).entries
+        for e in lake.operations.ledger(table).entries
     ]
 
 
