@@ -20,7 +20,7 @@ COLUMNS = {
 }
 KNOWN = {"abs", "count", "date_trunc", "explode", "rank", "row_number", "round", "sum", "upper"}
 KNOWN |= {"min", "max", "avg", "count_if", "median", "collect_list", "first_value", "now", "rand"}
-KNOWN |= {"coalesce", "unix_timestamp"}
+KNOWN |= {"array", "coalesce", "unix_timestamp"}
 
 
 def shape_of(sql: str, kinds: str = "") -> Shape:
@@ -150,6 +150,19 @@ def test_a_star_inside_of_a_function_is_not_written_out(sql: str) -> None:
     shape = read_shape(parse_query(sql), COLUMNS, KNOWN | {"struct", "hash"})
     assert shape.reason is not None
     assert shape.reason.code == "STAR"
+
+
+@pytest.mark.parametrize(
+    ("written", "again"),
+    [
+        ("x <=> d = true", "(x IS NOT DISTINCT FROM d) = TRUE"),
+        ("d - INTERVAL 1 DAY 2 HOURS", "d - (INTERVAL '1' DAY + INTERVAL '2' HOURS)"),
+        ("array(1, 2)[1]", "array(1, 2)[1]"),
+        ("Round(x)", "Round(x)"),
+    ],
+)
+def test_what_is_put_together_again_means_what_was_written(written: str, again: str) -> None:
+    assert shape_of(f"SELECT {written} AS y FROM t").selected == (again,)
 
 
 def test_items_are_written_over_what_is_kept() -> None:
