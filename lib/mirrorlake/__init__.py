@@ -25,11 +25,18 @@ if TYPE_CHECKING:
     from mirrorlake.layout.guardrails import skus
     from mirrorlake.layout.layout_benchmark import Layout, compare_layouts
     from mirrorlake.runs.record import record
-    from mirrorlake.show.layout_plots import plot_gauge, plot_runs, plot_spread
-    from mirrorlake.show.plots import plot_bars, plot_lines, plot_matrix, plot_spans, plot_stacks
-    from mirrorlake.show.row_ids import plot_row_ids
+    from mirrorlake.show.plots import (
+        plot_bars,
+        plot_gauge,
+        plot_lines,
+        plot_matrix,
+        plot_runs,
+        plot_spans,
+        plot_spread,
+        plot_stacks,
+    )
     from mirrorlake.show.tables import show_errors, show_files, show_rows, show_status
-    from mirrorlake.show.versions import plot_files
+    from mirrorlake.show.versions import plot_files, plot_row_ids
 
 __version__ = "0.1.0"
 name_missing_extras()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.text_table import TextTable
+from mirrorlake.results import TextTable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mirrorlake.history.maintenance import Maintenance, MaintenancePolicy
     from mirrorlake.lake_table import LakeTable
     from mirrorlake.layout.partitioning.api import LakePartitioning
-    from mirrorlake.lint.findings import LintReport
+    from mirrorlake.lint.rules import LintReport
     from mirrorlake.lint.table import FileListener
     from mirrorlake.mirror.forget import Forgotten
     from mirrorlake.mirror.reconcile import Reconciliation

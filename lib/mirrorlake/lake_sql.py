@@ -33,8 +33,7 @@ from mirrorlake.history.sql import (
 from mirrorlake.history.versions import check_when, is_enforced
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.definition import hiding_columns
-from mirrorlake.spark.messages import spark_message
-from mirrorlake.spark.sql import literal
+from mirrorlake.spark.sql import literal, spark_message
 from mirrorlake.storage import Storage
 from mirrorlake.table import Table
 

@@ -25,7 +25,7 @@ from rich.table import Table as RichTable
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
 from mirrorlake.lake import Lake
 from mirrorlake.names import TableName
-from mirrorlake.text_table import TextTable
+from mirrorlake.results import TextTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -163,8 +163,8 @@ def print_rows(frame: DataFrame, *, as_json: bool, limit: int = 50) -> None:
     Raises:
         QueryError: Spark failed it.
     """
-    from mirrorlake.show.json_rows import rows_document
-    from mirrorlake.spark.messages import spark_message
+    from mirrorlake.show.tables import rows_document
+    from mirrorlake.spark.sql import spark_message
 
     with progress("running the query …"):
         try:

@@ -19,7 +19,7 @@ from mirrorlake.commands.base import (
     tell,
     verbs,
 )
-from mirrorlake.text_table import TextTable
+from mirrorlake.results import TextTable
 
 frame = verbs("frame", "Pin the versions that a model's readers see.")
 

@@ -51,7 +51,7 @@ def analyze(
     """Show what a table's files are like: files, row groups, chunks, columns, guardrails."""
     from mirrorlake.layout.advice import advise
     from mirrorlake.layout.guardrails import find_sku
-    from mirrorlake.show.json_rows import rows_document
+    from mirrorlake.show.tables import rows_document
 
     if sku is not None:
         find_sku(sku)  # before anything is read

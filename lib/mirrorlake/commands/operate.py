@@ -22,8 +22,8 @@ from mirrorlake.commands.base import (
     progress,
     tell,
 )
-from mirrorlake.mirror.outcome import Outcome
 from mirrorlake.names import TableName
+from mirrorlake.results import Outcome
 
 
 @app.command()

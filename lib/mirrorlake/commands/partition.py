@@ -30,7 +30,7 @@ from mirrorlake.errors import UsageError
 if TYPE_CHECKING:
     from mirrorlake.layout.partitioning.process import PartitionReport
     from mirrorlake.layout.partitioning.table_policy import TablePolicy
-    from mirrorlake.text_table import TextTable
+    from mirrorlake.results import TextTable
 
 partition = verbs("partition", "Partition a table's files by a policy, in the background.")
 
@@ -109,8 +109,8 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Partition what is new, and merge small files; a dry run counts what is pending."""
-    from mirrorlake.delta.policies import tables_with_policies
-    from mirrorlake.text_table import TextTable
+    from mirrorlake.delta.snapshot import tables_with_policies
+    from mirrorlake.results import TextTable
 
     if watch and dry_run:
         raise UsageError("--watch and --dry-run exclude each other.", hint="choose one.")

@@ -74,7 +74,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show since when rows have ids, how far these can be trusted, and some of them."""
-    from mirrorlake.show.json_rows import rows_document
+    from mirrorlake.show.tables import rows_document
 
     found = open_table(root, table)
     with progress("reading the history …"):
@@ -100,7 +100,7 @@ def history(
     as_json: JsonOption = False,
 ) -> None:
     """Show everything that happened to one row, by its key or its id."""
-    from mirrorlake.show.json_rows import rows_document
+    from mirrorlake.show.tables import rows_document
 
     found = open_table(root, table)
     wanted = parse_row_key(key, found.keys) if key else None

@@ -18,7 +18,7 @@ from mirrorlake.commands.base import (
     verbs,
 )
 from mirrorlake.errors import UsageError
-from mirrorlake.text_table import TextTable
+from mirrorlake.results import TextTable
 
 if TYPE_CHECKING:
     from mirrorlake.rows.views.refresh import Refresh

@@ -22,8 +22,8 @@ from mirrorlake.delta.log_files import (
 )
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.delta.timestamps import from_milliseconds, to_milliseconds
+from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage
-from mirrorlake.text_table import TextTable, html_table
 
 _MILLISECOND = timedelta(milliseconds=1)
 _CLOCKS = 5  # versions to look back for a clock that was set back
@@ -63,7 +63,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class History:
+class History(Result):
     """Versions, newest first.
 
     Attributes:
@@ -100,9 +100,6 @@ class History:
 
     def __repr__(self) -> str:
         return repr(self.shown())
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
 
 @dataclass(frozen=True)

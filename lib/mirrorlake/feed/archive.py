@@ -25,8 +25,7 @@ from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.enable import create_table
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.names import TableName
-from mirrorlake.spark.messages import spark_message
-from mirrorlake.spark.sql import delta_name, literal, quote
+from mirrorlake.spark.sql import delta_name, literal, quote, spark_message
 from mirrorlake.table import Table
 
 SOURCE_PROPERTY = "mirrorlake.archive.source"

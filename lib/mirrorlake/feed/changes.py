@@ -26,8 +26,7 @@ from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.findings import Diagnosis, span_text
 from mirrorlake.feed.gaps import ORIGIN, bridge
 from mirrorlake.feed.net import net_changes
-from mirrorlake.feed.scan import read_feed
-from mirrorlake.feed.schema import RESERVED, declared_keys
+from mirrorlake.feed.schema import RESERVED, declared_keys, read_feed
 from mirrorlake.spark.sql import quote
 from mirrorlake.table import Table
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from mirrorlake.delta.commits import Timeline, read_commit, read_versions
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import nothing, readable_span
-from mirrorlake.feed.scan import read_feed
+from mirrorlake.feed.schema import read_feed
 from mirrorlake.names import STATE, TableName, check_part
 from mirrorlake.table import Table
 

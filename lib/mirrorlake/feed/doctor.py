@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from mirrorlake.delta.commits import State, Timeline, read_states, read_versions
 from mirrorlake.delta.log_files import log_file
 from mirrorlake.delta.timestamps import parse_interval
-from mirrorlake.feed.findings import Diagnosis, Finding, span_text
+from mirrorlake.feed.findings import Diagnosis, FeedFinding, span_text
 from mirrorlake.feed.schema import Break, find_breaks, reserved_columns
 from mirrorlake.history.versions import ENFORCED, FILE_RETENTION, is_enforced
 from mirrorlake.storage import Storage
@@ -52,17 +52,17 @@ def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bo
         files: look also whether the files are there; as many requests as there are files.
     """
     name = str(table.name)
-    findings: list[Finding] = []
+    findings: list[FeedFinding] = []
     if start < timeline.first:
         last = min(end, timeline.first - 1)
         findings.append(
-            Finding(
-                "log-lost",
-                name,
-                f"The log no longer holds {span_text((start, last), 'version')}.",
-                f"start at version {timeline.first}; delta.logRetentionDuration says how long"
+            FeedFinding(
+                rule="log-lost",
+                table=name,
+                message=f"The log no longer holds {span_text((start, last), 'version')}.",
+                fix=f"start at version {timeline.first}; delta.logRetentionDuration says how long"
                 " versions are kept.",
-                (start, last),
+                versions=(start, last),
             )
         )
     begin = max(start, timeline.first)
@@ -102,18 +102,18 @@ def _runs(versions: Iterable[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def _feed_off(name: str, states: list[State]) -> list[Finding]:
+def _feed_off(name: str, states: list[State]) -> list[FeedFinding]:
     return [
-        Finding(
-            "feed-off",
-            name,
-            f"The change feed was not enabled in {span_text((a, b), 'version')};"
+        FeedFinding(
+            rule="feed-off",
+            table=name,
+            message=f"The change feed was not enabled in {span_text((a, b), 'version')};"
             " changes are recorded only from enabling on.",
-            f"start at version {b + 1}"
+            fix=f"start at version {b + 1}"
             if b < states[-1].version
             else "enable it: table.enable_feed(); or bridge the gap: --across-gaps.",
-            (a, b),
-            log_file(a),
+            versions=(a, b),
+            file=log_file(a),
         )
         for a, b in _runs(state.version for state in states if not state.has_feed)
     ]
@@ -121,42 +121,42 @@ def _feed_off(name: str, states: list[State]) -> list[Finding]:
 
 def _retention(
     table: Table, timeline: Timeline, states: list[State], latest: State
-) -> list[Finding]:
+) -> list[FeedFinding]:
     if not is_enforced(table.spark):
         return []
     kept = latest.properties.get(FILE_RETENTION, "interval 1 week")
     oldest = time.time_ns() // 1_000_000 - parse_interval(kept) // timedelta(milliseconds=1)
     old = [s.version for s in states if timeline.time(s.version) < oldest]
     return [
-        Finding(
-            "retention",
-            str(table.name),
-            f"{span_text((a, b), 'Version')} {'are' if b > a else 'is'} older than"
+        FeedFinding(
+            rule="retention",
+            table=str(table.name),
+            message=f"{span_text((a, b), 'Version')} {'are' if b > a else 'is'} older than"
             f" {FILE_RETENTION} ({kept}); Delta refuses to read them even where the files"
             " are still there.",
-            f"SET {ENFORCED} = false for this read, and set a longer {FILE_RETENTION}"
+            fix=f"SET {ENFORCED} = false for this read, and set a longer {FILE_RETENTION}"
             " so that no VACUUM takes the files.",
-            (a, b),
-            log_file(a),
+            versions=(a, b),
+            file=log_file(a),
         )
         for a, b in _runs(version for version in old if version != timeline.latest)
     ]
 
 
-def _missing_files(table: Table, states: list[State]) -> list[Finding]:
+def _missing_files(table: Table, states: list[State]) -> list[FeedFinding]:
     findings = []
     for state in states:
         missing = [p for p in state.commit.files if not file_exists(table, p)]
         if missing:
             findings.append(
-                Finding(
-                    "missing-file",
-                    str(table.name),
-                    f"Version {state.version} is read from {len(state.commit.files)} files, of"
-                    f" which {len(missing)} are gone: a VACUUM has removed them.",
-                    f"start after version {state.version}, or bridge it: --across-gaps.",
-                    (state.version, state.version),
-                    unquote(missing[0]),
+                FeedFinding(
+                    rule="missing-file",
+                    table=str(table.name),
+                    message=f"Version {state.version} is read from {len(state.commit.files)} files,"
+                    f" of which {len(missing)} are gone: a VACUUM has removed them.",
+                    fix=f"start after version {state.version}, or bridge it: --across-gaps.",
+                    versions=(state.version, state.version),
+                    file=unquote(missing[0]),
                 )
             )
     return findings
@@ -174,43 +174,43 @@ def file_exists(table: Table, path: str) -> bool:
     return Storage(folder).exists(unquote(file))
 
 
-def _unlike_latest(name: str, states: list[State], latest: State) -> list[Finding]:
+def _unlike_latest(name: str, states: list[State], latest: State) -> list[FeedFinding]:
     """Without column mapping every version is read with the latest columns."""
     found: dict[int, list[Break]] = {}
     for state in states:
         if breaks := find_breaks(state.fields, latest.fields):
             found[state.version] = breaks
     return [
-        Finding(
-            "schema",
-            name,
-            f"After version {b} the table {_said(found[b])}. A feed is read with the latest"
+        FeedFinding(
+            rule="schema",
+            table=name,
+            message=f"After version {b} the table {_said(found[b])}. A feed is read with the latest"
             f" columns, which {span_text((a, b), 'version')} {'do' if b > a else 'does'} not fit.",
-            f"start at version {b + 1}, or SET {UNSAFE_CONF} = true if the old values fit the new"
-            " columns, or bridge them: --across-gaps.",
-            (a, b),
-            log_file(b + 1),
+            fix=f"start at version {b + 1}, or SET {UNSAFE_CONF} = true if the old values fit the"
+            " new columns, or bridge them: --across-gaps.",
+            versions=(a, b),
+            file=log_file(b + 1),
             column=found[b][0].column,
         )
         for a, b in _runs(found)
     ]
 
 
-def _breaks_between(name: str, states: list[State]) -> list[Finding]:
+def _breaks_between(name: str, states: list[State]) -> list[FeedFinding]:
     """With column mapping a range is read with its end's columns."""
     findings = []
     for before, after in pairwise(states):
         if breaks := find_breaks(before.fields, after.fields):
             version = after.version
             findings.append(
-                Finding(
-                    "schema",
-                    name,
-                    f"Version {version} {_said(breaks)}. No range can be read across it.",
-                    f"read up to version {version - 1}, then from version {version} on; or bridge"
-                    " it: --across-gaps.",
-                    (version, version),
-                    log_file(version),
+                FeedFinding(
+                    rule="schema",
+                    table=name,
+                    message=f"Version {version} {_said(breaks)}. No range can be read across it.",
+                    fix=f"read up to version {version - 1}, then from version {version} on; or"
+                    " bridge it: --across-gaps.",
+                    versions=(version, version),
+                    file=log_file(version),
                     column=breaks[0].column,
                 )
             )
@@ -221,29 +221,37 @@ def _said(breaks: list[Break]) -> str:
     return " and ".join(found.text for found in breaks)
 
 
-def _reserved(name: str, state: State) -> list[Finding]:
+def _reserved(name: str, state: State) -> list[FeedFinding]:
     return [
-        Finding(
-            "reserved-column",
-            name,
-            f"The column {column} is named like one of the feed's own.",
-            "rename it: table.enable_feed(rename_reserved=True).",
-            (state.version, state.version),
-            log_file(state.version),
+        FeedFinding(
+            rule="reserved-column",
+            table=name,
+            message=f"The column {column} is named like one of the feed's own.",
+            fix="rename it: table.enable_feed(rename_reserved=True).",
+            versions=(state.version, state.version),
+            file=log_file(state.version),
             column=column,
         )
         for column in reserved_columns(state.fields)
     ]
 
 
-def _notes(name: str, states: list[State]) -> list[Finding]:
+def _notes(name: str, states: list[State]) -> list[FeedFinding]:
     """What does not stand in the way, but surprises people who read raw feeds."""
     findings = []
 
     def note(rule: str, version: int, message: str, fix: str) -> None:
         span = (version, version)
         findings.append(
-            Finding(rule, name, message, fix, span, log_file(version), None, None, False)
+            FeedFinding(
+                rule=rule,
+                table=name,
+                message=message,
+                fix=fix,
+                versions=span,
+                file=log_file(version),
+                blocks=False,
+            )
         )
 
     life: tuple[str, str | None] | None = None
@@ -302,13 +310,13 @@ def _readable(states: list[State], bad: set[int], *, mapped: bool) -> list[tuple
     return spans
 
 
-def _advice(name: str, span: tuple[int, int]) -> Finding:
+def _advice(name: str, span: tuple[int, int]) -> FeedFinding:
     a, b = span
-    return Finding(
-        "readable",
-        name,
-        f"{span_text(span, 'Version')} can be read.",
-        f"--from {a} --to {b}",
-        span,
+    return FeedFinding(
+        rule="readable",
+        table=name,
+        message=f"{span_text(span, 'Version')} can be read.",
+        fix=f"--from {a} --to {b}",
+        versions=span,
         blocks=False,
     )

@@ -5,38 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.text_table import TextTable, html_table
+from mirrorlake.findings import Finding, findings_document
+from mirrorlake.results import Result, TextTable
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing to know before a read.
+@dataclass(frozen=True, kw_only=True)
+class FeedFinding(Finding):
+    """One thing to know before a feed or row ids are read.
 
     Attributes:
-        rule: what kind of thing it is.
         file: the file concerned, relative to the table.
-        blocks: whether it stands in the way of reading the range.
         versions: first and last version concerned.
+        blocks: whether it stands in the way of reading the range.
     """
 
-    rule: str
-    table: str
-    message: str
-    fix: str
     versions: tuple[int, int]
-    file: str | None = None
-    row: int | None = None
-    column: str | None = None
     blocks: bool = True
-
-    def as_dict(self) -> dict[str, Any]:
-        """The finding as the commands' `--json` shows it."""
-        names = ("rule", "table", "file", "row", "column", "message", "fix")
-        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Result):
     """What a range's feed is like.
 
     Attributes:
@@ -50,17 +38,17 @@ class Diagnosis:
     table: str
     start: int
     end: int
-    findings: tuple[Finding, ...]
+    findings: tuple[FeedFinding, ...]
     readable: tuple[tuple[int, int], ...]
 
     @property
-    def blocking(self) -> tuple[Finding, ...]:
+    def blocking(self) -> tuple[FeedFinding, ...]:
         """The findings that stand in the way of reading the whole range."""
         return tuple(finding for finding in self.findings if finding.blocks)
 
     def as_dict(self) -> dict[str, Any]:
         """The document that `--json` prints."""
-        return {"findings": [finding.as_dict() for finding in self.findings]}
+        return findings_document(self.findings)
 
     def shown(self) -> TextTable:
         """One row a finding."""
@@ -72,9 +60,6 @@ class Diagnosis:
             f"{self.table}, versions {self.start} to {self.end}: {len(self.findings)} findings,"
             f" {len(self.blocking)} in the way"
         )
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
 
 def span_text(span: tuple[int, int], noun: str = "") -> str:

@@ -21,8 +21,7 @@ from mirrorlake.delta.commits import State, Timeline, read_states
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.doctor import file_exists
 from mirrorlake.feed.findings import Diagnosis, span_text
-from mirrorlake.feed.scan import read_feed
-from mirrorlake.feed.schema import RESERVED, physical_name
+from mirrorlake.feed.schema import RESERVED, physical_name, read_feed
 from mirrorlake.history.diff import CHANGE_TYPE, Match, choose_match, diff_rows, is_tracked
 from mirrorlake.spark.sql import quote
 from mirrorlake.table import Table

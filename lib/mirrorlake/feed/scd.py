@@ -20,11 +20,19 @@ from pyspark.sql import functions as F
 
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.cursor import Batch
-from mirrorlake.feed.dimension import Dimension, feed_dimension
+from mirrorlake.feed.dimension import (
+    END,
+    IS_DELETE,
+    IS_TRUNCATE,
+    SEQUENCE,
+    TIE,
+    Dimension,
+    feed_dimension,
+    table_or_none,
+)
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.scd1 import apply_type_1
 from mirrorlake.feed.scd2 import apply_type_2
-from mirrorlake.feed.scd_table import END, IS_DELETE, IS_TRUNCATE, SEQUENCE, TIE, table_or_none
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import quote

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from mirrorlake.feed.dimension import Dimension
-from mirrorlake.feed.scd_table import (
+from mirrorlake.feed.dimension import (
     IS_DELETE,
     IS_TRUNCATE,
     SEQUENCE,
     SEQUENCES,
     TIE,
+    Dimension,
     first_of_each,
     ready_table,
     same_key,

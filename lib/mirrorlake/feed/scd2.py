@@ -15,9 +15,7 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from mirrorlake.feed.dimension import Dimension
-from mirrorlake.feed.net import net_changes
-from mirrorlake.feed.scd_table import (
+from mirrorlake.feed.dimension import (
     CHANGES,
     END,
     INHERITED,
@@ -27,11 +25,13 @@ from mirrorlake.feed.scd_table import (
     SEQUENCE,
     START,
     TIE,
+    Dimension,
     first_of_each,
     of_same_keys,
     ready_table,
     same_key,
 )
+from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.spark.sql import delta_name, quote
 

@@ -10,7 +10,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.sql import DataFrame, SparkSession
+
 from mirrorlake.delta.snapshot import PHYSICAL_NAME
+from mirrorlake.spark.gateway import feed_scan, has_gateway
 
 Field = dict[str, Any]
 KEYS_PROPERTY = "mirrorlake.keys"
@@ -81,3 +84,17 @@ def physical_name(field: Field) -> str:
     """What tells a column from others in the files, whatever it is called."""
     known = (field.get("metadata") or {}).get(PHYSICAL_NAME)
     return str(known) if known else str(field["name"]).lower()
+
+
+def read_feed(spark: SparkSession, path: str, start: int, end: int) -> DataFrame:
+    """Delta's own feed of a range that is known to be readable.
+
+    Args:
+        spark: the session; Connect's reads what Delta's source gives, about half as quickly.
+        path: the table's folder, full.
+        start: the first version.
+        end: the last version.
+    """
+    reader = spark.read.format("delta").option("readChangeFeed", "true")
+    rows = reader.option("startingVersion", start).option("endingVersion", end).load(path)
+    return feed_scan(rows, start, end) if has_gateway(spark) else rows

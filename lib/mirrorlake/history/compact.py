@@ -16,15 +16,13 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from mirrorlake.delta.files import files_of, full_path, hadoop_path
-from mirrorlake.delta.policies import has_policy
-from mirrorlake.delta.snapshot import Snapshot
+from mirrorlake.delta.snapshot import Snapshot, has_policy
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.names import TableName
-from mirrorlake.spark.messages import spark_message
+from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import quote
+from mirrorlake.spark.sql import quote, spark_message
 from mirrorlake.table import Table
-from mirrorlake.text_table import TextTable, html_table
 
 MIB = 2**20
 DEFAULT_TARGET = 1024 * MIB  # Delta's own
@@ -32,7 +30,7 @@ _CONF = "spark.databricks.delta.optimize"
 
 
 @dataclass(frozen=True)
-class Compaction:
+class Compaction(Result):
     """What rewriting would take on, or has done.
 
     Attributes:
@@ -79,9 +77,6 @@ class Compaction:
         if not self.applied:
             return f"{self.table}: {self.action} would rewrite {self.files} files"
         return f"{self.table}: {self.action} made {self.files_added} files of {self.files}"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
 
 def compact_files(

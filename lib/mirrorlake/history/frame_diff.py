@@ -17,19 +17,17 @@ from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.files import changed_files, files_of, full_path, hadoop_path
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import QueryError
-from mirrorlake.history.frame_files import read_list
-from mirrorlake.history.frame_records import Frame, FramedTable
+from mirrorlake.history.frame_records import Frame, FramedTable, read_list
 from mirrorlake.history.listing import measure_files
-from mirrorlake.spark.messages import spark_message
-from mirrorlake.spark.sql import delta_name
+from mirrorlake.results import Result, TextTable
+from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage import Storage
-from mirrorlake.text_table import TextTable, html_table
 
 _MANY = 1_000  # commits; beyond these the newest checkpoint is the shorter way
 
 
 @dataclass(frozen=True)
-class FrameDiff:
+class FrameDiff(Result):
     """One table of a frame, and how far the lake has moved on from it.
 
     Attributes:
@@ -93,9 +91,6 @@ class FrameDiff:
 
     def __repr__(self) -> str:
         return f"{self}; {self.preserved:.0%} of the row groups preserved"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
 
 def compare_table(

@@ -19,10 +19,7 @@ from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.files import files_of, hadoop_path
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import FrameError, MirrorlakeError, TableNotFoundError, UsageError
-from mirrorlake.history.consistent_versions import TRIES as _TRIES
-from mirrorlake.history.consistent_versions import newest_versions, versions_at_once
 from mirrorlake.history.frame_diff import FrameDiff, compare_table
-from mirrorlake.history.frame_files import follow_move, read_list, write_list
 from mirrorlake.history.frame_records import (
     ABANDONED,
     COMPLETE,
@@ -32,21 +29,24 @@ from mirrorlake.history.frame_records import (
     Frame,
     FramedTable,
     find_pins,
+    follow_move,
     live_frame,
     models,
     newest_complete,
     read_frames,
     read_horizon,
+    read_list,
     reserve_frame,
     save_frame,
     utc_now,
+    write_list,
 )
 from mirrorlake.history.listing import missing_files
-from mirrorlake.history.versions import ENFORCED
+from mirrorlake.history.versions import ENFORCED, newest_versions, versions_at_once
+from mirrorlake.history.versions import TRIES as _TRIES
 from mirrorlake.names import TableName, as_table, check_part
-from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name
+from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage import Storage
 
 DEFAULT_DAYS = 30.0

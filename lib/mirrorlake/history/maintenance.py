@@ -14,15 +14,15 @@ from typing import Any
 import yaml
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta.policies import has_policy
+from mirrorlake.delta.snapshot import has_policy
 from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.history.compact import MIB, Compaction, compact_files, purge_files
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
 from mirrorlake.names import TableName
+from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage
 from mirrorlake.table import Table
-from mirrorlake.text_table import TextTable, html_table
 
 _OTHERS = {"root", "demo"}  # keys of the notebook's file that are no policy
 
@@ -71,7 +71,7 @@ class TableMaintenance:
 
 
 @dataclass(frozen=True)
-class Maintenance:
+class Maintenance(Result):
     """One run of a policy over a lake."""
 
     policy: MaintenancePolicy
@@ -101,9 +101,6 @@ class Maintenance:
     def __repr__(self) -> str:
         verb = "maintained" if self.policy.apply else "would maintain"
         return f"{verb} {len(self.tables)} tables, {len(self.failed)} failed"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
 
 def _said(line: TableMaintenance) -> str:

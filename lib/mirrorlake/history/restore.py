@@ -13,14 +13,14 @@ from mirrorlake.history.diff import is_made_anew
 from mirrorlake.history.versions import check_version
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY
 from mirrorlake.names import TableName
-from mirrorlake.spark.messages import spark_message
+from mirrorlake.results import Result, TextTable
+from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage import Storage
 from mirrorlake.table import Table
-from mirrorlake.text_table import TextTable, html_table
 
 
 @dataclass(frozen=True)
-class Restore:
+class Restore(Result):
     """What restoring does, or has done.
 
     Attributes:
@@ -61,9 +61,6 @@ class Restore:
     def __repr__(self) -> str:
         verb = "restored" if self.applied else "would restore"
         return f"{verb} {self.table} from version {self.newest} to {self.version}"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
 
 def restore_table(table: Table, version: int, *, apply: bool) -> Restore:

@@ -21,23 +21,22 @@ from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.files import feed_files, files_of, latest_actions
 from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.errors import MirrorlakeError, QueryError, RetentionError
-from mirrorlake.history.frame_files import read_lists
 from mirrorlake.history.frame_records import (
     PINNED,
     Frame,
     find_pins,
     publish_horizon,
+    read_lists,
     utc_now,
 )
 from mirrorlake.history.listing import list_files
 from mirrorlake.history.versions import FILE_RETENTION, retention
 from mirrorlake.names import TableName
-from mirrorlake.spark.messages import spark_message
+from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import delta_name, quote, spark_message
 from mirrorlake.storage import Storage
 from mirrorlake.table import Table
-from mirrorlake.text_table import TextTable, html_table
 
 FEED_PROPERTY = "mirrorlake.feedRetentionHours"
 _CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
@@ -56,7 +55,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Vacuum:
+class Vacuum(Result):
     """What vacuum would do, or has done.
 
     Attributes:
@@ -96,9 +95,6 @@ class Vacuum:
         kept = sum(share.files for share in self.kept)
         goes = f"{self.delete_files} files ({self.delete_bytes:,} bytes)"
         return f"{self.table}: {verb} {goes}, {kept} stay"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
 
 def vacuum_table(

@@ -6,19 +6,20 @@ versions older than `delta.deletedFileRetentionDuration`, and VACUUM has deleted
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.actions import missing_files, recent_removals, removed_since
-from mirrorlake.delta.commits import CommitLog, read_commit_info
+from mirrorlake.delta.commits import CommitLog, find_newest, read_commit_info
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.delta.timestamps import from_milliseconds, parse_interval
 from mirrorlake.errors import TableNotFoundError, VersionError
 from mirrorlake.names import TableName
+from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage
-from mirrorlake.text_table import TextTable, html_table
 
 ENFORCED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
@@ -43,7 +44,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class ReadableRange:
+class ReadableRange(Result):
     """The versions of a table that can be read.
 
     Attributes:
@@ -78,9 +79,6 @@ class ReadableRange:
     def __repr__(self) -> str:
         why = f"; {self.limits[0].what}: {self.limits[0].why}" if self.limits else ""
         return f"{self.table}: versions {self.earliest} to {self.newest}{why}"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
 
 def retention(snapshot: Snapshot, name: str) -> timedelta:
@@ -257,3 +255,39 @@ def check_moment(
         )
     after = log.first_since(moment + timedelta(milliseconds=1), first, readable.newest)
     check_version(storage, table, after - 1, enforced=enforced)
+
+
+TRIES = 20
+
+
+def newest_versions(storage: Storage, tables: Sequence[TableName]) -> list[int]:
+    """The newest version of each table, looked at one after the other.
+
+    Raises:
+        TableNotFoundError: one of the tables is not there.
+    """
+    found = [find_newest(storage, table.table_path) for table in tables]
+    for table, version in zip(tables, found, strict=True):
+        if version is None:
+            raise TableNotFoundError(f"There is no table {table} in the lake.")
+    return [version for version in found if version is not None]
+
+
+def versions_at_once(storage: Storage, tables: Sequence[TableName]) -> list[int] | None:
+    """The newest versions, read twice, so that there was a moment when all of them held.
+
+    Returns:
+        None if the tables changed each time they were looked at.
+
+    Raises:
+        TableNotFoundError: one of the tables is not there.
+    """
+    before = newest_versions(storage, tables)
+    if len(tables) == 1:
+        return before
+    for _ in range(TRIES):
+        after = newest_versions(storage, tables)
+        if after == before:
+            return after
+        before = after
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,9 +13,9 @@ from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, QueryError, UsageError
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, VIEW_PROPERTY
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
-from mirrorlake.spark.messages import spark_message
-from mirrorlake.spark.sql import delta_name
+from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage import Listing, Storage
+from mirrorlake.table import Table
 
 MODES = ("append", "overwrite")
 Writer = Callable[[SparkSession, Storage, TableName, DataFrame, str], object]
@@ -108,3 +109,35 @@ def _as_frame(spark: SparkSession, rows: Any) -> DataFrame:
     elif isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
     return spark.createDataFrame(rows)
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """What a deletion took, or would take.
+
+    Attributes:
+        rows: how many rows.
+        version: the table's newest version afterwards.
+        applied: whether it is done.
+    """
+
+    table: TableName
+    rows: int
+    version: int
+    applied: bool
+
+    def __repr__(self) -> str:
+        return f"{self.table}: {'deleted' if self.applied else 'would delete'} {self.rows} rows"
+
+
+def delete_rows(table: Table, where: str, *, apply: bool) -> Deletion:
+    """Deletes the rows of a predicate; arguments and errors are those of `LakeTable.delete`."""
+    check_own(table.storage, table.name)
+    try:
+        rows = table.rows().where(where).count()
+        if apply:
+            (done,) = table.spark.sql(f"DELETE FROM {table.sql_name} WHERE {where}").collect()
+            rows = done[0]
+    except Exception as error:
+        raise QueryError(spark_message(error)) from error
+    return Deletion(table.name, rows, table.snapshot().version, apply)

@@ -29,8 +29,8 @@ from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata, declare_k
 from mirrorlake.landing.sources import open_source
 from mirrorlake.landing.types import fits
 from mirrorlake.landing.zone import list_folder
+from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage, to_json
-from mirrorlake.text_table import TextTable, html_table
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Partner:
 
 
 @dataclass(frozen=True)
-class Published:
+class Published(Result):
     """One batch as it now lies in the zone.
 
     Attributes:
@@ -72,9 +72,10 @@ class Published:
             return f"{self.table}: no rows, nothing published"
         return f"{self.table}: {self.file}, {self.rows:,} rows, {self.bytes:,} bytes"
 
-    def _repr_html_(self) -> str:
+    def shown(self) -> TextTable:
+        """The same facts as a table."""
         row = (self.table, self.file, self.rows, self.bytes)
-        return html_table(TextTable(("table", "file", "rows", "bytes"), (row,)))
+        return TextTable(("table", "file", "rows", "bytes"), (row,))
 
 
 _BATCH = b"mirrorlake.batch"

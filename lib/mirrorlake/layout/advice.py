@@ -14,11 +14,10 @@ from typing import Any
 from pyspark.sql import Row
 
 from mirrorlake.layout.analysis import Analysis
-from mirrorlake.layout.column_facts import ColumnFacts, look_at_columns
+from mirrorlake.layout.column_facts import ColumnFacts, look_at_columns, old_rows, summary_of
 from mirrorlake.layout.measures import PROPERTIES
-from mirrorlake.layout.row_reduction import old_rows, summary_of
+from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import quote
-from mirrorlake.text_table import TextTable, html_table
 
 _MIB = 2**20
 _SMALL_FILE = 32 * _MIB
@@ -55,7 +54,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Result):
     """All findings on one table; none is good news."""
 
     table: str
@@ -64,9 +63,6 @@ class Advice:
     def __repr__(self) -> str:
         rules = ", ".join(dict.fromkeys(finding.rule for finding in self.findings))
         return f"{self.table}: {f'{len(self.findings)} findings ({rules})' if rules else 'well'}"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
     def shown(self) -> TextTable:
         """The findings as rows."""

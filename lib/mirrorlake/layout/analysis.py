@@ -7,13 +7,15 @@ every table stays a DataFrame.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
 from operator import or_
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -23,26 +25,24 @@ from mirrorlake.delta.snapshot import physical_names, read_snapshot
 from mirrorlake.layout import measures
 from mirrorlake.layout.change_history import change_history
 from mirrorlake.layout.column_scan import scan_columns
-from mirrorlake.layout.footers import read_chunks, read_footers
+from mirrorlake.layout.footers import leaves, read_chunks, read_footers
 from mirrorlake.layout.guardrails import (
     GuardrailReport,
     after_optimize,
     check_guardrails,
     measure,
 )
-from mirrorlake.layout.schema_paths import leaves
-from mirrorlake.layout.stale_files import stale_files
 from mirrorlake.names import TableName
+from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import delta_name, quote
-from mirrorlake.storage import Storage
+from mirrorlake.storage import Listing, Storage
 from mirrorlake.table import Table
-from mirrorlake.text_table import TextTable, html_table
 
 DIAGNOSTICS = "diagnostics"
 
 
 @dataclass(frozen=True)
-class Analysis:
+class Analysis(Result):
     """The tables of an analysis, as DataFrames by name, and the one row of the summary.
 
     Attributes:
@@ -72,8 +72,9 @@ class Analysis:
             f" and {s['Row Groups']:,} row groups, {s['File Size']:,} bytes"
         )
 
-    def _repr_html_(self) -> str:
-        return html_table(TextTable(("", str(self.name)), tuple(self.summary.items())))
+    def shown(self) -> TextTable:
+        """The summary as a table."""
+        return TextTable(("", str(self.name)), tuple(self.summary.items()))
 
     def save(self, names: Iterable[str] | None = None, *, at: datetime | None = None) -> list[str]:
         """Appends the tables, each to a Delta table in the lake's schema `diagnostics`.
@@ -191,3 +192,60 @@ def _name_partitions(files: DataFrame, physical: dict[str, str]) -> DataFrame:
     values = F.from_json("partition", "map<string, string>")
     named = F.transform_keys(values, lambda key, _: F.coalesce(F.try_element_at(known, key), key))
     return files.withColumn("partition", F.to_json(named))
+
+
+_AT_ONCE = 16
+_FILES = pa.schema(
+    [("path", pa.string()), ("Size", pa.int64()), ("Modified", pa.timestamp("us", "UTC"))]
+)
+_DDL = "path string, Size long, Modified timestamp"
+
+
+def stale_files(facts: DataFrame, storage: Storage, table_path: str) -> DataFrame:
+    """Parquet files in the table's folder that the version does not name.
+
+    An executor lists them, several folders at a time. Hidden folders are left out, for what lies in
+    them is not the table's rows.
+
+    Args:
+        facts: the version's files, with their `path`.
+        storage: the lake's files.
+        table_path: the table's folder.
+    """
+    root = storage.root
+
+    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files = Storage(root)
+        for _ in batches:
+            for rows in _parquet_files(files, table_path):
+                yield pa.RecordBatch.from_pylist(rows, _FILES)
+
+    files = facts.sparkSession.range(0, 1, 1, 1).mapInArrow(look, _DDL)
+    left = files.join(facts.select("path"), "path", "left_anti")
+    return left.withColumnRenamed("path", "Parquet File").orderBy("Parquet File")
+
+
+def _parquet_files(storage: Storage, table_path: str) -> Iterator[list[dict[str, Any]]]:
+    """A folder's files at a time, by their paths within the table."""
+
+    def listed(folder: str) -> tuple[str, Listing]:
+        return folder, storage.list(f"{table_path}/{folder}".rstrip("/"))
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        folders = [""]
+        while folders:
+            below: list[str] = []
+            for folder, listing in pool.map(listed, folders):
+                start = f"{folder}/" if folder else ""
+                below += [start + name for name in listing.folders if not _is_hidden(name)]
+                yield [
+                    {"path": start + file.name, "Size": file.size, "Modified": file.modified}
+                    for file in listing.files
+                    if file.name.endswith(".parquet") and not _is_hidden(file.name)
+                ]
+            folders = below
+
+
+def _is_hidden(name: str) -> bool:
+    """As Spark has it: a partition column may start with an underscore."""
+    return name.startswith((".", "_")) and "=" not in name

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.layout.footers import Storages, parallelism
-from mirrorlake.layout.schema_paths import Leaf
+from mirrorlake.layout.footers import Leaf, Storages, parallelism
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
 

@@ -6,10 +6,13 @@ here is what a footer proves; what the log says about a file travels along untou
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -17,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType, _parse_datatype_string
 
+from mirrorlake.delta.snapshot import physical_name
 from mirrorlake.layout.footer_facts import chunk_facts, footer_facts
 from mirrorlake.storage import Storage
 
@@ -170,3 +174,49 @@ def read_tail(storage: Storage, path: str, size: int) -> bytes:
     if length > len(tail):
         tail = storage.read_range(path, size - length, size)
     return tail[-length:]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One leaf of a schema.
+
+    Attributes:
+        physical: the path in the Parquet schema, joined by dots.
+        name: the same with the names of the table.
+        kind: Spark's type.
+        parts: the way to it through structs, by the table's names; empty within lists and maps.
+    """
+
+    physical: str
+    name: str
+    kind: str
+    parts: tuple[str, ...]
+
+
+def leaves(metadata: dict[str, Any]) -> list[Leaf]:
+    """The leaves of a Delta table's schema, in its order.
+
+    Args:
+        metadata: the log's `metaData`.
+    """
+    schema = json.loads(metadata["schemaString"])
+    return list(_walk(schema, [], [], nested=False))
+
+
+def _walk(kind: Any, physical: list[str], names: list[str], *, nested: bool) -> Iterator[Leaf]:
+    if isinstance(kind, str):
+        parts = () if nested else tuple(names)
+        yield Leaf(".".join(physical), ".".join(names), kind, parts)
+    elif kind["type"] == "struct":
+        for field in kind["fields"]:
+            inside = physical_name(field)
+            yield from _walk(
+                field["type"], [*physical, inside], [*names, field["name"]], nested=nested
+            )
+    elif kind["type"] == "array":
+        steps = ["list", "element"]
+        yield from _walk(kind["elementType"], physical + steps, names + steps, nested=True)
+    elif kind["type"] == "map":
+        for side in ("key", "value"):
+            steps = ["key_value", side]
+            yield from _walk(kind[f"{side}Type"], physical + steps, names + steps, nested=True)

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.errors import UsageError
-from mirrorlake.text_table import TextTable, html_table
+from mirrorlake.results import Result, TextTable
 
 _GB = 10**9
 _TARGET = 2**30
@@ -77,7 +77,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class GuardrailReport:
+class GuardrailReport(Result):
     """A table against one SKU.
 
     Attributes:
@@ -100,9 +100,6 @@ class GuardrailReport:
     def __repr__(self) -> str:
         broken = ", ".join(limit.guardrail for limit in self.exceeded)
         return f"{self.sku}: {f'beyond {broken}' if broken else 'within all guardrails'}"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
     def shown(self) -> TextTable:
         """The guardrails as rows."""

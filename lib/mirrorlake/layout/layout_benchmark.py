@@ -17,10 +17,10 @@ from mirrorlake.errors import UsageError
 from mirrorlake.layout.footers import read_footers
 from mirrorlake.layout.vorder import vorder_table
 from mirrorlake.names import STATE, TABLES, TableName
+from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
 from mirrorlake.table import Table
-from mirrorlake.text_table import TextTable, html_table
 
 _REPEATS = 3
 _ROW_LIMIT = "parquet.block.row.count.limit"
@@ -67,7 +67,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Result):
     """The copies side by side."""
 
     copies: tuple[Copy, ...]
@@ -75,9 +75,6 @@ class Comparison:
     def __repr__(self) -> str:
         smallest = min(self.copies, key=lambda copy: copy.size)
         return f"{len(self.copies)} layouts; the smallest is {smallest.layout!r}"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
     def shown(self) -> TextTable:
         """The copies as rows, times in seconds."""

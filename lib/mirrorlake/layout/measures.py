@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.snapshot import OPEN_TAG
-from mirrorlake.layout.schema_paths import Leaf
+from mirrorlake.layout.footers import Leaf
 
 MICROSOFT_TAG = "VORDER"
 PROPERTIES = ("delta.parquet.vorder.enabled", "delta.parquet.vorder.default")

@@ -25,18 +25,18 @@ from mirrorlake.layout.measures import MICROSOFT_TAG
 from mirrorlake.layout.partitioning.tags import SORTED
 from mirrorlake.layout.vorder_file import Outcome, Task, order_file
 from mirrorlake.names import TableName
+from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
 from mirrorlake.storage import Storage
 from mirrorlake.table import Table
-from mirrorlake.text_table import TextTable, html_table
 
 TRIED_TAG = f"{OPEN_TAG}.tried"
 _NOTE = json.dumps({"mirrorlake": "vorder"})
 
 
 @dataclass(frozen=True)
-class VOrderReport:
+class VOrderReport(Result):
     """What ordering a table's files did, or would do.
 
     Attributes:
@@ -75,9 +75,6 @@ class VOrderReport:
             f"{self.table}: {self.ordered} of {len(self.outcomes)} files in V-Order,"
             f" {self.bytes_before:,} bytes {verb} {self.bytes_after:,} ({gain:.1f} % less)"
         )
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
     def shown(self) -> TextTable:
         """The files as rows."""

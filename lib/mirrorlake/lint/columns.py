@@ -15,7 +15,7 @@ from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata
 from mirrorlake.landing.type_rules import VOID, Stored
 from mirrorlake.landing.types import fits, widened
 from mirrorlake.lint.files import FileLint
-from mirrorlake.lint.findings import LintFinding, finding
+from mirrorlake.lint.rules import LintFinding, finding
 from mirrorlake.names import METADATA
 
 

@@ -21,7 +21,7 @@ from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError
 from mirrorlake.landing.check import FileFacts, convert_text, inspect_file, is_text, read_columns
 from mirrorlake.landing.metadata import MARKER, MARKER_HINT, Marker, TableMetadata
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
-from mirrorlake.lint.findings import LintFinding, finding
+from mirrorlake.lint.rules import LintFinding, finding
 from mirrorlake.storage import Entry, Storage
 
 _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)

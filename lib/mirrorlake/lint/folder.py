@@ -16,7 +16,7 @@ from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata
 from mirrorlake.landing.text_format import PROPERTIES
 from mirrorlake.landing.zone import Folder, by_number
-from mirrorlake.lint.findings import LintFinding, finding
+from mirrorlake.lint.rules import LintFinding, finding
 from mirrorlake.mirror.plan import plan_of
 from mirrorlake.names import METADATA, TableName, file_name, file_number
 from mirrorlake.storage import Entry, Listing, Storage, to_json

@@ -16,7 +16,6 @@ from mirrorlake.landing.metadata import BY_TIME, TableMetadata, check_keys_kept
 from mirrorlake.landing.zone import Folder, by_time
 from mirrorlake.lint.columns import ColumnWatch
 from mirrorlake.lint.files import lint_file
-from mirrorlake.lint.findings import LintFinding, finding
 from mirrorlake.lint.folder import (
     lint_applied,
     lint_metadata,
@@ -24,6 +23,7 @@ from mirrorlake.lint.folder import (
     lint_sequence,
     lint_times,
 )
+from mirrorlake.lint.rules import LintFinding, finding
 from mirrorlake.mirror.plan import number_files
 from mirrorlake.mirror.properties import KEYS_PROPERTY, is_stale_incarnation
 from mirrorlake.names import IDENTITY, METADATA, TableName

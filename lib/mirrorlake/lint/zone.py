@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 
 from mirrorlake.errors import FormatError, TableNotFoundError
 from mirrorlake.landing.zone import BadFolder, find_tables
-from mirrorlake.lint.findings import LintFinding, LintReport, finding
 from mirrorlake.lint.folder import looks_like_data
+from mirrorlake.lint.rules import LintFinding, LintReport, finding
 from mirrorlake.lint.table import FileListener, TableLint
 from mirrorlake.names import METADATA, PARTNER_EVENTS, SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.storage import Listing, Storage

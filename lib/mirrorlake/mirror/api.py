@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.mirror import operator_settings
 from mirrorlake.mirror.ledger import Ledger, read_ledger
-from mirrorlake.mirror.outcome import Outcome
 from mirrorlake.mirror.replay import replay, reseed
 from mirrorlake.mirror.trash import undrop
 from mirrorlake.names import TableName, as_table
+from mirrorlake.results import Outcome
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:

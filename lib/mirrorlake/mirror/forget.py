@@ -38,9 +38,9 @@ from mirrorlake.names import (
     TableName,
     file_number,
 )
+from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
-from mirrorlake.text_table import TextTable, html_table
 
 _PATIENCE = 60  # seconds to wait for a running mirror
 
@@ -63,7 +63,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Forgotten:
+class Forgotten(Result):
     """What was found of a person, and whether it is gone.
 
     Attributes:
@@ -101,9 +101,10 @@ class Forgotten:
             "rows": [{name: getattr(t, name) for name in columns} for t in self.traces],
         }
 
-    def _repr_html_(self) -> str:
+    def shown(self) -> TextTable:
+        """What was found, place by place."""
         rows = tuple((t.where, t.files, t.rows, t.action) for t in self.traces)
-        return html_table(TextTable(("where", "files", "rows", "action"), rows))
+        return TextTable(("where", "files", "rows", "action"), rows)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from mirrorlake.mirror.plan import find_plan
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState
 from mirrorlake.names import TableName, file_number
+from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage
-from mirrorlake.text_table import TextTable, html_table
 
 _BACK = 50  # versions to look through for the mirror's own last commit
 
@@ -128,7 +128,7 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class Ledger(Result):
     """A table's files in the order of their numbers."""
 
     table: str
@@ -143,7 +143,8 @@ class Ledger:
         rows = [{name: getattr(e, name) for name in columns} for e in self.entries]
         return {"columns": columns, "rows": rows}
 
-    def _repr_html_(self) -> str:
+    def shown(self) -> TextTable:
+        """One row for each file."""
         columns = ("number", "file", "rows", "rejected", "skipped", "version", "lag_seconds")
         rows = tuple(
             tuple(
@@ -154,7 +155,7 @@ class Ledger:
             )
             for e in self.entries
         )
-        return html_table(TextTable(columns, rows))
+        return TextTable(columns, rows)
 
 
 def read_ledger(storage: Storage, table: TableName) -> Ledger:

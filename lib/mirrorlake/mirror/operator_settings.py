@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from mirrorlake.kept import read_kept
-from mirrorlake.mirror.outcome import Outcome
 from mirrorlake.names import STATE, TableName
+from mirrorlake.results import Outcome
 from mirrorlake.storage import Storage
 
 FORMAT = 1

@@ -26,8 +26,8 @@ from mirrorlake.mirror.properties import KEYS_PROPERTY, is_stale_incarnation, pl
 from mirrorlake.mirror.state import STOPPED, TableStatus, load_states
 from mirrorlake.mirror.status import status_report
 from mirrorlake.names import TableName
+from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage
-from mirrorlake.text_table import TextTable, html_table
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class TablePreview:
 
 
 @dataclass(frozen=True)
-class Preview:
+class Preview(Result):
     """What a cycle would do: an entry per table, ordered by name.
 
     Attributes:
@@ -90,9 +90,6 @@ class Preview:
         files = sum(len(one.files) for one in self.tables)
         dropped = f", {', '.join(self.dropped)} dropped" if self.dropped else ""
         return f"{files} files of {len(self.tables)} tables would be applied{dropped}: a dry run"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
 
 def preview_cycle(

@@ -28,8 +28,8 @@ from mirrorlake.landing.text import read_text
 from mirrorlake.landing.zone import every_file
 from mirrorlake.mirror.cleanup import processed_number
 from mirrorlake.mirror.operator_settings import pause, read_settings, resume
-from mirrorlake.mirror.outcome import Outcome
 from mirrorlake.names import STATE, TableName
+from mirrorlake.results import Outcome
 from mirrorlake.storage import Storage
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from mirrorlake.kept import read_kept
 from mirrorlake.landing.metadata import SEQUENTIAL
 from mirrorlake.names import MONITORING, STATE, TableName
+from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Entry, Storage, to_json
-from mirrorlake.text_table import TextTable, html_table
 
 FORMAT = 2
 _PATH = f"{STATE}/state.json"
@@ -105,7 +105,7 @@ class TableStatus:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Result):
     """What a cycle did, or how things stand: one entry per table, ordered by name.
 
     Attributes:
@@ -147,9 +147,6 @@ class Report:
         # A column of nothing but "no error" tells nothing.
         keep = len(columns) if self.failed else len(columns) - 1
         return TextTable(columns[:keep], tuple(row[:keep] for row in rows))
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
     def __repr__(self) -> str:
         rows = sum(table.rows for table in self.tables)

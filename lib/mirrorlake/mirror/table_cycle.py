@@ -14,8 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta.policies import has_policy
-from mirrorlake.delta.snapshot import Snapshot, read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, has_policy, read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, SchemaError
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity, ensure_identity

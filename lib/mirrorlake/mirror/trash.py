@@ -21,10 +21,10 @@ from mirrorlake.landing.identity import Identity, read_identity, renew_identity,
 from mirrorlake.landing.metadata import declare_keys
 from mirrorlake.landing.zone import BadFolder, find_tables
 from mirrorlake.mirror.ledger import read_mirrored
-from mirrorlake.mirror.outcome import Outcome
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.mirror.state import TableState
 from mirrorlake.names import STATE, TableName
+from mirrorlake.results import Outcome
 from mirrorlake.storage import Listing, Storage
 
 FORMAT = 1  # notes of earlier versions have none

@@ -8,7 +8,6 @@ from pyspark.sql import DataFrame
 
 from mirrorlake.feed.changes import End, Outside
 from mirrorlake.rows.changes import read_row_changes
-from mirrorlake.rows.ids import read_with_ids
 from mirrorlake.rows.row_history import RowHistory, read_row_history
 from mirrorlake.rows.tracking import (
     FeatureChange,
@@ -17,6 +16,7 @@ from mirrorlake.rows.tracking import (
     drop_tracking,
     enable_tracking,
     read_tracking,
+    read_with_ids,
 )
 from mirrorlake.table import Table
 

@@ -21,8 +21,8 @@ from mirrorlake.feed.changes import End, Outside, read_changes, resolve_span
 from mirrorlake.feed.doctor import file_exists
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.rows.file_rows import FILE, ROW, ROW_ID, ROW_VERSION, read_file_rows
-from mirrorlake.rows.ids import ID_NAMES
 from mirrorlake.rows.row_id_validity import read_row_id_validity
+from mirrorlake.rows.tracking import ID_NAMES
 from mirrorlake.table import Table
 
 _THREADS = 16

@@ -20,22 +20,22 @@ from mirrorlake.delta.commits import read_versions
 from mirrorlake.delta.snapshot import Snapshot, physical_name
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.changes import key_columns
-from mirrorlake.feed.findings import Finding
+from mirrorlake.feed.findings import FeedFinding
 from mirrorlake.feed.schema import RESERVED
+from mirrorlake.results import Result, TextTable
 from mirrorlake.rows.changes import as_changes, missing_versions
 from mirrorlake.rows.file_rows import ROW, ROW_ID, read_file_rows
-from mirrorlake.rows.ids import ID_NAMES
 from mirrorlake.rows.row_id_validity import read_row_id_validity
+from mirrorlake.rows.tracking import ID_NAMES
 from mirrorlake.spark.sql import quote
 from mirrorlake.table import Table
-from mirrorlake.text_table import TextTable, html_table
 
 Key = Mapping[str, Any]
 _MOST = 1000  # ids of one key; more than that is no key
 
 
 @dataclass(frozen=True)
-class RowHistory:
+class RowHistory(Result):
     """What became of a row.
 
     Attributes:
@@ -54,7 +54,7 @@ class RowHistory:
     files: int
     files_seen: int
     events: DataFrame
-    findings: tuple[Finding, ...]
+    findings: tuple[FeedFinding, ...]
 
     def shown(self) -> TextTable:
         """What was looked at; the events are a DataFrame."""
@@ -69,9 +69,6 @@ class RowHistory:
     def __repr__(self) -> str:
         ids = ", ".join(map(str, self.ids)) or "none"
         return f"{self.table}: row id {ids}, versions {self.start} to {self.end}"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
 
 def read_row_history(

@@ -14,7 +14,7 @@ from typing import Any
 from mirrorlake.delta.commits import State, read_states, read_versions
 from mirrorlake.delta.log_files import log_file
 from mirrorlake.delta.snapshot import ROW_ID_COLUMN
-from mirrorlake.feed.findings import Finding
+from mirrorlake.feed.findings import FeedFinding
 from mirrorlake.feed.schema import find_breaks
 from mirrorlake.history.diff import is_tracked
 from mirrorlake.table import Table
@@ -36,7 +36,7 @@ class RowIdValidity:
     trusted_from: int | None
     readable_from: int
     first: int
-    findings: tuple[Finding, ...]
+    findings: tuple[FeedFinding, ...]
 
 
 def read_row_id_validity(table: Table) -> RowIdValidity:
@@ -83,7 +83,7 @@ def _readable_from(states: list[State], *, wide: bool) -> int:
     return fits
 
 
-def _switched(name: str, states: list[State]) -> list[Finding]:
+def _switched(name: str, states: list[State]) -> list[FeedFinding]:
     """Where tracking came, went, and came again."""
     findings = []
     for before, after in pairwise(states):
@@ -131,7 +131,7 @@ def _switched(name: str, states: list[State]) -> list[Finding]:
     return findings
 
 
-def _told(name: str, state: State) -> Finding | None:
+def _told(name: str, state: State) -> FeedFinding | None:
     """What one commit did to the ids."""
     version, commit = state.version, state.commit
     span = (version, version)
@@ -176,5 +176,13 @@ def _predicate(parameters: dict[str, Any]) -> str:
 
 def _finding(
     rule: str, name: str, span: tuple[int, int], message: str, fix: str, *, blocks: bool = True
-) -> Finding:
-    return Finding(rule, name, message, fix, span, log_file(span[0]), None, None, blocks)
+) -> FeedFinding:
+    return FeedFinding(
+        rule=rule,
+        table=name,
+        message=message,
+        fix=fix,
+        versions=span,
+        file=log_file(span[0]),
+        blocks=blocks,
+    )

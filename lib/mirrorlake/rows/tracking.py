@@ -8,18 +8,22 @@ once more. Source: the Delta transaction log protocol, "Row Tracking".
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.sql import DataFrame
+
 from mirrorlake.delta.actions import live_files
-from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot
+from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.errors import QueryError, UsageError
-from mirrorlake.feed.findings import Finding
+from mirrorlake.feed.findings import FeedFinding
 from mirrorlake.history.diff import is_tracked
+from mirrorlake.history.versions import check_version, is_enforced
+from mirrorlake.results import Result, TextTable
 from mirrorlake.rows.row_id_validity import RowIdValidity, read_row_id_validity
-from mirrorlake.spark.messages import spark_message
+from mirrorlake.spark.sql import spark_message
 from mirrorlake.table import Table
-from mirrorlake.text_table import TextTable, html_table
 
 FEATURE = "rowTracking"
 _FILES_CONF = "spark.databricks.delta.backfill.maxNumFiles"
@@ -27,7 +31,7 @@ _FILES_A_COMMIT = "100000"  # Delta's default, which keeps an entry of the log b
 
 
 @dataclass(frozen=True)
-class Tracking:
+class Tracking(Result):
     """How a table's rows are tracked.
 
     Attributes:
@@ -46,7 +50,7 @@ class Tracking:
     supported: bool
     numbered_from: int | None
     trusted_from: int | None
-    findings: tuple[Finding, ...]
+    findings: tuple[FeedFinding, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """The document that `rows … show --json` begins with."""
@@ -72,12 +76,9 @@ class Tracking:
         state = "tracked" if self.enabled else "not tracked"
         return f"{self.table}: rows {state}{since}, {len(self.findings)} {noun}"
 
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
-
 
 @dataclass(frozen=True)
-class FeatureChange:
+class FeatureChange(Result):
     """What enabling, disabling or dropping commits, or has committed.
 
     Attributes:
@@ -117,9 +118,6 @@ class FeatureChange:
         done = "" if self.applied else "would "
         noun = "commit" if len(self.commits) == 1 else "commits"
         return f"{done}{self.verb} row tracking of {self.table}: {len(self.commits)} {noun}"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
 
 def is_enabled(snapshot: Snapshot) -> bool:
@@ -292,3 +290,42 @@ def _apply(table: Table, planned: FeatureChange, clause: str) -> FeatureChange:
     except Exception as error:
         raise QueryError(spark_message(error)) from error
     return FeatureChange(**{**vars(planned), "applied": True})
+
+
+ID_NAMES = ("_row_id", "_row_commit_version")
+
+
+def read_with_ids(
+    table: Table, *, version: int | None = None, names: Sequence[str] = ID_NAMES
+) -> DataFrame:
+    """The rows of a version, each with its id and the version that inserted or updated it last.
+
+    Args:
+        table: the table.
+        version: which; by default the newest.
+        names: what the two columns are called, if the table has such columns itself.
+
+    Raises:
+        UsageError: the version's rows have no ids, or a column has one of the names.
+        VersionError: that version can't be read.
+    """
+    if version is not None:
+        check_version(table.storage, table.name, version, enforced=is_enforced(table.spark))
+    snapshot = read_snapshot(table.storage, table.name.table_path, version) or table.snapshot()
+    check_tracked(table, snapshot)
+    taken = {name.lower() for name in snapshot.schema}
+    if clash := [name for name in names if name.lower() in taken]:
+        raise UsageError(
+            f"The table {table.name} has a column {clash[0]} itself.",
+            hint="give other names: names=('id_of_row', 'version_of_row').",
+            column=clash[0],
+        )
+    reader = table.spark.read.format("delta")
+    rows = (reader if version is None else reader.option("versionAsOf", version)).load(table.path)
+    hidden = rows.metadataColumn("_metadata")
+    return rows.withColumns(
+        {
+            names[0]: hidden.getField("row_id"),
+            names[1]: hidden.getField("row_commit_version"),
+        }
+    )

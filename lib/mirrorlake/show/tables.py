@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import math
 from collections.abc import Sequence
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -13,8 +18,8 @@ from mirrorlake.landing.metadata import Marker, read_metadata
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.mirror.state import Report
 from mirrorlake.names import TableName
+from mirrorlake.results import TextTable
 from mirrorlake.spark.sql import quote
-from mirrorlake.text_table import TextTable
 
 
 def show_rows(df: DataFrame, *, order_by: Sequence[str | Column], limit: int = 10) -> TextTable:
@@ -77,3 +82,32 @@ def show_files(lake: Lake, table: str) -> TextTable:
             marker = f"{int(kind)}: {Marker(kind).name.lower()}"
         rows.append((entry.name, facts.row_count, marker, f"{entry.size / 1024:,.0f} KiB"))
     return TextTable(("file", "rows", "marker", "size"), tuple(rows))
+
+
+def rows_document(frame: DataFrame) -> dict[str, Any]:
+    """`{"columns": [names], "rows": [{column: value}]}`."""
+    table = frame.toArrow()
+    rows = [{name: plain(value) for name, value in row.items()} for row in table.to_pylist()]
+    return {"columns": table.column_names, "rows": rows}
+
+
+def plain(value: Any) -> Any:
+    """One value in JSON's own types."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, datetime):
+        moment = value.astimezone(timezone.utc) if value.tzinfo else value
+        return moment.isoformat()
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, (bytes, bytearray)):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value

@@ -18,9 +18,8 @@ from typing import Any, cast
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 from mirrorlake.errors import ConflictError, UsageError
-from mirrorlake.spark.messages import spark_message
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import literal, quote
+from mirrorlake.spark.sql import literal, quote, spark_message
 
 Add = dict[str, Any]
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"

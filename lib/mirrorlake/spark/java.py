@@ -7,19 +7,23 @@ one, without which no further archive can be made; and it trusts what this machi
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib.util
 import logging
 import os
 import re
 import shutil
+import ssl
+import struct
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from mirrorlake.errors import SetupError
 from mirrorlake.paths import cache, make_once
-from mirrorlake.spark.truststore import keystore, machine_certificates
 
 _log = logging.getLogger(__name__)
 SUPPORTED = (17, 21)
@@ -130,3 +134,40 @@ def _put(folder: Path) -> None:
     # Without the archive Java works too, only slower.
     dump = [str(folder / "jre" / "bin" / "java"), "-Xshare:dump"]
     subprocess.run(dump, capture_output=True, check=False)
+
+
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_MAGIC, _VERSION, _TRUSTED = 0xFEEDFEED, 2, 2
+_PASSWORD = "changeit"  # noqa: S105 - what every Java's list of public certificates has
+_WHITENER = b"Mighty Aphrodite"
+
+
+def machine_certificates() -> list[bytes]:
+    """The certificates (DER) that Python's own TLS trusts here, each once."""
+    paths = ssl.get_default_verify_paths()
+    files = [Path(paths.cafile)] if paths.cafile else []
+    if not files and paths.capath:
+        files = sorted(path for path in Path(paths.capath).glob("*") if path.is_file())
+    found: dict[bytes, None] = {}
+    for file in files:
+        for text in _PEM.findall(file.read_text(errors="ignore")):
+            # One damaged certificate must not cost the others.
+            with contextlib.suppress(ValueError):
+                found[ssl.PEM_cert_to_DER_cert(text)] = None
+    return list(found)
+
+
+def keystore(certificates: Iterable[bytes]) -> bytes:
+    """A JKS keystore of trusted certificates (DER)."""
+    entries = [
+        struct.pack(">I", _TRUSTED) + _text(f"ca{index}") + struct.pack(">Q", 0)
+        + _text("X.509") + struct.pack(">I", len(der)) + der
+        for index, der in enumerate(certificates)
+    ]  # fmt: skip
+    body = struct.pack(">III", _MAGIC, _VERSION, len(entries)) + b"".join(entries)
+    salt = _PASSWORD.encode("utf-16-be") + _WHITENER
+    return body + hashlib.sha1(salt + body).digest()  # noqa: S324 - the format's own checksum
+
+
+def _text(text: str) -> bytes:
+    return struct.pack(">H", len(text)) + text.encode()

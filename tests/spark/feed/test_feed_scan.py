@@ -7,7 +7,7 @@ from collections import Counter
 from pyspark.sql import DataFrame
 
 from mirrorlake import Lake
-from mirrorlake.feed.scan import read_feed
+from mirrorlake.feed.schema import read_feed
 
 
 def bag(rows: DataFrame) -> Counter[str]:

@@ -23,9 +23,10 @@ from helpers.delta_files import (
 )
 from mirrorlake import Lake
 from mirrorlake.errors import FrameError, TableNotFoundError, UsageError
-from mirrorlake.history import consistent_versions, frame_diff
+from mirrorlake.history import frame_diff
 from mirrorlake.history import frames as frames_module
 from mirrorlake.history import vacuum as vacuum_module
+from mirrorlake.history import versions as versions_module
 from mirrorlake.history.frame_diff import FrameDiff
 from mirrorlake.history.frame_records import (
     Frame,
@@ -176,7 +177,7 @@ def test_versions_that_do_not_stand_still(
         seen.append(1)
         return [len(seen) if len(seen) < 4 else 1 for _ in tables]
 
-    monkeypatch.setattr(consistent_versions, "newest_versions", restless)
+    monkeypatch.setattr(versions_module, "newest_versions", restless)
     frame = lake.frames.create("m", names)
     assert [t.version for t in frame.tables] == [1, 1]
     assert len(seen) == 5  # until two are alike
@@ -185,7 +186,7 @@ def test_versions_that_do_not_stand_still(
         seen.append(1)
         return [len(seen)] * len(tables)
 
-    monkeypatch.setattr(consistent_versions, "newest_versions", never_still)
+    monkeypatch.setattr(versions_module, "newest_versions", never_still)
     with pytest.raises(FrameError, match="changed 20 times"):
         lake.frames.create("m", names)
 

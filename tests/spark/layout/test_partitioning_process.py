@@ -34,7 +34,7 @@ from helpers.partition_tables import (
 from helpers.partitions import check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.cli import app
-from mirrorlake.delta.policies import tables_with_policies
+from mirrorlake.delta.snapshot import tables_with_policies
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.operation import Step, is_at_work, table_lock
 from mirrorlake.layout.partitioning.process import Process, read_capacity

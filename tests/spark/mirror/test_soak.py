@@ -16,7 +16,7 @@ from helpers.follower import Follower
 from mirrorlake import Lake
 from mirrorlake.mirror.apply import CONFLICT
 from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.spark.messages import spark_message
+from mirrorlake.spark.sql import spark_message
 
 pytestmark = pytest.mark.long
 SECONDS = float(os.environ.get("MIRRORLAKE_SOAK_SECONDS", "600"))

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake.spark.java import Java, find_java
-from mirrorlake.spark.truststore import keystore, machine_certificates
+from mirrorlake.spark.java import Java, find_java, keystore, machine_certificates
 
 
 @pytest.fixture(scope="module")

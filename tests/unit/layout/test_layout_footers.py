@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from mirrorlake.layout.bounds import LeafType, read_bounds
 from mirrorlake.layout.footer_facts import chunk_facts, footer_facts
-from mirrorlake.layout.footers import Storages
-from mirrorlake.layout.schema_paths import leaves
+from mirrorlake.layout.footers import Storages, leaves
 from mirrorlake.storage import Storage
 
 

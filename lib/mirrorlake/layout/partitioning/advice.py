@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from mirrorlake.errors import UsageError
+from mirrorlake.findings import Finding, findings_document
 from mirrorlake.layout.partitioning.policy import (
     BY_PARTITION,
     DAY,
@@ -27,7 +28,7 @@ from mirrorlake.layout.partitioning.policy import (
 )
 from mirrorlake.layout.partitioning.survey import Survey, TextFacts
 from mirrorlake.layout.partitioning.timespan import format_timespan
-from mirrorlake.text_table import TextTable, html_table
+from mirrorlake.results import Result, TextTable
 
 MEDIUM, HIGH, LARGE = 10_000, 1_000_000, 10_000_000
 LEAST_BYTES = 2**30
@@ -41,22 +42,7 @@ Rule = tuple[str, str | None, str, str]
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One piece of advice, in the shape of the other checks' findings."""
-
-    rule: str
-    table: str
-    column: str | None
-    message: str
-    fix: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """The finding as the commands' `--json` shows it."""
-        return {"rule": self.rule, "table": self.table, "file": None, "row": None} | asdict(self)
-
-
-@dataclass(frozen=True)
-class Advice:
+class Advice(Result):
     """What to do about a table.
 
     Attributes:
@@ -72,7 +58,7 @@ class Advice:
     def as_dict(self) -> dict[str, Any]:
         """The document that `--json` prints."""
         policy = None if self.policy is None else self.policy.document()
-        return {"policy": policy, "findings": [finding.as_dict() for finding in self.findings]}
+        return {"policy": policy} | findings_document(self.findings)
 
     def shown(self) -> TextTable:
         """One row per finding."""
@@ -83,9 +69,6 @@ class Advice:
         if self.policy is None:
             return f"{self.table}: no policy"
         return f"{self.table}: a policy on {' and '.join(self.policy.columns)}"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
 
 def advise(survey: Survey, *, least_bytes: int = LEAST_BYTES) -> Advice:
@@ -106,7 +89,8 @@ def advise(survey: Survey, *, least_bytes: int = LEAST_BYTES) -> Advice:
 
 def _findings(survey: Survey, rules: Iterable[Rule]) -> tuple[Finding, ...]:
     return tuple(
-        Finding(rule, survey.table, column, message, fix) for rule, column, message, fix in rules
+        Finding(rule=rule, table=survey.table, column=column, message=message, fix=fix)
+        for rule, column, message, fix in rules
     )
 
 
@@ -283,11 +267,11 @@ def review(
 def misfit(survey: Survey, error: UsageError) -> Finding:
     """What to do about a policy whose columns the table no longer has."""
     return Finding(
-        "misfit",
-        survey.table,
-        None,
-        f"nothing is partitioned: {error.message}",
-        "alter-merge with PartitionKeys that name the column as it is now, or delete the policy",
+        rule="misfit",
+        table=survey.table,
+        message=f"nothing is partitioned: {error.message}",
+        fix="alter-merge with PartitionKeys that name the column as it is now, or delete the"
+        " policy",
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta.policies import tables_with_policies
+from mirrorlake.delta.snapshot import tables_with_policies
 from mirrorlake.layout.partitioning.operation import StepListener
 from mirrorlake.layout.partitioning.process import (
     FILE_LIMIT,

@@ -19,7 +19,7 @@ from threading import Event
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.commits import find_newest
-from mirrorlake.delta.policies import count_policies, has_policy
+from mirrorlake.delta.snapshot import count_policies, has_policy
 from mirrorlake.errors import BusyError, MirrorlakeError
 from mirrorlake.layout.partitioning.operation import StepListener, is_at_work, run_operation
 from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt, clean_up
@@ -33,10 +33,10 @@ from mirrorlake.layout.partitioning.store import alter_policy, fitting_setting, 
 from mirrorlake.layout.partitioning.timespan import format_timestamp, now_micros
 from mirrorlake.mirror.options import noop
 from mirrorlake.names import STATE, TableName
-from mirrorlake.spark.messages import spark_message
+from mirrorlake.results import Result, TextTable
+from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage import Storage
 from mirrorlake.table import Table
-from mirrorlake.text_table import TextTable, html_table
 
 FORMAT = 1
 FILE_LIMIT = 5_000_000
@@ -130,7 +130,7 @@ class TableRun:
 
 
 @dataclass(frozen=True)
-class PartitionReport:
+class PartitionReport(Result):
     """One run of the process.
 
     Attributes:
@@ -172,9 +172,6 @@ class PartitionReport:
     def __repr__(self) -> str:
         late = f", put off for too many files: {', '.join(self.put_off)}" if self.put_off else ""
         return f"{self.operations} operations, {len(self.failed)} tables failed{late}"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
 
 class Process:

@@ -25,10 +25,10 @@ from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.groups import bucket_of
 from mirrorlake.layout.partitioning.policy import HashKey
 from mirrorlake.layout.partitioning.store import fitting_setting
+from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.gateway import has_gateway, transaction
-from mirrorlake.spark.messages import spark_message
+from mirrorlake.spark.sql import spark_message
 from mirrorlake.table import Table
-from mirrorlake.text_table import TextTable, html_table
 
 Values = frozenset[str | None]
 
@@ -51,7 +51,7 @@ class ScannedFile:
 
 
 @dataclass(frozen=True)
-class Scan:
+class Scan(Result):
     """What a predicate reads of a table.
 
     Attributes:
@@ -93,9 +93,6 @@ class Scan:
             f"{self.table}: {len(self.read)} of {self.files} files read, {self.unpartitioned} of"
             f" them unpartitioned; {self.bytes_read:,} of {self.size:,} bytes"
         )
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
 
 def scan_table(table: Table, where: str | None = None) -> Scan:

@@ -19,16 +19,16 @@ from mirrorlake.layout.partitioning.groups import bucket_sql
 from mirrorlake.layout.partitioning.policy import Policy
 from mirrorlake.layout.partitioning.store import Setting
 from mirrorlake.names import TableName
+from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.gateway import has_gateway, transaction
 from mirrorlake.table import Table
-from mirrorlake.text_table import TextTable, html_table
 
 LOW_PERCENTAGE = 90.0
 _MOST_FILES = 1_000
 
 
 @dataclass(frozen=True)
-class TableStatistics:
+class TableStatistics(Result):
     """One table's state.
 
     Attributes:
@@ -82,12 +82,9 @@ class TableStatistics:
         }
         return TextTable(tuple(row), (tuple(row.values()),))
 
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
-
 
 @dataclass(frozen=True)
-class Diagnostics:
+class Diagnostics(Result):
     """The process's state, in Kusto's words.
 
     Attributes:
@@ -126,9 +123,6 @@ class Diagnostics:
         if self.least is None or not self.is_behind:
             return at_work
         return f"{at_work}, {self.least.table} is at {self.least.percentage:.1f} %"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
 
 def newest_files(table: Table) -> DataFrame:

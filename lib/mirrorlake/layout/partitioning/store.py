@@ -6,8 +6,14 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mirrorlake.delta.policies import all_policies, append_policy, newest_policy
-from mirrorlake.delta.snapshot import Snapshot, physical_names, read_snapshot
+from mirrorlake.delta.snapshot import (
+    Snapshot,
+    all_policies,
+    append_policy,
+    newest_policy,
+    physical_names,
+    read_snapshot,
+)
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
 from mirrorlake.layout.partitioning.groups import bucket_sql
 from mirrorlake.layout.partitioning.policy import (
@@ -24,11 +30,10 @@ from mirrorlake.layout.partitioning.timespan import (
     parse_timespan,
 )
 from mirrorlake.names import TableName
-from mirrorlake.spark.messages import spark_message
-from mirrorlake.spark.sql import quote
+from mirrorlake.results import TextTable
+from mirrorlake.spark.sql import quote, spark_message
 from mirrorlake.storage import Storage
 from mirrorlake.table import Table
-from mirrorlake.text_table import TextTable
 
 _PROPERTY = "delta.constraints."
 _RESERVED = ("_metadata", "_change_", "_commit_", "__mirrorlake_")

@@ -37,9 +37,9 @@ from mirrorlake.layout.partitioning.statistics import (
 from mirrorlake.layout.partitioning.survey import survey_table
 from mirrorlake.layout.partitioning.timespan import now_micros, parse_timespan
 from mirrorlake.mirror.options import noop
+from mirrorlake.results import TextTable
 from mirrorlake.spark.gateway import transaction
 from mirrorlake.table import Table
-from mirrorlake.text_table import TextTable
 
 
 @dataclass(frozen=True)

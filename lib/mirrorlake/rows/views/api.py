@@ -16,10 +16,9 @@ from mirrorlake.errors import UsageError
 from mirrorlake.feed.enable import create_table
 from mirrorlake.history.write import check_own
 from mirrorlake.mirror.options import noop
-from mirrorlake.mirror.outcome import Outcome
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import STATE, TableName, as_table
-from mirrorlake.rows.views.check import Check, check_view
+from mirrorlake.results import Outcome
 from mirrorlake.rows.views.cost_model import forget_costs, read_costs
 from mirrorlake.rows.views.definition import (
     Definition,
@@ -31,7 +30,9 @@ from mirrorlake.rows.views.definition import (
 from mirrorlake.rows.views.explain import (
     FULL,
     INCREMENTAL,
+    Check,
     Explanation,
+    check_view,
     explain,
     plan_refresh,
     refresh_session,

@@ -19,8 +19,7 @@ from mirrorlake.errors import ConflictError
 from mirrorlake.rows.views.plan import listed
 from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.spark.gateway import Marked, has_gateway, transaction
-from mirrorlake.spark.messages import spark_message
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import delta_name, quote, spark_message
 from mirrorlake.storage import Storage
 
 FILE, ROW = f"{HIDDEN}file", f"{HIDDEN}row"  # where a row of the view's table lies

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from mirrorlake.history.versions import ENFORCED
+from mirrorlake.results import Result, TextTable
 from mirrorlake.rows.views.cost_model import (
     COMMIT_SECONDS,
     Cost,
@@ -20,16 +21,15 @@ from mirrorlake.rows.views.cost_model import (
 )
 from mirrorlake.rows.views.definition import Definition
 from mirrorlake.rows.views.joins import Role
-from mirrorlake.rows.views.plan import Plan, make_plan
+from mirrorlake.rows.views.plan import Plan, listed, make_plan
 from mirrorlake.rows.views.reasons import Reason, reason
 from mirrorlake.rows.views.shape import RULES, Method, is_steady
 from mirrorlake.rows.views.sources import Changes, Source, look_at_changes
 from mirrorlake.rows.views.state import ViewState
 from mirrorlake.rows.views.view_sql import whole_contents
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name
+from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
-from mirrorlake.text_table import TextTable, html_table
 
 FULL, INCREMENTAL, NOTHING = "full", "incremental", "nothing"
 _ROLES = {
@@ -138,7 +138,7 @@ class SourceState:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Result):
     """What the next refresh would do.
 
     Attributes:
@@ -203,9 +203,6 @@ class Explanation:
         why = f", {self.reason.code}" if self.reason else ""
         return f"{self.view}: by {self.method}; the next refresh: {self.mode}{why}"
 
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
-
 
 def explain(found: RefreshPlan, costs: Costs) -> Explanation:
     """What is known before a refresh, put into words.
@@ -245,3 +242,73 @@ def explain(found: RefreshPlan, costs: Costs) -> Explanation:
         expected,
         {kind: some[0] for kind, some in costs.items()},
     )
+
+
+TOLERANCE = 1e-9  # floating-point sums differ by the order of their terms
+_FLOATS = ("float", "double")
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a comparison found.
+
+    Attributes:
+        view: its name.
+        missing: rows of the query that the view lacks.
+        extra: rows of the view that the query lacks.
+    """
+
+    view: str
+    missing: int
+    extra: int
+
+    @property
+    def differences(self) -> int:
+        """All rows that differ."""
+        return self.missing + self.extra
+
+    def __repr__(self) -> str:
+        if not self.differences:
+            return f"{self.view} is what its query gives"
+        return f"{self.view} lacks {self.missing} rows of its query and has {self.extra} others"
+
+
+def check_view(session: SparkSession, plan: Plan, path: str) -> Check:
+    """Compares a view with its query.
+
+    Args:
+        session: where to run it.
+        plan: the view's, with its sources at the versions that the view shows.
+        path: the view's table, in full.
+    """
+    view = f"SELECT {listed(plan.names)} FROM {delta_name(path)}"
+    whole = f"SELECT * FROM ({plan.whole()}\n)"
+    found = Check(
+        str(plan.definition.name),
+        _count(session, f"{whole} EXCEPT ALL {view}"),
+        _count(session, f"{view} EXCEPT ALL {whole}"),
+    )
+    floats = [name for name, kind in plan.columns.items() if kind in _FLOATS]
+    if not found.differences or not floats:
+        return found
+    missing, extra = f"({whole} EXCEPT ALL {view})", f"({view} EXCEPT ALL {whole})"
+    alike = " AND ".join(_alike(name, name in floats) for name in plan.names)
+    unmatched = "SELECT * FROM {} a LEFT ANTI JOIN {} b ON " + alike
+    return replace(
+        found,
+        missing=_count(session, unmatched.format(missing, extra)),
+        extra=_count(session, unmatched.format(extra, missing)),
+    )
+
+
+def _count(session: SparkSession, query: str) -> int:
+    (row,) = session.sql(f"SELECT count(*) FROM ({query})").collect()
+    return int(row[0])
+
+
+def _alike(name: str, is_float: bool) -> str:
+    a, b = f"a.{quote(name)}", f"b.{quote(name)}"
+    if not is_float:
+        return f"{a} <=> {b}"
+    close = f"abs({a} - {b}) <= {TOLERANCE} * greatest(abs({a}), abs({b}), 1e-300)"
+    return f"({a} <=> {b} OR coalesce({close}, false))"

@@ -14,8 +14,7 @@ from mirrorlake.rows.views.definition import Definition
 from mirrorlake.rows.views.query import HIDDEN, KEY, Query, as_sql, find_stars, parse_query
 from mirrorlake.rows.views.shape import Method, Shape, read_shape, settle_types
 from mirrorlake.rows.views.sources import Source
-from mirrorlake.spark.messages import spark_message
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import delta_name, quote, spark_message
 
 ROWS, COUNT, SUM = f"{HIDDEN}rows", f"{HIDDEN}count_", f"{HIDDEN}sum_"
 ARGUMENT = f"{HIDDEN}argument_"

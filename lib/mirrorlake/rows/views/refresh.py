@@ -14,6 +14,7 @@ from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import ConflictError, UsageError
 from mirrorlake.mirror.options import noop
+from mirrorlake.results import Result, TextTable
 from mirrorlake.rows.views.apply import apply_delta
 from mirrorlake.rows.views.commit import Scratch, Target, overwrite, scratch
 from mirrorlake.rows.views.cost_model import Cost, Estimate, save_cost
@@ -36,7 +37,6 @@ from mirrorlake.rows.views.state import commit_metadata, read_note, read_view_st
 from mirrorlake.rows.views.view_sql import whole_contents
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
-from mirrorlake.text_table import TextTable, html_table
 
 _ADAPTIVE, _PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"
 _FEW_PARTITIONS = 8
@@ -59,7 +59,7 @@ ViewListener = Callable[[ViewStep], None]
 
 
 @dataclass(frozen=True)
-class Refresh:
+class Refresh(Result):
     """What a refresh did.
 
     Attributes:
@@ -133,9 +133,6 @@ class Refresh:
         rows = ", ".join(f"{count:,} {what}" for what, count in self.rows.items())
         done = "" if self.applied else "; not done: a dry run"
         return f"{self.view}: {self.mode}{why}{f'; rows: {rows}' if rows else ''}{done}"
-
-    def _repr_html_(self) -> str:
-        return html_table(self.shown())
 
 
 def refresh_view(

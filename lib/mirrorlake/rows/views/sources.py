@@ -17,10 +17,8 @@ from mirrorlake.errors import BusyError, TableNotFoundError, VersionError
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.findings import Diagnosis
 from mirrorlake.feed.gaps import ORIGIN, bridge
-from mirrorlake.feed.scan import read_feed
-from mirrorlake.feed.schema import RESERVED
-from mirrorlake.history.consistent_versions import versions_at_once
-from mirrorlake.history.versions import check_version, is_enforced
+from mirrorlake.feed.schema import RESERVED, read_feed
+from mirrorlake.history.versions import check_version, is_enforced, versions_at_once
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.definition import Definition
 from mirrorlake.rows.views.query import HIDDEN

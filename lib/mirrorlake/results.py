@@ -1,9 +1,9 @@
-"""Rows to look at: the same facts as aligned text and as HTML, wherever they are from."""
+"""What verbs hand back: results, and rows to look at, as aligned text and as HTML alike."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from html import escape
 from typing import Any
@@ -36,6 +36,17 @@ class TextTable:
 
     def _repr_html_(self) -> str:
         return html_table(self)
+
+
+class Result:
+    """What a verb hands back: one line as text, and in a notebook a table with the same facts."""
+
+    def shown(self) -> TextTable:
+        """The facts as a table."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return html_table(self.shown())
 
 
 def html_table(shown: TextTable) -> str:
@@ -80,3 +91,30 @@ def _text(value: Any) -> str:
         return "NULL"
     # Sums of parts differ in the last digits from run to run.
     return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call did, or would do.
+
+    Attributes:
+        verb: the call, such as `pause`.
+        table: the table's name.
+        effect: what it changes, in words.
+        applied: whether it is done; False after a dry run.
+        files: the files concerned, in order, where there are any.
+    """
+
+    verb: str
+    table: str
+    effect: str
+    applied: bool
+    files: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `--json` prints."""
+        return asdict(self)
+
+    def __repr__(self) -> str:
+        done = "" if self.applied else " Nothing was changed: a dry run."
+        return f"{self.verb} {self.table}: {self.effect}.{done}"
