@@ -16,6 +16,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from mirrorlake.catalog import Catalog
 from mirrorlake.delta.commits import read_versions
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, QueryError, UsageError
 from mirrorlake.feed.changes import readable_span
 from mirrorlake.feed.schema import RESERVED
@@ -35,7 +36,6 @@ from mirrorlake.names import TableName
 from mirrorlake.rows.views.definition import hiding_columns
 from mirrorlake.spark.sql import literal, spark_message
 from mirrorlake.storage import Storage
-from mirrorlake.table import Table
 
 
 def query_lake(

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from mirrorlake.delta.table import Table
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.api import Changes
@@ -31,7 +32,6 @@ from mirrorlake.layout.partitioning.scan import Scan, scan_table
 from mirrorlake.layout.partitioning.table_policy import TablePolicy
 from mirrorlake.rows.api import RowTracking
 from mirrorlake.spark.sql import literal
-from mirrorlake.table import Table
 
 
 class LakeTable(Table):

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 
+from mirrorlake.delta.table import Table
 from mirrorlake.feed.changes import End, Outside, read_changes
 from mirrorlake.feed.cursor import Cursor
 from mirrorlake.feed.doctor import diagnose
 from mirrorlake.feed.enable import enable_feed
 from mirrorlake.feed.findings import Diagnosis
 from mirrorlake.feed.streams import stream_changes
-from mirrorlake.table import Table
 
 
 class Changes:

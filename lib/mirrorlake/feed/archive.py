@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from mirrorlake.delta.commits import Timeline, read_commit_info, read_versions
 from mirrorlake.delta.create import column_types
 from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.table import Table
 from mirrorlake.delta.timestamps import timestamp_text
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import refusal
@@ -26,7 +27,6 @@ from mirrorlake.feed.enable import create_table
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name, literal, quote, spark_message
-from mirrorlake.table import Table
 
 SOURCE_PROPERTY = "mirrorlake.archive.source"
 _ALL = str(2**31 - 1)  # files a micro-batch: all, so that no version is ever split

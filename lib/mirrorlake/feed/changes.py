@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import Timeline, read_versions
+from mirrorlake.delta.table import Table
 from mirrorlake.delta.timestamps import (
     parse_session_timestamp,
     timestamp_text,
@@ -28,7 +29,6 @@ from mirrorlake.feed.gaps import ORIGIN, bridge
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.schema import RESERVED, declared_keys, read_feed
 from mirrorlake.spark.sql import quote
-from mirrorlake.table import Table
 
 End = int | str | datetime
 Outside = Literal["error", "clip"]

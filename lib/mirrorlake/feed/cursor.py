@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from mirrorlake.delta.commits import Timeline, read_commit, read_versions
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import nothing, readable_span
 from mirrorlake.feed.schema import read_feed
 from mirrorlake.names import STATE, TableName, check_part
-from mirrorlake.table import Table
 
 FORMAT = 1
 

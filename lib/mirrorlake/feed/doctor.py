@@ -15,12 +15,12 @@ from urllib.parse import unquote, urlsplit
 
 from mirrorlake.delta.commits import State, Timeline, read_states, read_versions
 from mirrorlake.delta.log_files import log_file
+from mirrorlake.delta.table import Table
 from mirrorlake.delta.timestamps import parse_interval
 from mirrorlake.feed.findings import Diagnosis, FeedFinding, span_text
 from mirrorlake.feed.schema import Break, find_breaks, reserved_columns
 from mirrorlake.history.versions import ENFORCED, FILE_RETENTION, is_enforced
 from mirrorlake.storage import Storage
-from mirrorlake.table import Table
 
 UNSAFE_CONF = (
     "spark.databricks.delta.changeDataFeed.unsafeBatchReadOnIncompatibleSchemaChanges.enabled"

@@ -9,10 +9,10 @@ from pyspark.sql import SparkSession
 
 from mirrorlake.delta.create import create_delta
 from mirrorlake.delta.snapshot import FEED, ROW_TRACKING
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.schema import KEYS_PROPERTY, RESERVED
 from mirrorlake.spark.sql import delta_name, quote
-from mirrorlake.table import Table
 
 DEFAULT_CONF = "spark.databricks.delta.properties.defaults.enableChangeDataFeed"
 

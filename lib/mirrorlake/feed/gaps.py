@@ -18,13 +18,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mirrorlake.delta.commits import State, Timeline, read_states
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.doctor import file_exists
 from mirrorlake.feed.findings import Diagnosis, span_text
 from mirrorlake.feed.schema import RESERVED, physical_name, read_feed
 from mirrorlake.history.diff import CHANGE_TYPE, Match, choose_match, diff_rows, is_tracked
 from mirrorlake.spark.sql import quote
-from mirrorlake.table import Table
 
 ORIGIN = "_change_origin"
 FEED, ROW_IDS, SNAPSHOTS = "feed", "row ids", "snapshots"

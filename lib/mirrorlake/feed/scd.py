@@ -18,6 +18,7 @@ from typing import Literal
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.cursor import Batch
 from mirrorlake.feed.dimension import (
@@ -36,7 +37,6 @@ from mirrorlake.feed.scd2 import apply_type_2
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import quote
-from mirrorlake.table import Table
 
 
 def follow_feed(

@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import read_versions
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.changes import End, refusal, resolve_span
 from mirrorlake.feed.doctor import examine
-from mirrorlake.table import Table
 
 _ALLOWED = ("allowSourceColumnRename", "allowSourceColumnDrop", "allowSourceColumnTypeChange")
 

@@ -17,12 +17,12 @@ from sqlglot.errors import SqlglotError
 
 from mirrorlake.delta.files import files_of, full_path, hadoop_path
 from mirrorlake.delta.snapshot import Snapshot, has_policy
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import quote, spark_message
-from mirrorlake.table import Table
 
 MIB = 2**20
 DEFAULT_TARGET = 1024 * MIB  # Delta's own

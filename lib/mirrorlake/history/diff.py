@@ -14,12 +14,12 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot, read_snapshot
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.landing.identity import incarnations
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.spark.sql import quote
-from mirrorlake.table import Table
 
 CHANGE_TYPE = "_change_type"
 INSERT, DELETE = "insert", "delete"

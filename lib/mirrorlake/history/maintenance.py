@@ -15,6 +15,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.snapshot import has_policy
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.history.compact import MIB, Compaction, compact_files, purge_files
 from mirrorlake.history.frames import Frames
@@ -22,7 +23,6 @@ from mirrorlake.history.vacuum import Vacuum, vacuum_table
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage
-from mirrorlake.table import Table
 
 _OTHERS = {"root", "demo"}  # keys of the notebook's file that are no policy
 

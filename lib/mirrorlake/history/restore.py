@@ -8,6 +8,7 @@ from typing import Any
 from mirrorlake.delta.actions import removed_since
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import QueryError
 from mirrorlake.history.diff import is_made_anew
 from mirrorlake.history.versions import check_version
@@ -16,7 +17,6 @@ from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage import Storage
-from mirrorlake.table import Table
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.files import feed_files, files_of, latest_actions
 from mirrorlake.delta.snapshot import Snapshot
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import MirrorlakeError, QueryError, RetentionError
 from mirrorlake.history.frame_records import (
     PINNED,
@@ -36,7 +37,6 @@ from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, quote, spark_message
 from mirrorlake.storage import Storage
-from mirrorlake.table import Table
 
 FEED_PROPERTY = "mirrorlake.feedRetentionHours"
 _CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"

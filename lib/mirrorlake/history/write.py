@@ -10,12 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.create import OWN_TABLE, column_types, create_delta
 from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, QueryError, UsageError
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, VIEW_PROPERTY
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
 from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage import Listing, Storage
-from mirrorlake.table import Table
 
 MODES = ("append", "overwrite")
 Writer = Callable[[SparkSession, Storage, TableName, DataFrame, str], object]

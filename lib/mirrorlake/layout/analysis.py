@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.files import live_files, read_actions
 from mirrorlake.delta.log_files import find_segment
 from mirrorlake.delta.snapshot import physical_names, read_snapshot
+from mirrorlake.delta.table import Table
 from mirrorlake.layout import measures
 from mirrorlake.layout.change_history import change_history
 from mirrorlake.layout.column_scan import scan_columns
@@ -36,7 +37,6 @@ from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Listing, Storage
-from mirrorlake.table import Table
 
 DIAGNOSTICS = "diagnostics"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mirrorlake.delta.table import Table
 from mirrorlake.history.compact import DEFAULT_TARGET, Compaction, compact_files, purge_files
 from mirrorlake.layout.vorder import VOrderReport, vorder_table
-from mirrorlake.table import Table
 
 
 class Optimize:

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.files import live_files, read_actions
 from mirrorlake.delta.log_files import find_segment
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.footers import read_footers
 from mirrorlake.layout.vorder import vorder_table
@@ -20,7 +21,6 @@ from mirrorlake.names import STATE, TABLES, TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
-from mirrorlake.table import Table
 
 _REPEATS = 3
 _ROW_LIMIT = "parquet.block.row.count.limit"

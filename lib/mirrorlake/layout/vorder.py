@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mirrorlake.delta.snapshot import OPEN_TAG, ROW_ID_COLUMN, ROW_VERSION_COLUMN, physical_names
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.footers import Storages, parallelism
 from mirrorlake.layout.measures import MICROSOFT_TAG
@@ -29,7 +30,6 @@ from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
 from mirrorlake.storage import Storage
-from mirrorlake.table import Table
 
 TRIED_TAG = f"{OPEN_TAG}.tried"
 _NOTE = json.dumps({"mirrorlake": "vorder"})

@@ -6,6 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from mirrorlake.delta.table import Table
 from mirrorlake.feed.changes import End, Outside
 from mirrorlake.rows.changes import read_row_changes
 from mirrorlake.rows.row_history import RowHistory, read_row_history
@@ -18,7 +19,6 @@ from mirrorlake.rows.tracking import (
     read_tracking,
     read_with_ids,
 )
-from mirrorlake.table import Table
 
 
 class RowTracking:

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, file_changes
 from mirrorlake.delta.commits import Timeline, read_versions
 from mirrorlake.delta.snapshot import ROW_ID_COLUMN, Snapshot
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.changes import End, Outside, read_changes, resolve_span
 from mirrorlake.feed.doctor import file_exists
@@ -23,7 +24,6 @@ from mirrorlake.feed.schema import RESERVED
 from mirrorlake.rows.file_rows import FILE, ROW, ROW_ID, ROW_VERSION, read_file_rows
 from mirrorlake.rows.row_id_validity import read_row_id_validity
 from mirrorlake.rows.tracking import ID_NAMES
-from mirrorlake.table import Table
 
 _THREADS = 16
 _VERSION, _SIDE = "__mirrorlake_version", "__mirrorlake_side"

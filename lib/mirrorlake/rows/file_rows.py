@@ -22,10 +22,10 @@ from mirrorlake.delta.actions import DataFile, encode
 from mirrorlake.delta.files import hadoop_path
 from mirrorlake.delta.log_files import Action, commit_path, encode_actions
 from mirrorlake.delta.snapshot import PHYSICAL_NAME, ROW_ID_COLUMN, ROW_VERSION_COLUMN, Snapshot
+from mirrorlake.delta.table import Table
 from mirrorlake.delta.vectors import vector_path
 from mirrorlake.names import STATE
 from mirrorlake.spark.sql import quote
-from mirrorlake.table import Table
 
 ROW, FILE = "__mirrorlake_row", "__mirrorlake_file"
 ROW_ID, ROW_VERSION = "__mirrorlake_row_id", "__mirrorlake_row_version"

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, file_changes, live_files
 from mirrorlake.delta.commits import read_versions
 from mirrorlake.delta.snapshot import Snapshot, physical_name
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.changes import key_columns
 from mirrorlake.feed.findings import FeedFinding
@@ -28,7 +29,6 @@ from mirrorlake.rows.file_rows import ROW, ROW_ID, read_file_rows
 from mirrorlake.rows.row_id_validity import read_row_id_validity
 from mirrorlake.rows.tracking import ID_NAMES
 from mirrorlake.spark.sql import quote
-from mirrorlake.table import Table
 
 Key = Mapping[str, Any]
 _MOST = 1000  # ids of one key; more than that is no key

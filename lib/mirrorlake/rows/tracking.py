@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot, read_snapshot
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.feed.findings import FeedFinding
 from mirrorlake.history.diff import is_tracked
@@ -23,7 +24,6 @@ from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.results import Result, TextTable
 from mirrorlake.rows.row_id_validity import RowIdValidity, read_row_id_validity
 from mirrorlake.spark.sql import spark_message
-from mirrorlake.table import Table
 
 FEATURE = "rowTracking"
 _FILES_CONF = "spark.databricks.delta.backfill.maxNumFiles"

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from mirrorlake.delta.snapshot import physical_names
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import BusyError
 from mirrorlake.layout.partitioning import receipts, tags
 from mirrorlake.layout.partitioning.groups import KeyColumns, look_at, numbered
@@ -44,7 +45,6 @@ from mirrorlake.spark.rewrite import (
 )
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
-from mirrorlake.table import Table
 
 MOST_FILES = 1_000
 _TASK, _HASH = "__mirrorlake_task", "__mirrorlake_hash"

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from mirrorlake.delta.commits import find_newest
 from mirrorlake.delta.snapshot import count_policies, has_policy
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import BusyError, MirrorlakeError
 from mirrorlake.layout.partitioning.operation import StepListener, is_at_work, run_operation
 from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt, clean_up
@@ -36,7 +37,6 @@ from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage import Storage
-from mirrorlake.table import Table
 
 FORMAT = 1
 FILE_LIMIT = 5_000_000

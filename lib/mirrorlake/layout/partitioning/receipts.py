@@ -21,6 +21,7 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import read_commit_info, versions
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import RewriteError
 from mirrorlake.history.vacuum import vacuum_table
 from mirrorlake.history.versions import FILE_RETENTION, retention
@@ -31,7 +32,6 @@ from mirrorlake.spark.gateway import Add, DeltaTransaction
 from mirrorlake.spark.rewrite import checksum, row_hash, uncommitted
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
-from mirrorlake.table import Table
 
 FORMAT = 1
 PARTITION, MERGE = "partition", "merge"

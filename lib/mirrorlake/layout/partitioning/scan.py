@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import QueryError
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.groups import bucket_of
@@ -28,7 +29,6 @@ from mirrorlake.layout.partitioning.store import fitting_setting
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.gateway import has_gateway, transaction
 from mirrorlake.spark.sql import spark_message
-from mirrorlake.table import Table
 
 Values = frozenset[str | None]
 

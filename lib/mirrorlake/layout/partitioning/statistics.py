@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.files import live_files, read_actions
 from mirrorlake.delta.log_files import find_segment
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.groups import bucket_sql
@@ -21,7 +22,6 @@ from mirrorlake.layout.partitioning.store import Setting
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.gateway import has_gateway, transaction
-from mirrorlake.table import Table
 
 LOW_PERCENTAGE = 90.0
 _MOST_FILES = 1_000

@@ -14,6 +14,7 @@ from mirrorlake.delta.snapshot import (
     physical_names,
     read_snapshot,
 )
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
 from mirrorlake.layout.partitioning.groups import bucket_sql
 from mirrorlake.layout.partitioning.policy import (
@@ -33,7 +34,6 @@ from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
 from mirrorlake.spark.sql import quote, spark_message
 from mirrorlake.storage import Storage
-from mirrorlake.table import Table
 
 _PROPERTY = "delta.constraints."
 _RESERVED = ("_metadata", "_change_", "_commit_", "__mirrorlake_")

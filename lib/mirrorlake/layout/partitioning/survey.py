@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.groups import micros
 from mirrorlake.layout.partitioning.policy import DAY, why_not_hashed
 from mirrorlake.layout.partitioning.statistics import count_files, newest_files
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.spark.sql import quote
-from mirrorlake.table import Table
 
 _HIDDEN = "__mirrorlake_"  # of views' tables
 GENERIC = ("n/a", "na", "null", "none", "unknown", "undefined", "-", "?", "0")

@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 
 from pyspark.sql import functions as F
 
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning import store, tags
 from mirrorlake.layout.partitioning.advice import (
@@ -39,7 +40,6 @@ from mirrorlake.layout.partitioning.timespan import now_micros, parse_timespan
 from mirrorlake.mirror.options import noop
 from mirrorlake.results import TextTable
 from mirrorlake.spark.gateway import transaction
-from mirrorlake.table import Table
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import Timeline, read_commit, read_states, read_versions
 from mirrorlake.delta.snapshot import ROW_TRACKING, read_snapshot
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import BusyError, TableNotFoundError, VersionError
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.findings import Diagnosis
@@ -25,7 +26,6 @@ from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.rows.views.reasons import Reason, reason
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
-from mirrorlake.table import Table
 
 SIGN = f"{HIDDEN}sign"
 _CODES = {

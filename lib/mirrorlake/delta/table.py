@@ -1,4 +1,4 @@
-"""One Delta table of a lake: its name, path, schema and rows. Its verbs are in `lake_table.py`."""
+"""The handle of one Delta table: its name, path, schema and rows. Verbs are in `lake_table.py`."""
 
 from __future__ import annotations
 
