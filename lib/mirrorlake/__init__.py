@@ -80,11 +80,18 @@ _MODULES = {
     "layout.guardrails": ["skus"],
     "layout.layout_benchmark": ["Layout", "compare_layouts"],
     "runs.record": ["record"],
-    "show.layout_plots": ["plot_gauge", "plot_runs", "plot_spread"],
-    "show.plots": ["plot_bars", "plot_lines", "plot_matrix", "plot_spans", "plot_stacks"],
-    "show.row_ids": ["plot_row_ids"],
+    "show.plots": [
+        "plot_bars",
+        "plot_gauge",
+        "plot_lines",
+        "plot_matrix",
+        "plot_runs",
+        "plot_spans",
+        "plot_spread",
+        "plot_stacks",
+    ],
     "show.tables": ["show_errors", "show_files", "show_rows", "show_status"],
-    "show.versions": ["plot_files"],
+    "show.versions": ["plot_files", "plot_row_ids"],
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -128,13 +128,26 @@ class LakeTable(Table):
     def to_arrow(
         self, *, version: int | None = None, timestamp: str | datetime | None = None
     ) -> pa.Table:
-        """All rows as an Arrow table, in this process's memory; arguments as for `read`."""
+        """All rows as an Arrow table, in this process's memory.
+
+        Args:
+            version: as for `read`.
+            timestamp: as for `read`.
+
+        Example:
+            >>> lake.table("sales").to_arrow().num_rows  # doctest: +SKIP
+            4
+        """
         return self.read(version=version, timestamp=timestamp).toArrow()
 
     def to_pandas(
         self, *, version: int | None = None, timestamp: str | datetime | None = None
     ) -> pd.DataFrame:
-        """All rows as a pandas frame, in this process's memory; arguments as for `read`.
+        """All rows as a pandas frame, in this process's memory.
+
+        Args:
+            version: as for `read`.
+            timestamp: as for `read`.
 
         Example:
             >>> lake.table("sales").to_pandas(version=2)  # doctest: +SKIP

@@ -33,6 +33,10 @@ class Operations:
     def pause(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Applies no further files of a table until it is resumed.
 
+        Args:
+            table: which table.
+            dry_run: only say what it would do.
+
         Example:
             >>> lake.operations.pause("orders")  # doctest: +SKIP
         """
@@ -40,6 +44,10 @@ class Operations:
 
     def resume(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Lets a paused table go on.
+
+        Args:
+            table: which table.
+            dry_run: only say what it would do.
 
         Example:
             >>> lake.operations.resume("orders")  # doctest: +SKIP
@@ -110,6 +118,10 @@ class Operations:
 
     def undrop(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Brings back a table that was dropped with its folder in the last 7 days.
+
+        Args:
+            table: which table.
+            dry_run: only say what it would do.
 
         Raises:
             MirrorlakeError: none was dropped, or the name is taken.
