@@ -14,6 +14,7 @@ from typing import Any
 
 from mirrorlake.delta.log_files import Action, commit_path, find_checkpoint, read_actions
 from mirrorlake.errors import ConflictError
+from mirrorlake.kept import check_format
 from mirrorlake.names import SCHEMA_SUFFIX, STATE, TABLES, TableName
 from mirrorlake.storage import Storage, to_json
 
@@ -158,7 +159,12 @@ def append_policy(storage: Storage, table: TableName, document: dict[str, Any]) 
 
     Returns:
         Its number.
+
+    Raises:
+        ConflictError: others are always quicker.
+        FormatError: the newest document is of a newer format, and not to be superseded.
     """
+    newest_policy(storage, table)
     for _ in range(_TRIES):
         number = len(_names(storage, table)) + 1
         body = to_json({"format": FORMAT, **document})
@@ -168,7 +174,11 @@ def append_policy(storage: Storage, table: TableName, document: dict[str, Any]) 
 
 
 def newest_policy(storage: Storage, table: TableName) -> dict[str, Any] | None:
-    """The newest document, or None if there is none."""
+    """The newest document, or None if there is none.
+
+    Raises:
+        FormatError: it is of a newer format.
+    """
     names = _names(storage, table)
     return _read(storage, table, names[-1]) if names else None
 
@@ -217,5 +227,5 @@ def _names(storage: Storage, table: TableName) -> list[str]:
 
 
 def _read(storage: Storage, table: TableName, name: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(storage.read(f"{_folder(table)}/{name}"))
-    return document
+    path = f"{_folder(table)}/{name}"
+    return check_format(json.loads(storage.read(path)), path, FORMAT, file=name)

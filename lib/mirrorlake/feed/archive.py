@@ -25,6 +25,7 @@ from mirrorlake.feed.cursor import FORMAT, Lag, consumer_folder, lag_of, table_i
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.enable import create_table
 from mirrorlake.feed.schema import RESERVED
+from mirrorlake.kept import read_kept
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name, literal, quote, spark_message
 
@@ -113,8 +114,9 @@ class Archive:
 
         Raises:
             FeedError: the feed no longer holds what follows, or the archive is another table's.
+            FormatError: what is kept of its runs is of a newer format.
         """
-        source = self.table
+        source, kept = self.table, self._load()
         timeline = read_versions(source.storage, source.name.table_path)
         place = self._prepare()
         on_step("prepared")
@@ -122,7 +124,6 @@ class Archive:
             place = self._begin(timeline, start)
             on_step("begun")
         first = place + 1
-        kept = self._load()
         recovered = self._why_not_go_on(kept)
         fresh = kept is None or bool(recovered)
         if kept is None or recovered:
@@ -191,9 +192,7 @@ class Archive:
         return latest
 
     def _load(self) -> dict[str, Any] | None:
-        kept = self._storage.read_json(f"{self._state}.json")
-        known = isinstance(kept, dict) and kept.get("format") == FORMAT
-        return kept if known else None
+        return read_kept(self._storage, f"{self._state}.json", FORMAT)
 
     def _save(self, kept: dict[str, Any]) -> None:
         self._storage.write_json(f"{self._state}.json", {"format": FORMAT} | kept)

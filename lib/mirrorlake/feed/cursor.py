@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -18,6 +19,7 @@ from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import nothing, readable_span
 from mirrorlake.feed.schema import read_feed
+from mirrorlake.kept import read_kept
 from mirrorlake.names import STATE, TableName, check_part
 
 FORMAT = 1
@@ -88,9 +90,10 @@ class Cursor:
 
         Raises:
             FeedError: the place belongs to another table of the same name.
+            FormatError: it is of a newer format.
         """
-        kept = self.table.storage.read_json(self._path)
-        if not isinstance(kept, dict) or kept.get("format") != FORMAT:
+        kept = read_kept(self.table.storage, self._path, FORMAT)
+        if kept is None:
             return self._start - 1
         if kept["table_id"] != table_id(self.table):
             raise FeedError(
@@ -138,7 +141,13 @@ class Cursor:
             self.move(batch.end)
 
     def move(self, version: int) -> None:
-        """Sets the place: what follows this version is new."""
+        """Sets the place: what follows this version is new.
+
+        Raises:
+            FormatError: the place is of a newer format.
+        """
+        with suppress(ValueError, TypeError):  # what is broken may be replaced
+            read_kept(self.table.storage, self._path, FORMAT)
         document = {"format": FORMAT, "table_id": table_id(self.table), "version": version}
         self.table.storage.write_json(self._path, document)
 

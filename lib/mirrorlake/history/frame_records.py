@@ -21,6 +21,7 @@ from mirrorlake.delta.actions import rewrite_paths
 from mirrorlake.delta.files import full_path, hadoop_path
 from mirrorlake.errors import FrameError
 from mirrorlake.history.listing import measure_files
+from mirrorlake.kept import read_kept
 from mirrorlake.names import SCHEMA_SUFFIX, STATE, TABLES, TableName, check_part
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import escape_glob
@@ -142,16 +143,18 @@ def models(storage: Storage) -> list[str]:
 
 
 def read_frames(storage: Storage, model: str) -> list[Frame]:
-    """All records of a model, oldest first."""
+    """All records of a model, oldest first.
+
+    Raises:
+        FormatError: one is of a newer format; so no vacuum removes what it may hold.
+    """
     check_part(model)
     names = [e.name for e in storage.list(f"{FRAMES}/{model}").files if e.name.endswith(".json")]
-    found = [storage.read_json(f"{FRAMES}/{model}/{name}") for name in names]
+    found = [read_kept(storage, f"{FRAMES}/{model}/{name}", FORMAT) for name in names]
     return [_parse(document) for document in found if document is not None]
 
 
 def _parse(document: dict[str, Any]) -> Frame:
-    if document.get("format") != FORMAT:
-        raise FrameError("A frame's record is of an unknown format.", hint="update mirrorlake.")
     fields = {key: value for key, value in document.items() if key != "format"}
     tables = tuple(FramedTable(**table) for table in fields.pop("tables"))
     return Frame(**fields, tables=tables)

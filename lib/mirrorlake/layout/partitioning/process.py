@@ -22,6 +22,7 @@ from mirrorlake.delta.commits import find_newest
 from mirrorlake.delta.snapshot import count_policies, has_policy
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import BusyError, MirrorlakeError
+from mirrorlake.kept import read_kept
 from mirrorlake.layout.partitioning.operation import StepListener, is_at_work, run_operation
 from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt, clean_up
 from mirrorlake.layout.partitioning.statistics import (
@@ -48,8 +49,12 @@ _CAPACITY = f"{STATE}/partitioning_capacity.json"
 
 
 def read_capacity(storage: Storage) -> int:
-    """How many operations may run at a time: what was kept last, or 1."""
-    return int((storage.read_json(_CAPACITY) or {}).get("capacity", _LEAST))
+    """How many operations may run at a time: what was kept last, or 1.
+
+    Raises:
+        FormatError: it is of a newer format. It could be found again, but must not be overwritten.
+    """
+    return int((read_kept(storage, _CAPACITY, FORMAT) or {}).get("capacity", _LEAST))
 
 
 def write_capacity(storage: Storage, capacity: int, in_progress: int = 0) -> None:
@@ -98,15 +103,21 @@ class Idle:
 
 
 def read_idle(storage: Storage, name: TableName) -> Idle | None:
-    """What the last process found; None if there was work to do, or it knew another format."""
-    document = storage.read_json(_path(name)) or {}
-    if document.pop("format", None) != FORMAT:
+    """What the last process found.
+
+    None if there was work to do, or if it is of another format: it is a cache.
+    """
+    document = storage.read_json(_path(name))
+    if document is None or document.pop("format", 1) != FORMAT:
         return None
     return Idle(**document)
 
 
 def write_idle(storage: Storage, name: TableName, idle: Idle) -> None:
-    """Keeps it."""
+    """Keeps it, but not in place of one of a newer format: that is only found again each time."""
+    kept = storage.read_json(_path(name)) or {}
+    if kept.get("format", 1) > FORMAT:
+        return
     storage.write_json(_path(name), {"format": FORMAT, **asdict(idle)})
 
 

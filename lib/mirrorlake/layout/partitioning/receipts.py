@@ -25,6 +25,7 @@ from mirrorlake.delta.table import Table
 from mirrorlake.errors import RewriteError
 from mirrorlake.history.vacuum import vacuum_table
 from mirrorlake.history.versions import FILE_RETENTION, retention
+from mirrorlake.kept import read_kept
 from mirrorlake.layout.partitioning.groups import Groups, KeyColumns, numbered
 from mirrorlake.layout.partitioning.timespan import to_micros
 from mirrorlake.names import TableName
@@ -99,9 +100,13 @@ def write_receipt(storage: Storage, table: TableName, receipt: Receipt) -> None:
 
 
 def read_receipts(storage: Storage, table: TableName) -> tuple[Receipt, ...]:
-    """The operations of the last 30 days, the oldest first."""
+    """The operations of the last 30 days, the oldest first.
+
+    Raises:
+        FormatError: a receipt is of a newer format.
+    """
     names = [entry.name for entry in storage.list(_folder(table)).files]
-    documents = (storage.read_json(f"{_folder(table)}/{name}") for name in names)
+    documents = (read_kept(storage, f"{_folder(table)}/{name}", FORMAT) for name in names)
     return tuple(map(_receipt, filter(None, documents)))
 
 
@@ -163,9 +168,12 @@ def clean_up(table: Table) -> int | None:
 
     Returns:
         When it is to be done next, microseconds since 1970; None for never.
+
+    Raises:
+        FormatError: the receipts, or the note of the last time, are of a newer format.
     """
     path, now = f"{table.name.partitioning_path}/cleaned.json", datetime.now(timezone.utc)
-    last = (table.storage.read_json(path) or {}).get("at", "")
+    last = (read_kept(table.storage, path, FORMAT) or {}).get("at", "")
     keep = retention(table.snapshot(), FILE_RETENTION) + timedelta(minutes=1)
     receipts = read_receipts(table.storage, table.name)
     # The operations whose replaced files no vacuum has removed yet, and when each falls due.

@@ -116,7 +116,10 @@ def _rising(measured: Sequence[Cost]) -> list[Cost]:
 
 
 def read_costs(storage: Storage, name: TableName) -> Costs:
-    """What the last refreshes of each kind took, newest first; empty if none was measured."""
+    """What the last refreshes of each kind took, newest first.
+
+    Empty if none was measured, or if they are of another format: it is a cache.
+    """
     return _read(storage, _path(name))
 
 
@@ -139,7 +142,13 @@ def _read(storage: Storage, path: str) -> Costs:
 
 
 def save_cost(storage: Storage, name: TableName, kind: str, cost: Cost) -> None:
-    """Remembers what a refresh took; losing it only makes the next guess worse."""
+    """Remembers what a refresh took; losing it only makes the next guess worse.
+
+    Costs of a newer format stay as they are: without them the rule of thumb decides.
+    """
+    kept = storage.read_json(_path(name))
+    if isinstance(kept, dict) and kept.get("format", 1) > FORMAT:
+        return
     costs = read_costs(storage, name)
     others = [one for one in costs.get(kind, ()) if not _alike(one, cost)]
     costs[kind] = (cost, *others[: _MOST - 1]) if kind == "incremental" else (cost,)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from mirrorlake.delta.snapshot import Snapshot, delta_tables, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
+from mirrorlake.kept import check_format
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.query import HIDDEN
@@ -53,11 +54,15 @@ class Definition:
 
 
 def definition_of(name: TableName, snapshot: Snapshot | None) -> Definition | None:
-    """The view that a table belongs to, or None."""
+    """The view that a table belongs to, or None.
+
+    Raises:
+        FormatError: it is of a newer format.
+    """
     text = snapshot.properties.get(VIEW_PROPERTY) if snapshot else None
     if text is None:
         return None
-    kept = json.loads(text)
+    kept = check_format(json.loads(text), f"The view {name}", FORMAT)
     sources = {TableName.parse(table): tuple(cols) for table, cols in kept["sources"].items()}
     return Definition(name, kept["id"], kept["sql"], sources)
 

@@ -1,0 +1,186 @@
+"""What layout, views, frames and feeds keep: a newer format is refused in words, and stays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from helpers.delta_by_hand import HandMade
+from mirrorlake.delta.snapshot import append_policy, has_policy
+from mirrorlake.errors import FormatError
+from mirrorlake.feed.archive import Archive
+from mirrorlake.feed.cursor import Cursor
+from mirrorlake.history.frame_records import (
+    FRAMES,
+    PINNED,
+    Frame,
+    FramedTable,
+    find_pins,
+    read_frames,
+    reserve_frame,
+    save_frame,
+    utc_now,
+)
+from mirrorlake.layout.partitioning.process import (
+    Idle,
+    Process,
+    read_capacity,
+    read_idle,
+    write_capacity,
+    write_idle,
+)
+from mirrorlake.layout.partitioning.receipts import (
+    MERGE,
+    Receipt,
+    clean_up,
+    read_receipts,
+    recover,
+    write_receipt,
+)
+from mirrorlake.layout.partitioning.store import (
+    alter_policy,
+    delete_policy,
+    read_history,
+    read_setting,
+    set_policy,
+)
+from mirrorlake.mirror.properties import VIEW_PROPERTY
+from mirrorlake.names import STATE, TableName
+from mirrorlake.rows.views.cost_model import Cost, read_costs, save_cost
+from mirrorlake.rows.views.definition import Definition, list_definitions, read_definition
+from mirrorlake.storage import Storage
+from mirrorlake.table import Table
+
+T = TableName(None, "t")
+NOW = utc_now().isoformat()
+FRAME = Frame("model", 1, PINNED, "me", NOW, None, (FramedTable("t", 0, NOW, "by-hand"),))
+RECEIPT = Receipt("one", MERGE, NOW, "by-hand", "f", 0, 1, "c", ("a",), ("b",), 1, 1, 1, 0, 0.1)
+POLICY = {"PartitionKeys": [{"ColumnName": "k", "Kind": "Hash"}]}
+INNER = T.partitioning_path
+FEEDS = f"{STATE}/feeds/t"
+COSTS = f"{STATE}/views/t.json"
+
+
+def no_spark() -> Any:
+    raise AssertionError("Spark was asked for")
+
+
+def handle(storage: Storage) -> Table:
+    return Table(no_spark, storage, T)
+
+
+def archive(storage: Storage) -> Archive:
+    return Archive(handle(storage), TableName(None, "old"))
+
+
+@pytest.fixture
+def storage(storage: Storage) -> Storage:
+    """A lake with one table, of which a document of each kind is kept."""
+    HandMade(Path(storage.root) / T.table_path).create(pa.schema([("k", pa.string())]))
+    save_frame(storage, FRAME)
+    set_policy(storage, T, POLICY)
+    write_receipt(storage, T, RECEIPT)
+    write_idle(storage, T, Idle(0, 1))
+    write_capacity(storage, 3)
+    storage.write_json(f"{INNER}/cleaned.json", {"at": NOW})
+    Cursor(handle(storage), "me").move(0)
+    storage.write_json(f"{FEEDS}/archive-old.json", {"format": 1, "checkpoint": 1, "start": 0})
+    return storage
+
+
+RECORD = f"{FRAMES}/model/00000001.json"
+SETTING = f"{INNER}/policies/00000001.json"
+RECEIPTS = f"{INNER}/receipts/one.json"
+CAPACITY = f"{STATE}/partitioning_capacity.json"
+
+CASES: list[tuple[str, Callable[[Storage], object]]] = [
+    (RECORD, lambda storage: read_frames(storage, "model")),
+    (RECORD, lambda storage: reserve_frame(storage, FRAME)),
+    (RECORD, lambda storage: find_pins(storage, utc_now())),  # so nothing is vacuumed
+    (SETTING, lambda storage: read_setting(storage, T)),
+    (SETTING, lambda storage: has_policy(storage, T)),  # so nothing is compacted
+    (SETTING, lambda storage: read_history(storage, T)),
+    (SETTING, lambda storage: set_policy(storage, T, POLICY)),
+    (SETTING, lambda storage: alter_policy(storage, T, {})),
+    (SETTING, lambda storage: delete_policy(storage, T)),
+    (SETTING, lambda storage: append_policy(storage, T, {})),
+    (RECEIPTS, lambda storage: read_receipts(storage, T)),
+    (RECEIPTS, lambda storage: recover(storage, T, locked=True)),
+    (RECEIPTS, lambda storage: clean_up(handle(storage))),
+    (f"{INNER}/cleaned.json", lambda storage: clean_up(handle(storage))),
+    (CAPACITY, read_capacity),
+    (CAPACITY, lambda storage: Process(storage, no_spark, lambda: [T]).run()),
+    (f"{FEEDS}/me.json", lambda storage: Cursor(handle(storage), "me").position),
+    (f"{FEEDS}/me.json", lambda storage: Cursor(handle(storage), "me").lag),
+    (f"{FEEDS}/me.json", lambda storage: Cursor(handle(storage), "me").read()),
+    (f"{FEEDS}/me.json", lambda storage: Cursor(handle(storage), "me").move(5)),
+    (f"{FEEDS}/archive-old.json", lambda storage: archive(storage).run()),
+]
+
+
+@pytest.mark.parametrize(("path", "use"), CASES)
+def test_a_newer_document_is_refused_in_words(storage: Storage, path: str, use) -> None:
+    storage.write_json(path, (storage.read_json(path) or {}) | {"format": 99, "more": [1]})
+    before = {file: storage.read(file) for file in storage.files_below(STATE)}
+    with pytest.raises(FormatError) as caught:
+        use(storage)
+    assert f"{path} is of format 99" in str(caught.value)
+    assert "upgrade mirrorlake" in str(caught.value)
+    assert {file: storage.read(file) for file in storage.files_below(STATE)} == before
+
+
+def test_documents_without_a_format_are_of_the_first(storage: Storage) -> None:
+    def read_all() -> list[object]:
+        cursor = Cursor(handle(storage), "me")
+        kept = read_frames(storage, "model"), read_receipts(storage, T), read_setting(storage, T)
+        return [*kept, read_idle(storage, T), read_capacity(storage), cursor.position]
+
+    before = read_all()
+    assert before[0] == [FRAME]
+    assert before[1] == (RECEIPT,)
+    assert before[3:] == [Idle(0, 1), 3, 0]
+    for path in (RECORD, RECEIPTS, SETTING, f"{INNER}/idle.json", CAPACITY, f"{FEEDS}/me.json"):
+        document = storage.read_json(path) or {}
+        assert document.pop("format") == 1
+        storage.write_json(path, document)
+    assert read_all() == before
+
+
+def test_a_broken_place_can_be_set_again(storage: Storage) -> None:
+    storage.write(f"{FEEDS}/me.json", b"{")
+    cursor = Cursor(handle(storage), "me")
+    cursor.move(0)
+    assert cursor.position == 0
+
+
+def test_a_view_of_a_newer_format_is_refused(storage: Storage) -> None:
+    name = TableName("s", "v")
+    document = json.loads(Definition(name, "abc", "SELECT k FROM t", {T: ("k",)}).as_property())
+    newer = json.dumps(document | {"format": 99})
+    folder = Path(storage.root) / name.table_path
+    HandMade(folder).create(pa.schema([("k", pa.string())]), {VIEW_PROPERTY: newer})
+    for read in (lambda: read_definition(storage, name), lambda: list_definitions(storage)):
+        with pytest.raises(FormatError, match=r"The view s\.v is of format 99.*upgrade mirrorlake"):
+            read()
+
+
+def test_costs_of_a_newer_format_are_ignored_and_stay(storage: Storage) -> None:
+    storage.write_json(COSTS, {"format": 99, "full": [{"seconds": 1, "bytes": 1, "more": 1}]})
+    before = storage.read(COSTS)
+    assert read_costs(storage, T) == {}
+    save_cost(storage, T, "full", Cost(1.0, 2))
+    assert storage.read(COSTS) == before
+
+
+def test_what_is_known_of_an_idle_table_is_ignored_and_stays(storage: Storage) -> None:
+    path = f"{INNER}/idle.json"
+    storage.write_json(path, {"format": 99, "more": 1})
+    before = storage.read(path)
+    assert read_idle(storage, T) is None
+    write_idle(storage, T, Idle(0, 1))
+    assert storage.read(path) == before
