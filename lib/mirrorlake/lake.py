@@ -140,9 +140,9 @@ class Lake:
         engine = Engine(self.storage, lambda: self.spark, make_options(options, settings), on_step)
         report = engine.run_cycle(None if table is None else as_table(table))
         if vorder:
-            there = set(self.tables())
-            for line in report.tables:
-                if (name := TableName(line.schema, line.name)) in there:
+            mirrored = {(line.schema, line.name) for line in report.tables}
+            for name in self.tables():
+                if (name.schema, name.name) in mirrored:
                     self.table(name).optimize.vorder()
         return report
 

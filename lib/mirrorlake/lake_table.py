@@ -90,7 +90,8 @@ class LakeTable(Table):
             timestamp: ISO 8601 text (UTC where it has no zone) or a datetime, instead of a version.
             where: only the rows of a SQL predicate; with a partitioning policy no more files are
                 read than it needs.
-            row_ids: with `_row_id` and `_row_commit_version`; see `row_tracking.read`.
+            row_ids: with `_row_id` and `_row_commit_version`; see `row_tracking.read`. Not with
+                a timestamp.
 
         Raises:
             UsageError: a version and a timestamp are given, or the text is not a timestamp.
@@ -102,6 +103,8 @@ class LakeTable(Table):
         """
         if version is not None and timestamp is not None:
             raise UsageError("Give either a version or a timestamp.")
+        if timestamp is not None and row_ids:
+            raise UsageError("Row ids are read by version.", hint="`history()` has the versions.")
         if timestamp is not None:
             then = parse_utc_timestamp(timestamp)
             check_when(self.storage, self.name, then, enforced=is_enforced(self.spark))

@@ -12,6 +12,7 @@ import pytest
 
 from helpers.delta_by_hand import HandMade
 from mirrorlake.delta.snapshot import append_policy, has_policy
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import FormatError
 from mirrorlake.feed.archive import Archive
 from mirrorlake.feed.cursor import Cursor
@@ -54,7 +55,6 @@ from mirrorlake.names import STATE, TableName
 from mirrorlake.rows.views.cost_model import Cost, read_costs, save_cost
 from mirrorlake.rows.views.definition import Definition, list_definitions, read_definition
 from mirrorlake.storage import Storage
-from mirrorlake.table import Table
 
 T = TableName(None, "t")
 NOW = utc_now().isoformat()

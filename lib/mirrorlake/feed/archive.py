@@ -95,7 +95,7 @@ class Archive:
         source = self.table
         timeline = read_versions(source.storage, source.name.table_path)
         if read_snapshot(self._storage, self.target.table_path) is None:
-            place = (timeline.versions[0] if start is None else start) - 1
+            place = self._first(timeline, start) - 1
         else:
             place = self.position
         lag = lag_of(timeline, place)
@@ -174,13 +174,9 @@ class Archive:
     def _begin(self, timeline: Timeline, start: int | None) -> int:
         """Where a new archive begins; the version before it."""
         source, latest = self.table, timeline.latest
-        if start is not None:
-            found = examine(source, timeline, min(start, latest), latest, files=False)
-            if found.blocking:
-                raise refusal(found)
-            return start - 1
-        if not examine(source, timeline, 0, latest, files=False).blocking:
-            return -1
+        first = self._first(timeline, start)
+        if start is not None or first == 0:
+            return first - 1
         moment = literal(timestamp_text(timeline.time(latest)) + "Z")
         marks = ("'insert'", f"{latest}L", f"TIMESTAMP {moment}")
         marked = [f"{value} AS {quote(n)}" for n, value in zip(RESERVED, marks, strict=True)]
@@ -190,6 +186,15 @@ class Archive:
         # One commit, so that a kill leaves all of the snapshot or nothing.
         rows.write.format("delta").mode("append").save(self._path)
         return latest
+
+    def _first(self, timeline: Timeline, start: int | None) -> int:
+        """The first version of a new archive; the newest where the feed does not hold all."""
+        latest = timeline.latest
+        wanted = 0 if start is None else start
+        found = examine(self.table, timeline, min(wanted, latest), latest, files=False)
+        if found.blocking and start is not None:
+            raise refusal(found)
+        return latest if found.blocking else wanted
 
     def _load(self) -> dict[str, Any] | None:
         return read_kept(self._storage, f"{self._state}.json", FORMAT)

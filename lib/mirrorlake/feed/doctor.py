@@ -111,7 +111,7 @@ def _feed_off(name: str, states: list[State]) -> list[FeedFinding]:
             " changes are recorded only from enabling on.",
             fix=f"start at version {b + 1}"
             if b < states[-1].version
-            else "enable it: table.enable_feed(); or bridge the gap: --across-gaps.",
+            else "enable it: table.changes.enable(); or bridge the gap: --across-gaps.",
             versions=(a, b),
             file=log_file(a),
         )
@@ -227,7 +227,7 @@ def _reserved(name: str, state: State) -> list[FeedFinding]:
             rule="reserved-column",
             table=name,
             message=f"The column {column} is named like one of the feed's own.",
-            fix="rename it: table.enable_feed(rename_reserved=True).",
+            fix="rename it: table.changes.enable(rename_reserved=True).",
             versions=(state.version, state.version),
             file=log_file(state.version),
             column=column,

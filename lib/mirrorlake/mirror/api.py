@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,11 +24,18 @@ class Operations:
     Args:
         storage: the lake's files.
         spark: called when a session is needed.
+        footer: what the footers of files that are published again carry besides.
     """
 
-    def __init__(self, storage: Storage, spark: Callable[[], SparkSession]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        spark: Callable[[], SparkSession],
+        footer: Mapping[str, str] | None = None,
+    ) -> None:
         self._storage = storage
         self._spark = spark
+        self._footer = footer
 
     def pause(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Applies no further files of a table until it is resumed.
@@ -95,7 +102,15 @@ class Operations:
         Example:
             >>> lake.operations.replay("orders", 3, 5)  # doctest: +SKIP
         """
-        return replay(self._storage, as_table(table), first, last, as_is=as_is, dry_run=dry_run)
+        return replay(
+            self._storage,
+            as_table(table),
+            first,
+            last,
+            as_is=as_is,
+            footer=self._footer,
+            dry_run=dry_run,
+        )
 
     def reseed(
         self, table: str | TableName, files: Iterable[Path] = (), *, apply: bool = False
@@ -114,7 +129,7 @@ class Operations:
         Example:
             >>> lake.operations.reseed("orders", apply=True)  # doctest: +SKIP
         """
-        return reseed(self._storage, as_table(table), files, apply=apply)
+        return reseed(self._storage, as_table(table), files, footer=self._footer, apply=apply)
 
     def undrop(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Brings back a table that was dropped with its folder in the last 7 days.

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import (
+    FormatError,
     InvalidNameError,
     TableNotFoundError,
 )
@@ -23,7 +24,7 @@ from mirrorlake.mirror.apply import explain
 from mirrorlake.mirror.cleanup import sweep
 from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.lock import only_mirror
-from mirrorlake.mirror.operator_settings import OperatorSettings, read_all_settings
+from mirrorlake.mirror.operator_settings import AllSettings
 from mirrorlake.mirror.options import MirrorOptions, StepListener, noop
 from mirrorlake.mirror.state import (
     INITIALIZED,
@@ -74,7 +75,7 @@ class Engine:
         self._options = options or MirrorOptions()
         self._on_step = on_step
         self._stop = stop or Event()
-        self._settings: dict[str, OperatorSettings] = {}
+        self._settings = AllSettings(storage)
         self._purged: datetime | None = None
 
     def run_cycle(self, only: TableName | None = None) -> Report:
@@ -105,7 +106,7 @@ class Engine:
             dropped = follow_folders(self._storage, states, found)
             self._purge(bool(dropped))
         schemas = set(self._storage.list(ZONE).folders)
-        self._settings = read_all_settings(self._storage)
+        self._settings = AllSettings(self._storage)
 
         def clash(table: TableName) -> bool:
             return table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas
@@ -164,16 +165,17 @@ class Engine:
 
     def _if_idle(self, table: TableName, known: TableState | None) -> _Entry | None:
         """The entry of a table with nothing to do; costs a listing."""
-        if known is not None and self._settings_of(table).paused:
-            paused = replace(known, state=STOPPED, error=None)
-            return _entry(table, self._storage.list(table.folder), paused)
+        try:
+            paused = self._settings.of(table).paused
+        except FormatError:
+            return None  # said where the table's other errors are
+        if known is not None and paused:
+            stopped = replace(known, state=STOPPED, error=None)
+            return _entry(table, self._storage.list(table.folder), stopped)
         if known is None or known.state == STOPPED or self._sweep_due(known):
             return None
         listing = self._storage.list(table.folder)
         return _entry(table, listing, known) if is_idle(listing, known) else None
-
-    def _settings_of(self, table: TableName) -> OperatorSettings:
-        return self._settings.get(table.place, OperatorSettings())
 
     def _refuse(self, folder: BadFolder) -> _Entry:
         state = failed(TableState(folder.schema, folder.name), folder.error.as_dict())
@@ -188,7 +190,7 @@ class Engine:
                     f"The table {table} is named like the schema {table.name}.",
                     hint="rename one of the two folders.",
                 )
-            settings = self._settings_of(table)
+            settings = self._settings.of(table)
             for attempt in range(1, _TRIES + 1):
                 if settings.paused:
                     state = replace(state, state=STOPPED)

@@ -43,15 +43,38 @@ def read_settings(storage: Storage, table: TableName) -> OperatorSettings:
     return _read(storage, table.place)
 
 
-def read_all_settings(storage: Storage) -> dict[str, OperatorSettings]:
-    """All settings, by the table's place; costs a listing and one read per table that has some."""
+class AllSettings:
+    """The settings of a lake's tables; costs a listing and one read per table that has some.
+
+    Args:
+        storage: the lake's files.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._known: dict[str, OperatorSettings] = {}
+        self._there = _places(storage)
+
+    def of(self, table: TableName) -> OperatorSettings:
+        """A table's settings.
+
+        Raises:
+            FormatError: they are of a newer format.
+        """
+        if table.place not in self._there:
+            return OperatorSettings()
+        if table.place not in self._known:
+            self._known[table.place] = _read(self._storage, table.place)
+        return self._known[table.place]
+
+
+def _places(storage: Storage) -> frozenset[str]:
     listing = storage.list(f"{STATE}/control")
     places = [entry.name for entry in listing.files]
     for folder in listing.folders:
         inner = storage.list(f"{STATE}/control/{folder}").files
         places += [f"{folder}/{entry.name}" for entry in inner]
-    names = (place.removesuffix(".json") for place in places)
-    return {name: _read(storage, name) for name in names}
+    return frozenset(place.removesuffix(".json") for place in places)
 
 
 def _write(storage: Storage, table: TableName, settings: OperatorSettings) -> None:

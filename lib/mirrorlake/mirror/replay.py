@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
@@ -40,6 +40,7 @@ def replay(
     last: int | None = None,
     *,
     as_is: bool = False,
+    footer: Mapping[str, str] | None = None,
     dry_run: bool = False,
 ) -> Outcome:
     """Publishes applied files again, in their order, after everything that is published.
@@ -51,6 +52,7 @@ def replay(
         last: the last file's; by default the last applied one.
         as_is: whether inserts stay inserts. Otherwise they become upserts, since the rows may be
             in the table already.
+        footer: what the footers of the new files carry besides.
         dry_run: only say which files would be published again.
 
     Returns:
@@ -72,7 +74,7 @@ def replay(
     _check_kept(numbers, kept, applied)
     if dry_run:
         return _replayed(table, numbers, [kept[n].rpartition("/")[2] for n in numbers], False)
-    publisher = Publisher(storage, table)
+    publisher = Publisher(storage, table, footer=footer)
     done: list[str] = []
     for number in numbers:
         with ExitStack() as opened:
@@ -123,7 +125,12 @@ def _upserts(batches: pa.RecordBatchReader, metadata: TableMetadata) -> pa.Recor
 
 
 def reseed(
-    storage: Storage, table: TableName, files: Iterable[Path] = (), *, apply: bool = False
+    storage: Storage,
+    table: TableName,
+    files: Iterable[Path] = (),
+    *,
+    footer: Mapping[str, str] | None = None,
+    apply: bool = False,
 ) -> Outcome:
     """Lets the next cycle replace the table in one commit; its history stays.
 
@@ -133,6 +140,7 @@ def reseed(
         storage: the lake's files.
         table: which table.
         files: a new initial load; by default the applied files, as far as all are kept.
+        footer: what the footers of the new load carry besides.
         apply: do it; by default the files are only checked, and nothing changes.
 
     Raises:
@@ -143,7 +151,8 @@ def reseed(
     loads = list(files)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Storage(folder)
-        checked = Publisher(scratch, table, keys=read_metadata(storage, table).keys)
+        keys = read_metadata(storage, table).keys
+        checked = Publisher(scratch, table, keys=keys, footer=footer)
         names = [name for load in loads if (name := checked.write(load).file) is not None]
         kept = {} if loads else _all_kept(storage, table)
         source = f"{len(names)} new files" if loads else f"its {len(kept)} kept files"

@@ -17,7 +17,7 @@ from mirrorlake.landing.identity import read_identity
 from mirrorlake.landing.metadata import BY_TIME
 from mirrorlake.landing.zone import BadFolder, Folder, by_number, by_time, find_tables
 from mirrorlake.mirror.ledger import rebuild_states
-from mirrorlake.mirror.operator_settings import OperatorSettings, read_all_settings
+from mirrorlake.mirror.operator_settings import AllSettings
 from mirrorlake.mirror.state import (
     REPLICATING,
     STOPPED,
@@ -106,15 +106,15 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
     states = _load_or_rebuild(storage, rebuild=rebuild)
     if rebuild:
         save_states(storage, states)
-    settings = read_all_settings(storage)
+    settings = AllSettings(storage)
     lines = []
     for table in find_tables(storage):
         state = states.get(table.folder) or TableState(table.schema, table.name)
         if isinstance(table, BadFolder):
             lines.append(status_of(failed(state, table.error.as_dict()), None))
             continue
-        asked = settings.get(table.place, OperatorSettings())
         try:
+            asked = settings.of(table)
             listing = storage.list(table.folder)
             folder = listed_folder(table, listing, state) or by_number(table, listing)
             if folder.backlog(state.last_file):

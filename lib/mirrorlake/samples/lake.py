@@ -28,6 +28,7 @@ from mirrorlake.errors import SampleError, UsageError
 from mirrorlake.lake import Lake
 from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.publisher import Publisher
+from mirrorlake.mirror.api import Operations
 from mirrorlake.names import (
     MONITORING,
     PARTNER_EVENTS,
@@ -76,6 +77,11 @@ class SampleLake(Lake):
     def publisher(self, table: str | TableName, **options: Any) -> Publisher:
         """As `Lake.publisher`; the files carry the sample's stamp."""
         return super().publisher(table, footer={STAMP: self.making}, **options)
+
+    @property
+    def operations(self) -> Operations:
+        """As `Lake.operations`; what is published again carries the stamp, too."""
+        return Operations(self.storage, lambda: self.spark, {STAMP: self.making})
 
 
 def open_sample(

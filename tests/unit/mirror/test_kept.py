@@ -13,10 +13,11 @@ from mirrorlake.kept import read_kept
 from mirrorlake.landing import identity, manifest
 from mirrorlake.landing.identity import Identity, read_identity, write_identity
 from mirrorlake.landing.manifest import Manifest, read_manifest, write_manifest
+from mirrorlake.landing.publisher import Publisher
 from mirrorlake.lint.zone import lint_zone
 from mirrorlake.mirror import operator_settings, plan, state, trash
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.operator_settings import pause, read_all_settings, read_settings, skip
+from mirrorlake.mirror.operator_settings import AllSettings, pause, read_settings, skip
 from mirrorlake.mirror.plan import find_plan, plan_path
 from mirrorlake.mirror.state import TableState, load_states, save_states
 from mirrorlake.mirror.status import status_report
@@ -69,7 +70,7 @@ CASES: list[tuple[Callable[[Storage], str], Callable[[Storage], object], int]] =
     (make_identity, lambda storage: read_identity(storage, T), identity.FORMAT),
     (make_manifest, lambda storage: read_manifest(storage, T), manifest.FORMAT),
     (make_settings, lambda storage: read_settings(storage, T), operator_settings.FORMAT),
-    (make_settings, read_all_settings, operator_settings.FORMAT),
+    (make_settings, lambda storage: AllSettings(storage).of(T), operator_settings.FORMAT),
     (make_trash, dropped_tables, trash.FORMAT),
     (make_state, load_states, state.FORMAT),
 ]
@@ -148,3 +149,14 @@ def test_the_linter_names_a_newer_identity(storage: Storage):
     found = [f for f in lint_zone(storage).findings if f.rule == "folder-identity"]
     assert [f.table for f in found] == ["t"]
     assert "format 2" in found[0].message
+
+
+def test_newer_settings_of_one_table_stop_no_other(storage: Storage):
+    for table in (T, TableName(None, "u")):
+        Publisher(storage, table, keys=("id",)).upsert([{"id": 1}])
+    skip(storage, T, 7, apply=True)
+    path = "Files/_mirrorlake/control/t.json"
+    storage.write_json(path, storage.read_json(path) | {"format": operator_settings.FORMAT + 1})
+    one, other = status_report(storage).tables
+    assert f"{path} is of format" in one.error["message"]
+    assert (other.name, other.error, other.backlog_files) == ("u", None, 1)

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import write_deltalake
@@ -354,3 +355,13 @@ class TestKilledMakings:
             open_sample(str(root), tables=["t"])
         else:
             refused(root, match=name)
+
+
+def test_what_a_making_publishes_again_is_its_own(root: Path, monkeypatch: Any) -> None:
+    lake = open_sample(str(root), fresh=True, tables=["t"])
+    lake.publisher("t", keys=["id"]).upsert([{"id": 1}])
+    monkeypatch.setattr("mirrorlake.mirror.replay._last_applied", lambda *_: 1)  # as if mirrored
+    assert lake.operations.replay("t", 1).files == (f"{2:020}.parquet",)
+    seal_sample(lake)
+    open_sample(str(root), fresh=True, tables=["t"])
+    assert not (root / ZONE / "t").exists()
