@@ -77,19 +77,19 @@ class LakeTable(Table):
 
     def read(
         self,
+        where: str | None = None,
         *,
         version: int | None = None,
         timestamp: str | datetime | None = None,
-        where: str | None = None,
         row_ids: bool = False,
     ) -> DataFrame:
         """The table's rows, by default as they are now.
 
         Args:
-            version: the table's version, from 0.
-            timestamp: ISO 8601 text (UTC where it has no zone) or a datetime, instead of a version.
             where: only the rows of a SQL predicate; with a partitioning policy no more files are
                 read than it needs.
+            version: the table's version, from 0.
+            timestamp: ISO 8601 text (UTC where it has no zone) or a datetime, instead of a version.
             row_ids: with `_row_id` and `_row_commit_version`; see `row_tracking.read`. Not with
                 a timestamp.
 

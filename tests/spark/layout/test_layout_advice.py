@@ -55,7 +55,7 @@ def test_advice_on_columns(lake: Lake) -> None:
     # What the remedy for a float gains is what was said: 49 prices in place of thousands.
     (price,) = [finding for finding in advice.findings if finding.rule == "float precision"]
     assert "when rounded to" in price.evidence
-    used = analysis.advice(used=["Quantity", "Price"])
+    used = advise(analysis, used=["Quantity", "Price"])
     assert set(rules(used, "unused column")) == {
         *("FirstName", "LastName", "Again", "Always", "Guid", "Text")
     }
@@ -79,7 +79,7 @@ def test_advice_to_keep_fewer_rows(lake: Lake) -> None:
     )
     analysis = lake.table("sales").analyze()
     assert not any(f.rule.startswith("fewer rows") for f in advise(analysis).findings)
-    advice = analysis.advice(many_rows=1_000)
+    advice = advise(analysis, many_rows=1_000)
     found = {finding.rule: finding for finding in advice.findings}
     summary = found["fewer rows by a summary"]
     assert summary.column == "store, the day"
@@ -95,7 +95,7 @@ def test_advice_to_keep_fewer_rows(lake: Lake) -> None:
     assert f"{old:,} are from before 2022-12-01" in history.evidence
     lake.spark.sql(history.remedy)
     assert lake.table("sales").read().count() == before - old
-    after = lake.table("sales").analyze().advice(many_rows=1_000)
+    after = advise(lake.table("sales").analyze(), many_rows=1_000)
     assert rules(after, "fewer rows by less history") == []
 
 

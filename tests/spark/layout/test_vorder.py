@@ -224,19 +224,19 @@ def test_at_write_time(lake: Lake) -> None:
         "hash(id) % 50 AS store", "hash(id, 1) % 365 AS day", "abs(hash(id, 2)) % 40 AS item",
         "'item ' || abs(hash(id, 2)) % 40 AS name", "id AS order_id",
     )  # fmt: skip
-    report = lake.write("sales", frame, vorder=True)
+    table = lake.write("sales", frame, vorder=True)
     path = lake.storage.path("Tables/sales")
-    assert (report.version, report.files) == (1, 1)
+    assert (table.version(), table.detail()["numFiles"]) == (1, 1)
     frame.write.format("delta").save(lake.storage.path("Tables/plain"))
     (ours,) = Path(path).glob("*.parquet")
     (plain,) = Path(lake.storage.path("Tables/plain")).glob("*.parquet")
-    assert report.size == ours.stat().st_size < 0.8 * plain.stat().st_size
+    assert table.detail()["sizeInBytes"] == ours.stat().st_size < 0.8 * plain.stat().st_size
     snapshot = lake.table("sales").snapshot()
     assert snapshot.version == 1
     # As `lake.write` makes tables: with change feed and row tracking from version 0 on.
     assert snapshot.properties["delta.enableChangeDataFeed"] == "true"
     assert snapshot.properties["delta.enableRowTracking"] == "true"
-    assert lake.table("sales").changes(1).count() == 400_000
+    assert lake.table("sales").changes.read(1).count() == 400_000
     total = "SELECT count(*), sum(store), sum(day), sum(item), max(name), sum(order_id) FROM"
     wanted = tuple(lake.sql(f"{total} plain").first())
     assert tuple(lake.sql(f"{total} sales").first()) == wanted
@@ -258,7 +258,7 @@ def test_at_write_time(lake: Lake) -> None:
     first = lake.write(
         "new", lake.spark.range(3).selectExpr("id AS `o d.d`"), mode="overwrite", vorder=True
     )
-    assert (first.version, lake.table("new").read().count()) == (1, 3)
+    assert (first.version(), lake.table("new").read().count()) == (1, 3)
     with pytest.raises(UsageError, match="no column ID"):
         lake.write("sales", lake.spark.range(3).selectExpr("id AS ID"), vorder=True)
     with pytest.raises(UsageError, match="ignore"):
