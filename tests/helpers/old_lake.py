@@ -129,10 +129,10 @@ def read_versions(lake: Lake, table: str) -> dict[str, list[Row]]:
     """The rows of every version that stays readable; else of the newest one only."""
     found = lake.table(table)
     newest = found.snapshot()
-    first = found.reach().earliest if RETENTION in newest.properties else newest.version
+    first = found.readable_range().earliest if RETENTION in newest.properties else newest.version
     alike: dict[tuple[Any, ...], list[Any]] = {}
     for version in range(first, newest.version + 1):
-        frame = found.as_of(version=version)
+        frame = found.read(version=version)
         alike.setdefault(tuple(frame.dtypes), []).append(frame.selectExpr(f"{version} AS v", "*"))
     rows: dict[str, list[Row]] = {str(v): [] for v in range(first, newest.version + 1)}
     for frames in alike.values():  # of the same columns: one query for all of them is quicker
@@ -157,7 +157,7 @@ def with_spark(lake: Lake) -> dict[str, Any]:
     return plain(
         {
             "versions": {str(name): read_versions(lake, str(name)) for name in lake.tables()},
-            "quarantine": rows_of(lake.quarantine()),
+            "quarantine": rows_of(lake.operations.quarantine()),
             "framed": {
                 frame.model: {t.table: rows_of(lake.frames.read(frame.model, t.table))
                               for t in frame.tables}

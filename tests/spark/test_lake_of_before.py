@@ -310,4 +310,4 @@ def test_manifests_frames_files_and_diagnostics_are_understood(old: Lake, known:
     saved = old.table("shop.orders").analyze().save(["Columns"])
     assert saved == ["diagnostics.columns"]
     assert len(table_rows(old, "diagnostics.columns")) == 6
-    assert old.table("swept").reach().earliest == 2
+    assert old.table("swept").readable_range().earliest == 2

@@ -65,7 +65,7 @@ def stream_changes(
         if end is not None:
             raise UsageError(
                 "A stream with an end needs a start.",
-                hint="start at version 0, or read the snapshot as a batch: table.as_of().",
+                hint="start at version 0, or read the snapshot as a batch: table.read().",
             )
         return reader.load(table.path)
     timeline = read_versions(table.storage, table.name.table_path)
