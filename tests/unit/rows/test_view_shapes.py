@@ -152,6 +152,13 @@ def test_a_star_inside_of_a_function_is_not_written_out(sql: str) -> None:
     assert shape.reason.code == "STAR"
 
 
+def test_other_relations_stand_for_the_tables_of_a_join() -> None:
+    query = parse_query("SELECT a.id FROM t a JOIN `t` ON a.g = t.g LEFT JOIN s AS o USING (g)")
+    relations = {one.start: f"r{number}" for number, one in enumerate(query.tables)}
+    joins = "JOIN r1 AS `t` ON a.g = t.g LEFT JOIN r2 AS o USING (g)"
+    assert query.source(relations) == f"FROM r0 AS a {joins}"
+
+
 @pytest.mark.parametrize(
     ("written", "again"),
     [

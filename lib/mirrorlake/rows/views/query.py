@@ -75,7 +75,7 @@ class Query:
             copy = part.copy()
             copy.set("this", exp.Var(this=f"{texts[id(part.this)]}{alias}"))
             copies.append(as_sql(copy))
-        return "".join(copies)
+        return " ".join(copies)
 
 
 def _aliased(table: NamedTable, relation: str) -> str:
