@@ -76,7 +76,7 @@ def test_at_creation(lake: Lake) -> None:
     empty = lake.create_table("empty", columns, row_tracking=True)
     written = lake.write("written", [{"id": 7, "_ROW_ID": 1}])
     for table in (created, ctas, empty, written):
-        tracking = table.row_tracking
+        tracking = table.row_tracking.status()
         assert (tracking.enabled, tracking.supported) == (True, True)
         assert (tracking.numbered_from, tracking.trusted_from, tracking.findings) == (0, 0, ())
     assert ids(ctas) == {0: (0, 0), 1: (1, 0), 2: (2, 0)}
@@ -153,7 +153,7 @@ def test_later_off_again_and_dropped(lake: Lake) -> None:
     lost = {key for key in after if after[key][0] != before[key][0]}
     assert 2 in lost  # so the warning is due
     assert max(number for number, _ in before.values()) < after[2][0]
-    tracking = table.row_tracking
+    tracking = table.row_tracking.status()
     assert (tracking.numbered_from, tracking.trusted_from) == (5, 9)
     assert rules(table)[1:] == [("disabled", (7, 9))]
     assert "lost their ids" in tracking.findings[1].message
@@ -171,7 +171,7 @@ def test_later_off_again_and_dropped(lake: Lake) -> None:
     table.row_tracking.enable()
     assert {number for number, _ in ids(table).values()} == set(range(7))  # they start anew
     last = table.snapshot().version
-    tracking = table.row_tracking
+    tracking = table.row_tracking.status()
     assert (tracking.numbered_from, tracking.trusted_from) == (last, last)
     assert "dropped" in {rule for rule, _ in rules(table)}
     # Versions of another numbering are read from the feed, and have no ids.
