@@ -179,7 +179,7 @@ def test_partitioning_leaves_what_is_done_and_goes_on(old: Lake, known: Any) -> 
     assert table_rows(old, "measures", "id", "k", "at") == [
         row[:3] for row in newest(known, "measures")
     ]
-    assert old.table("measures").partitioning.statistics().pending_rows == 0
+    assert old.table("measures").partitioning.stats().pending_rows == 0
     assert old.table("readings").snapshot().version == 2
     assert old.partitioning.run().operations == 0
     assert old.table("raw").partitioning.policy is None
@@ -187,7 +187,7 @@ def test_partitioning_leaves_what_is_done_and_goes_on(old: Lake, known: Any) -> 
     wanted = [row[:3] for row in newest(known, "measures") if row[1] == "k3"]
     assert [row[:3] for row in rows_of(found.rows)] == wanted
     assert all(row[3] is not None for row in table_rows(old, "measures") if row[1] is not None)
-    old.table("readings").partitioning.alter({"MaxRowCountPerOperation": 2000})
+    old.table("readings").partitioning.alter_merge({"MaxRowCountPerOperation": 2000})
     assert len(old.table("readings").partitioning.history().rows) == 3
 
 
