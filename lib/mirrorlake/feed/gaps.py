@@ -7,7 +7,6 @@ step: its rows carry the gap's last version, and what was done and undone within
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -125,7 +124,7 @@ def _is_whole(table: Table, version: int) -> bool:
 
 
 def _version(table: Table, version: int) -> DataFrame:
-    return table.spark.sql(f"SELECT * FROM {table.sql_name} VERSION AS OF {int(version)}")
+    return table.rows(int(version))
 
 
 def _from_feed(table: Table, segment: Segment, state: State, last: State) -> DataFrame:
@@ -184,7 +183,7 @@ def _aligned(rows: DataFrame, state: State, last: State, more: Sequence[str] = (
 
 
 def _schema(state: State) -> dict[str, Any]:
-    schema: dict[str, Any] = json.loads(state.metadata["schemaString"])
+    schema: dict[str, Any] = state.schema_document
     return schema
 
 

@@ -100,10 +100,7 @@ def diff_versions(
         best = Match.KEY
     if best is Match.KEY:
         known = tuple(keys) or tuple(json.loads(properties[1].get(KEYS_PROPERTY, "[]")))
-    old, new = (
-        table.spark.sql(f"SELECT * FROM {table.sql_name} VERSION AS OF {int(version)}")
-        for version in (before, after)
-    )
+    old, new = (table.rows(int(version)) for version in (before, after))
     return diff_rows(old, new, best, known)
 
 

@@ -75,7 +75,7 @@ class Engine:
         self._options = options or MirrorOptions()
         self._on_step = on_step
         self._stop = stop or Event()
-        self._settings = AllSettings(storage)
+        self._settings: AllSettings  # read by every cycle
         self._purged: datetime | None = None
 
     def run_cycle(self, only: TableName | None = None) -> Report:

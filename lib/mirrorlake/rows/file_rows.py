@@ -112,7 +112,7 @@ def _protocol(snapshot: Snapshot) -> Action:
 
 def _metadata(snapshot: Snapshot) -> Action:
     """The table's columns, then the hidden ones, then a file's own facts as partition columns."""
-    schema: dict[str, Any] = json.loads(snapshot.metadata["schemaString"])
+    schema: dict[str, Any] = snapshot.schema_document
     highest = int(snapshot.properties.get(_NUMBERED, 0))
     facts = {FILE: "integer", _FIRST: "long", _DEFAULT: "long"}
     for name, kind in (dict.fromkeys(_hidden_names(snapshot), "long") | facts).items():

@@ -146,7 +146,7 @@ def _may_match(values: Values, key: HashKey) -> Column:
 
 def _by_statistics(table: Table, where: str, version: int) -> set[str]:
     """The names of the files that Delta itself would read."""
-    rows = table.spark.sql(f"SELECT * FROM {table.sql_name} VERSION AS OF {version}")
+    rows = table.rows(version)
     try:
         found = rows.where(where).inputFiles()
     except Exception as error:
