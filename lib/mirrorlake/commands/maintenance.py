@@ -168,7 +168,7 @@ def maintain(
     from mirrorlake.history.maintenance import load_policy
 
     lake = open_lake(root)
-    chosen = load_policy(policy or PARAMETERS / "07_maintain.yaml")
+    chosen = load_policy(policy or PARAMETERS / "learn/07_maintain.yaml")
     if apply:
         chosen = replace(chosen, apply=True)
     with progress("maintaining …") as update:
