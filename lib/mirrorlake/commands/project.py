@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrorlake.commands.base import JsonOption, app, err, print_json, progress, rich_table, tell
+from mirrorlake.commands.base import (
+    JsonOption,
+    app,
+    err,
+    out,
+    print_json,
+    progress,
+    rich_table,
+    tell,
+)
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS, PROJECT
 
@@ -29,6 +38,21 @@ def demo(
     summary = _run_plan(_source(PARAMETERS, "notebooks") / "plans" / "demo.yaml", None, overrides)
     answers = {k: v for step in summary.steps for k, v in step.records.items()}
     _finish_run(summary, False, *(f"✓ {question}: {text}" for question, text in answers.items()))
+
+
+@app.command()
+def sample(
+    root: Annotated[str, typer.Argument(help="An absent or empty folder, or a sample lake.")],
+) -> None:
+    """Make the sample lake: a year of flights, and small tables with one trouble each."""
+    from mirrorlake.samples.sample_lake import make_sample
+
+    _warm_up()
+    with progress("making the sample lake …") as update:
+        lake = make_sample(
+            str(Path(root).absolute()) if "://" not in root else root, on_step=update
+        )
+    out.print(f"✓ {lake.storage.root}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
