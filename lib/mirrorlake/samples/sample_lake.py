@@ -66,7 +66,7 @@ def make_sample(root: str, *, on_step: Callable[[str], None] = lambda text: None
         >>> make_sample("lakes/sample")  # doctest: +SKIP
     """
     by_hand = [f"{table}/{number:020}.parquet" for table, number in (("stock", 3), ("orders", 2))]
-    lake = open_sample(root, fresh=True, tables=TABLES, writes=by_hand)
+    lake = open_sample(root, fresh=True, tables=TABLES, writes=[*by_hand, INCOMING])
     on_step("small tables")
     _publish_stock(lake)
     _publish_orders(lake)
