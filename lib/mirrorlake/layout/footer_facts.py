@@ -48,13 +48,13 @@ class _Leaf:
 
 
 def footer_facts(tails: Sequence[bytes | str]) -> pa.StructArray:
-    """The facts of files and of their row groups, in `footers.FOOTER`'s fields.
+    """The facts of files and of their row groups, in the fields that Spark's column gets.
 
     Args:
         tails: each file's serialised footer with the 8 bytes behind it, or what is wrong with it.
     """
     parsed, problems = parse_footers(tails)
-    found = pa.concat_arrays([_NO_FILE, *[_file_facts(some) for some in parsed]])
+    found = pa.concat_arrays([_file_facts(some) for some in parsed])
     # The files in the order in which they were given; NULL for those with a problem.
     places = np.full(len(tails), -1, np.int64)
     places[[file for some in parsed for file in some.files]] = np.arange(len(found))
@@ -67,14 +67,14 @@ def footer_facts(tails: Sequence[bytes | str]) -> pa.StructArray:
 
 
 def chunk_facts(tails: Sequence[bytes | str], stats: Sequence[str | None]) -> pa.Table:
-    """The facts of column chunks: `file`, by its number, `group`, `rows`, and `footers.CHUNK`.
+    """The facts of column chunks: `file`, by its number, `group`, `rows`, and the struct `c`.
 
     Args:
         tails: as for `footer_facts`; files with a problem have no chunks.
         stats: each file's statistics in the log, which have bounds where a footer has none.
     """
     parsed, _ = parse_footers(tails)
-    return pa.concat_tables([_chunk_table(some, stats) for some in parsed] or [_NO_CHUNK])
+    return pa.concat_tables([_chunk_table(some, stats) for some in parsed])
 
 
 class _Parsed:
@@ -128,7 +128,7 @@ def parse_footers(tails: Sequence[bytes | str]) -> tuple[list[_Parsed], dict[int
     """Footers that were read together, and what is wrong with the others, by their numbers."""
     good = [number for number, tail in enumerate(tails) if isinstance(tail, bytes)]
     problems = {number: tail for number, tail in enumerate(tails) if isinstance(tail, str)}
-    parsed: list[_Parsed] = []
+    parsed = [_Parsed([], [])]  # it has nothing to say, but all the types
     waiting = [good] if good else []
     while waiting:
         files = waiting.pop()
@@ -377,8 +377,3 @@ def _struct(fields: Mapping[str, pa.Array]) -> pa.StructArray:
 
 def _texts(raw: pa.BinaryArray) -> pa.Array:
     return pa.array([v and v.decode(errors="replace") for v in raw.to_pylist()], pa.string())
-
-
-# What no footers at all have to say, with its types.
-_NO_FILE = _file_facts(_Parsed([], []))
-_NO_CHUNK = _chunk_table(_Parsed([], []), [])
