@@ -8,7 +8,7 @@ from others) is asked of the rows, in one pass over a sample.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from pyspark.sql import Row
 
@@ -66,10 +66,7 @@ class Advice(Result):
     def shown(self) -> TextTable:
         """The findings as rows."""
         columns = ("Rule", "Column", "Evidence", "Gain", "Remedy")
-        return TextTable(
-            columns,
-            tuple((f.rule, f.column, f.evidence, f.gain, f.remedy) for f in self.findings),
-        )
+        return TextTable(columns, tuple(map(astuple, self.findings)))
 
 
 def advise(

@@ -165,7 +165,7 @@ def analyze_table(
     chunks = read_chunks(facts, storage, path).persist()
     known = leaves(metadata)
     rows = f"{table.sql_name} VERSION AS OF {segment.version}"
-    scanned = None
+    scanned = spark.createDataFrame([], "physical_path string, cardinality long, runs long")
     if scan:
         # What only the rows show of every column outside lists and maps.
         wanted = [leaf for leaf in known if leaf.parts and leaf.kind not in _UNCOUNTABLE]
@@ -280,15 +280,12 @@ def _column_runs(file: pq.ParquetFile, name: str, depth: int) -> int:
     for batch in file.iter_batches(columns=[name]):
         if not batch.num_rows:
             continue
-        values = reduce(_inner, range(depth), batch.column(0))
+        # The one field that was asked for of a struct; NULL where the struct is.
+        column = batch.column(0)
+        values = pc.struct_field(column, [0] * depth) if depth else column
         ends = pc.run_end_encode(values)
         first, runs_here = ends.values[0], len(ends.values)
         # A run goes on over the seam of two batches.
         runs += runs_here - (last is not None and last.equals(first))
         last = ends.values[runs_here - 1]
     return runs
-
-
-def _inner(values: Any, _depth: int) -> Any:
-    """The one field that was asked for of a struct; NULL where the struct is."""
-    return pc.struct_field(values, 0)

@@ -113,24 +113,16 @@ def compare_layouts(
     kept = rows.persist()
     try:
         kept.count()
-        return Comparison(
-            tuple(
-                _measure(spark, storage, kept, name, layout, queries)
-                for name, layout in layouts.items()
-            )
-        )
+        copies = [_measure(storage, kept, *layout, queries) for layout in layouts.items()]
+        return Comparison(tuple(copies))
     finally:
         kept.unpersist()
 
 
 def _measure(
-    spark: SparkSession,
-    storage: Storage,
-    rows: DataFrame,
-    name: str,
-    layout: Layout,
-    queries: Mapping[str, str],
+    storage: Storage, rows: DataFrame, name: str, layout: Layout, queries: Mapping[str, str]
 ) -> Copy:
+    spark = rows.sparkSession
     # A lake of its own, so that the copy is a table like any other and yet not one of this lake.
     folder = f"{STATE}/copies/{uuid.uuid4().hex}"
     scratch = Storage(storage.path(folder))

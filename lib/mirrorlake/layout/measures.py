@@ -91,7 +91,7 @@ def column_chunks(chunks: DataFrame, known: list[Leaf]) -> DataFrame:
 
 
 def columns(
-    facts: DataFrame, chunks: DataFrame, known: list[Leaf], scanned: DataFrame | None
+    facts: DataFrame, chunks: DataFrame, known: list[Leaf], scanned: DataFrame
 ) -> DataFrame:
     """One row a column: its size, its values' spread, and how far the files' ranges overlap."""
     everything = Window.partitionBy()
@@ -114,14 +114,9 @@ def columns(
         .crossJoin(rows)
         .join(_overlap(chunks), "physical_path", "left")
     )
-    nothing = {"cardinality": F.lit(None).cast("long"), "runs": F.lit(None).cast("long")}
-    if scanned is None:
-        joined = grouped.withColumns(nothing)
-    else:
-        joined = grouped.join(scanned, "physical_path", "left")
-        # An estimate must not exceed the rows; `least` alone would take them for a NULL.
-        bounded = F.least("cardinality", "table_rows")
-        joined = joined.withColumn("cardinality", F.when(F.col("cardinality") >= 0, bounded))
+    # An estimate must not exceed the rows; `least` alone would take them for a NULL.
+    bounded = F.when(F.col("cardinality") >= 0, F.least("cardinality", "table_rows"))
+    joined = grouped.join(scanned, "physical_path", "left").withColumn("cardinality", bounded)
     size = F.sum("compressed").over(everything)
     return joined.select(
         F.col("name").alias("Column Name"),

@@ -104,21 +104,20 @@ def vorder_table(
     sort_by: Sequence[str] = (),
     again: bool = False,
     where: str | None = None,
-    bounds: Bounds | None = None,
 ) -> VOrderReport:
     """Orders the files that are not ordered yet, in commits of bounded size.
 
-    `bounds` is how much a commit may rewrite; a dry run looks at so much in all. The other
-    arguments and the errors are those of `Optimize.vorder`.
+    A dry run looks at as much as one commit may rewrite. Arguments and errors are those of
+    `Optimize.vorder`.
     """
     sort_prefix(table.snapshot().metadata, sort_by)  # before anything is read or written
     job = _Job(table, tuple(sort_by), again, where)
     if not apply:
-        return VOrderReport(str(table.name), False, (), job.dry_run(bounds or Bounds()))
+        return VOrderReport(str(table.name), False, (), job.dry_run())
     commits: list[Rewrite] = []
     outcomes: list[Outcome] = []
-    make = partial(rewrite_files, table.spark, table.path, job.choose, job.write)
-    while (commit := make(note=_NOTE, bounds=bounds)) is not None:
+    make = partial(rewrite_files, table.spark, table.path, job.choose, job.write, note=_NOTE)
+    while (commit := make()) is not None:
         commits.append(commit)
         outcomes += job.outcomes
         job.done |= {one.new_path or one.path for one in job.outcomes}
@@ -163,10 +162,10 @@ class _Job:
                 adds.append(ordered_add(add, one))
         return Written(replaced, adds, kept)
 
-    def dry_run(self, bounds: Bounds) -> tuple[Outcome, ...]:
+    def dry_run(self) -> tuple[Outcome, ...]:
         """Orders files in memory and puts none of them down."""
         with transaction(self.table.spark, self.table.path) as txn:
-            paths = within(self.choose(txn.files()), bounds)
+            paths = within(self.choose(txn.files()), Bounds())
             if not paths:
                 return ()
             return self._order(txn, txn.take(paths), write=False)
