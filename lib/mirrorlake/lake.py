@@ -324,7 +324,7 @@ class Lake:
             1
         """
         from mirrorlake.history.write import write_table
-        from mirrorlake.layout.write import write_ordered
+        from mirrorlake.layout.vorder import write_ordered
 
         name = as_table(table)
         name = self.find(name) or name

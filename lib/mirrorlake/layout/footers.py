@@ -17,25 +17,13 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructField, StructType, _parse_datatype_string
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
+from pyspark.sql.types import StructField, StructType
 
 from mirrorlake.delta.snapshot import physical_name
 from mirrorlake.layout.footer_facts import chunk_facts, footer_facts
 from mirrorlake.storage import Storage
 
-CHUNK = (
-    "struct<id: int, name: string, physical: string, logical: string, codec: string,"
-    " compressed: bigint, uncompressed: bigint, has_dict: boolean, dict_offset: bigint,"
-    " dict_bytes: bigint, value_count: bigint, nulls: bigint, encodings: string,"
-    " overflow: boolean, minimum: string, maximum: string, low: binary, high: binary>"
-)
-CHUNKS = f"path string, group int, rows bigint, c {CHUNK}"
-FOOTER = (
-    "struct<rows: bigint, created_by: string, row_groups: int, codec: string, vorder: string,"
-    " vorder_level: string, open_vorder: string, groups: array<struct<id: int, rows: bigint,"
-    " compressed: bigint, uncompressed: bigint>>, problem: string>"
-)
 _TAIL = 64 * 1024
 _AT_ONCE = 16
 _READ = 256
@@ -58,8 +46,7 @@ def read_footers(files: DataFrame, storage: Storage, table_path: str) -> DataFra
         storage: the lake's files.
         table_path: the table's folder, which the paths are relative to.
     """
-    spark = files.sparkSession
-    footer = StructField("footer", _parse_datatype_string(FOOTER))
+    footer = StructField("footer", from_arrow_type(footer_facts([]).type))
     schema = StructType([*files.schema.fields, footer])
     out = to_arrow_schema(schema)
     root = storage.root
@@ -69,7 +56,7 @@ def read_footers(files: DataFrame, storage: Storage, table_path: str) -> DataFra
             found = footer_facts(tails).cast(out.field("footer").type)
             yield pa.RecordBatch.from_arrays([*part.columns, found], schema=out)
 
-    return files.repartition(parallelism(spark)).mapInArrow(read, schema)
+    return files.repartition(parallelism(files.sparkSession)).mapInArrow(read, schema)
 
 
 def read_chunks(files: DataFrame, storage: Storage, table_path: str) -> DataFrame:
@@ -81,10 +68,7 @@ def read_chunks(files: DataFrame, storage: Storage, table_path: str) -> DataFram
         storage: the lake's files.
         table_path: the table's folder.
     """
-    spark = files.sparkSession
-    schema = _parse_datatype_string(CHUNKS)
-    assert isinstance(schema, StructType)  # for the type checker
-    out = to_arrow_schema(schema)
+    out = chunk_facts([], []).schema.set(0, pa.field("path", pa.string()))
     root = storage.root
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -94,7 +78,8 @@ def read_chunks(files: DataFrame, storage: Storage, table_path: str) -> DataFram
             yield from found.set_column(0, "path", paths).cast(out).to_batches(_ROWS)
 
     wanted = files.select("path", "size", "stats")
-    return wanted.repartition(parallelism(spark)).mapInArrow(read, schema)
+    spread = wanted.repartition(parallelism(files.sparkSession))
+    return spread.mapInArrow(read, from_arrow_schema(out))
 
 
 def _in_parts(

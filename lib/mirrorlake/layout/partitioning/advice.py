@@ -7,7 +7,6 @@ than 1 GB. A survey of the table is all they read.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -133,7 +132,7 @@ def _refusal(survey: Survey, least_bytes: int) -> Iterator[Rule]:
 
 def _gains(survey: Survey, policy: Policy) -> Iterator[Rule]:
     """What the policy is for, what it costs, what a query reads then."""
-    setting = f"set the policy {json.dumps(policy.document(), ensure_ascii=False)}"
+    setting = f"set the policy {policy.to_json()}"
     if policy.hash:
         key = policy.hash
         facts = next(one for one in survey.texts if one.column == key.column)

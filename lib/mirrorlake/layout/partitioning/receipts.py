@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -30,7 +30,7 @@ from mirrorlake.layout.partitioning.groups import Groups, KeyColumns, numbered
 from mirrorlake.layout.partitioning.timespan import to_micros
 from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import Add, DeltaTransaction
-from mirrorlake.spark.rewrite import checksum, row_hash, uncommitted
+from mirrorlake.spark.rewrite import row_hash, uncommitted
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
 
@@ -240,15 +240,9 @@ def prove_files(
             f"{mixed[0]} has rows of more than one partition.",
             hint="nothing was committed; please report the table's schema.",
         )
-    if missing := [add["path"] for add in adds if file_name(add) not in proofs]:
+    if missing := [add["path"] for add in adds if file_name(add["path"]) not in proofs]:
         raise RewriteError(f"{missing[0]} can't be read back.", hint="nothing was committed.")
     return proofs
-
-
-def total(proofs: Collection[Row]) -> tuple[int, str]:
-    """Rows and checksum of all files together."""
-    rows, low, high = (sum(proof[what] for proof in proofs) for what in ("rows", "low", "high"))
-    return rows, checksum(low, high)
 
 
 def logged_rows(adds: Sequence[Add]) -> int | None:
@@ -258,6 +252,6 @@ def logged_rows(adds: Sequence[Add]) -> int | None:
     return None if None in counts else sum(counts) - masked
 
 
-def file_name(add: Add) -> str:
+def file_name(path: str) -> str:
     """A file's own name, without the folders of Delta's partitions."""
-    return unquote(add["path"]).rpartition("/")[2]
+    return unquote(path).rpartition("/")[2]
