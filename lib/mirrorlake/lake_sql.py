@@ -17,9 +17,9 @@ from sqlglot.tokenizer_core import TokenType
 from mirrorlake.catalog import Catalog
 from mirrorlake.delta.commits import read_versions
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import InvalidNameError, MirrorlakeError, QueryError, UsageError
+from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.feed.changes import readable_span
-from mirrorlake.feed.schema import RESERVED
+from mirrorlake.feed.schema import FEED_COLUMNS
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.sql import (
     Edit,
@@ -34,10 +34,11 @@ from mirrorlake.history.sql import (
 from mirrorlake.history.versions import check_when, is_enforced
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.definition import hiding_columns
-from mirrorlake.spark.sql import literal, spark_message
+from mirrorlake.spark.sql import literal, query_errors
 from mirrorlake.storage import Storage
 
 
+@query_errors()
 def query_lake(
     spark: SparkSession, storage: Storage, query: str, *, frame: str | None = None
 ) -> DataFrame:
@@ -60,15 +61,10 @@ def query_lake(
             path, hiding_columns(storage, found), partial(_check, spark, storage, found)
         )
 
-    try:
-        statement = parse_statement(query)
-        feeds = _resolve_feeds(statement, open_table)
-        tables = resolve_tables(statement, find, partial(_evaluate, spark))
-        return spark.sql(apply_edits(statement.text, [*feeds, *tables]))
-    except MirrorlakeError:
-        raise
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+    statement = parse_statement(query)
+    feeds = _resolve_feeds(statement, open_table)
+    tables = resolve_tables(statement, find, partial(_evaluate, spark))
+    return spark.sql(apply_edits(statement.text, [*feeds, *tables]))
 
 
 def _refuse(name: TableName, when: When) -> None:
@@ -142,8 +138,7 @@ def _relation(table: Table, ends: list[str]) -> str:
     timeline = read_versions(table.storage, table.name.table_path)
     span = readable_span(table, timeline, start, end if len(ends) == 2 else None)
     if span.is_empty:
-        kinds = ("STRING", "BIGINT", "TIMESTAMP")
-        nulls = [f"CAST(NULL AS {k}) AS {n}" for n, k in zip(RESERVED, kinds, strict=True)]
+        nulls = [f"CAST(NULL AS {kind}) AS {name}" for name, kind in FEED_COLUMNS.items()]
         return f"(SELECT *, {', '.join(nulls)} FROM {table.sql_name} WHERE false)"
     return f"table_changes_by_path({literal(table.path)}, {span.start}, {span.end})"
 

@@ -24,7 +24,7 @@ from mirrorlake.feed.changes import refusal
 from mirrorlake.feed.cursor import FORMAT, Lag, consumer_folder, lag_of, table_id
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.enable import create_table
-from mirrorlake.feed.schema import RESERVED
+from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED
 from mirrorlake.kept import read_kept
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name, literal, quote, spark_message
@@ -158,9 +158,7 @@ class Archive:
         source = self.table
         found = read_snapshot(self._storage, self.target.table_path)
         if found is None:
-            columns = column_types(source.rows().schema)
-            kinds = ("string", "bigint", "timestamp")
-            columns |= dict(zip(RESERVED, kinds, strict=True))
+            columns = column_types(source.rows().schema) | FEED_COLUMNS
             properties = {SOURCE_PROPERTY: table_id(source)}
             create_table(self._spark, self._path, columns, feed=False, properties=properties)
             return -1

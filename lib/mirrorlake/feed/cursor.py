@@ -192,7 +192,7 @@ class Cursor:
 
 def consumer_folder(name: TableName) -> str:
     """Where the places of a table's consumers lie, relative to the lake's root."""
-    return f"{STATE}/feeds/{name.folder.partition('/LandingZone/')[2]}"
+    return f"{STATE}/feeds/{name.place}"
 
 
 def table_id(table: Table) -> str:

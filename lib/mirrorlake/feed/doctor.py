@@ -6,39 +6,24 @@ reads what the doctor says can be read, and fails to read what it says cannot.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from datetime import timedelta
 from itertools import pairwise
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from mirrorlake.delta.commits import State, Timeline, read_states, read_versions
+from mirrorlake.delta.actions import Places
+from mirrorlake.delta.commits import State, Timeline, read_states
 from mirrorlake.delta.log_files import log_file
 from mirrorlake.delta.table import Table
 from mirrorlake.delta.timestamps import parse_interval
-from mirrorlake.feed.findings import Diagnosis, FeedFinding, span_text
+from mirrorlake.feed.findings import Diagnosis, FeedFinding, commit_finding, span_text
 from mirrorlake.feed.schema import Break, find_breaks, reserved_columns
 from mirrorlake.history.versions import ENFORCED, FILE_RETENTION, is_enforced
-from mirrorlake.storage import Storage
 
 UNSAFE_CONF = (
     "spark.databricks.delta.changeDataFeed.unsafeBatchReadOnIncompatibleSchemaChanges.enabled"
 )
-
-
-def diagnose(table: Table, start: int | None = None, end: int | None = None) -> Diagnosis:
-    """Looks at everything that could keep a range from being read, the files included.
-
-    Args:
-        table: the table.
-        start: the first version; by default the oldest there ever was.
-        end: the last version; by default the newest.
-    """
-    timeline = read_versions(table.storage, table.name.table_path)
-    end = timeline.latest if end is None else min(end, timeline.latest)
-    first = 0 if start is None else start
-    return examine(table, timeline, first, end, files=True)
 
 
 def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bool) -> Diagnosis:
@@ -55,16 +40,16 @@ def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bo
     findings: list[FeedFinding] = []
     if start < timeline.first:
         last = min(end, timeline.first - 1)
-        findings.append(
-            FeedFinding(
-                rule="log-lost",
-                table=name,
-                message=f"The log no longer holds {span_text((start, last), 'version')}.",
-                fix=f"start at version {timeline.first}; delta.logRetentionDuration says how long"
-                " versions are kept.",
-                versions=(start, last),
-            )
+        lost = commit_finding(
+            "log-lost",
+            name,
+            (start, last),
+            f"The log no longer holds {span_text((start, last), 'version')}.",
+            f"start at version {timeline.first}; delta.logRetentionDuration says how long"
+            " versions are kept.",
+            file=None,
         )
+        findings.append(lost)
     begin = max(start, timeline.first)
     if begin > end:
         return Diagnosis(name, start, end, tuple(findings), ())
@@ -80,8 +65,8 @@ def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bo
     ]
     if not latest.is_mapped:
         spans += _unlike_latest(name, states, latest)
+    findings += spans
     for finding in spans:
-        findings.append(finding)
         bad.update(range(finding.versions[0], finding.versions[1] + 1))
     if latest.is_mapped:
         findings += _breaks_between(name, states)
@@ -104,16 +89,15 @@ def _runs(versions: Iterable[int]) -> list[tuple[int, int]]:
 
 def _feed_off(name: str, states: list[State]) -> list[FeedFinding]:
     return [
-        FeedFinding(
-            rule="feed-off",
-            table=name,
-            message=f"The change feed was not enabled in {span_text((a, b), 'version')};"
+        commit_finding(
+            "feed-off",
+            name,
+            (a, b),
+            f"The change feed was not enabled in {span_text((a, b), 'version')};"
             " changes are recorded only from enabling on.",
-            fix=f"start at version {b + 1}"
+            f"start at version {b + 1}"
             if b < states[-1].version
             else "enable it: table.changes.enable(); or bridge the gap: --across-gaps.",
-            versions=(a, b),
-            file=log_file(a),
         )
         for a, b in _runs(state.version for state in states if not state.has_feed)
     ]
@@ -128,93 +112,73 @@ def _retention(
     oldest = time.time_ns() // 1_000_000 - parse_interval(kept) // timedelta(milliseconds=1)
     old = [s.version for s in states if timeline.time(s.version) < oldest]
     return [
-        FeedFinding(
-            rule="retention",
-            table=str(table.name),
-            message=f"{span_text((a, b), 'Version')} {'are' if b > a else 'is'} older than"
+        commit_finding(
+            "retention",
+            str(table.name),
+            (a, b),
+            f"{span_text((a, b), 'Version')} {'are' if b > a else 'is'} older than"
             f" {FILE_RETENTION} ({kept}); Delta refuses to read them even where the files"
             " are still there.",
-            fix=f"SET {ENFORCED} = false for this read, and set a longer {FILE_RETENTION}"
+            f"SET {ENFORCED} = false for this read, and set a longer {FILE_RETENTION}"
             " so that no VACUUM takes the files.",
-            versions=(a, b),
-            file=log_file(a),
         )
         for a, b in _runs(version for version in old if version != timeline.latest)
     ]
 
 
 def _missing_files(table: Table, states: list[State]) -> list[FeedFinding]:
-    findings = []
+    findings, places = [], Places(table.storage, table.name.table_path)
     for state in states:
-        missing = [p for p in state.commit.files if not file_exists(table, p)]
-        if missing:
-            findings.append(
-                FeedFinding(
-                    rule="missing-file",
-                    table=str(table.name),
-                    message=f"Version {state.version} is read from {len(state.commit.files)} files,"
-                    f" of which {len(missing)} are gone: a VACUUM has removed them.",
-                    fix=f"start after version {state.version}, or bridge it: --across-gaps.",
-                    versions=(state.version, state.version),
-                    file=unquote(missing[0]),
-                )
+        version, files = state.version, state.commit.files
+        if missing := [path for path in files if not places.exists(path)]:
+            found = commit_finding(
+                "missing-file",
+                str(table.name),
+                (version, version),
+                f"Version {version} is read from {len(files)} files,"
+                f" of which {len(missing)} are gone: a VACUUM has removed them.",
+                f"start after version {version}, or bridge it: --across-gaps.",
+                file=unquote(missing[0]),
             )
+            findings.append(found)
     return findings
-
-
-def file_exists(table: Table, path: str) -> bool:
-    """Whether a file is there that a log names, relative to the table or as a full URI."""
-    decoded = unquote(path)
-    if "://" not in path and not path.startswith("file:/") and not os.path.isabs(decoded):
-        return table.storage.exists(f"{table.name.table_path}/{decoded}")
-    # A shallow clone names the files of its source in full.
-    folder, _, file = path.rpartition("/")
-    if path.startswith("file:/"):
-        folder = unquote(urlsplit(folder).path)
-    return Storage(folder).exists(unquote(file))
 
 
 def _unlike_latest(name: str, states: list[State], latest: State) -> list[FeedFinding]:
     """Without column mapping every version is read with the latest columns."""
-    found: dict[int, list[Break]] = {}
-    for state in states:
-        if breaks := find_breaks(state.fields, latest.fields):
-            found[state.version] = breaks
+    breaks = {state.version: find_breaks(state.fields, latest.fields) for state in states}
     return [
-        FeedFinding(
-            rule="schema",
-            table=name,
-            message=f"After version {b} the table {_said(found[b])}. A feed is read with the latest"
+        commit_finding(
+            "schema",
+            name,
+            (a, b),
+            f"After version {b} the table {_said(breaks[b])}. A feed is read with the latest"
             f" columns, which {span_text((a, b), 'version')} {'do' if b > a else 'does'} not fit.",
-            fix=f"start at version {b + 1}, or SET {UNSAFE_CONF} = true if the old values fit the"
+            f"start at version {b + 1}, or SET {UNSAFE_CONF} = true if the old values fit the"
             " new columns, or bridge them: --across-gaps.",
-            versions=(a, b),
             file=log_file(b + 1),
-            column=found[b][0].column,
+            column=breaks[b][0].column,
         )
-        for a, b in _runs(found)
+        for a, b in _runs(version for version, found in breaks.items() if found)
     ]
 
 
 def _breaks_between(name: str, states: list[State]) -> list[FeedFinding]:
     """With column mapping a range is read with its end's columns."""
-    findings = []
-    for before, after in pairwise(states):
-        if breaks := find_breaks(before.fields, after.fields):
-            version = after.version
-            findings.append(
-                FeedFinding(
-                    rule="schema",
-                    table=name,
-                    message=f"Version {version} {_said(breaks)}. No range can be read across it.",
-                    fix=f"read up to version {version - 1}, then from version {version} on; or"
-                    " bridge it: --across-gaps.",
-                    versions=(version, version),
-                    file=log_file(version),
-                    column=breaks[0].column,
-                )
-            )
-    return findings
+    pairs = ((find_breaks(old.fields, new.fields), new.version) for old, new in pairwise(states))
+    return [
+        commit_finding(
+            "schema",
+            name,
+            (version, version),
+            f"Version {version} {_said(breaks)}. No range can be read across it.",
+            f"read up to version {version - 1}, then from version {version} on; or"
+            " bridge it: --across-gaps.",
+            column=breaks[0].column,
+        )
+        for breaks, version in pairs
+        if breaks
+    ]
 
 
 def _said(breaks: list[Break]) -> str:
@@ -223,17 +187,19 @@ def _said(breaks: list[Break]) -> str:
 
 def _reserved(name: str, state: State) -> list[FeedFinding]:
     return [
-        FeedFinding(
-            rule="reserved-column",
-            table=name,
-            message=f"The column {column} is named like one of the feed's own.",
-            fix="rename it: table.changes.enable(rename_reserved=True).",
-            versions=(state.version, state.version),
-            file=log_file(state.version),
+        commit_finding(
+            "reserved-column",
+            name,
+            (state.version, state.version),
+            f"The column {column} is named like one of the feed's own.",
+            "rename it: table.changes.enable(rename_reserved=True).",
             column=column,
         )
-        for column in reserved_columns(state.fields)
+        for column in reserved_columns(state.schema)
     ]
+
+
+_AS_NET = "read it with --net: what is the same before and after is gone."
 
 
 def _notes(name: str, states: list[State]) -> list[FeedFinding]:
@@ -242,17 +208,7 @@ def _notes(name: str, states: list[State]) -> list[FeedFinding]:
 
     def note(rule: str, version: int, message: str, fix: str) -> None:
         span = (version, version)
-        findings.append(
-            FeedFinding(
-                rule=rule,
-                table=name,
-                message=message,
-                fix=fix,
-                versions=span,
-                file=log_file(version),
-                blocks=False,
-            )
-        )
+        findings.append(commit_finding(rule, name, span, message, fix, blocks=False))
 
     life: tuple[str, str | None] | None = None
     for state in states:
@@ -264,7 +220,7 @@ def _notes(name: str, states: list[State]) -> list[FeedFinding]:
                 version,
                 f"Version {version} is a RESTORE to {commit.parameters.get('version') or 'a time'}:"
                 " rows that it leaves as they were may show up as deleted and inserted.",
-                "read it with --net: what is the same before and after is gone.",
+                _AS_NET,
             )
         elif commit.operation == "CLONE":
             note(
@@ -280,7 +236,7 @@ def _notes(name: str, states: list[State]) -> list[FeedFinding]:
                 version,
                 f"Version {version} overwrites rows: those that stay the same show up as deleted"
                 " and inserted.",
-                "read it with --net: what is the same before and after is gone.",
+                _AS_NET,
             )
         table_id, folder = life or (state.metadata["id"], None)
         life = (state.metadata["id"], state.incarnation or folder)
@@ -311,12 +267,6 @@ def _readable(states: list[State], bad: set[int], *, mapped: bool) -> list[tuple
 
 
 def _advice(name: str, span: tuple[int, int]) -> FeedFinding:
-    a, b = span
-    return FeedFinding(
-        rule="readable",
-        table=name,
-        message=f"{span_text(span, 'Version')} can be read.",
-        fix=f"--from {a} --to {b}",
-        versions=span,
-        blocks=False,
-    )
+    message = f"{span_text(span, 'Version')} can be read."
+    fix = f"--from {span[0]} --to {span[1]}"
+    return commit_finding("readable", name, span, message, fix, file=None, blocks=False)

@@ -6,7 +6,6 @@ written first: a run that is killed between the two is made good by running the 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, Window
@@ -24,7 +23,7 @@ from mirrorlake.feed.dimension import (
     same_key,
     table_or_none,
 )
-from mirrorlake.spark.sql import delta_name, literal, quote
+from mirrorlake.spark.sql import delta_name, literal, quote, temporary_view
 
 TOMBSTONES = "__tombstones"
 _FLOOR = "__mirrorlake_floor"  # what came before is deleted
@@ -187,9 +186,5 @@ def _merge_columns(rows: DataFrame, path: str, columns: list[str], keys: Sequenc
 
 
 def _merge(rows: DataFrame, path: str, on: str, clauses: str) -> None:
-    view = f"changes_{uuid.uuid4().hex}"
-    rows.createOrReplaceTempView(view)
-    try:
+    with temporary_view(rows) as view:
         rows.sparkSession.sql(f"MERGE INTO {delta_name(path)} t USING {view} s ON {on} {clauses}")
-    finally:
-        rows.sparkSession.catalog.dropTempView(view)

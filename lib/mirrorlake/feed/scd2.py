@@ -9,7 +9,6 @@ tells is kept as an empty period, `__START_AT` equal to `__END_AT`.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column, DataFrame, Window
@@ -33,7 +32,7 @@ from mirrorlake.feed.dimension import (
 )
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.schema import RESERVED
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import delta_name, quote, temporary_view
 
 
 def apply_type_2(events: DataFrame, path: str, columns: list[str], dimension: Dimension) -> None:
@@ -178,10 +177,8 @@ def _difference(old: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataF
 
 
 def _merge(rows: DataFrame, path: str, keys: Sequence[str]) -> None:
-    view = f"periods_{uuid.uuid4().hex}"
-    rows.createOrReplaceTempView(view)
     names = [quote(name) for name in rows.columns if name != IS_DELETE]
-    try:
+    with temporary_view(rows) as view:
         rows.sparkSession.sql(
             f"""
             MERGE INTO {delta_name(path)} t USING {view} s
@@ -192,5 +189,3 @@ def _merge(rows: DataFrame, path: str, keys: Sequence[str]) -> None:
             THEN INSERT ({", ".join(names)}) VALUES ({", ".join(f"s.{name}" for name in names)})
             """
         )
-    finally:
-        rows.sparkSession.catalog.dropTempView(view)

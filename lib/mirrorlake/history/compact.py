@@ -18,11 +18,11 @@ from sqlglot.errors import SqlglotError
 from mirrorlake.delta.files import files_of, full_path, hadoop_path
 from mirrorlake.delta.snapshot import Snapshot, has_policy
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import QueryError, UsageError
+from mirrorlake.errors import UsageError
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import quote, spark_message
+from mirrorlake.spark.sql import query_errors, quote
 
 MIB = 2**20
 DEFAULT_TARGET = 1024 * MIB  # Delta's own
@@ -79,6 +79,7 @@ class Compaction(Result):
         return f"{self.table}: {self.action} made {self.files_added} files of {self.files}"
 
 
+@query_errors()
 def compact_files(
     table: Table,
     *,
@@ -117,6 +118,7 @@ def compact_files(
     return _run(session, table, found, f"OPTIMIZE {table.sql_name}{clause}{order}")
 
 
+@query_errors()
 def purge_files(table: Table, *, dry_run: bool = False) -> Compaction:
     """Rewrites files with deleted rows or dropped columns, so that vacuum can remove both.
 
@@ -161,10 +163,7 @@ def _in(spark: SparkSession, table: Table, snapshot: Snapshot, where: str | None
         return files
     folder = hadoop_path(table.storage, table.name.table_path)
     path = full_path(F.col("_metadata.file_path"), folder).alias("path")
-    try:
-        chosen = spark.sql(f"SELECT * FROM {table.sql_name}").where(F.expr(where)).select(path)
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+    chosen = spark.sql(f"SELECT * FROM {table.sql_name}").where(F.expr(where)).select(path)
     return files.join(chosen.distinct(), "path", "left_semi")
 
 
@@ -172,26 +171,20 @@ def _figures(files: DataFrame) -> dict[str, Any]:
     def total(column: str) -> Any:
         return F.coalesce(F.sum(column), F.lit(0))
 
-    try:
-        return (
-            files.agg(
-                F.count("*").alias("files"),
-                total("size").alias("bytes"),
-                total("masked").alias("masked_rows"),
-                F.count_if("ordered").alias("in_vorder"),
-            )
-            .collect()[0]
-            .asDict()
+    return (
+        files.agg(
+            F.count("*").alias("files"),
+            total("size").alias("bytes"),
+            total("masked").alias("masked_rows"),
+            F.count_if("ordered").alias("in_vorder"),
         )
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+        .collect()[0]
+        .asDict()
+    )
 
 
 def _run(session: SparkSession, table: Table, planned: Compaction, statement: str) -> Compaction:
-    try:
-        row = session.sql(statement).select("metrics.*").collect()[0].asDict(recursive=True)
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+    row = session.sql(statement).select("metrics.*").collect()[0].asDict(recursive=True)
     return replace(
         planned,
         files=row["numFilesRemoved"],

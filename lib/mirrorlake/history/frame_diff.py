@@ -16,11 +16,10 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.files import changed_files, files_of, full_path, hadoop_path
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.errors import QueryError
-from mirrorlake.history.frame_records import Frame, FramedTable, read_list
+from mirrorlake.history.frame_records import Frame, FramedTable, read_lists
 from mirrorlake.history.listing import measure_files
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import delta_name, spark_message
+from mirrorlake.spark.sql import delta_name, query_errors
 from mirrorlake.storage import Storage
 
 _MANY = 1_000  # commits; beyond these the newest checkpoint is the shorter way
@@ -93,6 +92,7 @@ class FrameDiff(Result):
         return f"{self}; {self.preserved:.0%} of the row groups preserved"
 
 
+@query_errors()
 def compare_table(
     spark: Callable[[], SparkSession],
     storage: Storage,
@@ -125,7 +125,7 @@ def compare_table(
     if delete is None and not recreated and snapshot.version == framed.version:
         return FrameDiff(framed.table, framed.version, framed.version, **kept)
     session = spark()
-    before = read_list(session, storage, frame, framed)
+    before = read_lists(session, storage, [frame], table)
     if delete is None and not recreated and _holds_since(storage, framed, snapshot.version):
         before, now = _touched(session, storage, framed, snapshot.version, before)
     else:
@@ -133,11 +133,8 @@ def compare_table(
     if delete is not None:
         vectors = snapshot.properties.get("delta.enableDeletionVectors", "false") == "true"
         now = _after_delete(session, storage, framed, now, delete, vectors=vectors)
-    try:
-        added = _added(session, storage, before, now, written=delete is None)
-        figures = added.crossJoin(_removed(before, now)).collect()[0].asDict()
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+    added = _added(session, storage, before, now, written=delete is None)
+    figures = added.crossJoin(_removed(before, now)).collect()[0].asDict()
     return FrameDiff(
         framed.table,
         framed.version,
@@ -220,14 +217,11 @@ def _after_delete(
     """The files as a DELETE would leave them: gone, rewritten under other names, or masked."""
     name = delta_name(storage.path(framed.name.table_path))
     base = hadoop_path(storage, framed.name.table_path)
-    try:
-        # The predicate becomes a column of its own: nothing in it can end the statement.
-        matched = spark.sql(f"SELECT * FROM {name}").where(F.expr(predicate))
-        hits = matched.groupBy(full_path(F.col("_metadata.file_path"), base).alias("path")).agg(
-            F.count("*").alias("hits")
-        )
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+    # The predicate becomes a column of its own: nothing in it can end the statement.
+    matched = spark.sql(f"SELECT * FROM {name}").where(F.expr(predicate))
+    hits = matched.groupBy(full_path(F.col("_metadata.file_path"), base).alias("path")).agg(
+        F.count("*").alias("hits")
+    )
     both = now.join(hits, "path", "left").withColumn("hits", F.coalesce("hits", F.lit(0)))
     left = both.where("rows IS NULL OR hits < rows")
     touched = F.col("hits") > 0

@@ -22,7 +22,7 @@ from mirrorlake.delta.files import full_path, hadoop_path
 from mirrorlake.errors import FrameError
 from mirrorlake.history.listing import measure_files
 from mirrorlake.kept import read_kept
-from mirrorlake.names import SCHEMA_SUFFIX, STATE, TABLES, TableName, check_part
+from mirrorlake.names import STATE, TABLES, TableName, check_part
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import escape_glob
 from mirrorlake.storage import Storage, to_json
@@ -102,15 +102,11 @@ class Frame(Result):
 
     def log_path(self, table: TableName) -> str:
         """The table as framed: a log of its own over the table's files."""
-        return f"{self._place(table)}/table"
+        return f"{self.folder}/{table.place}/table"
 
     def files_path(self, table: TableName) -> str:
         """The list of the framed files, as Parquet."""
-        return f"{self._place(table)}/files"
-
-    def _place(self, table: TableName) -> str:
-        inner = "" if table.schema is None else f"{table.schema}{SCHEMA_SUFFIX}/"
-        return f"{self.folder}/{inner}{table.name}"
+        return f"{self.folder}/{table.place}/files"
 
     def is_expired(self, now: datetime) -> bool:
         """Whether its time is over."""
@@ -236,8 +232,7 @@ def read_horizon(storage: Storage, table: TableName, table_id: str) -> int:
 
 
 def _horizons(table: TableName, table_id: str) -> str:
-    inner = "" if table.schema is None else f"{table.schema}{SCHEMA_SUFFIX}/"
-    return f"{HORIZONS}/{inner}{table.name}/{table_id}"
+    return f"{HORIZONS}/{table.place}/{table_id}"
 
 
 def write_list(
@@ -259,23 +254,15 @@ def write_list(
     return spark.read.parquet(escape_glob(target))
 
 
-def read_list(
-    spark: SparkSession, storage: Storage, frame: Frame, framed: FramedTable
-) -> DataFrame:
-    """The files of one framed table, by full paths as Hadoop prints them."""
-    return _read(spark, storage, [frame.files_path(framed.name)])
-
-
 def read_lists(
     spark: SparkSession, storage: Storage, frames: list[Frame], table: TableName
 ) -> DataFrame:
-    """The files of one table in several frames: `path`, `vector`, `frame` (`frame 1 of model`)."""
-    found = [(frame, frame.table(table)) for frame in frames]
-    paths = [frame.files_path(framed.name) for frame, framed in found if framed]
-    return _read(spark, storage, paths).select("path", "vector", "frame")
+    """The files of one table in several frames, each with its `frame` (`frame 1 of model`).
 
-
-def _read(spark: SparkSession, storage: Storage, lists: list[str]) -> DataFrame:
+    Paths are full, as Hadoop prints them.
+    """
+    found = [frame.table(table) for frame in frames]
+    lists = [f.files_path(t.name) for f, t in zip(frames, found, strict=True) if t]
     base = hadoop_path(storage, "") + "/"
 
     def full(name: str) -> Column:

@@ -7,7 +7,6 @@ it outlives the clean-up of the table's log and the table's being made anew.
 from __future__ import annotations
 
 import getpass
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -35,7 +34,7 @@ from mirrorlake.history.frame_records import (
     newest_complete,
     read_frames,
     read_horizon,
-    read_list,
+    read_lists,
     reserve_frame,
     save_frame,
     utc_now,
@@ -213,7 +212,7 @@ class Frames:
 
     def _verify(self, frame: Frame, framed: FramedTable) -> None:
         spark = self._spark()
-        files = read_list(spark, self._storage, frame, framed)
+        files = read_lists(spark, self._storage, [frame], framed.name)
         gone = missing_files(spark, self._storage, files).limit(1).collect()
         if gone:
             raise FrameError(
@@ -298,7 +297,7 @@ class Frames:
             if is_last or now - datetime.fromisoformat(ended or frame.created) < ABANDONED:
                 continue  # the last one tells why the model has no frame
             self._storage.delete(f"{frame.folder}.json")
-            _remove_folder(self._storage, frame.folder)
+            self._storage.delete_folder(frame.folder)
             swept.append(frame)
         return swept
 
@@ -308,14 +307,3 @@ class Frames:
             newest_complete(read_frames(self._storage, model)) for model in models(self._storage)
         ]
         return [frame for frame in found if frame is not None]
-
-
-def _remove_folder(storage: Storage, folder: str) -> None:
-    if storage.local is not None:
-        shutil.rmtree(storage.local / folder, ignore_errors=True)
-        return
-    listing = storage.list(folder)
-    for name in listing.folders:
-        _remove_folder(storage, f"{folder}/{name}")
-    for entry in listing.files:
-        storage.delete(f"{folder}/{entry.name}")

@@ -9,13 +9,12 @@ from mirrorlake.delta.actions import removed_since
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import QueryError
 from mirrorlake.history.diff import is_made_anew
 from mirrorlake.history.versions import check_version
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import spark_message
+from mirrorlake.spark.sql import query_errors
 from mirrorlake.storage import Storage
 
 
@@ -63,6 +62,7 @@ class Restore(Result):
         return f"{verb} {self.table} from version {self.newest} to {self.version}"
 
 
+@query_errors()
 def restore_table(table: Table, version: int, *, apply: bool) -> Restore:
     """Makes a table what it was; arguments and errors are those of `LakeTable.restore`."""
     check_version(table.storage, table.name, version)
@@ -70,12 +70,9 @@ def restore_table(table: Table, version: int, *, apply: bool) -> Restore:
     plan = _plan(table.storage, table.name, version, newest)
     if not apply:
         return plan
-    try:
-        done = table.spark.sql(
-            f"RESTORE TABLE {table.sql_name} TO VERSION AS OF {int(version)}"
-        ).first()
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+    done = table.spark.sql(
+        f"RESTORE TABLE {table.sql_name} TO VERSION AS OF {int(version)}"
+    ).first()
     figures = done.asDict() if done is not None else {}
     return Restore(
         **{

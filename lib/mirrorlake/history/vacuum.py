@@ -8,7 +8,6 @@ written within the retention, files of frames that hold, and files the change fe
 from __future__ import annotations
 
 import math
-import uuid
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import reduce
@@ -21,7 +20,7 @@ from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.files import feed_files, files_of, latest_actions
 from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import MirrorlakeError, QueryError, RetentionError
+from mirrorlake.errors import RetentionError
 from mirrorlake.history.frame_records import (
     PINNED,
     Frame,
@@ -35,7 +34,7 @@ from mirrorlake.history.versions import FILE_RETENTION, retention
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, quote, spark_message
+from mirrorlake.spark.sql import delta_name, query_errors, temporary_view
 from mirrorlake.storage import Storage
 
 FEED_PROPERTY = "mirrorlake.feedRetentionHours"
@@ -97,6 +96,7 @@ class Vacuum(Result):
         return f"{self.table}: {verb} {goes}, {kept} stay"
 
 
+@query_errors()
 def vacuum_table(
     table: Table,
     *,
@@ -112,15 +112,10 @@ def vacuum_table(
     feed = float(snapshot.properties.get(FEED_PROPERTY, 0)) if feed_hours is None else feed_hours
     session = new_session(table.spark)
     job = _Job(session, table.storage, table.name, snapshot, hours, max(feed, hours), utc_now())
-    try:
-        if not apply:
-            return job.plan()
-        publish_horizon(table.storage, table.name, job.table_id, snapshot.version)
-        return job.apply()  # looks for frames only now
-    except MirrorlakeError:
-        raise
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+    if not apply:
+        return job.plan()
+    publish_horizon(table.storage, table.name, job.table_id, snapshot.version)
+    return job.apply()  # looks for frames only now
 
 
 def _check_retention(
@@ -185,22 +180,19 @@ class _Job:
         return replace(done, applied=True)
 
     def delete(self, files: DataFrame) -> None:
-        view = f"inventory_{uuid.uuid4().hex}"
-        files.where("why IS NULL").select(
+        inventory = files.where("why IS NULL").select(
             "path",
             "length",
             (F.col("length") < 0).alias("isDir"),  # never; Delta insists on a nullable column
             "modificationTime",
-        ).createOrReplaceTempView(view)
+        )
         self.spark.conf.set(_CHECK, "false")  # checked above, with our own words
         name = delta_name(self.storage.path(self.table.table_path))
-        try:
+        with temporary_view(inventory) as view:
             self.spark.sql(
-                f"VACUUM {name} USING INVENTORY (SELECT * FROM {quote(view)})"
+                f"VACUUM {name} USING INVENTORY (SELECT * FROM {view})"
                 f" RETAIN {self.hours:.6f} HOURS"
             )
-        finally:
-            self.spark.catalog.dropTempView(view)
 
     def files(self) -> DataFrame:
         """All files with `why` they stay; NULL for those that go."""

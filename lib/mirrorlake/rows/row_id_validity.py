@@ -12,10 +12,9 @@ from itertools import pairwise
 from typing import Any
 
 from mirrorlake.delta.commits import State, read_states, read_versions
-from mirrorlake.delta.log_files import log_file
 from mirrorlake.delta.snapshot import ROW_ID_COLUMN
 from mirrorlake.delta.table import Table
-from mirrorlake.feed.findings import FeedFinding
+from mirrorlake.feed.findings import FeedFinding, commit_finding
 from mirrorlake.feed.schema import find_breaks
 from mirrorlake.history.diff import is_tracked
 
@@ -97,7 +96,7 @@ def _switched(name: str, states: list[State]) -> list[FeedFinding]:
             last = states[-1].version if end is None else end
             again = "." if end is None else f", and on again in version {end}."
             findings.append(
-                _finding(
+                commit_finding(
                     "disabled",
                     name,
                     (version, last),
@@ -108,7 +107,7 @@ def _switched(name: str, states: list[State]) -> list[FeedFinding]:
             )
         elif is_now and not was and not before.properties.get(ROW_ID_COLUMN):
             findings.append(
-                _finding(
+                commit_finding(
                     "enabled",
                     name,
                     (version, version),
@@ -119,7 +118,7 @@ def _switched(name: str, states: list[State]) -> list[FeedFinding]:
             )
         if before.properties.get(ROW_ID_COLUMN) and not after.properties.get(ROW_ID_COLUMN):
             findings.append(
-                _finding(
+                commit_finding(
                     "dropped",
                     name,
                     (version, version),
@@ -138,7 +137,7 @@ def _told(name: str, state: State) -> FeedFinding | None:
     mode = str(commit.parameters.get("mode", "")).lower()
     if commit.operation == "RESTORE":
         back = commit.parameters.get("version")
-        return _finding(
+        return commit_finding(
             "restore",
             name,
             span,
@@ -148,7 +147,7 @@ def _told(name: str, state: State) -> FeedFinding | None:
             blocks=False,
         )
     if commit.operation == "CLONE":
-        return _finding(
+        return commit_finding(
             "clone",
             name,
             span,
@@ -158,7 +157,7 @@ def _told(name: str, state: State) -> FeedFinding | None:
     replaced = commit.operation.startswith(("REPLACE", "CREATE OR REPLACE"))
     if (mode == "overwrite" or replaced) and version > 0:
         part = _predicate(commit.parameters)
-        return _finding(
+        return commit_finding(
             "overwrite",
             name,
             span,
@@ -172,17 +171,3 @@ def _told(name: str, state: State) -> FeedFinding | None:
 def _predicate(parameters: dict[str, Any]) -> str:
     text = str(parameters.get("predicate") or "")
     return "" if text in ("", "[]") else f"the rows where {text}"
-
-
-def _finding(
-    rule: str, name: str, span: tuple[int, int], message: str, fix: str, *, blocks: bool = True
-) -> FeedFinding:
-    return FeedFinding(
-        rule=rule,
-        table=name,
-        message=message,
-        fix=fix,
-        versions=span,
-        file=log_file(span[0]),
-        blocks=blocks,
-    )
