@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import rewrite_paths
 from mirrorlake.delta.files import full_path, hadoop_path
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import FrameError
 from mirrorlake.history.listing import measure_files
 from mirrorlake.kept import read_kept
@@ -235,23 +236,21 @@ def _horizons(table: TableName, table_id: str) -> str:
     return f"{HORIZONS}/{table.place}/{table_id}"
 
 
-def write_list(
-    spark: SparkSession, storage: Storage, frame: Frame, table: TableName, files: DataFrame
-) -> DataFrame:
+def write_list(frame: Frame, table: Table, files: DataFrame) -> DataFrame:
     """Measures a version's files and keeps their list; the list as it was written."""
-    base = hadoop_path(storage, "") + "/"
+    base = hadoop_path(table.storage, "") + "/"
 
     def relative(name: str) -> Column:
         column = F.col(name)
         cut = F.substring(column, F.lit(len(base) + 1), F.length(column))
         return F.when(column.startswith(base), cut).otherwise(column).alias(name)
 
-    measured = measure_files(spark, storage, files)
+    measured = measure_files(table.storage, files)
     others = [name for name in measured.columns if name not in ("path", "vector")]
-    target = storage.path(frame.files_path(table))
+    target = table.storage.path(frame.files_path(table.name))
     rows = measured.select(relative("path"), relative("vector"), *others)
     rows.write.mode("overwrite").parquet(target)
-    return spark.read.parquet(escape_glob(target))
+    return table.spark.read.parquet(escape_glob(target))
 
 
 def read_lists(

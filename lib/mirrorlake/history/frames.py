@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.files import files_of, hadoop_path
 from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import FrameError, MirrorlakeError, TableNotFoundError, UsageError
 from mirrorlake.history.frame_diff import FrameDiff, compare_table
 from mirrorlake.history.frame_records import (
@@ -44,7 +45,6 @@ from mirrorlake.history.listing import missing_files
 from mirrorlake.history.versions import ENFORCED, newest_versions, versions_at_once
 from mirrorlake.history.versions import TRIES as _TRIES
 from mirrorlake.names import TableName, as_table, check_part
-from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage import Storage
 
@@ -155,17 +155,15 @@ class Frames:
 
     def _take(self, frame: Frame, framed: FramedTable) -> FramedTable:
         """Copies the log, lists the files, and sees that each of them is there."""
-        table = framed.name
-        session = new_session(self._spark())
-        session.conf.set(ENFORCED, "false")  # the newest version may be older than that
-        source = delta_name(self._storage.path(table.table_path))
-        copy = delta_name(self._storage.path(frame.log_path(table)))
-        session.sql(
-            f"CREATE OR REPLACE TABLE {copy} SHALLOW CLONE {source} VERSION AS OF {framed.version}"
+        table = Table(self._spark, self._storage, framed.name).for_one_operation()
+        table.spark.conf.set(ENFORCED, "false")  # the newest version may be older than that
+        copy = delta_name(self._storage.path(frame.log_path(framed.name)))
+        table.spark.sql(
+            f"CREATE OR REPLACE TABLE {copy} SHALLOW CLONE {table.sql_name}"
+            f" VERSION AS OF {framed.version}"
         )
-        files = files_of(session, self._storage, table.table_path, framed.version)
         figures = (
-            write_list(session, self._storage, frame, table, files)
+            write_list(frame, table, files_of(table, framed.version))
             .agg(
                 F.count("*").alias("files"),
                 F.coalesce(F.sum("row_groups"), F.lit(0)).alias("row_groups"),
@@ -180,7 +178,7 @@ class Frames:
         first, found = figures.pop("first"), figures.pop("found")
         if not found:
             raise FrameError(
-                f"Version {framed.version} of {table} can't be framed: {first} is gone.",
+                f"Version {framed.version} of {framed.name} can't be framed: {first} is gone.",
                 file=str(first),
                 hint="another tool vacuumed it; restore the table to a version that is whole.",
             )
@@ -213,7 +211,7 @@ class Frames:
     def _verify(self, frame: Frame, framed: FramedTable) -> None:
         spark = self._spark()
         files = read_lists(spark, self._storage, [frame], framed.name)
-        gone = missing_files(spark, self._storage, files).limit(1).collect()
+        gone = missing_files(self._storage, files).limit(1).collect()
         if gone:
             raise FrameError(
                 f"The frame of {frame.model} is broken: {gone[0][0]}, which {framed.table}"
