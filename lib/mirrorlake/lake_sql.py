@@ -7,12 +7,13 @@ table of the lake is left to Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
-from sqlglot.tokenizer_core import TokenType
+from sqlglot import exp
 
 from mirrorlake.catalog import Catalog
 from mirrorlake.delta.commits import read_versions
@@ -22,12 +23,12 @@ from mirrorlake.feed.changes import readable_span
 from mirrorlake.feed.schema import FEED_COLUMNS
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.sql import (
+    DIALECT,
     Edit,
     Relation,
     Statement,
     When,
     apply_edits,
-    closing,
     parse_statement,
     resolve_tables,
 )
@@ -84,7 +85,7 @@ def _evaluate(spark: SparkSession, expression: str) -> datetime | None:
 
 def _resolve_feeds(
     statement: Statement, open_table: Callable[[TableName], Table | None]
-) -> list[Edit]:
+) -> Iterator[Edit]:
     """What is to be changed so that every `table_changes` of a lake's table reads by path.
 
     Args:
@@ -95,37 +96,14 @@ def _resolve_feeds(
         FeedError: the feed doesn't hold what is asked for.
         UsageError: the arguments make no sense.
     """
-    edits: list[Edit] = []
-    tokens = statement.tokens
-    for index, token in enumerate(tokens[:-3]):
-        called = token.text.lower() == "table_changes" and token.token_type != TokenType.STRING
-        if not called or tokens[index + 1].token_type != TokenType.L_PAREN:
+    for call in (call for tree in statement.trees for call in tree.find_all(exp.Anonymous)):
+        name, *ends = call.expressions or [None]
+        if call.name.lower() != "table_changes" or not (name and name.is_string):
             continue
-        name, last = tokens[index + 2], closing(tokens, index + 1)
-        if name.token_type != TokenType.STRING or last == index + 1:
-            continue
-        try:
-            table = open_table(TableName.parse(name.text))
-        except InvalidNameError:
-            continue
-        if table is not None:
-            ends = _arguments(statement, index + 2, last)[1:]
-            edits.append((token.start, tokens[last].end + 1, _relation(table, ends)))
-    return edits
-
-
-def _arguments(statement: Statement, first: int, last: int) -> list[str]:
-    """The texts between a call's commas, from its first token up to its closing parenthesis."""
-    tokens, found, start, index = statement.tokens, [], first, first
-    while index <= last:
-        kind = tokens[index].token_type
-        if kind == TokenType.L_PAREN:
-            index = closing(tokens, index)
-        elif (kind == TokenType.COMMA or index == last) and index > start:
-            found.append(statement.text[tokens[start].start : tokens[index - 1].end + 1])
-            start = index + 1
-        index += 1
-    return found
+        with suppress(InvalidNameError):
+            if table := open_table(TableName.parse(name.name)):
+                texts = [end.sql(DIALECT, normalize_functions=False) for end in ends]
+                yield *call.meta["span"], _relation(table, texts)
 
 
 def _relation(table: Table, ends: list[str]) -> str:
