@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
@@ -95,18 +97,20 @@ OWN = (START, END, SEQUENCE, SEQUENCES, INHERITED, CHANGES)
 # Columns of changes on their way, never of a table.
 IS_DELETE, IS_TRUNCATE, TIE = "__mirrorlake_delete", "__mirrorlake_truncate", "__mirrorlake_tie"
 IS_NEW = "__mirrorlake_new"
+_NOT_THERE = (
+    "DELTA_TABLE_NOT_FOUND",
+    "PATH_NOT_FOUND",
+    "DELTA_PATH_DOES_NOT_EXIST",
+    "DELTA_MISSING_DELTA_TABLE",
+)
 
 
 def table_or_none(spark: SparkSession, path: str) -> DataFrame | None:
     """The rows of the Delta table at a path, or None if there is none."""
-    from pyspark.errors import AnalysisException
-
     try:
         return spark.read.format("delta").load(path)
     except AnalysisException as error:
-        if "DELTA_TABLE_NOT_FOUND" in str(error) or "PATH_NOT_FOUND" in str(error):
-            return None
-        if "DELTA_PATH_DOES_NOT_EXIST" in str(error) or "DELTA_MISSING_DELTA_TABLE" in str(error):
+        if any(condition in str(error) for condition in _NOT_THERE):
             return None
         raise
 
@@ -134,8 +138,6 @@ def first_of_each(events: DataFrame, keys: Sequence[str], order: Sequence[str]) 
 
 def of_same_keys(rows: DataFrame, events: DataFrame, keys: Sequence[str]) -> DataFrame:
     """The rows whose key occurs in some changes; NULL equals NULL."""
-    from functools import reduce
-
     wanted = events.select(*map(quote, keys))
     same = [rows[quote(key)].eqNullSafe(wanted[quote(key)]) for key in keys]
     return rows.join(wanted, reduce(lambda a, b: a & b, same), "left_semi")

@@ -7,7 +7,7 @@ reads what the doctor says can be read, and fails to read what it says cannot.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from itertools import pairwise
 from urllib.parse import unquote
@@ -57,30 +57,30 @@ def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bo
     path = table.name.table_path
     states = list(read_states(table.storage, path, begin, end, files=files))
     (latest,) = read_states(table.storage, path, timeline.latest, timeline.latest)
-    bad: set[int] = set()
     spans = [
         *_feed_off(name, states),
         *_retention(table, timeline, states, latest),
         *(_missing_files(table, states) if files else ()),
     ]
+    breaks = _breaks_between(name, states) if latest.is_mapped else []
     if not latest.is_mapped:
         spans += _unlike_latest(name, states, latest)
-    findings += spans
-    for finding in spans:
-        bad.update(range(finding.versions[0], finding.versions[1] + 1))
-    if latest.is_mapped:
-        findings += _breaks_between(name, states)
-    findings += [*_reserved(name, states[-1]), *_notes(name, states)]
-    readable = tuple(_readable(states, bad, mapped=latest.is_mapped))
+    findings += [*spans, *breaks, *_reserved(name, states[-1]), *_notes(name, states)]
+    bad = {
+        version for found in spans for version in range(found.versions[0], found.versions[1] + 1)
+    }
+    good = (version for version in range(begin, end + 1) if version not in bad)
+    readable = tuple(_runs(good, [found.versions[0] for found in breaks]))
     findings.sort(key=lambda finding: (finding.versions, not finding.blocks))
     findings += [_advice(name, span) for span in readable if span != (start, end)]
     return Diagnosis(name, start, end, tuple(findings), readable)
 
 
-def _runs(versions: Iterable[int]) -> list[tuple[int, int]]:
+def _runs(versions: Iterable[int], starts: Collection[int] = ()) -> list[tuple[int, int]]:
+    """Versions without a hole between them; some of them start a run of their own."""
     runs: list[tuple[int, int]] = []
     for version in versions:
-        if runs and runs[-1][1] == version - 1:
+        if runs and runs[-1][1] == version - 1 and version not in starts:
             runs[-1] = (runs[-1][0], version)
         else:
             runs.append((version, version))
@@ -248,22 +248,6 @@ def _notes(name: str, states: list[State]) -> list[FeedFinding]:
                 "read up to it and from it on separately.",
             )
     return findings
-
-
-def _readable(states: list[State], bad: set[int], *, mapped: bool) -> list[tuple[int, int]]:
-    spans: list[tuple[int, int]] = []
-    previous: State | None = None
-    for state in states:
-        if state.version in bad:
-            previous = None
-            continue
-        broken = mapped and previous is not None and find_breaks(previous.fields, state.fields)
-        if previous is None or broken:
-            spans.append((state.version, state.version))
-        else:
-            spans[-1] = (spans[-1][0], state.version)
-        previous = state
-    return spans
 
 
 def _advice(name: str, span: tuple[int, int]) -> FeedFinding:

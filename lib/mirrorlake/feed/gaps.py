@@ -8,7 +8,7 @@ step: its rows carry the gap's last version, and what was done and undone within
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from pyspark.sql import DataFrame
@@ -89,7 +89,7 @@ def plan_segments(found: Diagnosis, is_whole: Callable[[int], bool]) -> list[Seg
                 high += 1
                 if high > found.end:
                     raise _lost(found, at, start - 1, "after")
-            segments = [_cut(s, low) for s in segments if s.start <= low]
+            segments = [replace(s, end=min(s.end, low)) for s in segments if s.start <= low]
             segments.append(Segment(low + 1, high, by_feed=False))
             start = max(start, high + 1)
         at = max(at, start)
@@ -97,10 +97,6 @@ def plan_segments(found: Diagnosis, is_whole: Callable[[int], bool]) -> list[Seg
             segments.append(Segment(start, end, by_feed=True))
             at = end + 1
     return segments
-
-
-def _cut(segment: Segment, last: int) -> Segment:
-    return Segment(segment.start, min(segment.end, last), segment.by_feed)
 
 
 def _lost(found: Diagnosis, start: int, end: int, side: str) -> FeedError:

@@ -7,6 +7,7 @@ written first: a run that is killed between the two is made good by running the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -87,8 +88,6 @@ def _with_floor(
     events: DataFrame, path: str, keys: Sequence[str], emptied: Column | None
 ) -> DataFrame:
     """The changes, each with the last delete of its key, if any."""
-    from functools import reduce
-
     graves = table_or_none(events.sparkSession, path + TOMBSTONES)
     if graves is None:
         return events.withColumn(_FLOOR, F.lit(None).cast(events.schema[SEQUENCE].dataType))

@@ -75,17 +75,14 @@ def periods(events: DataFrame, columns: list[str], dimension: Dimension) -> Data
         life = "__mirrorlake_life"
         found = found.withColumn(life, F.sum(gone.cast("int")).over(ordered))
         alive = Window.partitionBy(*keys, life).orderBy(SEQUENCE)
-        own = F.array_compact(
+        are_null = F.array_compact(
             F.array(*[F.when(F.col(quote(name)).isNull(), F.lit(name)) for name in values])
         )
-        found = found.withColumn(INHERITED, own)
+        found = found.withColumn(INHERITED, are_null)
         found = found.withColumns(
             {name: F.last(quote(name), ignorenulls=True).over(alive) for name in values}
         )
-        still_null = F.array_compact(
-            F.array(*[F.when(F.col(quote(name)).isNull(), F.lit(name)) for name in values])
-        )
-        found = found.withColumn(INHERITED, F.array_except(INHERITED, still_null))
+        found = found.withColumn(INHERITED, F.array_except(INHERITED, are_null))
         if dimension.track_history is None:
             extra.append(F.col(INHERITED))
     found = found.withColumns(

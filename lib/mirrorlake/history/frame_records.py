@@ -179,7 +179,7 @@ def newest_complete(frames: list[Frame]) -> Frame | None:
     return done[-1] if done else None
 
 
-def live_frame(storage: Storage, model: str, now: datetime | None = None) -> Frame:
+def live_frame(storage: Storage, model: str) -> Frame:
     """The frame that a model's readers see.
 
     Raises:
@@ -194,7 +194,7 @@ def live_frame(storage: Storage, model: str, now: datetime | None = None) -> Fra
     again = f"create a frame of {model} again."
     if frame.state == RELEASED:
         raise FrameError(f"Frame {frame.number} of {model} was released.", hint=again)
-    if frame.is_expired(now or utc_now()):
+    if frame.is_expired(utc_now()):
         raise FrameError(f"Frame {frame.number} of {model} expired at {frame.expires}.", hint=again)
     return frame
 

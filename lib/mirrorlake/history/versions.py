@@ -87,7 +87,7 @@ def retention(snapshot: Snapshot, name: str) -> timedelta:
 
 
 def find_readable_range(
-    storage: Storage, table: TableName, *, enforced: bool = True, now: datetime | None = None
+    storage: Storage, table: TableName, *, enforced: bool = True
 ) -> ReadableRange:
     """What can be read of a table, from its log alone; the cost does not grow with the log.
 
@@ -95,13 +95,12 @@ def find_readable_range(
         storage: the lake's files.
         table: which table.
         enforced: whether Spark's retention check is on, as it is by default.
-        now: the moment that counts; by default this one.
 
     Raises:
         TableNotFoundError: there is none of that name.
     """
     log = CommitLog(storage, table.table_path)
-    first, newest, limits = _bounds(log, _snapshot(storage, table), enforced=enforced, now=now)
+    first, newest, limits = _bounds(log, _snapshot(storage, table), enforced=enforced)
     if vacuumed := _vacuumed(log, first, newest):
         limits.append(vacuumed)
         first = max(first, vacuumed.version)
@@ -112,9 +111,7 @@ def find_readable_range(
     return ReadableRange(table, first, newest, since, until, tuple(limits))
 
 
-def _bounds(
-    log: CommitLog, snapshot: Snapshot, *, enforced: bool, now: datetime | None = None
-) -> tuple[int, int, list[Limit]]:
+def _bounds(log: CommitLog, snapshot: Snapshot, *, enforced: bool) -> tuple[int, int, list[Limit]]:
     """The range that the log and the retention check leave, whether or not its files are there."""
     newest = snapshot.version
     limits = []
@@ -126,7 +123,7 @@ def _bounds(
             Limit("log retention", first, f"older commits are cut off ({LOG_RETENTION}: {kept})")
         )
     if enforced:
-        horizon = (now or datetime.now(timezone.utc)) - retention(snapshot, FILE_RETENTION)
+        horizon = datetime.now(timezone.utc) - retention(snapshot, FILE_RETENTION)
         oldest = log.raw_timestamp(first)
         if oldest is not None and oldest < horizon:
             kept = snapshot.properties.get(FILE_RETENTION, _DEFAULTS[FILE_RETENTION])
