@@ -129,6 +129,11 @@ def matching_files(table: Table, predicate: str) -> DataFrame:
     return rows.groupBy(path).agg(F.count("*").alias("hits"))
 
 
+def total(column: Column | str) -> Column:
+    """The sum of a column, 0 where there is nothing to add."""
+    return F.coalesce(F.sum(column), F.lit(0))
+
+
 def _read_range(table: Table, first: int, last: int) -> DataFrame:
     paths = [commit_path(table.name.table_path, version) for version in range(first, last + 1)]
     return _read_commits(table.spark, table.storage, paths)

@@ -25,7 +25,8 @@ from mirrorlake.delta.timestamps import (
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.findings import Diagnosis, span_text
-from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED, declared_keys
+from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED
+from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.spark.sql import quote
 
 End = int | str | datetime

@@ -6,7 +6,6 @@ columns are harmless; so is a column that becomes nullable.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.snapshot import physical_name
-from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.spark.gateway import feed_scan, has_gateway
 
 Field = dict[str, Any]
@@ -32,11 +30,6 @@ class Break:
 
     column: str
     text: str
-
-
-def declared_keys(properties: dict[str, str]) -> tuple[str, ...]:
-    """The key columns that a table's properties declare."""
-    return tuple(json.loads(properties.get(KEYS_PROPERTY, "[]")))
 
 
 def reserved_columns(names: Iterable[str]) -> list[str]:

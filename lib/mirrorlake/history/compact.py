@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from mirrorlake.delta.files import files_of, matching_files
+from mirrorlake.delta.files import files_of, matching_files, total
 from mirrorlake.delta.snapshot import has_policy
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
@@ -162,9 +162,6 @@ def _in(table: Table, where: str | None) -> DataFrame:
 
 
 def _figures(files: DataFrame) -> dict[str, Any]:
-    def total(column: str) -> Any:
-        return F.coalesce(F.sum(column), F.lit(0))
-
     return (
         files.agg(
             F.count("*").alias("files"),

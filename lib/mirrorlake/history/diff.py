@@ -6,7 +6,6 @@ rows cancel out, counted as often as they occur; nothing is collected on the dri
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import Enum
 
@@ -18,7 +17,7 @@ from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.landing.identity import incarnations
-from mirrorlake.mirror.properties import KEYS_PROPERTY
+from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.spark.sql import quote
 
 CHANGE_TYPE = "_change_type"
@@ -48,9 +47,9 @@ def choose_match(
     """
     if is_tracked(before) and is_tracked(after) and not made_anew:
         return Match.ROW_ID, ()
-    keys = after.get(KEYS_PROPERTY, "[]")
-    if keys != "[]" and before.get(KEYS_PROPERTY, "[]") in ("[]", keys):  # they may come late
-        return Match.KEY, tuple(json.loads(keys))
+    keys = declared_keys(after)
+    if keys and declared_keys(before) in ((), keys):  # they may come late
+        return Match.KEY, keys
     return Match.ROW, ()
 
 
@@ -99,7 +98,7 @@ def diff_versions(
     elif keys:
         best = Match.KEY
     if best is Match.KEY:
-        known = tuple(keys) or tuple(json.loads(properties[1].get(KEYS_PROPERTY, "[]")))
+        known = tuple(keys) or declared_keys(properties[1])
     old, new = (table.rows(int(version)) for version in (before, after))
     return diff_rows(old, new, best, known)
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import CommitLog
-from mirrorlake.delta.files import changed_files, files_of, matching_files
+from mirrorlake.delta.files import changed_files, files_of, matching_files, total
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.history.frame_records import Frame, FramedTable, read_lists
@@ -164,12 +164,12 @@ def _added(table: Table, before: DataFrame, now: DataFrame, *, written: bool) ->
     added = now.join(before.select("path"), "path", "left_anti")
     if written:
         added = measure_files(table.storage, added)
-    groups = F.coalesce(F.sum("row_groups"), F.lit(0)) if written else F.lit(None).cast("bigint")
+    groups = total("row_groups") if written else F.lit(None).cast("bigint")
     return added.agg(
         F.count("*").alias("files_added"),
         groups.alias("row_groups_added"),
-        F.coalesce(F.sum("rows"), F.lit(0)).alias("rows_added"),
-        F.coalesce(F.sum("size"), F.lit(0)).alias("bytes_added"),
+        total("rows").alias("rows_added"),
+        total("size").alias("bytes_added"),
     )
 
 
@@ -184,16 +184,13 @@ def _removed(before: DataFrame, now: DataFrame) -> DataFrame:
     gone = F.col("there").isNull()
     moved = ~gone & ~F.col("vector").eqNullSafe(F.col("vector_now"))
 
-    def total(when: Any, what: Any) -> Any:
-        return F.coalesce(F.sum(F.when(when, what)), F.lit(0))
-
     # Not every file has statistics, but each deletion vector says how many rows it takes.
-    taken = total(moved, F.col("masked_now") - F.col("masked"))
+    taken = total(F.when(moved, F.col("masked_now") - F.col("masked")))
     return both.agg(
         F.count_if(gone).alias("files_removed"),
-        total(gone, F.col("row_groups")).alias("row_groups_removed"),
-        (total(gone, F.col("rows")) + taken).alias("rows_removed"),
-        total(gone, F.col("size")).alias("bytes_removed"),
+        total(F.when(gone, F.col("row_groups"))).alias("row_groups_removed"),
+        (total(F.when(gone, F.col("rows"))) + taken).alias("rows_removed"),
+        total(F.when(gone, F.col("size"))).alias("bytes_removed"),
         F.count_if(moved).alias("vectors_changed"),
     )
 

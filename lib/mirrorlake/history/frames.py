@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import CommitLog
-from mirrorlake.delta.files import files_of, hadoop_path
+from mirrorlake.delta.files import files_of, hadoop_path, total
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import FrameError, MirrorlakeError, TableNotFoundError, UsageError
@@ -166,9 +166,9 @@ class Frames:
             write_list(frame, table, files_of(table, framed.version))
             .agg(
                 F.count("*").alias("files"),
-                F.coalesce(F.sum("row_groups"), F.lit(0)).alias("row_groups"),
-                F.coalesce(F.sum("rows"), F.lit(0)).alias("rows"),
-                F.coalesce(F.sum("size"), F.lit(0)).alias("bytes"),
+                total("row_groups").alias("row_groups"),
+                total("rows").alias("rows"),
+                total("size").alias("bytes"),
                 F.min_by("path", "found").alias("first"),
                 F.coalesce(F.min("found"), F.lit(True)).alias("found"),
             )

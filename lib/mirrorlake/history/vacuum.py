@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import CommitLog
-from mirrorlake.delta.files import feed_files, files_of, latest_actions
+from mirrorlake.delta.files import feed_files, files_of, latest_actions, total
 from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import RetentionError
@@ -277,7 +277,7 @@ class _Job:
             files.groupBy("why")
             .agg(
                 F.count("*").alias("files"),
-                F.coalesce(F.sum("length"), F.lit(0)).alias("bytes"),
+                total("length").alias("bytes"),
                 F.max(F.when(F.col("why").isNull(), F.col("removed"))).alias("removed"),
                 F.array_sort(
                     F.array_distinct(
