@@ -12,9 +12,10 @@ from itertools import pairwise
 from typing import Any
 
 from mirrorlake.delta.commits import State, read_states, read_versions
+from mirrorlake.delta.log_files import log_file
 from mirrorlake.delta.snapshot import ROW_ID_COLUMN
 from mirrorlake.delta.table import Table
-from mirrorlake.feed.findings import FeedFinding, commit_finding
+from mirrorlake.feed.findings import FeedFinding
 from mirrorlake.feed.schema import find_breaks
 from mirrorlake.history.diff import is_tracked
 
@@ -96,7 +97,7 @@ def _switched(name: str, states: list[State]) -> list[FeedFinding]:
             last = states[-1].version if end is None else end
             again = "." if end is None else f", and on again in version {end}."
             findings.append(
-                commit_finding(
+                _finding(
                     "disabled",
                     name,
                     (version, last),
@@ -107,7 +108,7 @@ def _switched(name: str, states: list[State]) -> list[FeedFinding]:
             )
         elif is_now and not was and not before.properties.get(ROW_ID_COLUMN):
             findings.append(
-                commit_finding(
+                _finding(
                     "enabled",
                     name,
                     (version, version),
@@ -118,7 +119,7 @@ def _switched(name: str, states: list[State]) -> list[FeedFinding]:
             )
         if before.properties.get(ROW_ID_COLUMN) and not after.properties.get(ROW_ID_COLUMN):
             findings.append(
-                commit_finding(
+                _finding(
                     "dropped",
                     name,
                     (version, version),
@@ -137,7 +138,7 @@ def _told(name: str, state: State) -> FeedFinding | None:
     mode = str(commit.parameters.get("mode", "")).lower()
     if commit.operation == "RESTORE":
         back = commit.parameters.get("version")
-        return commit_finding(
+        return _finding(
             "restore",
             name,
             span,
@@ -147,7 +148,7 @@ def _told(name: str, state: State) -> FeedFinding | None:
             blocks=False,
         )
     if commit.operation == "CLONE":
-        return commit_finding(
+        return _finding(
             "clone",
             name,
             span,
@@ -157,7 +158,7 @@ def _told(name: str, state: State) -> FeedFinding | None:
     replaced = commit.operation.startswith(("REPLACE", "CREATE OR REPLACE"))
     if (mode == "overwrite" or replaced) and version > 0:
         part = _predicate(commit.parameters)
-        return commit_finding(
+        return _finding(
             "overwrite",
             name,
             span,
@@ -171,3 +172,17 @@ def _told(name: str, state: State) -> FeedFinding | None:
 def _predicate(parameters: dict[str, Any]) -> str:
     text = str(parameters.get("predicate") or "")
     return "" if text in ("", "[]") else f"the rows where {text}"
+
+
+def _finding(
+    rule: str, name: str, span: tuple[int, int], message: str, fix: str, *, blocks: bool = True
+) -> FeedFinding:
+    return FeedFinding(
+        rule=rule,
+        table=name,
+        message=message,
+        fix=fix,
+        versions=span,
+        file=log_file(span[0]),
+        blocks=blocks,
+    )
