@@ -21,9 +21,9 @@ from mirrorlake.errors import DataFileError
 from mirrorlake.storage import Storage
 
 Positions = npt.NDArray[np.int64]
-_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
-_TO_B85 = str.maketrans(_Z85, _B85)
+_TO_B85 = str.maketrans(Z85, _B85)
 _UUID_TEXT = 20
 _MAGIC = 1_681_511_377
 

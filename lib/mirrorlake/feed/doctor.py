@@ -7,7 +7,8 @@ reads what the doctor says can be read, and fails to read what it says cannot.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from urllib.parse import unquote
@@ -17,7 +18,7 @@ from mirrorlake.delta.commits import State, Timeline, read_states
 from mirrorlake.delta.log_files import log_file
 from mirrorlake.delta.table import Table
 from mirrorlake.delta.timestamps import parse_interval
-from mirrorlake.feed.findings import Diagnosis, FeedFinding, commit_finding, span_text
+from mirrorlake.feed.findings import Diagnosis, FeedFinding, span_text
 from mirrorlake.feed.schema import Break, find_breaks, reserved_columns
 from mirrorlake.history.versions import ENFORCED, FILE_RETENTION, is_enforced
 
@@ -39,17 +40,8 @@ def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bo
     name = str(table.name)
     findings: list[FeedFinding] = []
     if start < timeline.first:
-        last = min(end, timeline.first - 1)
-        lost = commit_finding(
-            "log-lost",
-            name,
-            (start, last),
-            f"The log no longer holds {span_text((start, last), 'version')}.",
-            f"start at version {timeline.first}; delta.logRetentionDuration says how long"
-            " versions are kept.",
-            file=None,
-        )
-        findings.append(lost)
+        lost = (start, min(end, timeline.first - 1))
+        findings.append(_finding("log-lost", name, lost, file=None, first=timeline.first))
     begin = max(start, timeline.first)
     if begin > end:
         return Diagnosis(name, start, end, tuple(findings), ())
@@ -62,17 +54,16 @@ def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bo
         *_retention(table, timeline, states, latest),
         *(_missing_files(table, states) if files else ()),
     ]
-    breaks = _breaks_between(name, states) if latest.is_mapped else []
+    breaks = list(_breaks_between(name, states)) if latest.is_mapped else []
     if not latest.is_mapped:
         spans += _unlike_latest(name, states, latest)
     findings += [*spans, *breaks, *_reserved(name, states[-1]), *_notes(name, states)]
-    bad = {
-        version for found in spans for version in range(found.versions[0], found.versions[1] + 1)
-    }
+    bad = {v for found in spans for v in range(found.versions[0], found.versions[1] + 1)}
     good = (version for version in range(begin, end + 1) if version not in bad)
     readable = tuple(_runs(good, [found.versions[0] for found in breaks]))
     findings.sort(key=lambda finding: (finding.versions, not finding.blocks))
-    findings += [_advice(name, span) for span in readable if span != (start, end)]
+    parts = [span for span in readable if span != (start, end)]
+    findings += [_finding("readable", name, span, file=None, blocks=False) for span in parts]
     return Diagnosis(name, start, end, tuple(findings), readable)
 
 
@@ -87,170 +78,161 @@ def _runs(versions: Iterable[int], starts: Collection[int] = ()) -> list[tuple[i
     return runs
 
 
-def _feed_off(name: str, states: list[State]) -> list[FeedFinding]:
-    return [
-        commit_finding(
-            "feed-off",
-            name,
-            (a, b),
-            f"The change feed was not enabled in {span_text((a, b), 'version')};"
-            " changes are recorded only from enabling on.",
-            f"start at version {b + 1}"
-            if b < states[-1].version
-            else "enable it: table.changes.enable(); or bridge the gap: --across-gaps.",
-        )
-        for a, b in _runs(state.version for state in states if not state.has_feed)
-    ]
+def _feed_off(name: str, states: list[State]) -> Iterator[FeedFinding]:
+    for span in _runs(state.version for state in states if not state.has_feed):
+        after = f"start at version {span[1] + 1}"
+        still = "enable it: table.changes.enable(); or bridge the gap: --across-gaps."
+        yield _finding("feed-off", name, span, fix=after if span[1] < states[-1].version else still)
 
 
 def _retention(
     table: Table, timeline: Timeline, states: list[State], latest: State
-) -> list[FeedFinding]:
+) -> Iterator[FeedFinding]:
     if not is_enforced(table.spark):
-        return []
+        return
     kept = latest.properties.get(FILE_RETENTION, "interval 1 week")
     oldest = time.time_ns() // 1_000_000 - parse_interval(kept) // timedelta(milliseconds=1)
     old = [s.version for s in states if timeline.time(s.version) < oldest]
-    return [
-        commit_finding(
-            "retention",
-            str(table.name),
-            (a, b),
-            f"{span_text((a, b), 'Version')} {'are' if b > a else 'is'} older than"
-            f" {FILE_RETENTION} ({kept}); Delta refuses to read them even where the files"
-            " are still there.",
-            f"SET {ENFORCED} = false for this read, and set a longer {FILE_RETENTION}"
-            " so that no VACUUM takes the files.",
-        )
-        for a, b in _runs(version for version in old if version != timeline.latest)
-    ]
+    for span in _runs(version for version in old if version != timeline.latest):
+        verb = "are" if span[1] > span[0] else "is"
+        yield _finding("retention", str(table.name), span, verb=verb, kept=kept)
 
 
-def _missing_files(table: Table, states: list[State]) -> list[FeedFinding]:
-    findings, places = [], Places(table.storage, table.name.table_path)
-    for state in states:
-        version, files = state.version, state.commit.files
+def _missing_files(table: Table, states: list[State]) -> Iterator[FeedFinding]:
+    places = Places(table.storage, table.name.table_path)
+    for version, files in ((state.version, state.commit.files) for state in states):
         if missing := [path for path in files if not places.exists(path)]:
-            found = commit_finding(
-                "missing-file",
-                str(table.name),
-                (version, version),
-                f"Version {version} is read from {len(files)} files,"
-                f" of which {len(missing)} are gone: a VACUUM has removed them.",
-                f"start after version {version}, or bridge it: --across-gaps.",
-                file=unquote(missing[0]),
-            )
-            findings.append(found)
-    return findings
+            file, counts = unquote(missing[0]), {"files": len(files), "missing": len(missing)}
+            span = (version, version)
+            yield _finding("missing-file", str(table.name), span, file=file, **counts)
 
 
-def _unlike_latest(name: str, states: list[State], latest: State) -> list[FeedFinding]:
+def _unlike_latest(name: str, states: list[State], latest: State) -> Iterator[FeedFinding]:
     """Without column mapping every version is read with the latest columns."""
     breaks = {state.version: find_breaks(state.fields, latest.fields) for state in states}
-    return [
-        commit_finding(
-            "schema",
-            name,
-            (a, b),
-            f"After version {b} the table {_said(breaks[b])}. A feed is read with the latest"
-            f" columns, which {span_text((a, b), 'version')} {'do' if b > a else 'does'} not fit.",
-            f"start at version {b + 1}, or SET {UNSAFE_CONF} = true if the old values fit the"
-            " new columns, or bridge them: --across-gaps.",
-            file=log_file(b + 1),
-            column=breaks[b][0].column,
-        )
-        for a, b in _runs(version for version, found in breaks.items() if found)
-    ]
+    for a, b in _runs(version for version, found in breaks.items() if found):
+        verb, after, column = "do" if b > a else "does", log_file(b + 1), breaks[b][0].column
+        facts = {"said": _said(breaks[b]), "verb": verb, "next": b + 1}
+        yield _finding("schema", name, (a, b), file=after, column=column, **facts)
 
 
-def _breaks_between(name: str, states: list[State]) -> list[FeedFinding]:
+def _breaks_between(name: str, states: list[State]) -> Iterator[FeedFinding]:
     """With column mapping a range is read with its end's columns."""
-    pairs = ((find_breaks(old.fields, new.fields), new.version) for old, new in pairwise(states))
-    return [
-        commit_finding(
-            "schema",
-            name,
-            (version, version),
-            f"Version {version} {_said(breaks)}. No range can be read across it.",
-            f"read up to version {version - 1}, then from version {version} on; or"
-            " bridge it: --across-gaps.",
-            column=breaks[0].column,
-        )
-        for breaks, version in pairs
-        if breaks
-    ]
+    for before, after in pairwise(states):
+        if breaks := find_breaks(before.fields, after.fields):
+            facts = {"said": _said(breaks), "before": after.version - 1}
+            span, column = (after.version, after.version), breaks[0].column
+            yield replace(_finding("break", name, span, column=column, **facts), rule="schema")
 
 
 def _said(breaks: list[Break]) -> str:
     return " and ".join(found.text for found in breaks)
 
 
-def _reserved(name: str, state: State) -> list[FeedFinding]:
-    return [
-        commit_finding(
-            "reserved-column",
-            name,
-            (state.version, state.version),
-            f"The column {column} is named like one of the feed's own.",
-            "rename it: table.changes.enable(rename_reserved=True).",
-            column=column,
-        )
-        for column in reserved_columns(state.schema)
-    ]
+def _reserved(name: str, state: State) -> Iterator[FeedFinding]:
+    for column in reserved_columns(state.schema):
+        yield _finding("reserved-column", name, (state.version, state.version), column=column)
 
 
-_AS_NET = "read it with --net: what is the same before and after is gone."
-
-
-def _notes(name: str, states: list[State]) -> list[FeedFinding]:
+def _notes(name: str, states: list[State]) -> Iterator[FeedFinding]:
     """What does not stand in the way, but surprises people who read raw feeds."""
-    findings = []
-
-    def note(rule: str, version: int, message: str, fix: str) -> None:
-        span = (version, version)
-        findings.append(commit_finding(rule, name, span, message, fix, blocks=False))
-
     life: tuple[str, str | None] | None = None
     for state in states:
-        version, commit = state.version, state.commit
+        span, commit = (state.version, state.version), state.commit
         mode = str(commit.parameters.get("mode", "")).lower()
         if commit.operation == "RESTORE":
-            note(
-                "restore",
-                version,
-                f"Version {version} is a RESTORE to {commit.parameters.get('version') or 'a time'}:"
-                " rows that it leaves as they were may show up as deleted and inserted.",
-                _AS_NET,
-            )
+            then = commit.parameters.get("version") or "a time"
+            yield _finding("restore", name, span, blocks=False, then=then)
         elif commit.operation == "CLONE":
-            note(
-                "clone",
-                version,
-                f"Version {version} is a clone: its feed starts with all rows as inserts, and what"
-                " happened in the source is in the source's feed.",
-                "read the source's own feed for what was before.",
-            )
+            yield _finding("clone", name, span, blocks=False)
         elif mode == "overwrite" or commit.operation.startswith(("REPLACE", "CREATE OR REPLACE")):
-            note(
-                "overwrite",
-                version,
-                f"Version {version} overwrites rows: those that stay the same show up as deleted"
-                " and inserted.",
-                _AS_NET,
-            )
+            yield _finding("overwrite", name, span, blocks=False)
         table_id, folder = life or (state.metadata["id"], None)
         life = (state.metadata["id"], state.incarnation or folder)
         if life[0] != table_id or (folder is not None and life[1] != folder):
-            note(
-                "recreated",
-                version,
-                f"With version {version} the table is another one of the same name.",
-                "read up to it and from it on separately.",
-            )
-    return findings
+            yield _finding("recreated", name, span, blocks=False)
 
 
-def _advice(name: str, span: tuple[int, int]) -> FeedFinding:
-    message = f"{span_text(span, 'Version')} can be read."
-    fix = f"--from {span[0]} --to {span[1]}"
-    return commit_finding("readable", name, span, message, fix, file=None, blocks=False)
+# What to know, and what to do then.
+_TEXTS = {
+    "log-lost": (
+        "The log no longer holds {versions}.",
+        "start at version {first}; delta.logRetentionDuration says how long versions are kept.",
+    ),
+    "feed-off": (
+        "The change feed was not enabled in {versions}; changes are recorded only from enabling"
+        " on.",
+        "{fix}",
+    ),
+    "retention": (
+        "{Versions} {verb} older than"
+        f" {FILE_RETENTION} ({{kept}}); Delta refuses to read them even where the files are still"
+        " there.",
+        f"SET {ENFORCED} = false for this read, and set a longer {FILE_RETENTION} so that no"
+        " VACUUM takes the files.",
+    ),
+    "missing-file": (
+        "{Versions} is read from {files} files, of which {missing} are gone: a VACUUM has removed"
+        " them.",
+        "start after {versions}, or bridge it: --across-gaps.",
+    ),
+    "schema": (
+        "After version {end} the table {said}. A feed is read with the latest columns, which"
+        " {versions} {verb} not fit.",
+        f"start at version {{next}}, or SET {UNSAFE_CONF} = true if the old values fit the new"
+        " columns, or bridge them: --across-gaps.",
+    ),
+    "break": (
+        "{Versions} {said}. No range can be read across it.",
+        "read up to version {before}, then from {versions} on; or bridge it: --across-gaps.",
+    ),
+    "reserved-column": (
+        "The column {column} is named like one of the feed's own.",
+        "rename it: table.changes.enable(rename_reserved=True).",
+    ),
+    "restore": (
+        "{Versions} is a RESTORE to {then}: rows that it leaves as they were may show up as"
+        " deleted and inserted.",
+        "read it with --net: what is the same before and after is gone.",
+    ),
+    "clone": (
+        "{Versions} is a clone: its feed starts with all rows as inserts, and what happened in the"
+        " source is in the source's feed.",
+        "read the source's own feed for what was before.",
+    ),
+    "overwrite": (
+        "{Versions} overwrites rows: those that stay the same show up as deleted and inserted.",
+        "read it with --net: what is the same before and after is gone.",
+    ),
+    "recreated": (
+        "With {versions} the table is another one of the same name.",
+        "read up to it and from it on separately.",
+    ),
+    "readable": ("{Versions} can be read.", "--from {start} --to {end}"),
+}
+
+
+def _finding(
+    rule: str,
+    name: str,
+    span: tuple[int, int],
+    *,
+    file: str | None = "",
+    column: str | None = None,
+    blocks: bool = True,
+    **facts: object,
+) -> FeedFinding:
+    """A finding in the words of its rule; by default its file is the first version's commit."""
+    facts |= {"start": span[0], "end": span[1], "column": column}
+    facts |= {noun + "s": span_text(span, noun) for noun in ("version", "Version")}
+    message, fix = (text.format(**facts) for text in _TEXTS[rule])
+    return FeedFinding(
+        rule=rule,
+        table=name,
+        file=log_file(span[0]) if file == "" else file,
+        column=column,
+        message=message,
+        fix=fix,
+        versions=span,
+        blocks=blocks,
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.delta.log_files import log_file
 from mirrorlake.findings import Finding, findings_document
 from mirrorlake.results import Result, TextTable
 
@@ -22,14 +21,6 @@ class FeedFinding(Finding):
 
     versions: tuple[int, int]
     blocks: bool = True
-
-
-def commit_finding(
-    rule: str, table: str, versions: tuple[int, int], message: str, fix: str, **more: Any
-) -> FeedFinding:
-    """A finding about some commits; the file concerned is the first one's, if no other is named."""
-    more = {"file": log_file(versions[0])} | more
-    return FeedFinding(rule=rule, table=table, versions=versions, message=message, fix=fix, **more)
 
 
 @dataclass(frozen=True)
