@@ -51,16 +51,15 @@ def query_lake(
         return None if found is None else Table(spark, storage, found)
 
     def find(name: TableName) -> Relation | None:
-        found = catalog.find(name)
+        found, check = catalog.find(name), partial(_refuse, name)
         if frame is not None:
             path = Frames(storage, lambda: spark).table_path(frame, name)
-            return Relation(path, hiding_columns(storage, found), partial(_refuse, name))
-        if found is None:
+        elif found is None:
             return None
-        path = storage.path(found.table_path)
-        return Relation(
-            path, hiding_columns(storage, found), partial(_check, spark, storage, found)
-        )
+        else:
+            path = storage.path(found.table_path)
+            check = partial(check_when, storage, found, enforced=is_enforced(spark))
+        return Relation(path, hiding_columns(storage, found), check)
 
     statement = parse_statement(query)
     feeds = _resolve_feeds(statement, open_table)
@@ -70,10 +69,6 @@ def query_lake(
 
 def _refuse(name: TableName, when: When) -> None:
     raise UsageError(f"A frame has {name} at one version only: {when} can't be asked.")
-
-
-def _check(spark: SparkSession, storage: Storage, name: TableName, when: When) -> None:
-    check_when(storage, name, when, enforced=is_enforced(spark))
 
 
 def _evaluate(spark: SparkSession, expression: str) -> datetime | None:

@@ -102,27 +102,29 @@ def _missing_files(table: Table, states: list[State]) -> Iterator[FeedFinding]:
     places = Places(table.storage, table.name.table_path)
     for version, files in ((state.version, state.commit.files) for state in states):
         if missing := [path for path in files if not places.exists(path)]:
-            file, counts = unquote(missing[0]), {"files": len(files), "missing": len(missing)}
-            span = (version, version)
-            yield _finding("missing-file", str(table.name), span, file=file, **counts)
+            name, span, file = str(table.name), (version, version), unquote(missing[0])
+            counts = (len(files), len(missing))
+            yield _finding("missing-file", name, span, file=file, counts=counts)
 
 
 def _unlike_latest(name: str, states: list[State], latest: State) -> Iterator[FeedFinding]:
     """Without column mapping every version is read with the latest columns."""
     breaks = {state.version: find_breaks(state.fields, latest.fields) for state in states}
     for a, b in _runs(version for version, found in breaks.items() if found):
-        verb, after, column = "do" if b > a else "does", log_file(b + 1), breaks[b][0].column
-        facts = {"said": _said(breaks[b]), "verb": verb, "next": b + 1}
-        yield _finding("schema", name, (a, b), file=after, column=column, **facts)
+        verb, after, column = "do" if b > a else "does", b + 1, breaks[b][0].column
+        said, file = _said(breaks[b]), log_file(after)
+        yield _finding(
+            "schema", name, (a, b), file=file, column=column, said=said, verb=verb, next=after
+        )
 
 
 def _breaks_between(name: str, states: list[State]) -> Iterator[FeedFinding]:
     """With column mapping a range is read with its end's columns."""
     for before, after in pairwise(states):
         if breaks := find_breaks(before.fields, after.fields):
-            facts = {"said": _said(breaks), "before": after.version - 1}
-            span, column = (after.version, after.version), breaks[0].column
-            yield replace(_finding("break", name, span, column=column, **facts), rule="schema")
+            span, column, said = (after.version, after.version), breaks[0].column, _said(breaks)
+            found = _finding("break", name, span, column=column, said=said, before=span[0] - 1)
+            yield replace(found, rule="schema")
 
 
 def _said(breaks: list[Break]) -> str:
@@ -172,8 +174,8 @@ _TEXTS = {
         " VACUUM takes the files.",
     ),
     "missing-file": (
-        "{Versions} is read from {files} files, of which {missing} are gone: a VACUUM has removed"
-        " them.",
+        "{Versions} is read from {counts[0]} files, of which {counts[1]} are gone: a VACUUM has"
+        " removed them.",
         "start after {versions}, or bridge it: --across-gaps.",
     ),
     "schema": (

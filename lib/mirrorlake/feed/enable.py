@@ -95,11 +95,6 @@ def create_table(
     create_delta(spark, path, columns, wanted)
 
 
-def enable_for_new_tables(spark: SparkSession, *, enabled: bool = True) -> None:
-    """Makes the session switch the feed on (or no longer) for every table that it creates."""
-    spark.conf.set(DEFAULT_CONF, str(enabled).lower())
-
-
 def _clash(table: str, reserved: list[str]) -> FeedError:
     return FeedError(
         f"The table {table} has columns named like the feed's own: {', '.join(reserved)}.",

@@ -112,7 +112,7 @@ def vacuum_table(
     feed = float(snapshot.properties.get(FEED_PROPERTY, 0)) if feed_hours is None else feed_hours
     job = _Job(work, hours, max(feed, hours), utc_now())
     if not apply:
-        return job.plan()
+        return job.summarise(job.files())
     publish_horizon(table.storage, table.name, job.table_id, job.version)
     return job.apply()  # looks for frames only now
 
@@ -167,9 +167,6 @@ class _Job:
         """The version whose files stay."""
         return self.table.snapshot().version
 
-    def plan(self) -> Vacuum:
-        return self.summarise(self.files())
-
     def apply(self) -> Vacuum:
         files = self.files().persist()  # what is said is what is done
         try:
@@ -213,11 +210,10 @@ class _Job:
 
     def reasons(self) -> DataFrame:
         """Each file that something is known of, perhaps several times; NULL ranks keep nothing."""
-        pins, dead = find_pins(self.table.storage, self.now)
-        listed = [frame for frame in self.mine(pins) if frame.state != PINNED]
-        parts = [self.log_reasons()]
-        parts += [self.pinned_files(f) for f in self.mine(pins) if f.state == PINNED]
-        if known := listed + [frame for frame in self.mine(dead) if self.has_list(frame)]:
+        pins, dead = map(self.mine, find_pins(self.table.storage, self.now))
+        listed = [frame for frame in pins if frame.state != PINNED]
+        parts = [self.log_reasons(), *(self.pinned_files(f) for f in pins if f.state == PINNED)]
+        if known := listed + [frame for frame in dead if self.has_list(frame)]:
             parts.append(self.frame_files(known, listed))
         if (feed := self.feed_reasons()) is not None:
             parts.append(feed)

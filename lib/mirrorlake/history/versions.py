@@ -83,7 +83,11 @@ class ReadableRange(Result):
 
 def retention(snapshot: Snapshot, name: str) -> timedelta:
     """One of the table's two retentions, or Delta's default for it."""
-    return parse_interval(snapshot.properties.get(name, _DEFAULTS[name]))
+    return parse_interval(_setting(snapshot, name).partition(": ")[2])
+
+
+def _setting(snapshot: Snapshot, name: str) -> str:
+    return f"{name}: {snapshot.properties.get(name, _DEFAULTS[name])}"
 
 
 def find_readable_range(
@@ -118,21 +122,15 @@ def _bounds(log: CommitLog, snapshot: Snapshot, *, enforced: bool) -> tuple[int,
     interval = int(snapshot.properties.get("delta.checkpointInterval", "10"))
     first = log.first_readable(newest, interval)
     if first > 0:
-        kept = snapshot.properties.get(LOG_RETENTION, _DEFAULTS[LOG_RETENTION])
-        limits.append(
-            Limit("log retention", first, f"older commits are cut off ({LOG_RETENTION}: {kept})")
-        )
+        why = f"older commits are cut off ({_setting(snapshot, LOG_RETENTION)})"
+        limits.append(Limit("log retention", first, why))
     if enforced:
         horizon = datetime.now(timezone.utc) - retention(snapshot, FILE_RETENTION)
         oldest = log.raw_timestamp(first)
         if oldest is not None and oldest < horizon:
-            kept = snapshot.properties.get(FILE_RETENTION, _DEFAULTS[FILE_RETENTION])
             first = log.first_since(horizon, first, newest)
-            limits.append(
-                Limit(
-                    "retention check", first, f"Delta refuses older ones ({FILE_RETENTION}: {kept})"
-                )
-            )
+            why = f"Delta refuses older ones ({_setting(snapshot, FILE_RETENTION)})"
+            limits.append(Limit("retention check", first, why))
     return first, newest, limits
 
 

@@ -80,18 +80,17 @@ def check_own(storage: Storage, table: TableName) -> None:
         raise UsageError(f"{table} is a view: its rows are its query's.", hint="refresh it.")
     outer = f"{TABLES}/{table.schema}" if table.schema else None
     inside = outer is not None and read_snapshot(storage, outer) is not None
-    around = table.schema is None and (
-        snapshot is None
-        and (
-            set(storage.list(table.table_path).folders) - {"_delta_log"} != set()
-            or storage.list(f"{ZONE}/{table.name}{SCHEMA_SUFFIX}").folders != ()
-        )
-    )
+    around = outer is None and snapshot is None and _is_schema(storage, table.name)
     if inside or around:
         what = table.schema if inside else table.name
         raise InvalidNameError(
             f"{what} can't be a table and a schema at once.", hint="rename one of the two."
         )
+
+
+def _is_schema(storage: Storage, name: str) -> bool:
+    tables = set(storage.list(f"{TABLES}/{name}").folders) - {"_delta_log"}
+    return bool(tables or storage.list(f"{ZONE}/{name}{SCHEMA_SUFFIX}").folders)
 
 
 def _as_frame(spark: SparkSession, rows: Any) -> DataFrame:
