@@ -47,7 +47,6 @@ class Commit:
         metadata: the table's metadata if this commit wrote them.
         files: paths of what its changes are read from, relative to the table; only if asked for.
         size: bytes of those files, as far as the log knows.
-        changed: whether some of them are change files.
     """
 
     version: int
@@ -59,7 +58,6 @@ class Commit:
     metadata: dict[str, Any] | None = None
     files: tuple[str, ...] = ()
     size: int = 0
-    changed: bool = False
 
 
 @dataclass(frozen=True)
@@ -325,7 +323,6 @@ def read_commit(storage: Storage, table_path: str, version: int, *, files: bool 
         metadata=found["metaData"][0] if found["metaData"] else None,
         files=tuple(action["path"] for action in used),
         size=sum(action.get("size") or 0 for action in used),
-        changed=bool(found["cdc"]),
     )
 
 

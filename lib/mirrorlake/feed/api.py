@@ -175,9 +175,8 @@ class Changes:
         }
         if schema_tracking is not None:  # else Delta stops at every start after such a change
             options |= dict.fromkeys(_ALLOWED, "always")
-        for name, value in options.items():
-            if value is not None:
-                reader = reader.option(name, value)
+        given = {name: value for name, value in options.items() if value is not None}
+        reader = reader.options(**given)
         if start is None:
             if end is not None:
                 raise UsageError(

@@ -143,15 +143,15 @@ class Frames:
                 f"The tables changed {_TRIES} times while they were looked at.",
                 hint="frame fewer tables, or when less is written.",
             )
-        return tuple(self._describe(t, v) for t, v in zip(tables, versions, strict=True))
-
-    def _describe(self, table: TableName, version: int) -> FramedTable:
-        snapshot = read_snapshot(self._storage, table.table_path, version)
-        made = CommitLog(self._storage, table.table_path).timestamp(version)
-        if snapshot is None or made is None:
-            raise TableNotFoundError(f"The table {table} is being removed.")
-        moment = made.isoformat(timespec="milliseconds")
-        return FramedTable(str(table), version, moment, str(snapshot.metadata["id"]))
+        stamps = []
+        for table, version in zip(tables, versions, strict=True):
+            snapshot = read_snapshot(self._storage, table.table_path, version)
+            made = CommitLog(self._storage, table.table_path).timestamp(version)
+            if snapshot is None or made is None:
+                raise TableNotFoundError(f"The table {table} is being removed.")
+            moment = made.isoformat(timespec="milliseconds")
+            stamps.append(FramedTable(str(table), version, moment, str(snapshot.metadata["id"])))
+        return tuple(stamps)
 
     def _take(self, frame: Frame, framed: FramedTable) -> FramedTable:
         """Copies the log, lists the files, and sees that each of them is there."""
