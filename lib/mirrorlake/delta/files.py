@@ -141,13 +141,10 @@ def _read_range(table: Table, first: int, last: int) -> DataFrame:
 
 def _read_segment(spark: SparkSession, storage: Storage, segment: Segment) -> DataFrame:
     parts = [_read_commits(spark, storage, segment.commits)]
-    for suffix in (".parquet", ".json"):
-        some = [
-            escape_glob(storage.path(path)) for path in segment.checkpoint if path.endswith(suffix)
-        ]
-        if some:
-            reader = spark.read.schema(_CHECKPOINT)
-            rows = reader.parquet(*some) if suffix == ".parquet" else reader.json(some)
+    for kind in ("parquet", "json"):
+        if some := [path for path in segment.checkpoint if path.endswith(f".{kind}")]:
+            paths = [escape_glob(storage.path(path)) for path in some]
+            rows = spark.read.schema(_CHECKPOINT).load(paths, format=kind)
             base = F.lit(segment.base).cast("bigint").alias("version")
             parts.append(rows.select(base, "add", "remove"))
     return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)

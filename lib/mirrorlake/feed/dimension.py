@@ -15,7 +15,7 @@ from mirrorlake.delta.create import column_types
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.enable import create_table
 from mirrorlake.feed.schema import RESERVED
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import delta_name, quote, temporary_view
 
 
 @dataclass(frozen=True)
@@ -146,3 +146,9 @@ def of_same_keys(rows: DataFrame, events: DataFrame, keys: Sequence[str]) -> Dat
 def same_key(keys: Sequence[str], left: str = "t", right: str = "s") -> str:
     """The SQL condition that two rows have one key; NULL equals NULL."""
     return " AND ".join(f"{left}.{quote(key)} <=> {right}.{quote(key)}" for key in keys)
+
+
+def merge_into(rows: DataFrame, path: str, on: str, clauses: str) -> None:
+    """Merges rows `s` into the table `t` at a path, in one commit."""
+    with temporary_view(rows) as view:
+        rows.sparkSession.sql(f"MERGE INTO {delta_name(path)} t USING {view} s ON {on} {clauses}")

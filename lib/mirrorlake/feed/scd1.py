@@ -20,11 +20,12 @@ from mirrorlake.feed.dimension import (
     TIE,
     Dimension,
     first_of_each,
+    merge_into,
     ready_table,
     same_key,
     table_or_none,
 )
-from mirrorlake.spark.sql import delta_name, literal, quote, temporary_view
+from mirrorlake.spark.sql import delta_name, literal, quote
 
 TOMBSTONES = "__tombstones"
 _FLOOR = "__mirrorlake_floor"  # what came before is deleted
@@ -60,7 +61,7 @@ def _bury(events: DataFrame, path: str, keys: Sequence[str]) -> None:
     same = f"{same_key(keys)} AND t.__TRUNCATE = s.__TRUNCATE"
     names = ", ".join(map(quote, graves.columns))
     values = ", ".join(f"s.{quote(name)}" for name in graves.columns)
-    _merge(
+    merge_into(
         graves,
         path + TOMBSTONES,
         same,
@@ -115,7 +116,7 @@ def _merge_rows(rows: DataFrame, path: str, columns: list[str], keys: Sequence[s
         }
     ).select(*map(quote, columns), SEQUENCE, IS_DELETE)
     names = [quote(name) for name in [*columns, SEQUENCE]]
-    _merge(
+    merge_into(
         last,
         path,
         same_key(keys),
@@ -169,7 +170,7 @@ def _merge_columns(rows: DataFrame, path: str, columns: list[str], keys: Sequenc
         )
         kept.append(f"{literal(name)}, CASE WHEN {stays} THEN {t} ELSE {s} END")
     names = [quote(name) for name in [*keys, *values, SEQUENCE, SEQUENCES]]
-    _merge(
+    merge_into(
         source,
         path,
         same_key(keys),
@@ -182,8 +183,3 @@ def _merge_columns(rows: DataFrame, path: str, columns: list[str], keys: Sequenc
         THEN INSERT ({", ".join(names)}) VALUES ({", ".join(f"s.{name}" for name in names)})
         """,
     )
-
-
-def _merge(rows: DataFrame, path: str, on: str, clauses: str) -> None:
-    with temporary_view(rows) as view:
-        rows.sparkSession.sql(f"MERGE INTO {delta_name(path)} t USING {view} s ON {on} {clauses}")

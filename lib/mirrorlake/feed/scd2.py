@@ -26,13 +26,14 @@ from mirrorlake.feed.dimension import (
     TIE,
     Dimension,
     first_of_each,
+    merge_into,
     of_same_keys,
     ready_table,
     same_key,
 )
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.schema import RESERVED
-from mirrorlake.spark.sql import delta_name, quote, temporary_view
+from mirrorlake.spark.sql import quote
 
 
 def apply_type_2(events: DataFrame, path: str, columns: list[str], dimension: Dimension) -> None:
@@ -175,14 +176,14 @@ def _difference(old: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataF
 
 def _merge(rows: DataFrame, path: str, keys: Sequence[str]) -> None:
     names = [quote(name) for name in rows.columns if name != IS_DELETE]
-    with temporary_view(rows) as view:
-        rows.sparkSession.sql(
-            f"""
-            MERGE INTO {delta_name(path)} t USING {view} s
-            ON {same_key(keys)} AND t.{START} = s.{START}
-            WHEN MATCHED AND s.{IS_DELETE} THEN DELETE
-            WHEN MATCHED THEN UPDATE SET {", ".join(f"{name} = s.{name}" for name in names)}
-            WHEN NOT MATCHED AND NOT s.{IS_DELETE}
-            THEN INSERT ({", ".join(names)}) VALUES ({", ".join(f"s.{name}" for name in names)})
-            """
-        )
+    merge_into(
+        rows,
+        path,
+        f"{same_key(keys)} AND t.{START} = s.{START}",
+        f"""
+        WHEN MATCHED AND s.{IS_DELETE} THEN DELETE
+        WHEN MATCHED THEN UPDATE SET {", ".join(f"{name} = s.{name}" for name in names)}
+        WHEN NOT MATCHED AND NOT s.{IS_DELETE}
+        THEN INSERT ({", ".join(names)}) VALUES ({", ".join(f"s.{name}" for name in names)})
+        """,
+    )
