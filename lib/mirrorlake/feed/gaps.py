@@ -57,12 +57,12 @@ def bridge(table: Table, timeline: Timeline, found: Diagnosis) -> DataFrame:
     path = table.name.table_path
     states = {s.version: s for s in read_states(table.storage, path, first, found.end)}
     last = states[found.end]
-    parts = []
-    for segment in segments:
-        if segment.by_feed:
-            parts.append(_from_feed(table, segment, states[segment.end], last))
-        else:
-            parts.append(_compared(table, timeline, segment, states, last))
+    parts = (
+        _from_feed(table, segment, states[segment.end], last)
+        if segment.by_feed
+        else _compared(table, timeline, segment, states, last)
+        for segment in segments
+    )
     return reduce(lambda left, right: left.unionByName(right), parts)
 
 
