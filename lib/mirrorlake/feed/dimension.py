@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Literal
 
 from pyspark.errors import AnalysisException
@@ -138,9 +137,7 @@ def first_of_each(events: DataFrame, keys: Sequence[str], order: Sequence[str]) 
 
 def of_same_keys(rows: DataFrame, events: DataFrame, keys: Sequence[str]) -> DataFrame:
     """The rows whose key occurs in some changes; NULL equals NULL."""
-    wanted = events.select(*map(quote, keys))
-    same = [rows[quote(key)].eqNullSafe(wanted[quote(key)]) for key in keys]
-    return rows.join(wanted, reduce(lambda a, b: a & b, same), "left_semi")
+    return rows.alias("t").join(events.alias("s"), F.expr(same_key(keys)), "left_semi")
 
 
 def same_key(keys: Sequence[str], left: str = "t", right: str = "s") -> str:

@@ -7,7 +7,6 @@ written first: a run that is killed between the two is made good by running the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -92,15 +91,12 @@ def _with_floor(
     graves = table_or_none(events.sparkSession, path + TOMBSTONES)
     if graves is None:
         return events.withColumn(_FLOOR, F.lit(None).cast(events.schema[SEQUENCE].dataType))
-    buried = graves.where("NOT __TRUNCATE").select(
-        *[F.col(quote(key)).alias(f"__grave_{n}") for n, key in enumerate(keys)],
-        F.col(SEQUENCE).alias(_FLOOR),
-    )
-    same = [F.col(quote(key)).eqNullSafe(F.col(f"__grave_{n}")) for n, key in enumerate(keys)]
-    found = events.join(buried, reduce(lambda a, b: a & b, same), "left")
+    buried = graves.where("NOT __TRUNCATE").select(*map(quote, keys), F.col(SEQUENCE).alias(_FLOOR))
+    same = F.expr(same_key(keys, "e", "g"))
+    found = events.alias("e").join(buried.alias("g"), same, "left").select("e.*", f"g.{_FLOOR}")
     if emptied is not None:
         found = found.withColumn(_FLOOR, F.greatest(F.col(_FLOOR), emptied))
-    return found.drop(*[f"__grave_{n}" for n in range(len(keys))])
+    return found
 
 
 def _merge_rows(rows: DataFrame, path: str, columns: list[str], keys: Sequence[str]) -> None:
