@@ -374,9 +374,9 @@ class Lake:
 
     def enable_feed_for_new_tables(self) -> None:
         """Makes the session switch the change feed on for every table that it creates."""
-        from mirrorlake.feed.enable import enable_for_new_tables
+        from mirrorlake.feed.enable import DEFAULT_CONF
 
-        enable_for_new_tables(self.spark)
+        self.spark.conf.set(DEFAULT_CONF, "true")
 
     def archive(
         self,

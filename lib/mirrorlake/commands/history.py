@@ -58,7 +58,7 @@ def history(
     found = log.read(log.newest(), limit)
     more = [f"… and older ones; --limit {limit} shows the newest {limit}."] if found.more else []
     reach = [] if as_json else [find_readable_range(lake.storage, name).shown()]
-    tell(as_json, found.as_dict(), found.with_moments(), *more, *reach)
+    tell(as_json, found.as_dict(), found.shown(), *more, *reach)
 
 
 @app.command()

@@ -7,19 +7,18 @@ here is what a footer proves; what the log says about a file travels along untou
 from __future__ import annotations
 
 import json
-import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from mirrorlake.delta.actions import URI, Places
 from mirrorlake.delta.snapshot import physical_name
 from mirrorlake.layout.footer_facts import chunk_facts, footer_facts
 from mirrorlake.storage import Storage
@@ -30,7 +29,6 @@ _READ = 256
 _ROWS = 10_000
 _MOST_BYTES = 16 * 2**20
 _MAGIC = b"PAR1"
-_URI = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 
 
 def parallelism(spark: SparkSession) -> int:
@@ -100,7 +98,7 @@ def _in_parts(
                     done, tails = done + len(tails), []
 
 
-class Storages:
+class Storages(Places):
     """Where a table's files lie: mostly in its own folder, a clone's in another's.
 
     Args:
@@ -109,14 +107,12 @@ class Storages:
     """
 
     def __init__(self, root: str, table_path: str) -> None:
-        self._own = Storage(root)
-        self._table_path = table_path
-        self._others: dict[str, Storage] = {}
+        super().__init__(Storage(root), table_path)
 
     def all_local(self, paths: Sequence[str]) -> bool:
         """Whether files lie on local disks, where threads cost more than they save."""
         return self._own.local is not None and not any(
-            match[0].lower() != "file:/" for match in map(_URI.match, paths) if match
+            match[0].lower() != "file:/" for match in map(URI.match, paths) if match
         )
 
     def try_tail(self, path: str, size: int) -> bytes | str:
@@ -127,21 +123,6 @@ class Storages:
             return "missing"
         except (ValueError, OSError) as error:
             return f"unreadable: {error}"
-
-    def place(self, path: str) -> tuple[Storage, str]:
-        """The storage that has a file, and the file's path in it."""
-        if not _URI.match(path) and not path.startswith("/"):
-            return self._own, f"{self._table_path}/{path}"
-        if path.lower().startswith("file:"):
-            path = "/" + path[5:].lstrip("/")
-        if path.startswith("/"):
-            folder, name = "/", path[1:]
-        else:
-            parts = urlsplit(path)
-            folder, name = f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/")
-        if folder not in self._others:
-            self._others[folder] = Storage(folder)
-        return self._others[folder], name
 
 
 def read_tail(storage: Storage, path: str, size: int) -> bytes:

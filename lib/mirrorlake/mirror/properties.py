@@ -39,6 +39,11 @@ def keys_property(metadata: TableMetadata) -> dict[str, str]:
     return {KEYS_PROPERTY: json.dumps(list(metadata.keys), ensure_ascii=False)}
 
 
+def declared_keys(properties: dict[str, str]) -> tuple[str, ...]:
+    """The key columns that a table's properties declare."""
+    return tuple(json.loads(properties.get(KEYS_PROPERTY, "[]")))
+
+
 def suspend_feed(
     known: dict[str, str], before: dict[str, str], after: dict[str, str]
 ) -> dict[str, str]:

@@ -20,7 +20,6 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import QueryError
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.groups import bucket_of
 from mirrorlake.layout.partitioning.policy import HashKey
@@ -28,7 +27,7 @@ from mirrorlake.layout.partitioning.receipts import file_name
 from mirrorlake.layout.partitioning.store import fitting_setting
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.gateway import has_gateway, transaction
-from mirrorlake.spark.sql import spark_message
+from mirrorlake.spark.sql import query_errors
 
 Values = frozenset[str | None]
 
@@ -144,14 +143,10 @@ def _may_match(values: Values, key: HashKey) -> Column:
     return ~F.col("done") | (in_bucket & is_value)
 
 
+@query_errors()
 def _by_statistics(table: Table, where: str, version: int) -> set[str]:
     """The names of the files that Delta itself would read."""
-    rows = table.rows(version)
-    try:
-        found = rows.where(where).inputFiles()
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
-    return set(map(file_name, found))
+    return set(map(file_name, table.rows(version).where(where).inputFiles()))
 
 
 def _without_tags(table: Table, where: str | None) -> Scan:
