@@ -19,7 +19,7 @@ from mirrorlake.mirror.options import noop
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import STATE, TableName, as_table
 from mirrorlake.results import Outcome
-from mirrorlake.rows.views.cost_model import forget_costs, read_costs
+from mirrorlake.rows.views.cost_model import forget_costs
 from mirrorlake.rows.views.definition import (
     Definition,
     definition_of,
@@ -29,7 +29,6 @@ from mirrorlake.rows.views.definition import (
 )
 from mirrorlake.rows.views.explain import (
     FULL,
-    INCREMENTAL,
     Check,
     Explanation,
     check_view,
@@ -40,7 +39,13 @@ from mirrorlake.rows.views.explain import (
 from mirrorlake.rows.views.plan import listed, make_plan
 from mirrorlake.rows.views.query import HIDDEN, parse_query
 from mirrorlake.rows.views.reasons import reason
-from mirrorlake.rows.views.refresh import Refresh, ViewListener, ViewStep, refresh_view
+from mirrorlake.rows.views.refresh import (
+    Refresh,
+    ViewListener,
+    ViewStep,
+    refresh_view,
+    versions_of,
+)
 from mirrorlake.rows.views.shape import Method
 from mirrorlake.rows.views.sources import pin_sources
 from mirrorlake.rows.views.state import ViewStatus, read_view_state, view_status
@@ -88,11 +93,8 @@ class Views:
         session, storage = refresh_session(spark), self._storage
         made = create_view(session, storage, view, sql.strip(), dry_run=dry_run)
         if dry_run:
-            read: dict[str, tuple[int | None, int]] = {
-                str(s.name): (None, s.new) for s in pin_sources(storage, made, {})
-            }
-            why = reason("FIRST", str(view))
-            return Refresh(str(view), FULL, why, -1, read, None, {}, 0.0, applied=False)
+            at, why = versions_of(pin_sources(storage, made, {})), reason("FIRST", str(view))
+            return Refresh(str(view), FULL, why, -1, at, None, {}, 0.0, applied=False)
         on_step(ViewStep.CREATED)
         return self.refresh(view, on_step=on_step)
 
@@ -122,24 +124,12 @@ class Views:
             ConflictError: another writer wrote to the view meanwhile.
         """
         definition = self.get(name)
-        if dry_run:
-            return self._planned(definition, how)
-        done = refresh_view(self._spark(), self._storage, definition, how=how, on_step=on_step)
-        if check:
+        done = refresh_view(
+            self._spark(), self._storage, definition, how=how, dry_run=dry_run, on_step=on_step
+        )
+        if check and not dry_run:
             done = replace(done, differences=self.check(definition.name).differences)
         return done
-
-    def _planned(self, definition: Definition, how: str) -> Refresh:
-        """What a refresh would do."""
-        found = self.explain(definition.name)
-        mode, why = found.mode, found.reason
-        if how == FULL:
-            mode, why = FULL, reason("ASKED")
-        elif how == INCREMENTAL and why is not None and why.code == "COST":
-            mode, why = INCREMENTAL, None
-        version = read_view_state(self._storage, definition).version
-        sources = {s.table: (s.shown, s.newest) for s in found.sources}
-        return Refresh(found.view, mode, why, version, sources, None, {}, 0.0, applied=False)
 
     def explain(self, name: str | TableName) -> Explanation:
         """What the next refresh would do, and why; reads logs only. See `refresh` for errors."""
@@ -147,8 +137,7 @@ class Views:
         state = read_view_state(self._storage, definition)
         sources = pin_sources(self._storage, definition, state.sources)
         session = refresh_session(spark)
-        found = plan_refresh(spark, session, self._storage, definition, state, sources)
-        return explain(found, read_costs(self._storage, definition.name))
+        return explain(plan_refresh(spark, session, self._storage, definition, state, sources))
 
     def check(self, name: str | TableName) -> Check:
         """Compares a view with its query at the versions that it shows, by EXCEPT ALL both ways.

@@ -50,12 +50,10 @@ class Estimate:
     Attributes:
         full: seconds of a full refresh; None if none was ever measured.
         incremental: seconds of one by what changed; None likewise, or if there is no rule.
-        measured: whether an incremental refresh of this view was measured before.
     """
 
-    full: float | None
-    incremental: float | None
-    measured: bool
+    full: float | None = None
+    incremental: float | None = None
 
     @property
     def prefers_full(self) -> bool:
@@ -63,6 +61,10 @@ class Estimate:
         if self.full is None or self.incremental is None:
             return False
         return self.full < self.incremental
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Seconds by kind of refresh, as `--json` has them."""
+        return {kind: None if s is None else round(s, 3) for kind, s in vars(self).items()}
 
 
 Costs = dict[str, tuple[Cost, ...]]
@@ -80,7 +82,7 @@ def estimate(method: Method, changed: int, costs: Costs, least: float = COMMIT_S
     measured = costs.get("incremental", ())
     full = next(iter(costs.get("full", ())), None)
     if full is None or method is Method.FULL:
-        return Estimate(full.seconds if full else None, None, measured=False)
+        return Estimate(full.seconds if full else None)
     base, slope = _THUMB[method]
     by_byte = slope * full.seconds / max(full.bytes, 1)
     if measured:
@@ -88,7 +90,7 @@ def estimate(method: Method, changed: int, costs: Costs, least: float = COMMIT_S
         seconds = max(_between(measured, changed, by_byte), min(quickest, least))
     else:
         seconds = least + base * full.seconds + by_byte * changed
-    return Estimate(full.seconds, seconds, measured=bool(measured))
+    return Estimate(full.seconds, seconds)
 
 
 def _between(measured: Sequence[Cost], changed: int, by_byte: float) -> float:

@@ -50,6 +50,7 @@ class RefreshPlan:
         plan: its query, its sources at the versions to read.
         changes: what changed, by source; empty where that can't be read.
         reason: why the refresh must be full; None if it need not be.
+        costs: what the last refreshes cost.
         estimate: what the two ways are expected to take.
     """
 
@@ -57,6 +58,7 @@ class RefreshPlan:
     plan: Plan
     changes: tuple[Changes, ...]
     reason: Reason | None
+    costs: Costs
     estimate: Estimate
 
     @property
@@ -105,7 +107,7 @@ def plan_refresh(
     costs = read_costs(storage, definition.name)
     least = COMMIT_SECONDS if "incremental" in costs else least_seconds(storage)
     guess = estimate(plan.shape.method, size, costs, least)
-    return RefreshPlan(state, plan, tuple(changes), why, guess)
+    return RefreshPlan(state, plan, tuple(changes), why, costs, guess)
 
 
 def _columns_changed(session: SparkSession, storage: Storage, plan: Plan) -> Reason | None:
@@ -204,19 +206,19 @@ class Explanation(Result):
         return f"{self.view}: by {self.method}; the next refresh: {self.mode}{why}"
 
 
-def explain(found: RefreshPlan, costs: Costs) -> Explanation:
-    """What is known before a refresh, put into words.
+def is_due(definition: Definition, state: ViewState, sources: Sequence[Source]) -> bool:
+    """Whether a view may show something else than its query would give now."""
+    moved = any(source.moved for source in sources) or not is_steady(definition.sql)
+    return moved or state.reason is not None
 
-    Args:
-        found: the view's situation.
-        costs: what the last refreshes cost.
-    """
+
+def explain(found: RefreshPlan) -> Explanation:
+    """What is known before a refresh, put into words."""
     plan, why = found.plan, found.reason
     if why is None and found.estimate.prefers_full:
         why = reason("COST")
     mode = FULL if why else INCREMENTAL
-    moved = any(source.moved for source in plan.tables) or not is_steady(plan.definition.sql)
-    if not moved and found.state.reason is None:
+    if not is_due(plan.definition, found.state, plan.tables):
         mode, why = NOTHING, plan.shape.reason
     known = {one.source.name: one for one in found.changes}
     roles = {plan.sources[m.table.start].name: m.role for m in plan.shape.members}
@@ -227,11 +229,6 @@ def explain(found: RefreshPlan, costs: Costs) -> Explanation:
         size = change.bytes if change is not None else (None if source.moved else 0)
         rule = _ROLES[roles[source.name]] if source.name in roles else ""
         states.append(SourceState(str(source.name), source.old, source.new, size, by, rule))
-    guess = found.estimate
-    expected = {
-        kind: None if seconds is None else round(seconds, 3)
-        for kind, seconds in ((FULL, guess.full), (INCREMENTAL, guess.incremental))
-    }
     return Explanation(
         str(plan.definition.name),
         plan.definition.sql,
@@ -239,8 +236,8 @@ def explain(found: RefreshPlan, costs: Costs) -> Explanation:
         mode,
         why,
         tuple(states),
-        expected,
-        {kind: some[0] for kind, some in costs.items()},
+        found.estimate.as_dict(),
+        {kind: some[0] for kind, some in found.costs.items()},
     )
 
 

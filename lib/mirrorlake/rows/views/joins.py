@@ -82,10 +82,10 @@ def read_joins(query: Query, columns: Columns) -> tuple[Member, ...] | Reason:
     for join in tree.args.get("joins") or ():
         found = by_node.get(id(join.this))
         side, kind = (join.side or "").upper(), (join.kind or "").upper()
-        if found is None or join.method or kind not in ("", "INNER", "CROSS", "OUTER"):
-            if found is None or kind not in ("SEMI", "ANTI") or join.method:
-                return reason("JOIN_KIND", join.sql("spark"))
-            side = "LEFT"
+        asks = kind in ("SEMI", "ANTI")
+        if found is None or join.method or not (asks or kind in ("", "INNER", "CROSS", "OUTER")):
+            return reason("JOIN_KIND", join.sql("spark"))
+        side = "LEFT" if asks else side
         if not side:
             members.append(Member(found))
             continue

@@ -118,25 +118,41 @@ def state_of(plan: Plan, arguments: str) -> str:
             found.append(f"count({quote(f'{ARGUMENT}{number}')}) AS {quote(column)}")
         if aggregate.function != "count":
             found.append(f"sum({summand(plan, number)}) AS {quote(f'{SUM}{number}')}")
-    keys = plan.keys
+    return grouped(plan.keys, found, arguments)
+
+
+def grouped(keys: Sequence[str], values: Sequence[str], rows: str) -> str:
+    """Aggregates by group."""
     group = f" GROUP BY {listed(keys)}" if keys else ""
-    return f"SELECT {', '.join([*map(quote, keys), *found])} FROM ({arguments}){group}"
+    return f"SELECT {', '.join([*map(quote, keys), *values])} FROM ({rows}){group}"
 
 
 def shown_of(plan: Plan, state: str, more: str = "") -> str:
-    """The view's columns, and the hidden ones, from groups as they are kept."""
+    """The view's columns, and the hidden ones, from groups as they are kept.
+
+    Args:
+        plan: the view's.
+        state: a query of the groups; those without rows have NULLs.
+        more: further columns of it.
+    """
+    stays = has_rows(plan)
     values = [
         f"{_value(plan, number, aggregate)} AS {quote(f'{AGGREGATE}{number}')}"
         for number, aggregate in enumerate(plan.shape.aggregates)
     ]
     inner = f"SELECT {', '.join(['*', *values])} FROM ({state})"
     items = [
-        f"CAST({item} AS {kind})"
+        f"CAST({item if item in plan.keys else f'CASE WHEN {stays} THEN {item} END'} AS {kind})"
         for item, kind in zip(plan.shape.items, plan.columns.values(), strict=True)
     ]
     shown = named(items, plan.names)
     hidden = listed([*(column for column, _ in plan.hidden_keys), *state_columns(plan)])
     return f"SELECT {shown}, {hidden}{more} FROM ({inner})"
+
+
+def has_rows(plan: Plan) -> str:
+    """The condition that a group has rows; the only group of a query without keys always stays."""
+    return f"{quote(ROWS)} <> 0" if plan.keys else "true"
 
 
 def _value(plan: Plan, number: int, aggregate: Aggregate) -> str:
