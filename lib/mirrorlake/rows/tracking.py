@@ -72,9 +72,7 @@ class Tracking(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """The document that `rows … show --json` begins with."""
-        names = ("table", "version", "enabled", "supported", "numbered_from", "trusted_from")
-        facts = {name: getattr(self, name) for name in names}
-        return facts | {"findings": [finding.as_dict() for finding in self.findings]}
+        return vars(self) | {"findings": [finding.as_dict() for finding in self.findings]}
 
     def shown(self) -> TextTable:
         """The same facts, one a row."""

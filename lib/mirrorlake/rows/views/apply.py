@@ -18,31 +18,19 @@ from mirrorlake.rows.views.commit import (
     write_rows,
 )
 from mirrorlake.rows.views.delta import Delta
-from mirrorlake.rows.views.plan import (
-    ARGUMENT,
-    CHECK,
-    HASH,
-    ID,
-    ROWS,
-    SUM,
-    Plan,
-    listed,
-    named,
-    same,
-)
+from mirrorlake.rows.views.plan import CHECK, HASH, ID, Plan, listed, named, same
 from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.rows.views.shape import Method
 from mirrorlake.rows.views.sources import SIGN
 from mirrorlake.rows.views.view_sql import (
     arguments_of,
-    count_column,
     grouped,
     has_rows,
     hashes,
     selected_groups,
     shown_of,
     state_columns,
-    summand,
+    state_of,
     with_ids,
 )
 from mirrorlake.spark.sql import quote
@@ -160,7 +148,10 @@ def _change_sums(delta: Delta, kept: Scratch, target: Target) -> None:
     """Adds what changed to the groups; one of no rows goes."""
     plan, session = delta.plan, kept.session
     keys, columns = plan.keys, state_columns(plan)
-    view = kept.keep(session.sql(_changed_sums(delta)))
+    # By how much each group changed.
+    changes = state_of(plan, delta.rows(arguments_of(plan)), _SIGN)
+    moved = " OR ".join(f"{quote(column)} <> 0" for column in columns)
+    view = kept.keep(session.sql(f"SELECT * FROM ({changes}) WHERE {moved}"))
     (count,) = kept.measure(view)
     pairs = zip(plan.key_columns, keys, strict=True)
     known = [f"t.{quote(column)} AS {quote(key)}" for column, key in pairs]
@@ -184,23 +175,3 @@ def _change_sums(delta: Delta, kept: Scratch, target: Target) -> None:
 
     on = same(plan.key_columns, "t", "s")
     replace_rows(kept, find, target, [*plan.written, *columns], on)
-
-
-def _changed_sums(delta: Delta) -> str:
-    """By how much each group changed."""
-    plan = delta.plan
-    sums = [f"sum({_SIGN}) AS {quote(ROWS)}"]
-    for number, aggregate in enumerate(plan.shape.aggregates):
-        count = count_column(number, aggregate)
-        if count != ROWS:
-            argument = quote(f"{ARGUMENT}{number}")
-            counted = f"CASE WHEN {argument} IS NULL THEN 0 ELSE {_SIGN} END"
-            sums.append(f"sum({counted}) AS {quote(count)}")
-        if aggregate.function != "count":
-            value = summand(plan, number)
-            signed = f"CASE WHEN {_SIGN} < 0 THEN -{value} ELSE {value} END"
-            sums.append(f"sum({signed}) AS {quote(f'{SUM}{number}')}")
-    moved = " OR ".join(f"{quote(column)} <> 0" for column in state_columns(plan))
-    return (
-        f"SELECT * FROM ({grouped(plan.keys, sums, delta.rows(arguments_of(plan)))}) WHERE {moved}"
-    )

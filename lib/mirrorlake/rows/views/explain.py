@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -95,14 +95,13 @@ def plan_refresh(
     plan = make_plan(session, definition, sources)
     why = state.reason or plan.shape.reason or _columns_changed(session, storage, plan)
     changes: list[Changes] = []
-    for source in plan.tables if why is None else ():
-        if not source.moved:
-            continue
-        found = look_at_changes(spark, storage, source)
-        if isinstance(found, Reason):
-            why = found
-            break
-        changes.append(found)
+    for source in plan.tables:
+        if why is None and source.moved:
+            found = look_at_changes(spark, storage, source)
+            if isinstance(found, Reason):
+                why = found
+            else:
+                changes.append(found)
     size = sum(one.bytes for one in changes)
     costs = read_costs(storage, definition.name)
     least = COMMIT_SECONDS if "incremental" in costs else least_seconds(storage)
@@ -171,7 +170,7 @@ class Explanation(Result):
             "method": self.method,
             "rule": RULES[Method(self.method)],
             "mode": self.mode,
-            "reason": None if self.reason is None else self.reason.as_dict(),
+            "reason": vars(self.reason) if self.reason else None,
             "sources": [vars(source) for source in self.sources],
             "expected_seconds": self.expected,
             "last_seconds": {kind: cost.seconds for kind, cost in self.last.items()},
@@ -280,32 +279,20 @@ def check_view(session: SparkSession, plan: Plan, path: str) -> Check:
     """
     view = f"SELECT {listed(plan.names)} FROM {delta_name(path)}"
     whole = f"SELECT * FROM ({plan.whole()}\n)"
-    found = Check(
-        str(plan.definition.name),
-        _count(session, f"{whole} EXCEPT ALL {view}"),
-        _count(session, f"{view} EXCEPT ALL {whole}"),
-    )
-    floats = [name for name, kind in plan.columns.items() if kind in _FLOATS]
-    if not found.differences or not floats:
-        return found
     missing, extra = f"({whole} EXCEPT ALL {view})", f"({view} EXCEPT ALL {whole})"
-    alike = " AND ".join(_alike(name, name in floats) for name in plan.names)
-    unmatched = "SELECT * FROM {} a LEFT ANTI JOIN {} b ON " + alike
-    return replace(
-        found,
-        missing=_count(session, unmatched.format(missing, extra)),
-        extra=_count(session, unmatched.format(extra, missing)),
-    )
+    counts = [session.sql(f"SELECT * FROM {rows}").count() for rows in (missing, extra)]
+    if any(counts) and any(kind in _FLOATS for kind in plan.columns.values()):
+        alike = " AND ".join(_alike(name, kind) for name, kind in plan.columns.items())
+        counts = [
+            session.sql(f"SELECT * FROM {some} a LEFT ANTI JOIN {others} b ON {alike}").count()
+            for some, others in ((missing, extra), (extra, missing))
+        ]
+    return Check(str(plan.definition.name), *counts)
 
 
-def _count(session: SparkSession, query: str) -> int:
-    (row,) = session.sql(f"SELECT count(*) FROM ({query})").collect()
-    return int(row[0])
-
-
-def _alike(name: str, is_float: bool) -> str:
+def _alike(name: str, kind: str) -> str:
     a, b = f"a.{quote(name)}", f"b.{quote(name)}"
-    if not is_float:
+    if kind not in _FLOATS:
         return f"{a} <=> {b}"
     close = f"abs({a} - {b}) <= {TOLERANCE} * greatest(abs({a}), abs({b}), 1e-300)"
     return f"({a} <=> {b} OR coalesce({close}, false))"

@@ -65,10 +65,6 @@ class Reason:
         text = f"{self.code}: {self.why}"
         return f"{text} ({self.fix})" if self.fix else text
 
-    def as_dict(self) -> dict[str, str]:
-        """The reason as the commands' `--json` shows it."""
-        return {"code": self.code, "why": self.why, "fix": self.fix}
-
 
 def reason(code: str, what: str = "", fix: str = "") -> Reason:
     """A reason by its code, with what it is about."""

@@ -94,7 +94,7 @@ class Refresh(Result):
         return {
             "view": self.view,
             "mode": self.mode,
-            "reason": None if self.reason is None else self.reason.as_dict(),
+            "reason": vars(self.reason) if self.reason else None,
             "version": self.version,
             "sources": {n: {"from": a, "to": b} for n, (a, b) in self.sources.items()},
             "changed": self.changed,

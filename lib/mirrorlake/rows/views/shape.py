@@ -120,23 +120,22 @@ def read_shape(query: Query, columns: Columns, known: Collection[str]) -> Shape:
     windows = [call for call in calls if call.partition is not None]
     grouped = bool(tree.args.get("group") or tree.args.get("having"))
     grouped = grouped or any(call.is_aggregate for call in calls)
-    has_star = any(item.is_star for item in items)
-    if tree.args.get("distinct"):
-        if windows or grouped:
-            return full("DISTINCT_OF_GROUPS")
-        numbered = tuple(f"{KEY}{number}" for number in range(len(texts)))
-        distinct = replace(shape, method=Method.SUMS, keys=texts, items=numbered)
-        return full("STAR") if has_star else distinct
-    if windows:
-        if grouped:
-            return full("AGGREGATE_OF_WINDOW")
-        return full("STAR") if has_star else _windows(shape, windows)
+    distinct = bool(tree.args.get("distinct"))
+    if distinct and (windows or grouped):
+        return full("DISTINCT_OF_GROUPS")
+    if windows and grouped:
+        return full("AGGREGATE_OF_WINDOW")
     if grouped:
         return _groups(shape, query, columns)
-    expanded = _expanded(query, members, columns)
-    if expanded is None:
+    if (distinct or windows) and any(item.is_star for item in items):
         return full("STAR")
-    return replace(shape, items=expanded)
+    if distinct:
+        numbered = tuple(f"{KEY}{number}" for number in range(len(texts)))
+        return replace(shape, method=Method.SUMS, keys=texts, items=numbered)
+    if windows:
+        return _windows(shape, windows)
+    expanded = _expanded(query, members, columns)
+    return full("STAR") if expanded is None else replace(shape, items=expanded)
 
 
 def is_steady(sql: str) -> bool:

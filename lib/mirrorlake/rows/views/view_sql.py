@@ -87,19 +87,19 @@ def state_columns(plan: Plan) -> list[str]:
     """The hidden columns with what is summed up."""
     found = [ROWS]
     for number, aggregate in enumerate(plan.shape.aggregates):
-        if count_column(number, aggregate) != ROWS:
-            found.append(count_column(number, aggregate))
+        if _count_column(number, aggregate) != ROWS:
+            found.append(_count_column(number, aggregate))
         if aggregate.function != "count":
             found.append(f"{SUM}{number}")
     return found
 
 
-def count_column(number: int, aggregate: Aggregate) -> str:
+def _count_column(number: int, aggregate: Aggregate) -> str:
     """Where it stands how many rows an aggregate took."""
     return ROWS if aggregate.argument == "1" else f"{COUNT}{number}"
 
 
-def summand(plan: Plan, number: int) -> str:
+def _summand(plan: Plan, number: int) -> str:
     """What is added up for an aggregate, of a type that its sum fits."""
     value = quote(f"{ARGUMENT}{number}")
     if plan.arguments[number].startswith("decimal"):
@@ -109,15 +109,25 @@ def summand(plan: Plan, number: int) -> str:
     return f"CAST({value} AS {'DOUBLE' if average else 'BIGINT'})"
 
 
-def state_of(plan: Plan, arguments: str) -> str:
-    """Groups as they are kept, from rows of keys and arguments."""
-    found = [f"count(*) AS {quote(ROWS)}"]
+def state_of(plan: Plan, arguments: str, sign: str = "") -> str:
+    """Groups as they are kept, from rows of keys and arguments.
+
+    Args:
+        plan: the view's.
+        arguments: a query of the rows.
+        sign: the column that has 1 where a row came and -1 where one went; then the groups are
+            what they changed by.
+    """
+    found = [f"{f'sum({sign})' if sign else 'count(*)'} AS {quote(ROWS)}"]
     for number, aggregate in enumerate(plan.shape.aggregates):
-        column = count_column(number, aggregate)
+        column, argument = _count_column(number, aggregate), quote(f"{ARGUMENT}{number}")
         if column != ROWS:
-            found.append(f"count({quote(f'{ARGUMENT}{number}')}) AS {quote(column)}")
+            signs = f"sum(CASE WHEN {argument} IS NULL THEN 0 ELSE {sign} END)"
+            found.append(f"{signs if sign else f'count({argument})'} AS {quote(column)}")
         if aggregate.function != "count":
-            found.append(f"sum({summand(plan, number)}) AS {quote(f'{SUM}{number}')}")
+            value = _summand(plan, number)
+            signed = f"CASE WHEN {sign} < 0 THEN -{value} ELSE {value} END" if sign else value
+            found.append(f"sum({signed}) AS {quote(f'{SUM}{number}')}")
     return grouped(plan.keys, found, arguments)
 
 
@@ -156,7 +166,7 @@ def has_rows(plan: Plan) -> str:
 
 
 def _value(plan: Plan, number: int, aggregate: Aggregate) -> str:
-    count = quote(count_column(number, aggregate))
+    count = quote(_count_column(number, aggregate))
     if aggregate.function == "count":
         return count
     total = quote(f"{SUM}{number}")
