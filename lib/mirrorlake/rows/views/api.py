@@ -23,6 +23,7 @@ from mirrorlake.rows.views.cost_model import forget_costs
 from mirrorlake.rows.views.definition import (
     Definition,
     definition_of,
+    hiding_columns,
     list_definitions,
     read_definition,
     visible_columns,
@@ -158,11 +159,10 @@ class Views:
 
     def read(self, name: str | TableName) -> DataFrame:
         """The view's rows as its last refresh left them."""
-        definition = self.get(name)
-        path = delta_name(self._storage.path(definition.name.table_path))
-        snapshot = read_snapshot(self._storage, definition.name.table_path)
-        names = [] if snapshot is None else visible_columns(snapshot)
-        return self._spark().sql(f"SELECT {listed(names)} FROM {path}")
+        view = self.get(name).name
+        names = hiding_columns(self._storage, view)
+        path = delta_name(self._storage.path(view.table_path))
+        return self._spark().sql(f"SELECT {'*' if names is None else listed(names)} FROM {path}")
 
     def get(self, name: str | TableName) -> Definition:
         """A view's definition.

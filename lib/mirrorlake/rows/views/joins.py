@@ -94,17 +94,13 @@ def read_joins(query: Query, columns: Columns) -> tuple[Member, ...] | Reason:
             return reason("OUTER_JOIN", join.sql("spark"))
         if side == "LEFT":
             members.append(Member(found, Role.NULLABLE, links))
-        elif len(members) == 1 and side == "RIGHT":
-            turned = _turned(links, found)
-            members = [Member(members[0].table, Role.NULLABLE, turned), Member(found)]
-        elif len(members) == 1 and len(tree.args["joins"]) == 1:
-            turned = _turned(links, found)
-            members = [
-                Member(members[0].table, Role.BOTH, turned),
-                Member(found, Role.BOTH, links),
-            ]
-        else:
+            continue
+        right = side == "RIGHT"
+        if len(members) > 1 or not (right or len(tree.args["joins"]) == 1):
             return reason("OUTER_JOIN", join.sql("spark"))
+        turned = tuple(Link(one.column, found.alias, one.own, one.null_safe) for one in links)
+        first = Member(members[0].table, Role.NULLABLE if right else Role.BOTH, turned)
+        members = [first, Member(found) if right else Member(found, Role.BOTH, links)]
     if len(members) != len(query.tables):
         return reason("SUBQUERY")
     return tuple(members)
@@ -132,11 +128,6 @@ def _links(
                 null_safe = isinstance(part, exp.NullSafeEQ)
                 links.append(Link(mine[0].name, owner.alias, side.name, null_safe))
     return tuple(links)
-
-
-def _turned(links: tuple[Link, ...], other: NamedTable) -> tuple[Link, ...]:
-    """The same equalities from the side of the only table before it."""
-    return tuple(Link(one.column, other.alias, one.own, one.null_safe) for one in links)
 
 
 def _owner(side: object, references: list[NamedTable], columns: Columns) -> NamedTable | None:

@@ -20,7 +20,7 @@ from mirrorlake.history.sql import (
     named_tables,
     parse_statement,
 )
-from mirrorlake.rows.views.functions import AGGREGATES
+from mirrorlake.rows.views.functions import is_aggregate
 from mirrorlake.spark.sql import quote
 
 HIDDEN = "__mirrorlake_"
@@ -140,7 +140,7 @@ class Call:
     @property
     def is_aggregate(self) -> bool:
         """Whether it makes one value of many rows."""
-        return self.name in AGGREGATES and self.partition is None
+        return is_aggregate(self.name) and self.partition is None
 
 
 def find_calls(*parts: exp.Expr) -> list[Call]:

@@ -11,7 +11,7 @@ from enum import Enum
 
 from sqlglot import exp
 
-from mirrorlake.rows.views.functions import NONDETERMINISTIC, ORDER_DEPENDENT, SUMS
+from mirrorlake.rows.views.functions import ORDER_DEPENDENT, SUMS, is_nondeterministic
 from mirrorlake.rows.views.joins import Columns, Member, read_joins
 from mirrorlake.rows.views.query import (
     KEY,
@@ -146,7 +146,7 @@ def is_steady(sql: str) -> bool:
 def _is_clock(call: Call) -> bool:
     """Whether a function gives other values each time it is asked."""
     empty = call.name in ("unix_timestamp", "to_unix_timestamp") and not call.arguments
-    return call.name in NONDETERMINISTIC or empty
+    return is_nondeterministic(call.name) or empty
 
 
 def _oddity(query: Query) -> Reason | None:

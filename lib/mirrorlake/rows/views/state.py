@@ -67,13 +67,8 @@ def read_view_state(storage: Storage, definition: Definition) -> ViewState:
     snapshot = read_snapshot(storage, path)
     assert snapshot is not None, definition
     number = snapshot.txns.get(definition.app_id, 0)
-
     changed = reason("VIEW_CHANGED", str(definition.name))
     why: Reason | None = None
-
-    def unknown(found: Reason) -> ViewState:
-        return ViewState(snapshot.version, number, {}, found)
-
     version = snapshot.version
     while version >= 0:
         if note := read_note(storage, definition, version):
@@ -83,17 +78,20 @@ def read_view_state(storage: Storage, definition: Definition) -> ViewState:
             return ViewState(snapshot.version, number, sources, why)
         info = read_commit_info(storage, path, version)
         if not info:
-            return unknown(reason("STATE_LOST", str(definition.name)))
+            why = reason("STATE_LOST", str(definition.name))
+            break
         if info.get("operation") == "RESTORE":
             back = str((info.get("operationParameters") or {}).get("version"))
             if not back.isdecimal():  # restored to a timestamp
-                return unknown(changed)
+                why = changed
+                break
             version = int(back)
             continue
         if _changed(storage, path, version, version):
             why = changed
         version -= 1
-    return unknown(why or reason("FIRST", str(definition.name)))
+    why = why or reason("FIRST", str(definition.name))
+    return ViewState(snapshot.version, number, {}, why)
 
 
 def _changed(storage: Storage, path: str, first: int, last: int) -> bool:
