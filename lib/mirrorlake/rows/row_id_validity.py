@@ -127,7 +127,7 @@ _TEXTS = {
     ),
     "enabled": (
         "Row tracking was switched on in version {version}: older versions have no ids, and the"
-        " rows of then have the backfill's commit version.",
+        " rows that existed then have the backfill's commit version.",
         "Compare older versions by key.",
     ),
     "dropped": (
@@ -136,12 +136,12 @@ _TEXTS = {
         "Don't use ids that were read before it.",
     ),
     "restore": (
-        "Version {version} is a RESTORE to {then}: rows have the ids of then, and their commit"
-        " versions go backward.",
+        "Version {version} is a RESTORE to {then}: rows have the ids that they had then, and their"
+        " commit versions go backward.",
         "Don't look for changes by row_commit_version > n across version {version}.",
     ),
     "clone": (
-        "Version {version} is a clone: it numbers its rows itself, other than its source.",
+        "Version {version} is a clone: it numbers its rows itself, differently from its source.",
         "Don't compare its ids with those of the source.",
     ),
     "overwrite": (

@@ -34,7 +34,7 @@ _NEWER_WRITERS = (
 )
 _OTHER_IDS = (
     "Rows were tracked before: those that were rewritten in between get other ids than they had,"
-    " and nothing tells which."
+    " and it is unknown which."
 )
 _NOT_KEPT = (
     "Ids are no longer kept when rows are rewritten: enabled again, they can't be compared with"
@@ -58,7 +58,7 @@ class Tracking(Result):
         supported: whether the protocol asks writers for the feature, enabled or not.
         numbered_from: the first version of the present numbering; before it a row had no id, or
             the same number named another row. None if the table was never tracked.
-        trusted_from: the version since which rows have kept their ids. None likewise.
+        trusted_from: the version since which rows have kept their ids, or None.
         findings: what to know about the ids, by version.
     """
 
@@ -78,7 +78,7 @@ class Tracking(Result):
         """The same facts, one a row."""
         rows = [
             ("row tracking", "on" if self.enabled else "off"),
-            ("asked of writers", "yes" if self.supported else "no"),
+            ("required of writers", "yes" if self.supported else "no"),
         ]
         if self.numbered_from is not None:
             rows.append(("numbered since", f"version {self.numbered_from}"))
@@ -181,7 +181,7 @@ def change_tracking(table: Table, verb: str, *, dry_run: bool) -> FeatureChange:
     Args:
         table: the table.
         verb: `enable`, `disable` or `drop`.
-        dry_run: only say what it would commit.
+        dry_run: only return what it would commit.
 
     Raises:
         QueryError: Delta refused it.

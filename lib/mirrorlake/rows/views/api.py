@@ -77,7 +77,7 @@ class Views:
         dry_run: bool = False,
         on_step: ViewListener = noop,
     ) -> Refresh:
-        """Makes a view and fills it; killed on the way, it is made good by the next call.
+        """Makes a view and fills it; if it is killed on the way, the next call completes it.
 
         Args:
             name: a table's name that is free.
@@ -112,15 +112,15 @@ class Views:
 
         Args:
             name: the view.
-            how: `auto` lets the expected costs decide; `incremental` refreshes by what changed
+            how: `auto` lets the expected costs decide; `incremental` refreshes incrementally
                 wherever there is a rule for it, `full` computes everything again.
             check: compare the view with its query afterwards.
-            dry_run: only say what the refresh would do; `explain` tells more.
+            dry_run: only return what the refresh would do; `explain` has more.
             on_step: called after every finished step.
 
         Raises:
             TableNotFoundError: there is no such view, or a source is gone.
-            UsageError: it is a table, no view.
+            UsageError: it is a table, not a view.
             QueryError: the query no longer fits its sources.
             ConflictError: another writer wrote to the view meanwhile.
         """
@@ -169,7 +169,7 @@ class Views:
 
         Raises:
             TableNotFoundError: there is no table of that name.
-            UsageError: it is no view's.
+            UsageError: it is a table, not a view.
         """
         wanted = as_table(name)
         return read_definition(self._storage, Catalog(self._storage).find(wanted) or wanted)

@@ -1,4 +1,4 @@
-"""Brings a view's table up to date by what changed: one commit, by the rule of the view's shape.
+"""Brings a view's table up to date incrementally: one commit, by the rule of the view's shape.
 
 Each rule says which rows of the table go and which come; `replace_rows` commits them.
 """
@@ -145,7 +145,7 @@ def _differing(plan: Plan, query: str, there: str) -> str:
 
 
 def _change_sums(delta: Delta, kept: Scratch, target: Target) -> None:
-    """Adds what changed to the groups; one of no rows goes."""
+    """Adds the changes to the groups; a group without rows is deleted."""
     plan, session = delta.plan, kept.session
     keys, columns = plan.keys, state_columns(plan)
     # By how much each group changed.

@@ -111,7 +111,7 @@ def scratch(session: SparkSession) -> Iterator[Scratch]:
     try:
         yield found
     finally:
-        for frame in found.frames:  # first, for a Connect server looks up the views in their plans
+        for frame in found.frames:  # first, because Connect looks up the views in their plans
             frame.unpersist()
         for name in found.views:
             session.catalog.dropTempView(name)
@@ -132,7 +132,7 @@ def write_rows(rows: DataFrame, target: Target, mode: str, **options: str) -> No
 
 @dataclass(frozen=True)
 class RowReplacement:
-    """Rows of the view's table that go, and those that come.
+    """Rows of the view's table that are deleted, and rows that are inserted.
 
     Attributes:
         view: the temporary view of both: `FILE` and `ROW` where one goes, `COMES`, and the table's
@@ -222,7 +222,7 @@ def _exchange(
 
 
 def _plain(add: Action) -> Action:
-    """An `add` as commits have it, though a checkpoint told of it."""
+    """An `add` as commits have it, also if it was read from a checkpoint."""
     found = {name: add[name] for name in _ADD if add.get(name) is not None}
     return found | {"tags": dict(add.get("tags") or {}), "dataChange": True}
 
@@ -236,7 +236,7 @@ def _commit(session: SparkSession, target: Target) -> Iterator[None]:
 
 @contextmanager
 def conflicts() -> Iterator[None]:
-    """Says in our words that another writer was quicker."""
+    """Raises `ConflictError` if another writer was quicker."""
     try:
         yield
     except Exception as error:
@@ -244,5 +244,5 @@ def conflicts() -> Iterator[None]:
         if "DELTA_CONCURRENT" not in message and "Concurrent" not in type(error).__name__:
             raise
         raise ConflictError(
-            f"Somebody else wrote to the view meanwhile: {message}", hint="refresh it again."
+            f"Another writer changed the view meanwhile: {message}", hint="refresh it again."
         ) from error

@@ -17,12 +17,12 @@ from mirrorlake.rows.views.sources import SIGN, Source
 from mirrorlake.spark.sql import quote
 
 _CHANGED = quote(f"{HIDDEN}changed")
-_SIGNS = (("1", False), ("-1", True))  # rows as they are are added, rows as they were taken away
+_SIGNS = (("1", False), ("-1", True))  # rows as they are count +1, as they were -1
 
 
 @dataclass(frozen=True)
 class Delta:
-    """What changed in a view's sources, at hand.
+    """What changed in a view's sources, ready to be queried.
 
     Attributes:
         plan: the view's.

@@ -33,8 +33,8 @@ from mirrorlake.storage import Storage
 
 FULL, INCREMENTAL, NOTHING = "full", "incremental", "nothing"
 _ROLES = {
-    Role.LINEAR: "a changed row's part of the query is what changed",
-    Role.NULLABLE: "rows whose key a changed row has or had are taken away as they were, and"
+    Role.LINEAR: "the query over the changed rows is the change of the view",
+    Role.NULLABLE: "rows whose key a changed row has or had are removed as they were, and"
     " added as they are",
     Role.BOTH: "both sides of the keys that changed rows have or had are joined, as they were and"
     " as they are",
@@ -126,7 +126,7 @@ class SourceState:
         shown: the version that the view shows; None if it shows none.
         newest: its newest version.
         changed_bytes: how much changed since, as far as the log knows; None where it can't be read.
-        by: `feed` or `row ids`: what tells its changes.
+        by: `feed` or `row ids`: where its changes are read from.
         rule: how its changes become the query's.
     """
 

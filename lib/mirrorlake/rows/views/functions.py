@@ -1,11 +1,11 @@
-"""What is known of Spark's functions: which aggregate how, and which are not to be trusted.
+"""Spark's functions: how aggregates can be kept up to date, and what is nondeterministic.
 
 Source: Spark's built-in functions, `SHOW SYSTEM FUNCTIONS` of 4.1.
 """
 
 from __future__ import annotations
 
-# Kept by adding what comes and taking away what goes.
+# Kept by adding inserted rows and subtracting deleted ones.
 SUMS = frozenset({"avg", "count", "count_if", "mean", "sum"})
 # The same whatever order rows are read in: a group that changed is computed again.
 _ANY_ORDER = frozenset(

@@ -1,9 +1,9 @@
-"""How each table stands in a query's joins, and so how its changes become the query's.
+"""The role of each table in a query's joins, and so how its changes become the query's.
 
-- linear: the query of a change is the change of the query. So it is of inner joins' tables, and of
-  the side of an outer join whose rows all stay.
-- nullable: the other side of an outer join, and what a semi or anti join asks. Only rows whose key
-  is one of the changed rows' can differ: the query before is taken away, the query after is added.
+- linear: the query of a change is the change of the query. True for the tables of inner joins,
+  and for the side of an outer join whose rows are all kept.
+- nullable: the other side of an outer join, and the right side of a semi or anti join. Only rows
+  whose key is one of the changed rows' can differ: the old result is subtracted, the new one added.
 - both: the sides of a FULL JOIN, likewise, for the keys of both sides' changes together.
 """
 
@@ -24,7 +24,7 @@ Columns = Mapping[str, Sequence[str]]
 
 
 class Role(str, Enum):
-    """How a table stands in the joins."""
+    """The role of a table in the joins."""
 
     LINEAR = "linear"
     NULLABLE = "nullable"

@@ -1,4 +1,4 @@
-"""A view's query made ready: its sources at their versions, its rule, its columns and types."""
+"""A view's query prepared: its sources at their versions, its rule, its columns and types."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HASH, CHECK, ID = f"{HIDDEN}hash", f"{HIDDEN}check", f"{HIDDEN}id"
 
 @dataclass(frozen=True)
 class Plan:
-    """A view's query, ready to be run.
+    """A view's query, prepared.
 
     Attributes:
         definition: the view.
@@ -173,7 +173,7 @@ _functions: dict[str, frozenset[str]] = {}
 
 
 def known_functions(session: SparkSession) -> frozenset[str]:
-    """Spark's own functions, asked for once for each version of Spark."""
+    """Spark's own functions, listed once for each version of Spark."""
     if session.version not in _functions:
         rows = session.sql("SHOW SYSTEM FUNCTIONS").collect()
         _functions[session.version] = frozenset(row[0].lower() for row in rows)

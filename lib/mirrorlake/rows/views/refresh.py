@@ -1,4 +1,4 @@
-"""Refreshes a view: by what changed since the versions that it shows, or in full, with a reason."""
+"""Refreshes a view: incrementally from the versions that it shows, or in full, with a reason."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ class Refresh(Result):
         reason: why it was full; None otherwise.
         version: the version of the view's table that it made, or that was there already.
         sources: by table, the version that the view showed before (or None) and the one it shows.
-        changed: how many source rows came or went; None where they were not counted.
+        changed: how many source rows were inserted or deleted; None if they were not counted.
         rows: rows of the view's table inserted, updated and deleted.
         seconds: how long it took.
         estimate: what was expected, where there was a choice.
-        differences: rows that a check found missing or too many; None if none was asked for.
+        differences: rows that a check found missing or superfluous; None without a check.
         applied: whether it is done; False after a dry run, which counts no rows.
     """
 
@@ -115,7 +115,7 @@ class Refresh(Result):
         if self.reason is not None:
             facts.append(("why", repr(self.reason)))
         if self.changed is not None:
-            facts.append(("source rows that came or went", f"{self.changed:,}"))
+            facts.append(("source rows inserted or deleted", f"{self.changed:,}"))
         facts += [(f"rows {what}", f"{count:,}") for what, count in self.rows.items()]
         if self.differences is not None:
             facts.append(("differences from the query", f"{self.differences:,}"))
@@ -209,7 +209,7 @@ def versions_of(sources: Iterable[Source]) -> dict[str, tuple[int | None, int]]:
 
 def _cost(guess: Estimate) -> Reason:
     why = f"full {guess.full:.1f} s, incremental {guess.incremental:.1f} s are expected"
-    return Reason("COST", why, "how='incremental' refreshes by what changed all the same")
+    return Reason("COST", why, "how='incremental' forces an incremental refresh")
 
 
 def _plan_once(session: SparkSession, found: RefreshPlan) -> None:
@@ -230,7 +230,7 @@ def _plan_once(session: SparkSession, found: RefreshPlan) -> None:
 def _read(
     spark: SparkSession, kept: Scratch, storage: Storage, found: RefreshPlan
 ) -> tuple[Delta, Reason | None]:
-    """What changed, at hand; why it is of no use, if so."""
+    """What changed, as temporary views; the reason, if it can't be used."""
     views = {}
     for one in found.changes:
         if one.files:

@@ -45,11 +45,11 @@ class Method(str, Enum):
 
 
 RULES = {
-    Method.ROWS: "rows that went are deleted, rows that came are inserted",
-    Method.SUMS: "what came is added to its group, what went is taken away",
-    Method.GROUPS: "groups with a changed row are computed anew",
-    Method.PARTITIONS: "partitions with a changed row are computed anew",
-    Method.FULL: "everything is computed anew",
+    Method.ROWS: "deleted rows are removed, inserted rows are added",
+    Method.SUMS: "changes are added to the sums and counts of their group",
+    Method.GROUPS: "groups with a changed row are computed again",
+    Method.PARTITIONS: "partitions with a changed row are computed again",
+    Method.FULL: "everything is computed again",
 }
 
 
@@ -144,7 +144,7 @@ def is_steady(sql: str) -> bool:
 
 
 def _is_clock(call: Call) -> bool:
-    """Whether a function gives other values each time it is asked."""
+    """Whether a function returns other values at each call."""
     empty = call.name in ("unix_timestamp", "to_unix_timestamp") and not call.arguments
     return is_nondeterministic(call.name) or empty
 

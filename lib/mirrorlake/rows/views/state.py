@@ -1,4 +1,4 @@
-"""What a view's table shows, as its own log tells, and how far its sources moved on.
+"""Which versions a view's table shows, by its own log, and how far its sources moved on.
 
 Each refresh is one commit, which carries a note with the versions that it read. Commits that change
 no rows are passed over; after a RESTORE of the view the note of the version that came back counts;
@@ -169,8 +169,8 @@ def view_status(storage: Storage, definition: Definition) -> ViewStatus:
             reason = reason or "SOURCE_RECREATED"
         elif shown < snapshot.version:
             info = read_commit_info(storage, name.table_path, shown + 1)
-            moment = info.get("timestamp", now * 1000) / 1000
-            oldest = moment if oldest is None else min(oldest, moment)
+            committed = info.get("timestamp", now * 1000) / 1000
+            oldest = committed if oldest is None else min(oldest, committed)
     lag = 0.0 if oldest is None else round(max(now - oldest, 0.0), 3)
     state = UNKNOWN if reason else CURRENT if oldest is None else BEHIND
     return ViewStatus(

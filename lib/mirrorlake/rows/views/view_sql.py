@@ -62,7 +62,7 @@ def selected_groups(plan: Plan, relations: dict[int, str], condition: str = "") 
 
 
 def hashes(names: Sequence[str]) -> str:
-    """The columns that find equal rows; Spark's hashes pass NULLs over, so those are told."""
+    """The columns that find equal rows; Spark's hashes skip NULLs, so `isnull` goes in too."""
     values = ", ".join(f"{quote(name)}, isnull({quote(name)})" for name in names)
     return f"xxhash64({values}) AS {quote(HASH)}, hash({values}) AS {quote(CHECK)}"
 
@@ -95,7 +95,7 @@ def state_columns(plan: Plan) -> list[str]:
 
 
 def _count_column(number: int, aggregate: Aggregate) -> str:
-    """Where it stands how many rows an aggregate took."""
+    """The column that counts the rows of an aggregate."""
     return ROWS if aggregate.argument == "1" else f"{COUNT}{number}"
 
 
