@@ -28,7 +28,7 @@ COMES = f"{HIDDEN}comes"  # whether a row comes
 MOST_BROADCAST = 500_000  # rows
 _ONE_FILE = 100_000  # rows
 _ADD = ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector")
-_ADD += ("baseRowId", "defaultRowCommitVersion", "clusteringProvider")
+_IDS = ("baseRowId", "defaultRowCommitVersion", "clusteringProvider")
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def _exchange(
 
 def _plain(add: Action) -> Action:
     """An `add` as commits have it, also if it was read from a checkpoint."""
-    found = {name: add[name] for name in _ADD if add.get(name) is not None}
+    found = {name: add[name] for name in (*_ADD, *_IDS) if add.get(name) is not None}
     return found | {"tags": dict(add.get("tags") or {}), "dataChange": True}
 
 

@@ -82,7 +82,7 @@ class Delta:
         concerned = f"({' UNION '.join(keys)}) AS {_CHANGED}"
         terms = []
         for sign, old in _SIGNS:
-            relations = {}
+            relations: dict[int, str] = {}
             for member in members:
                 pairs = (
                     f"{_CHANGED}.k{n} <=> {quote(f'{HIDDEN}table')}.{quote(link.own)}"

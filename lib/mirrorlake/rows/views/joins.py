@@ -99,8 +99,8 @@ def read_joins(query: Query, columns: Columns) -> tuple[Member, ...] | Reason:
         if len(members) > 1 or not (right or len(tree.args["joins"]) == 1):
             return reason("OUTER_JOIN", join.sql("spark"))
         turned = tuple(Link(one.column, found.alias, one.own, one.null_safe) for one in links)
-        first = Member(members[0].table, Role.NULLABLE if right else Role.BOTH, turned)
-        members = [first, Member(found) if right else Member(found, Role.BOTH, links)]
+        left = Member(members[0].table, Role.NULLABLE if right else Role.BOTH, turned)
+        members = [left, Member(found) if right else Member(found, Role.BOTH, links)]
     if len(members) != len(query.tables):
         return reason("SUBQUERY")
     return tuple(members)
