@@ -36,7 +36,7 @@ def read_row_changes(
 
     Args:
         table: the table.
-        start: the first version or moment, as `Changes.read` takes it.
+        start: the first version or timestamp, as `Changes.read` takes it.
         end: the last; by default the newest.
         beyond_latest: as `Changes.read` takes it.
 
