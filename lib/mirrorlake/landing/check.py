@@ -11,6 +11,7 @@ import hashlib
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -89,7 +90,7 @@ def inspect_file(
         metadata: what the table's folder declares.
         name: what to call the file in errors; by default its own name.
         number: its place in the table's sequence.
-        staged: where delimited text may be written as Parquet, relative to the root.
+        staged: where delimited text is left as Parquet, relative to the root; by default nowhere.
         skip_rows: whether bad rows are left out and reported, instead of refused with the file.
 
     Raises:
@@ -99,14 +100,17 @@ def inspect_file(
     own = path.rpartition("/")[2]
     name = name or own
     size = _size(storage, path, name)
-    source = path
+    where, source = storage, path
     rejects = Rejects(name) if skip_rows else None
     in_text = 0
-    if is_text(own, metadata.text):
-        source = staged or f"{path}.parquet"
-        convert_text(storage, path, metadata, storage, source, name, rejects)
-        in_text = len(rejects.found) if rejects else 0
-    facts = _inspect_parquet(storage, source, metadata, name, rejects)
+    with ExitStack() as opened:
+        if is_text(own, metadata.text):
+            source = staged or own
+            if staged is None:
+                where = Storage(opened.enter_context(TemporaryDirectory()))
+            convert_text(storage, path, metadata, where, source, name, rejects)
+            in_text = len(rejects.found) if rejects else 0
+        facts = _inspect_parquet(where, source, metadata, name, rejects)
     found = tuple(rejects.found) if rejects else ()
     left_out = tuple(reject.row - 1 for reject in found[in_text:])
     if in_text and left_out:  # the text's bad rows are not in its Parquet any more

@@ -84,14 +84,6 @@ class Plan:
         }
 
 
-@dataclass(frozen=True)
-class Checked:
-    """A batch's sound files, and the error of the first one that isn't."""
-
-    facts: tuple[FileFacts, ...]
-    error: MirrorlakeError | None
-
-
 def plan_path(identity: Identity, first: int) -> str:
     """Where the plan that starts with a number lies."""
     return f"{identity.plans}/{first:020d}.json"
@@ -178,7 +170,8 @@ def check_files(
     *,
     on_error: str = STOP,
     skip: Mapping[int, str] | None = None,
-) -> Checked:
+    stage: bool = True,
+) -> tuple[tuple[FileFacts, ...], MirrorlakeError | None]:
     """Checks files in order, several at a time, up to the first that isn't sound.
 
     Args:
@@ -189,13 +182,17 @@ def check_files(
         metadata: what the folder declares.
         on_error: whether bad rows, or bad files, are passed over.
         skip: numbers of files that are passed over in any case, with the reason.
+        stage: whether text is left in the lake as Parquet, from which it is applied.
+
+    Returns:
+        The sound files, and the error of the first one that isn't.
     """
 
     def check(number: int, name: str) -> FileFacts | MirrorlakeError:
         path = f"{identity.table.folder}/{name}"
         if skip and number in skip:
             return skipped_file(storage, path, number, SequenceError(skip[number], file=name))
-        staged = f"{staging(identity)}/{file_name(number)}"
+        staged = f"{staging(identity)}/{file_name(number)}" if stage else None
         try:
             return inspect_file(
                 storage,
@@ -220,9 +217,9 @@ def check_files(
     with ThreadPoolExecutor(_READERS) as pool:
         for result in pool.map(check, count(first), names):
             if isinstance(result, MirrorlakeError):
-                return Checked(tuple(sound), result)
+                return tuple(sound), result
             sound.append(result)
-    return Checked(tuple(sound), None)
+    return tuple(sound), None
 
 
 def late_file(

@@ -1,19 +1,26 @@
-"""What a mirrored table is made with: its properties, and its columns after a batch."""
+"""What a mirrored table is made with: its properties, what a cycle knows of it, its next batch."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from mirrorlake.delta.create import OWN_TABLE, mapping_property
 from mirrorlake.delta.snapshot import FEED, Snapshot
-from mirrorlake.errors import MetadataError, SchemaError
+from mirrorlake.errors import InvalidNameError, MetadataError, MirrorlakeError, SchemaError
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity
-from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.landing.metadata import BY_TIME, Marker, TableMetadata, check_keys_kept
 from mirrorlake.landing.types import fits, widened
+from mirrorlake.landing.zone import Folder
+from mirrorlake.mirror.options import SKIP_FILE, MirrorOptions
+from mirrorlake.mirror.plan import Plan, check_files, number_files
+from mirrorlake.mirror.state import TableState, file_signature
 from mirrorlake.names import METADATA
+from mirrorlake.storage import Listing, Storage
 
 KEYS_PROPERTY = "mirrorlake.keys"
 INCARNATION_PROPERTY = "mirrorlake.incarnation"
@@ -183,3 +190,165 @@ def check_keys_known(keys: tuple[str, ...], target: Target) -> tuple[str, ...]:
                 f"The table does not have the key column {key!r}.", file=METADATA, column=key
             )
     return tuple(target.name_of(key) for key in keys)
+
+
+@dataclass(frozen=True)
+class TableContext:
+    """What a step of the cycle works on; each step returns the next one instead of changing it.
+
+    Attributes:
+        storage: the lake's files.
+        identity: whose files they are.
+        metadata: what the folder declares.
+        snapshot: the Delta table as it is, or None.
+        last: the last number that the table's own log shows as applied.
+        folder: the folder's files by number.
+        state: what will be kept of the table.
+    """
+
+    storage: Storage
+    identity: Identity
+    metadata: TableMetadata
+    snapshot: Snapshot | None
+    last: int
+    folder: Folder
+    state: TableState
+
+    @property
+    def path(self) -> str:
+        """The Delta table, full path."""
+        return self.storage.path(self.identity.table.table_path)
+
+    @property
+    def recreated(self) -> bool:
+        """Whether the table there belongs to an earlier incarnation of the folder."""
+        return is_stale_incarnation(self.snapshot, self.identity)
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that a batch has to fit; none for a table that is to be replaced."""
+        if self.snapshot is None or self.recreated:
+            return {}
+        return {name: str(kind) for name, kind in self.snapshot.schema.items()}
+
+    def target(self, files: Iterable[FileFacts], *, widen: bool) -> Target:
+        """The columns after files of the folder; raises as `plan_schema`."""
+        declared = self.metadata.table_columns
+        return plan_schema(self.columns, files, declared=declared, widen=widen)
+
+    @property
+    def tail(self) -> str | None:
+        """The last applied file where files have no numbers, as later listings show it."""
+        applied = self.folder.numbered.get(self.last)
+        by_time = self.metadata.strategy == BY_TIME
+        return file_signature(applied) if applied and by_time else None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The files of one commit, checked.
+
+    Attributes:
+        at: what the commit starts from.
+        facts: the sound files; none for a table that is only declared.
+        target: the table's columns after the commit; none if there is nothing to commit.
+        plan: the files as planned; None for a table that is only declared.
+        error: what is wrong with the next file.
+        note: what the commit's userMetadata says.
+    """
+
+    at: TableContext
+    facts: tuple[FileFacts, ...] = ()
+    target: Target = Target({}, ())
+    plan: Plan | None = None
+    error: MirrorlakeError | None = None
+    note: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def last(self) -> int:
+        """The last file's number; 0 where there is only a declared schema."""
+        return self.plan.last if self.plan else 0
+
+    @property
+    def rows(self) -> Counter[Marker]:
+        """Rows by operation, over all files."""
+        return sum((file.rows for file in self.facts), Counter())
+
+
+def load_context(
+    storage: Storage,
+    identity: Identity,
+    metadata: TableMetadata,
+    snapshot: Snapshot | None,
+    listing: Listing,
+    state: TableState,
+) -> TableContext:
+    """What a cycle starts from.
+
+    Raises:
+        InvalidNameError: the table there was not made by a mirror.
+        MetadataError: its keys are others than those declared now.
+        SequenceError: the files' numbers make no sense.
+    """
+    table = identity.table
+    if snapshot is not None and KEYS_PROPERTY not in snapshot.properties:
+        raise InvalidNameError(
+            f"There is already a table {table} that the mirror did not make.",
+            hint="rename one of the two, or move that table away.",
+        )
+    if snapshot is not None and not is_stale_incarnation(snapshot, identity):
+        check_keys_kept(table, tuple(json.loads(snapshot.properties[KEYS_PROPERTY])), metadata.keys)
+    last = snapshot.txns.get(identity.app_id, 0) if snapshot else 0
+    folder = number_files(storage, identity, metadata, listing, last)
+    return TableContext(storage, identity, metadata, snapshot, last, folder, state)
+
+
+def check_batch(
+    at: TableContext,
+    names: list[str],
+    options: MirrorOptions,
+    skip: dict[int, str],
+    *,
+    stage: bool = True,
+) -> Batch:
+    """The longest sound beginning of a batch, and what is wrong with the next file.
+
+    Args:
+        at: what the batch is to be applied to.
+        names: the files, numbered from the last applied one on.
+        options: say what bad files do, and whether columns may be widened.
+        skip: numbers of files that are passed over in any case, with the reason.
+        stage: whether text is left in the lake as Parquet.
+    """
+    if not names:
+        return Batch(at)
+    facts, error = check_files(
+        at.storage,
+        at.identity,
+        at.last + 1,
+        names,
+        at.metadata,
+        on_error=options.on_error,
+        skip=skip,
+        stage=stage,
+    )
+    target: Target | None = None
+    while target is None:
+        try:
+            target = at.target(facts, widen=options.widen)
+        except SchemaError as misfit:
+            if options.on_error == SKIP_FILE and misfit.file in names:
+                facts = tuple(
+                    replace(file, skipped=misfit, rows=Counter())
+                    if file.name == misfit.file
+                    else file
+                    for file in facts
+                )
+                continue
+            # Only the files before the one that the error names.
+            sound = [file.name for file in facts]
+            facts = facts[: sound.index(misfit.file)] if misfit.file in sound else ()
+            error = misfit
+            if not facts:
+                break
+    return Batch(at, facts, target, error=error) if target and facts else Batch(at, error=error)

@@ -103,10 +103,10 @@ def test_a_batch_is_the_longest_beginning_within_both_bounds(sizes, max_files, m
 
 def test_sound_files_are_all_checked_in_order(any_storage: Storage):
     names = [put(any_storage, n, *range(n)) for n in range(1, 20)]
-    checked = check_files(any_storage, IDENTITY, 1, names, TableMetadata(("id",)))
-    assert checked.error is None
-    assert [facts.name for facts in checked.facts] == names
-    assert [facts.row_count for facts in checked.facts] == list(range(1, 20))
+    facts, error = check_files(any_storage, IDENTITY, 1, names, TableMetadata(("id",)))
+    assert error is None
+    assert [file.name for file in facts] == names
+    assert [file.row_count for file in facts] == list(range(1, 20))
 
 
 @pytest.mark.parametrize("bad", range(1, 6))
@@ -114,15 +114,15 @@ def test_check_stops_at_the_first_bad_file(any_storage: Storage, bad: int):
     names = [put(any_storage, n, n) for n in range(1, 7)]
     put(any_storage, bad, 1, None)
     any_storage.write(f"{FOLDER}/{file_name(6)}", b"")  # bad too, but later
-    checked = check_files(any_storage, IDENTITY, 1, names, TableMetadata(("id",)))
-    assert [facts.name for facts in checked.facts] == names[: bad - 1]
-    assert isinstance(checked.error, DataFileError)
-    assert (checked.error.file, checked.error.row) == (file_name(bad), 2)
+    facts, error = check_files(any_storage, IDENTITY, 1, names, TableMetadata(("id",)))
+    assert [file.name for file in facts] == names[: bad - 1]
+    assert isinstance(error, DataFileError)
+    assert (error.file, error.row) == (file_name(bad), 2)
 
 
 def test_a_file_that_is_gone_since_the_listing(any_storage: Storage):
     names = [put(any_storage, 1, 1), file_name(2)]
-    checked = check_files(any_storage, IDENTITY, 1, names, TableMetadata())
-    assert len(checked.facts) == 1
-    assert isinstance(checked.error, SequenceError)
-    assert checked.error.file == file_name(2)
+    facts, error = check_files(any_storage, IDENTITY, 1, names, TableMetadata())
+    assert len(facts) == 1
+    assert isinstance(error, SequenceError)
+    assert error.file == file_name(2)
