@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from mirrorlake.errors import InvalidNameError, SequenceError
+from mirrorlake.errors import InvalidNameError, SequenceError, TableNotFoundError
 from mirrorlake.names import (
     PROCESSED,
     READY_TO_DELETE,
@@ -69,13 +69,9 @@ class Folder:
         blocked = any(found > number for found in self.numbered)
         return ready, number if blocked else None
 
-    def blocked_since(self, number: int) -> datetime:
-        """When the first file behind a missing number came."""
-        return min(entry.modified for n, entry in self.numbered.items() if n > number)
-
-    def backlog(self, last: int) -> int:
-        """How many files lie behind number `last`."""
-        return sum(1 for number in self.numbered if number > last)
+    def behind(self, last: int) -> list[Entry]:
+        """The files that lie behind number `last`."""
+        return [entry for number, entry in self.numbered.items() if number > last]
 
 
 def find_tables(storage: Storage, base: str = ZONE) -> Iterator[TableName | BadFolder]:
@@ -93,6 +89,12 @@ def find_tables(storage: Storage, base: str = ZONE) -> Iterator[TableName | BadF
                     yield _named(schema, inner)
         else:
             yield _named(None, folder)
+
+
+def no_folder(table: TableName) -> TableNotFoundError:
+    """What to say where a table that is asked for has no folder."""
+    text = f"There is no folder for {table} in the landing zone."
+    return TableNotFoundError(text, hint="publish it first.")
 
 
 def _named(schema: str | None, name: str) -> TableName | BadFolder:

@@ -11,13 +11,12 @@ from functools import partial
 from typing import Any
 
 from mirrorlake.errors import MetadataError, SequenceError
-from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata
 from mirrorlake.landing.text_format import PROPERTIES
 from mirrorlake.landing.zone import Folder, by_number
 from mirrorlake.lint.rules import LintFinding, finding
-from mirrorlake.mirror.plan import plan_of
+from mirrorlake.mirror.plan import is_as_planned, plan_of
 from mirrorlake.names import METADATA, TableName, file_name, file_number
 from mirrorlake.storage import Entry, Listing, Storage, to_json
 
@@ -231,10 +230,8 @@ def lint_applied(
             plan = plan_of(storage, identity, number)
         if plan is None and number == last:
             return  # it is meant to lie there, and no plan knows it
-        planned = next((f for f in plan.files if f.name == entry.name), None) if plan else None
-        path = f"{identity.table.folder}/{entry.name}"
         try:
-            same = planned is not None and planned.sha256 == file_hash(storage, path)
+            same = is_as_planned(storage, identity, plan, entry)
         except FileNotFoundError:
             continue  # moved since the listing
         if not same:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta.create import committing, create_delta, mapping_property
+from mirrorlake.delta.create import OWN_TABLE, committing, create_delta, mapping_property
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import MirrorlakeError, SchemaError
 from mirrorlake.landing.metadata import Marker
@@ -27,11 +27,11 @@ from mirrorlake.landing.rows import column_statistics
 from mirrorlake.mirror.batch import ACTION, APPEND, DELETE, REPLACE, compact_changes, read_batch
 from mirrorlake.mirror.options import Step
 from mirrorlake.mirror.properties import (
+    INCARNATION_PROPERTY,
     Batch,
     TableContext,
     Target,
     check_keys_known,
-    creation_properties,
     keys_property,
     reenable_feed,
     suspend_feed,
@@ -117,7 +117,8 @@ def write_batch(
     if at.snapshot is None:
         # Version 0: no rows yet, but all properties, so that feed and row ids cover everything.
         check_keys_known(at.metadata.keys, batch.target)
-        wanted = retention | creation_properties(at.metadata, at.identity.incarnation)
+        made_for = {INCARNATION_PROPERTY: at.identity.incarnation}
+        wanted = retention | OWN_TABLE | made_for | keys_property(at.metadata)
         create_delta(new_session(spark()), at.path, batch.target.columns, wanted)
         done(Step.CREATED)
     else:
@@ -163,14 +164,7 @@ def _apply_batch(spark: SparkSession, batch: Batch) -> None:
     session, at = new_session(spark), batch.at
     markers = {marker for marker, count in batch.rows.items() if count}
     ordered = bool(markers - {Marker.INSERT})
-    rows = read_batch(
-        session,
-        at.storage.root,
-        batch.facts,
-        batch.target,
-        default=at.metadata.default_marker,
-        ordered=ordered,
-    )
+    rows = read_batch(session, batch, ordered=ordered)
     if not ordered:
         _write(rows, batch)
         return
@@ -284,18 +278,13 @@ def _read_bounds(storage: Storage, path: str, keys: list[str]) -> dict[str, list
                 group = parquet.metadata.row_group(number)
                 if group.num_rows:
                     for key in keys:
-                        found[key].append(_group_bounds(group, key))
+                        known = column_statistics(group, key)
+                        bounds = (known.min, known.max) if known and known.has_min_max else None
+                        found[key].append(bounds or (None, None))
     except (pa.ArrowException, OSError, ValueError, OverflowError):
         # A text file, a date beyond the calendar, or something that Spark will complain about.
         return {key: [(None, None)] for key in keys}
     return found
-
-
-def _group_bounds(group: Any, key: str) -> _Bounds:
-    statistics = column_statistics(group, key)
-    if statistics is None or not statistics.has_min_max:
-        return None, None
-    return statistics.min, statistics.max
 
 
 def _literal(value: Any, kind: str) -> str | None:

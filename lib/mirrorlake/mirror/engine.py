@@ -17,9 +17,8 @@ from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import (
     FormatError,
     InvalidNameError,
-    TableNotFoundError,
 )
-from mirrorlake.landing.zone import BadFolder, find_tables
+from mirrorlake.landing.zone import BadFolder, find_tables, no_folder
 from mirrorlake.mirror.apply import explain
 from mirrorlake.mirror.cleanup import sweep
 from mirrorlake.mirror.ledger import rebuild_states
@@ -97,9 +96,7 @@ class Engine:
         found: list[TableName | BadFolder] = [only] if only else list(find_tables(self._storage))
         dropped: tuple[TableName, ...] = ()
         if only is not None and self._storage.list(only.folder) == Listing((), ()):
-            raise TableNotFoundError(
-                f"There is no folder for {only} in the landing zone.", hint="publish it first."
-            )
+            raise no_folder(only)
         if kept is None:  # of all tables, or else the drops of the others would go unseen
             states = rebuild_states(self._storage, delta_tables(self._storage))
         if only is None:

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.errors import InvalidNameError, MirrorlakeError, TableNotFoundError
+from mirrorlake.errors import InvalidNameError, MirrorlakeError
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity, read_identity
 from mirrorlake.landing.metadata import read_metadata
-from mirrorlake.landing.zone import find_tables
+from mirrorlake.landing.zone import find_tables, no_folder
 from mirrorlake.mirror.operator_settings import read_settings
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.plan import cut_batch, find_plan
@@ -107,9 +107,7 @@ def preview_cycle(
             line for line in lines if (line.schema, line.name) == (only.schema, only.name)
         )
         if not lines:
-            raise TableNotFoundError(
-                f"There is no folder for {only} in the landing zone.", hint="publish it first."
-            )
+            raise no_folder(only)
     return Preview(
         tuple(_preview(storage, line, options or MirrorOptions()) for line in lines),
         () if only else _dropped(storage),

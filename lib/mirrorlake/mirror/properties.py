@@ -5,26 +5,35 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
-from mirrorlake.delta.create import OWN_TABLE, mapping_property
+from mirrorlake.delta.create import mapping_property
 from mirrorlake.delta.snapshot import FEED, Snapshot
-from mirrorlake.errors import InvalidNameError, MetadataError, MirrorlakeError, SchemaError
-from mirrorlake.landing.check import FileFacts
+from mirrorlake.errors import (
+    InvalidNameError,
+    MetadataError,
+    MirrorlakeError,
+    SchemaError,
+    SequenceError,
+)
+from mirrorlake.landing.check import FileFacts, inspect_file, skipped_file
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import BY_TIME, Marker, TableMetadata, check_keys_kept
 from mirrorlake.landing.types import fits, widened
 from mirrorlake.landing.zone import Folder
-from mirrorlake.mirror.options import SKIP_FILE, MirrorOptions
-from mirrorlake.mirror.plan import Plan, check_files, number_files
+from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions
+from mirrorlake.mirror.plan import Plan, number_files, staging
 from mirrorlake.mirror.state import TableState, file_signature
-from mirrorlake.names import METADATA
+from mirrorlake.names import METADATA, file_name
 from mirrorlake.storage import Listing, Storage
 
 KEYS_PROPERTY = "mirrorlake.keys"
 INCARNATION_PROPERTY = "mirrorlake.incarnation"
 VIEW_PROPERTY = "mirrorlake.view"
+_READERS = 8
 _FEED_RESTS = "mirrorlake.feedRests"  # switched off by the mirror, which switches it on again
 
 
@@ -34,11 +43,6 @@ def is_stale_incarnation(snapshot: Snapshot | None, identity: Identity) -> bool:
         return False
     made_for = snapshot.properties.get(INCARNATION_PROPERTY)
     return bool(snapshot.txns) or made_for != identity.incarnation
-
-
-def creation_properties(metadata: TableMetadata, incarnation: str) -> dict[str, str]:
-    """What version 0 is created with, so that feed and row ids cover everything."""
-    return OWN_TABLE | {INCARNATION_PROPERTY: incarnation} | keys_property(metadata)
 
 
 def keys_property(metadata: TableMetadata) -> dict[str, str]:
@@ -99,10 +103,6 @@ class Target:
     def evolved(self) -> bool:
         """Whether the table's schema changes with the batch."""
         return bool(self.added or self.widened)
-
-    def name_of(self, column: str) -> str:
-        """The table's spelling of a column, which is found without regard to case."""
-        return next(name for name in self.columns if name.lower() == column.lower())
 
 
 def plan_schema(
@@ -183,13 +183,13 @@ def check_keys_known(keys: tuple[str, ...], target: Target) -> tuple[str, ...]:
     Raises:
         MetadataError: a key is no column of the table.
     """
-    lower = {name.lower() for name in target.columns}
+    spelled = {name.lower(): name for name in target.columns}
     for key in keys:
-        if key.lower() not in lower:
+        if key.lower() not in spelled:
             raise MetadataError(
                 f"The table does not have the key column {key!r}.", file=METADATA, column=key
             )
-    return tuple(target.name_of(key) for key in keys)
+    return tuple(spelled[key.lower()] for key in keys)
 
 
 @dataclass(frozen=True)
@@ -322,16 +322,38 @@ def check_batch(
     """
     if not names:
         return Batch(at)
-    facts, error = check_files(
-        at.storage,
-        at.identity,
-        at.last + 1,
-        names,
-        at.metadata,
-        on_error=options.on_error,
-        skip=skip,
-        stage=stage,
-    )
+
+    def check(number: int, name: str) -> FileFacts | MirrorlakeError:
+        path = f"{at.identity.table.folder}/{name}"
+        if number in skip:
+            reason = SequenceError(skip[number], file=name)
+            return skipped_file(at.storage, path, number, reason)
+        staged = f"{staging(at.identity)}/{file_name(number)}" if stage else None
+        skip_rows = options.on_error == SKIP_ROW
+        try:
+            return inspect_file(
+                at.storage, path, at.metadata, number=number, staged=staged, skip_rows=skip_rows
+            )
+        except MirrorlakeError as error:
+            if options.on_error != SKIP_FILE:
+                return error
+            return skipped_file(at.storage, path, number, error)
+        except FileNotFoundError:
+            return SequenceError(
+                "The file is gone since the listing.",
+                file=name,
+                hint="upload it again, or delete the whole folder to drop the table.",
+            )
+
+    sound: list[FileFacts] = []
+    error: MirrorlakeError | None = None
+    with ThreadPoolExecutor(_READERS) as pool:
+        for result in pool.map(check, count(at.last + 1), names):
+            if isinstance(result, MirrorlakeError):
+                error = result
+                break
+            sound.append(result)
+    facts = tuple(sound)
     target: Target | None = None
     while target is None:
         try:
@@ -346,8 +368,8 @@ def check_batch(
                 )
                 continue
             # Only the files before the one that the error names.
-            sound = [file.name for file in facts]
-            facts = facts[: sound.index(misfit.file)] if misfit.file in sound else ()
+            before = [file.name for file in facts]
+            facts = facts[: before.index(misfit.file)] if misfit.file in before else ()
             error = misfit
             if not facts:
                 break

@@ -12,6 +12,7 @@ from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity
 from mirrorlake.mirror.plan import staging
+from mirrorlake.mirror.properties import Batch
 from mirrorlake.names import STATE, TableName
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name
@@ -24,31 +25,23 @@ _COLUMNS = (
 )
 
 
-def put_into_quarantine(
-    spark: SparkSession,
-    storage: Storage,
-    identity: Identity,
-    files: tuple[FileFacts, ...],
-    *,
-    at: str,
-) -> None:
+def put_into_quarantine(spark: SparkSession, batch: Batch, *, at: str) -> None:
     """Appends a batch's bad rows and files, once: the commit carries the batch's last number.
 
     Args:
         spark: the running session.
-        storage: the lake's files.
-        identity: whose files they are.
-        files: the batch's files, those without anything bad included.
+        batch: the files, those without anything bad included.
         at: when the batch was planned, ISO-8601; the same at every try.
     """
+    identity, storage = batch.at.identity, batch.at.storage
     path = f"{staging(identity)}/quarantine.json"
     with storage.open_writer(path) as sink:
-        for record in _records(identity, files, at):
+        for record in _records(identity, batch.facts, at):
             sink.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
     rows = new_session(spark).read.schema(_COLUMNS).json(storage.path(path))
     (
         rows.write.format("delta")
-        .options(txnAppId=identity.app_id, txnVersion=str(files[-1].number))
+        .options(txnAppId=identity.app_id, txnVersion=str(batch.last))
         .mode("append")
         .save(storage.path(QUARANTINE))
     )

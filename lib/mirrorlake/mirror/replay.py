@@ -18,10 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import SequenceError, UsageError
 from mirrorlake.landing.check import is_text
-from mirrorlake.landing.identity import read_identity, renew_identity
+from mirrorlake.landing.identity import last_applied, renew_identity
 from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata, read_metadata
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
@@ -68,7 +67,7 @@ def replay(
             f"{table} has no keys: its rows would be there twice.",
             hint="replay them as they are with --as-is, or reseed the table.",
         )
-    applied = _last_applied(storage, table)
+    applied = last_applied(storage, table)
     kept = _kept_files(storage, table)
     numbers = range(first, max(first, applied if last is None else last) + 1)
     _check_kept(numbers, kept, applied)
@@ -176,7 +175,7 @@ def reseed(
 
 def _all_kept(storage: Storage, table: TableName) -> dict[int, str]:
     """The kept files by number, all applied ones among them, but those that were passed over."""
-    applied = _last_applied(storage, table)
+    applied = last_applied(storage, table)
     kept = _kept_files(storage, table)
     skipped = read_settings(storage, table).skip
     _check_kept([n for n in range(1, applied + 1) if n not in skipped], kept, applied)
@@ -207,12 +206,6 @@ def _copy(source: Storage, target: Storage, path: str) -> None:
     with source.open(path) as reader, target.open_writer(staged) as writer:
         shutil.copyfileobj(reader, writer)
     target.rename(staged, path)
-
-
-def _last_applied(storage: Storage, table: TableName) -> int:
-    identity = read_identity(storage, table)
-    snapshot = read_snapshot(storage, table.table_path) if identity else None
-    return snapshot.txns.get(identity.app_id, 0) if snapshot and identity else 0
 
 
 def _kept_files(storage: Storage, table: TableName) -> dict[int, str]:

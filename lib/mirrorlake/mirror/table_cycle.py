@@ -21,7 +21,7 @@ from mirrorlake.landing.metadata import (
 )
 from mirrorlake.mirror.apply import compact, write_batch
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers
-from mirrorlake.mirror.ledger import committed_version, last_note, state_of_note
+from mirrorlake.mirror.ledger import committed_version, last_note, with_note
 from mirrorlake.mirror.operator_settings import OperatorSettings
 from mirrorlake.mirror.options import SKIP_FILE, MirrorOptions, Step, StepListener
 from mirrorlake.mirror.plan import (
@@ -123,7 +123,7 @@ class TableCycle:
             note = {}
             if at.last:
                 note = last_note(self._storage, self._table, at.snapshot, incarnation)
-            known = state_of_note(self._table, note)
+            known = with_note(TableState(self._table.schema, self._table.name), note)
             known = replace(known, incarnation=incarnation, last_file=at.last)
         listing = self._storage.list(self._table.folder)
         return replace(
@@ -216,26 +216,16 @@ class TableCycle:
             if batch.target.columns:  # a declared table without files
                 write_batch(self._spark, replace(batch, note=note), retention, self._done)
             return at
-        state = replace(
-            at.state,
-            state=REPLICATING,
-            last_file=plan.last,
-            rows=at.state.rows + sum(file.row_count for file in batch.facts),
-            bytes=at.state.bytes + sum(file.size for file in batch.facts),
-            synced=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        )
         note |= {
             "first": plan.first,
             "last": plan.last,
             "rows": {marker.name.lower(): count for marker, count in batch.rows.items()},
-            "total_rows": state.rows,
-            "total_bytes": state.bytes,
-            "synced": state.synced,
+            "total_rows": at.state.rows + sum(file.row_count for file in batch.facts),
+            "total_bytes": at.state.bytes + sum(file.size for file in batch.facts),
+            "synced": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         }
         if any(file.skipped or file.rejects for file in batch.facts):
-            put_into_quarantine(
-                self._spark(), self._storage, at.identity, batch.facts, at=plan.planned
-            )
+            put_into_quarantine(self._spark(), batch, at=plan.planned)
             self._done(Step.QUARANTINED)
         write_batch(self._spark, replace(batch, note=note), retention, self._done)
         before = at.snapshot.version if at.snapshot else -1
@@ -244,8 +234,7 @@ class TableCycle:
         age = datetime.now(timezone.utc) - published.modified if published else None
         by_time = at.metadata.strategy == BY_TIME
         state = replace(
-            state,
-            version=version,
+            with_note(at.state, note | {"version": version}),
             tail=file_signature(published) if published and by_time else None,
             latency=age.total_seconds() if age else None,
         )
