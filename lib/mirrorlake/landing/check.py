@@ -27,7 +27,6 @@ from mirrorlake.landing.types import ColumnType, column_type, published_schema
 from mirrorlake.names import METADATA
 from mirrorlake.storage import Storage
 
-_CHUNK = 1 << 20
 _NAMELESS_HINT = "name it; in a text file, look for a separator too many in the first row."
 _KEY_HINT = f"every row needs the columns that {METADATA} names as keyColumns."
 # Spark's hidden column of every file, the mirror's own, and those of the change feed.
@@ -287,6 +286,6 @@ def file_hash(storage: Storage, path: str) -> str:
     """The file's SHA-256, read in pieces."""
     digest = hashlib.sha256()
     with storage.open(path) as source:
-        while chunk := source.read(_CHUNK):
+        while chunk := source.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()

@@ -67,6 +67,12 @@ def read_identity(storage: Storage, table: TableName) -> Identity | None:
         ) from error
 
 
+def is_in_folder(storage: Storage, table: TableName, identity: Identity) -> bool:
+    """Whether a table's folder is of this very incarnation; raises as `read_identity`."""
+    found = read_identity(storage, table)
+    return found is not None and found.incarnation == identity.incarnation
+
+
 def last_applied(storage: Storage, table: TableName) -> int:
     """The last applied number by the table's own log; 0 if the mirror has applied none."""
     identity = read_identity(storage, table)

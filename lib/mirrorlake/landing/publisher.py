@@ -73,8 +73,7 @@ class Published(Result):
 
     def shown(self) -> TextTable:
         """The same facts as a table."""
-        row = (self.table, self.file, self.rows, self.bytes)
-        return TextTable(("table", "file", "rows", "bytes"), (row,))
+        return TextTable.of([self], ("table", "file", "rows", "bytes"))
 
 
 _BATCH = b"mirrorlake.batch"

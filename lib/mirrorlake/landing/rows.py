@@ -151,7 +151,9 @@ def row_faults(
     if marker is not None and markers is not None:
         allowed = pa.array([int(value) for value in Marker], markers.type)
         yield "marker-value", marker, pc.invert(pc.is_in(markers, value_set=allowed))
-    unsure = [key for key in keys if not _surely_not_null(parquet, group, key)]
+    statistics = {key: column_statistics(parquet.metadata.row_group(group), key) for key in keys}
+    # The footer may tell that there is no NULL.
+    unsure = [key for key, s in statistics.items() if not s or not s.has_null_count or s.null_count]
     if not unsure:
         return
     rows = parquet.read_row_group(group, columns=unsure)
@@ -172,11 +174,6 @@ def _row(parquet: pq.ParquetFile, group: int, index: int) -> Any:
         return parquet.read_row_group(group).slice(index, 1).to_pylist()[0]
     except (pa.ArrowException, ValueError, OverflowError):
         return None  # a type that has no counterpart in Python
-
-
-def _surely_not_null(parquet: pq.ParquetFile, group: int, key: str) -> bool:
-    found = column_statistics(parquet.metadata.row_group(group), key)
-    return found is not None and found.has_null_count and found.null_count == 0
 
 
 def column_statistics(group: pq.RowGroupMetaData, column: str) -> pq.Statistics | None:

@@ -155,8 +155,9 @@ def _typed(
             arrays.append(convert(values))
         before += batch.num_rows
         typed = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        kept = [index for index in range(typed.num_rows) if index not in bad] if bad else None
-        yield typed if kept is None else typed.take(pa.array(kept, pa.int64()))
+        if bad:
+            typed = typed.filter(pa.array([n not in bad for n in range(typed.num_rows)]))
+        yield typed
     if not ended:
         raise data.unfinished(before)
 

@@ -112,7 +112,8 @@ def parse_text_format(
         raise MetadataError(f"NullValue is {null!r}, not a text.")
     own = (extension or "").lower().lstrip(".")
     endings = _EXTENSIONS | ({own} - {"", "parquet"})
-    return TextFormat(endings, declared, *chosen, null or "", _encoding(properties.get("encoding")))
+    encoding = _encoding(properties.get("encoding"))
+    return TextFormat(endings, declared, *chosen, null=null or "", encoding=encoding)
 
 
 def _encoding(name: Any) -> str:

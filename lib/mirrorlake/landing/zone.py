@@ -80,28 +80,22 @@ def find_tables(storage: Storage, base: str = ZONE) -> Iterator[TableName | BadF
     Names starting with `_` are not looked at.
     """
     for folder in storage.list(base).folders:
-        if folder.startswith("_"):
-            continue
-        if folder.endswith(SCHEMA_SUFFIX):
+        schema, inner = None, (folder,)
+        if folder.endswith(SCHEMA_SUFFIX) and not folder.startswith("_"):
             schema = folder[: -len(SCHEMA_SUFFIX)]
-            for inner in storage.list(f"{base}/{folder}").folders:
-                if not inner.startswith("_"):
-                    yield _named(schema, inner)
-        else:
-            yield _named(None, folder)
+            inner = storage.list(f"{base}/{folder}").folders
+        for name in inner:
+            if not name.startswith("_"):
+                try:
+                    yield TableName(schema, name)
+                except InvalidNameError as error:
+                    yield BadFolder(schema, name, error)
 
 
 def no_folder(table: TableName) -> TableNotFoundError:
     """What to say where a table that is asked for has no folder."""
     text = f"There is no folder for {table} in the landing zone."
     return TableNotFoundError(text, hint="publish it first.")
-
-
-def _named(schema: str | None, name: str) -> TableName | BadFolder:
-    try:
-        return TableName(schema, name)
-    except InvalidNameError as error:
-        return BadFolder(schema, name, error)
 
 
 def list_folder(storage: Storage, table: TableName) -> Folder:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from mirrorlake.errors import MetadataError, SequenceError
@@ -55,16 +56,16 @@ def lint_metadata(
         return findings, TableMetadata()
     try:
         document = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        text = f"{METADATA} is not valid JSON: {error}."
-        return [*findings, finding("metadata-unreadable", text, table=table, file=METADATA)], None
-    if not isinstance(document, dict):
-        text = f"{METADATA} is not a JSON object."
-        return [*findings, finding("metadata-unreadable", text, table=table, file=METADATA)], None
-    findings += _unknown(table, document)
+    except (ValueError, RecursionError):
+        document = None  # the parser says what is wrong
+    if isinstance(document, dict):
+        findings += _unknown(table, document)
     try:
         return findings, TableMetadata.parse(data)
     except MetadataError as error:
+        if not isinstance(document, dict):
+            unreadable = finding("metadata-unreadable", error.message, table=table, file=METADATA)
+            return [*findings, unreadable], None
         wrong, metadata = _salvage(document, error)
     return findings + [_invalid(table, error) for error in wrong], metadata
 
@@ -198,19 +199,15 @@ def lint_sequence(folder: Folder, last: int) -> Iterator[LintFinding]:
         text = f"File {last} was applied last, and no longer lies in the folder."
         yield report("number-lost", text, file=file_name(last))
     pending = sorted(number for number in folder.numbered if number > last)
-    since = None  # the oldest of the files behind: that long they have been waiting
-    waiting = {}
-    for number in reversed(pending):
-        modified = folder.numbered[number].modified
-        since = modified if since is None else min(since, modified)
-        waiting[number] = since
+    # The oldest of each file and those behind it: that long they have been waiting.
+    waiting = list(accumulate((folder.numbered[n].modified for n in reversed(pending)), min))
     before = last
     for place, number in enumerate(pending):
         if number > before + 1:
             missing = f"{before + 1}" if number == before + 2 else f"{before + 1} to {number - 1}"
             files = len(pending) - place
             behind = "1 file lies" if files == 1 else f"{files:,} files lie"
-            text = f"Waiting for {missing} since {_utc(waiting[number])}: {behind} behind it."
+            text = f"Waiting for {missing} since {_utc(waiting[-1 - place])}: {behind} behind it."
             yield report("number-gap", text, file=file_name(before + 1))
         before = number
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import FormatError, MetadataError
-from mirrorlake.landing.identity import Identity, read_identity
+from mirrorlake.landing.identity import Identity, is_in_folder, read_identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata, check_keys_kept
 from mirrorlake.landing.zone import Folder
 from mirrorlake.lint.columns import ColumnWatch
@@ -123,20 +124,15 @@ class TableLint:
             return None
         if identity is None:
             return _Mirrored(Identity(self._table, ""))
-        if snapshot is None and identity.origin and not self._is_copy(identity, identity.origin):
+        if snapshot is None and identity.origin:
             # Renamed since the last cycle: the table is still where the folder was.
+            with suppress(MetadataError, FormatError):
+                if is_in_folder(self._storage, identity.origin, identity):
+                    return _Mirrored(identity)  # no, copied
             snapshot = read_snapshot(self._storage, identity.origin.table_path)
         if snapshot is None or is_stale_incarnation(snapshot, identity):
             return _Mirrored(identity)
         return _Mirrored(identity, snapshot, snapshot.txns.get(identity.app_id, 0))
-
-    def _is_copy(self, identity: Identity, origin: TableName) -> bool:
-        """Whether the folder that this one was copied from is still there."""
-        try:
-            other = read_identity(self._storage, origin)
-        except (MetadataError, FormatError):
-            return False
-        return other is not None and other.incarnation == identity.incarnation
 
     def _lint_keys(self, mirrored: _Mirrored, metadata: TableMetadata) -> Iterator[LintFinding]:
         if mirrored.snapshot is None:

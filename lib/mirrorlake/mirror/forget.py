@@ -25,7 +25,7 @@ from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.identity import Identity, read_identity
 from mirrorlake.mirror.key_search import UNKNOWN, Tracer, delta_paths, read_key
 from mirrorlake.mirror.lock import only_mirror
-from mirrorlake.mirror.operator_settings import pause, read_settings, resume
+from mirrorlake.mirror.operator_settings import paused
 from mirrorlake.mirror.plan import Plan, plan_of, plan_path, staging
 from mirrorlake.mirror.purge import DeltaTraces, erase_rows, trace_delta
 from mirrorlake.mirror.quarantine import QUARANTINE
@@ -83,12 +83,10 @@ class Forgotten(Result):
             return f"{self.table}: nothing found"
         files = sum(trace.files for trace in self.traces)
         done = "gone, a second search found nothing" if self.applied else "nothing changed yet"
-        lost = "" if self.unreadable is None else f", versions {self._versions} unreadable"
+        lost = ""
+        if self.unreadable is not None:
+            lost = f", versions {self.unreadable[0]} to {self.unreadable[1]} unreadable"
         return f"{self.table}: {files} files in {len(self.traces)} places, {done}{lost}"
-
-    @property
-    def _versions(self) -> str:
-        return "" if self.unreadable is None else f"{self.unreadable[0]} to {self.unreadable[1]}"
 
     def document(self) -> dict[str, Any]:
         """Columns and rows, as `--json` prints them, and what it means for the table."""
@@ -174,11 +172,8 @@ def _apply(spark: SparkSession, storage: Storage, tracer: Tracer) -> Forgotten:
             hint="mirror the table, or delete these files; then forget.",
         )
     # Where there is no lock: a mirror must not take a file that is being replaced for a new one.
-    was_paused = read_settings(storage, table).paused is not None
-    pause(storage, table)
-    _remove(spark, storage, tracer, found)
-    if not was_paused:
-        resume(storage, table)
+    with paused(storage, table):
+        _remove(spark, storage, tracer, found)
     left = _report(table, _search(spark, storage, tracer), applied=False).traces
     if left:
         places = ", ".join(f"{trace.where} ({trace.files} files)" for trace in left)

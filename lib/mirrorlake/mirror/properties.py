@@ -75,16 +75,6 @@ def reenable_feed(known: dict[str, str]) -> dict[str, str]:
     return {FEED: "true", _FEED_RESTS: "false"} if known.get(_FEED_RESTS) == "true" else {}
 
 
-def retention_properties(log_days: int | None, feed_days: int | None) -> dict[str, str]:
-    """How long the log reaches back, and removed files with the feed; None leaves Delta's own."""
-    found = {}
-    if log_days is not None:
-        found["delta.logRetentionDuration"] = f"interval {int(log_days)} days"
-    if feed_days is not None:
-        found["delta.deletedFileRetentionDuration"] = f"interval {int(feed_days)} days"
-    return found
-
-
 @dataclass(frozen=True)
 class Target:
     """The columns of a table after a batch.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -57,13 +58,11 @@ def _records(identity: Identity, files: tuple[FileFacts, ...], at: str) -> Itera
             "incarnation": identity.incarnation,
             "at": at,
         }
-        if file.skipped is not None:
-            error = file.skipped
-            place = {"row": error.row, "column": error.column}
-            yield known | place | {"reason": error.message, "content": None}
+        if error := file.skipped:
+            fault = {"row": error.row, "column": error.column, "reason": error.message}
+            yield known | fault | {"content": None}
         for reject in file.rejects:
-            place = {"row": reject.row, "column": reject.column}
-            yield known | place | {"reason": reject.reason, "content": reject.content}
+            yield known | asdict(reject)
 
 
 def read_quarantine(spark: SparkSession, storage: Storage, table: TableName | None) -> DataFrame:

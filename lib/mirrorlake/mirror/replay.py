@@ -26,7 +26,7 @@ from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
 from mirrorlake.landing.zone import every_file
 from mirrorlake.mirror.cleanup import processed_number
-from mirrorlake.mirror.operator_settings import pause, read_settings, resume
+from mirrorlake.mirror.operator_settings import paused, read_settings
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Outcome
 from mirrorlake.storage import Storage
@@ -146,7 +146,6 @@ def reseed(
         SequenceError: an applied file is no longer kept.
         MirrorlakeError: a file of the new load is not sound; nothing has changed then.
     """
-    was_paused = read_settings(storage, table).paused is not None
     loads = list(files)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Storage(folder)
@@ -159,17 +158,14 @@ def reseed(
         done = Outcome("reseed", str(table), effect, apply)
         if not apply:
             return done
-        pause(storage, table)
-        if loads:
-            _set_aside(storage, table)
+        with paused(storage, table):
+            if loads:
+                _set_aside(storage, table)
+            else:
+                _take_back(storage, table)
             renew_identity(storage, table)
             for name in names:
                 _copy(scratch, storage, f"{table.folder}/{name}")
-        else:
-            _take_back(storage, table)
-            renew_identity(storage, table)
-    if not was_paused:
-        resume(storage, table)
     return done
 
 

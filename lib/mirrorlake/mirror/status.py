@@ -17,7 +17,7 @@ from mirrorlake.landing.identity import last_applied
 from mirrorlake.landing.metadata import BY_TIME
 from mirrorlake.landing.zone import BadFolder, Folder, by_number, by_time, find_tables
 from mirrorlake.mirror.ledger import rebuild_states
-from mirrorlake.mirror.operator_settings import AllSettings
+from mirrorlake.mirror.operator_settings import all_settings
 from mirrorlake.mirror.state import (
     REPLICATING,
     STOPPED,
@@ -88,20 +88,17 @@ def _caught_up(storage: Storage, state: TableState, table: TableName) -> TableSt
     return replace(state, last_file=last, state=REPLICATING, error=None)
 
 
-def _load_or_rebuild(storage: Storage, *, rebuild: bool) -> dict[str, TableState]:
-    """The kept states; from the tables' logs if that is asked for, or the kept ones are newer."""
-    if not rebuild:
-        with suppress(FormatError):
-            return load_states(storage) or {}
-    return rebuild_states(storage, delta_tables(storage))
-
-
 def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
     """The state of every table of the zone, without Spark; only `rebuild` changes anything."""
-    states = _load_or_rebuild(storage, rebuild=rebuild)
+    states = None
+    if not rebuild:
+        with suppress(FormatError):  # they are newer: the tables' logs tell as well
+            states = load_states(storage) or {}
+    if states is None:
+        states = rebuild_states(storage, delta_tables(storage))
     if rebuild:
         save_states(storage, states)
-    settings = AllSettings(storage)
+    settings_of = all_settings(storage)
     lines = []
     for table in find_tables(storage):
         state = states.get(table.folder) or TableState(table.schema, table.name)
@@ -109,7 +106,7 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
             lines.append(status_of(failed(state, table.error.as_dict()), None))
             continue
         try:
-            asked = settings.of(table)
+            asked = settings_of(table)
             listing = storage.list(table.folder)
             folder = listed_folder(table, listing, state) or by_number(table, listing)
             if folder.behind(state.last_file):

@@ -23,7 +23,7 @@ from mirrorlake.mirror.apply import compact, write_batch
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers
 from mirrorlake.mirror.ledger import committed_version, last_note, with_note
 from mirrorlake.mirror.operator_settings import OperatorSettings
-from mirrorlake.mirror.options import SKIP_FILE, MirrorOptions, Step, StepListener
+from mirrorlake.mirror.options import SKIP_FILE, MirrorOptions, Step, StepListener, retention
 from mirrorlake.mirror.plan import (
     Plan,
     cut_batch,
@@ -39,7 +39,6 @@ from mirrorlake.mirror.properties import (
     check_batch,
     is_stale_incarnation,
     load_context,
-    retention_properties,
 )
 from mirrorlake.mirror.quarantine import put_into_quarantine
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed, file_signature
@@ -209,12 +208,11 @@ class TableCycle:
         """Commits a checked batch and moves its files; what is known of the table then."""
         at, plan = batch.at, batch.plan
         note: dict[str, Any] = {"incarnation": at.identity.incarnation}
-        retention = retention_properties(
-            self._options.log_retention_days, self._options.feed_retention_days
-        )
         if plan is None:
             if batch.target.columns:  # a declared table without files
-                write_batch(self._spark, replace(batch, note=note), retention, self._done)
+                write_batch(
+                    self._spark, replace(batch, note=note), retention(self._options), self._done
+                )
             return at
         note |= {
             "first": plan.first,
@@ -227,7 +225,7 @@ class TableCycle:
         if any(file.skipped or file.rejects for file in batch.facts):
             put_into_quarantine(self._spark(), batch, at=plan.planned)
             self._done(Step.QUARANTINED)
-        write_batch(self._spark, replace(batch, note=note), retention, self._done)
+        write_batch(self._spark, replace(batch, note=note), retention(self._options), self._done)
         before = at.snapshot.version if at.snapshot else -1
         version = committed_version(self._storage, self._table, before, note)
         published = at.folder.listing.file(plan.files[-1].name)
