@@ -113,7 +113,8 @@ def parse_text_format(
     own = (extension or "").lower().lstrip(".")
     endings = _EXTENSIONS | ({own} - {"", "parquet"})
     encoding = _encoding(properties.get("encoding"))
-    return TextFormat(endings, declared, *chosen, null=null or "", encoding=encoding)
+    row, column, quote, escape = chosen
+    return TextFormat(endings, declared, row, column, quote, escape, null or "", encoding)
 
 
 def _encoding(name: Any) -> str:

@@ -80,7 +80,8 @@ def find_tables(storage: Storage, base: str = ZONE) -> Iterator[TableName | BadF
     Names starting with `_` are not looked at.
     """
     for folder in storage.list(base).folders:
-        schema, inner = None, (folder,)
+        schema: str | None = None
+        inner: tuple[str, ...] = (folder,)
         if folder.endswith(SCHEMA_SUFFIX) and not folder.startswith("_"):
             schema = folder[: -len(SCHEMA_SUFFIX)]
             inner = storage.list(f"{base}/{folder}").folders

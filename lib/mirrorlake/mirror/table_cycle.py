@@ -6,7 +6,7 @@ The cycle starts after the last number in the table's own log, never from what w
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -43,10 +43,11 @@ from mirrorlake.mirror.properties import (
 from mirrorlake.mirror.quarantine import put_into_quarantine
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed, file_signature
 from mirrorlake.mirror.trash import drop_table, take_back, was_elsewhere
-from mirrorlake.names import IDENTITY, METADATA
+from mirrorlake.names import IDENTITY, METADATA, TableName
 from mirrorlake.storage import Listing, Storage
 
 
+@dataclass(frozen=True)
 class TableCycle:
     """Brings one table up to date with its folder.
 
@@ -60,24 +61,21 @@ class TableCycle:
         settings: what an operator asked for.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        spark: Callable[[], SparkSession],
-        options: MirrorOptions,
-        on_step: StepListener,
-        listing: Listing,
-        state: TableState,
-        settings: OperatorSettings,
-    ) -> None:
-        self._storage = storage
-        self._spark = spark
-        self._options = options
-        self._on_step = on_step
-        self._table = state.table
-        self._listing = listing
-        self._state = state
-        self._skip = dict.fromkeys(settings.skip, "Skipped on demand.")
+    _storage: Storage
+    _spark: Callable[[], SparkSession]
+    _options: MirrorOptions
+    _on_step: StepListener
+    _listing: Listing
+    _state: TableState
+    _settings: OperatorSettings
+
+    @property
+    def _table(self) -> TableName:
+        return self._state.table
+
+    @property
+    def _skip(self) -> dict[int, str]:
+        return dict.fromkeys(self._settings.skip, "Skipped on demand.")
 
     def run(self) -> TableState:
         """Does what is to be done.
@@ -165,7 +163,7 @@ class TableCycle:
         names = [entry.name for entry in ready]
         if not at.recreated:  # a table that is to be replaced is replaced in one commit
             names = cut_batch(ready, self._options.batch_files, self._options.batch_bytes)
-        skip, on_error = dict(self._skip), self._options.on_error
+        skip, on_error = self._skip, self._options.on_error
         by_time = at.metadata.strategy == BY_TIME and not self._options.late_files
         late = (
             late_file(self._storage, at.identity, at.last, ready[0]) if ready and by_time else None
