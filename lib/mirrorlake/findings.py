@@ -50,5 +50,4 @@ def findings_table(
     findings: Sequence[Finding], columns: tuple[str, ...] = ("rule", "table", "message", "fix")
 ) -> TextTable:
     """One row per finding, with these fields of it."""
-    rows = tuple(tuple(getattr(finding, name) for name in columns) for finding in findings)
-    return TextTable(columns, rows)
+    return TextTable.of(findings, columns)

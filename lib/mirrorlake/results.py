@@ -26,6 +26,11 @@ class TextTable:
     rows: tuple[tuple[Any, ...], ...]
     more: bool = False
 
+    @classmethod
+    def of(cls, items: Iterable[object], columns: tuple[str, ...]) -> TextTable:
+        """One row for each object, with these attributes of it."""
+        return cls(columns, tuple(tuple(getattr(i, name) for name in columns) for i in items))
+
     def document(self) -> dict[str, Any]:
         """Columns and rows, as `--json` prints them."""
         rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]

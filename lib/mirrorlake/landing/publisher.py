@@ -6,12 +6,12 @@ never overwrites: any number of writers lose nothing, and one that dies blocks n
 
 from __future__ import annotations
 
-import contextlib
 import os
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -19,15 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirrorlake import names
-from mirrorlake.delta.snapshot import Snapshot, read_snapshot
-from mirrorlake.errors import MirrorlakeError, SchemaError, UsageError
+from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.errors import SchemaError, UsageError
 from mirrorlake.landing.casts import cast_batch, target_schema
-from mirrorlake.landing.check import FileFacts, footer_columns, inspect_file
-from mirrorlake.landing.identity import Identity, read_identity
+from mirrorlake.landing.check import footer_columns, inspect_file
+from mirrorlake.landing.identity import last_applied, read_identity
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
-from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata, declare_keys, planned_keys
+from mirrorlake.landing.metadata import MARKER, Marker, declare_keys
 from mirrorlake.landing.sources import open_source
-from mirrorlake.landing.types import fits
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage, to_json
@@ -74,8 +73,7 @@ class Published(Result):
 
     def shown(self) -> TextTable:
         """The same facts as a table."""
-        row = (self.table, self.file, self.rows, self.bytes)
-        return TextTable(("table", "file", "rows", "bytes"), (row,))
+        return TextTable.of([self], ("table", "file", "rows", "bytes"))
 
 
 _BATCH = b"mirrorlake.batch"
@@ -112,10 +110,8 @@ class Publisher:
             raise UsageError("keys is a text.", hint=f"write keys=[{keys!r}].")
         self._storage = storage
         self.table = table
-        self._known: dict[str, str] | None = None
         self._dry_run = dry_run
-        declare = planned_keys if dry_run else declare_keys
-        self._metadata: TableMetadata = declare(storage, table, tuple(keys))
+        self._metadata = declare_keys(storage, table, tuple(keys), dry_run=dry_run)
         self._footer = {key.encode(): value.encode() for key, value in (footer or {}).items()}
         if not dry_run:
             events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
@@ -163,8 +159,6 @@ class Publisher:
         Raises:
             MirrorlakeError: the rows can't be read, or don't fit the table.
         """
-        if self._known is None:
-            self._known = self._known_columns()
         reader = open_source(rows, self._known)
         batches = []
         if reader is not None:
@@ -177,10 +171,7 @@ class Publisher:
         return made
 
     def _publish(self, rows: Any, marker: Marker | None) -> Published:
-        if self._known is None:
-            self._known = self._known_columns()
-        known = self._known
-        reader = open_source(rows, known)
+        reader = open_source(rows, self._known)
         if reader is None:
             return Published(str(self.table), None, 0, 0)
         label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
@@ -190,16 +181,15 @@ class Publisher:
             scratch = Storage(opened.enter_context(TemporaryDirectory())) if self._dry_run else None
             storage = scratch or self._storage
             try:
-                self._stage(storage, reader, staged, batch, marker, known)
+                self._stage(storage, reader, staged, batch, marker)
                 facts = inspect_file(storage, staged, self._metadata, name=label)
-                _check_fits(facts, known)
                 name = None if self._dry_run else self._claim(staged, batch)
             except BaseException:
                 storage.delete(staged)
                 raise
         for column, kind in facts.columns.items():
             if kind.table != "void":
-                known.setdefault(column.lower(), kind.table)
+                self._known.setdefault(column.lower(), kind.table)
         return Published(str(self.table), name, facts.row_count, facts.size)
 
     def _stage(
@@ -209,7 +199,6 @@ class Publisher:
         path: str,
         batch_id: str,
         marker: Marker | None,
-        known: dict[str, str],
     ) -> None:
         found = reader.schema
         has_marker = any(name.lower() == MARKER.lower() for name in found.names)
@@ -222,7 +211,7 @@ class Publisher:
             found = pa.schema([column for column in found if column.name.lower() in wanted])
             if not found.names:
                 raise SchemaError("None of the key columns is in the rows.", column=self.keys[0])
-        schema = target_schema(found, known)
+        schema = target_schema(found, self._known)
         whole = schema
         if marker is not None:
             # The format's newer documents want the marker last.
@@ -270,8 +259,7 @@ class Publisher:
         ]
         if found:
             return max(found)
-        identity, snapshot = self._mirrored()
-        return snapshot.txns.get(identity.app_id, 0) if identity and snapshot else 0
+        return last_applied(self._storage, self.table)
 
     def _processed_batch(self, name: str) -> str | None:
         """Which batch was processed under a name: "" if of another publisher, None if none."""
@@ -286,36 +274,18 @@ class Publisher:
             return str(found.get(_BATCH, b"").decode())
         return None
 
-    def _mirrored(self) -> tuple[Identity | None, Snapshot | None]:
-        """The folder's identity, if the mirror has seen it, and the Delta table as it is."""
-        identity = read_identity(self._storage, self.table)
-        snapshot = read_snapshot(self._storage, self.table.table_path) if identity else None
-        return identity, snapshot
-
-    def _known_columns(self) -> dict[str, str]:
+    @cached_property
+    def _known(self) -> dict[str, str]:
         """The table's columns so far, lower case: mirrored ones, then those still in the zone."""
         found: dict[str, str] = {}
-        identity, snapshot = self._mirrored()
+        identity = read_identity(self._storage, self.table)
+        snapshot = read_snapshot(self._storage, self.table.table_path) if identity else None
         # A table that another incarnation of this folder left behind says nothing about this one.
         if snapshot and identity and identity.app_id in snapshot.txns:
             found = {name: kind for name, kind in snapshot.schema.items() if isinstance(kind, str)}
         numbered = list_folder(self._storage, self.table).numbered
         for number in sorted({*sorted(numbered)[:1], *sorted(numbered)[-1:]}):
             path = f"{self.table.folder}/{numbered[number].name}"
-            # A file that can't be read is the mirror's to report, not the next publisher's.
-            with contextlib.suppress(MirrorlakeError, FileNotFoundError):
-                for name, column in footer_columns(self._storage, path).items():
-                    found.setdefault(name, column.table)
+            for name, column in footer_columns(self._storage, path).items():
+                found.setdefault(name, column.table)
         return {name.lower(): kind for name, kind in found.items() if kind != "void"}
-
-
-def _check_fits(facts: FileFacts, known: dict[str, str]) -> None:
-    for name, column in facts.columns.items():
-        table = known.get(name.lower())
-        if table is not None and not fits(column.table, table):
-            raise SchemaError(
-                f"Column {name!r} is {column.table}, but the table has {table}.",
-                file=facts.name,
-                column=name,
-                hint="a new type needs a new folder for the table.",
-            )
