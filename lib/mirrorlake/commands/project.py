@@ -12,18 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrorlake.commands.base import (
-    JsonOption,
-    app,
-    err,
-    out,
-    print_json,
-    progress,
-    rich_table,
-    tell,
-)
+from mirrorlake.commands.base import app
+from mirrorlake.commands.options import Json
+from mirrorlake.commands.printing import print_json, progress, say, tell, warn
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS, PROJECT
+from mirrorlake.results import TextTable
 
 if TYPE_CHECKING:
     from mirrorlake.runs.plan import RunSummary
@@ -52,14 +46,14 @@ def sample(
         lake = make_sample(
             str(Path(root).absolute()) if "://" not in root else root, on_step=update
         )
-    out.print(f"✓ {lake.storage.root}", markup=False, highlight=False, soft_wrap=True)
+    say(f"✓ {lake.storage.root}")
 
 
 @app.command()
 def run(
     plan: Annotated[Path, typer.Argument(help="A plan, such as parameters/plans/demo.yaml.")],
     out_folder: Annotated[Path | None, typer.Option("--out", help="For the results.")] = None,
-    as_json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
     """Execute a plan of notebooks by papermill; failures are kept and reported."""
     _finish_run(_run_plan(plan, out_folder, {}), as_json)
@@ -86,21 +80,22 @@ def _run_plan(plan: Path, folder: Path | None, overrides: dict[str, Any]) -> Run
 
     load_plan(plan)  # before anything is started
     _warm_up()
-
-    def say(name: str, index: int, total: int) -> None:
-        err.print(f"[{index}/{total}] {name} …", markup=False, highlight=False)
-
-    return run_plan(plan, folder, overrides=overrides, on_step=say)
+    return run_plan(
+        plan,
+        folder,
+        overrides=overrides,
+        on_step=lambda name, index, total: warn(f"[{index}/{total}] {name} …"),
+    )
 
 
 def _finish_run(summary: RunSummary, as_json: bool, *answers: str) -> None:
-    steps = [(step.notebook, step.status, f"{step.seconds:.1f}") for step in summary.steps]
-    table = rich_table(("notebook", "status", "seconds"), steps)
+    steps = tuple((step.notebook, step.status, f"{step.seconds:.1f}") for step in summary.steps)
+    table = TextTable(("notebook", "status", "seconds"), steps)
     tell(as_json, summary.as_dict(), *answers, table, f"executed notebooks: {summary.folder}")
     if (failed := summary.failed) and failed.error:
         where = f", cell {failed.error['cell']}" if failed.error["cell"] else ""
         what = f"{failed.error['name']}: {failed.error['message']}"
-        err.print(f"{failed.notebook}{where}: {what}", markup=False, highlight=False)
+        warn(f"{failed.notebook}{where}: {what}")
         raise typer.Exit(1)
 
 
@@ -141,7 +136,7 @@ def bench(
     name: Annotated[str | None, typer.Argument(help="One bench; by default all.")] = None,
     pairs: Annotated[int, typer.Option(help="Pairs that count.", min=1)] = 3,
     part: Annotated[str | None, typer.Option(help="One part of the bench.")] = None,
-    as_json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
     """Measure ratios side by side: how many times better than the peer."""
     if part and not name:
@@ -157,6 +152,6 @@ def bench(
         figures += [(what, f"{ratio:.2f} ×") for what, ratio in result.ratios.items()]
         documents.append(asdict(result))
         if not as_json:  # at once: each takes minutes
-            tell(False, None, rich_table((f"bench {chosen}", "figure"), figures))
+            say(TextTable((f"bench {chosen}", "figure"), tuple(figures)))
     if as_json:
         print_json(documents[0] if name else {"benches": documents})
