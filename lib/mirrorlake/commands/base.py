@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from mirrorlake.errors import TableNotFoundError, UsageError
+from mirrorlake.errors import UsageError
 from mirrorlake.lake import Lake
-from mirrorlake.names import TableName
+from mirrorlake.opening import find_table
 
 if TYPE_CHECKING:
     from mirrorlake.lake_table import LakeTable
@@ -40,22 +40,6 @@ def open_lake(root: str) -> Lake:
     if "://" not in root and not Path(root).is_dir():
         raise UsageError(f"There is no lake at {root}.", hint="publish something there first.")
     return Lake(root)
-
-
-def find_table(lake: Lake, text: str) -> TableName:
-    """A table of the lake by the name a person typed.
-
-    Raises:
-        TableNotFoundError: there is none of that name.
-    """
-    wanted = TableName.parse(text)
-    found = lake.find(wanted)
-    if found is None:
-        known = ", ".join(map(str, lake.tables()[:10])) or "no table at all"
-        raise TableNotFoundError(
-            f"There is no table {wanted} in the lake.", hint=f"it has {known}."
-        )
-    return found
 
 
 def open_table(root: str, table: str) -> LakeTable:

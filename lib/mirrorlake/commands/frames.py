@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from mirrorlake.commands.base import find_table, open_lake, split_names, verbs
+from mirrorlake.commands.base import open_lake, split_names, verbs
 from mirrorlake.commands.options import DryRun, Json, Root
 from mirrorlake.commands.printing import DRY_RUN, progress, tell
+from mirrorlake.opening import find_table
 from mirrorlake.results import TextTable
 
 frame = verbs("frame", "Pin the versions that a model's readers see.")

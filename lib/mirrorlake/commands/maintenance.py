@@ -134,7 +134,7 @@ def vacuum(
 def maintain(
     root: Root,
     policy: Annotated[
-        Path | None, typer.Option(help="A YAML file; by default parameters/07_maintain.yaml.")
+        Path | None, typer.Option(help="A YAML file; by default learn/07_maintain.yaml.")
     ] = None,
     apply: Apply = False,
     as_json: Json = False,

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mirrorlake.commands.base import find_table, open_lake, open_table, stop_on_signals, verbs
+from mirrorlake.commands.base import open_lake, open_table, stop_on_signals, verbs
 from mirrorlake.commands.options import DryRun, Interval, Json, Root, Table, Watch
 from mirrorlake.commands.printing import DRY_RUN, progress, tell, warn
 from mirrorlake.delta.snapshot import tables_with_policies
 from mirrorlake.errors import UsageError
+from mirrorlake.opening import find_table
 from mirrorlake.results import TextTable
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from mirrorlake.errors import QueryError
-from mirrorlake.results import TextTable
+from mirrorlake.results import Finding, TextTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -118,11 +118,16 @@ def first_rows(document: dict[str, Any], limit: int) -> tuple[TextTable, str]:
     return TextTable(tuple(document["columns"]), rows), more * (len(document["rows"]) > limit)
 
 
-def finding_line(found: Any) -> str:
+def finding_line(found: Finding) -> str:
     """A finding as one line: rule, table, what and where, and the fix."""
-    places = (("file", found.file), ("row", found.row), ("column", found.column))
-    where = ", ".join(f"{label} {value}" for label, value in places if value is not None)
     text = f"{found.rule} {found.table or 'the zone'}: {found.message}"
-    text += f"{f' [{where}]' if where else ''} Fix: {found.fix}"
+    text += f"{place_of(found.as_dict())} Fix: {found.fix}"
     # A name from outside must not steer the terminal.
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def place_of(found: Mapping[str, Any]) -> str:
+    """Where a finding or an error is, to be put after its text; empty where nothing is known."""
+    places = ((name, found[name]) for name in ("file", "row", "column"))
+    where = ", ".join(f"{name} {value}" for name, value in places if value is not None)
+    return f" [{where}]" if where else ""

