@@ -11,6 +11,7 @@ import typer
 from typer.rich_utils import rich_format_error
 
 from mirrorlake.commands import (
+    app,
     frames,
     history,
     maintenance,
@@ -21,7 +22,6 @@ from mirrorlake.commands import (
     views,
     zone,
 )
-from mirrorlake.commands.base import app
 from mirrorlake.commands.printing import print_json, warn
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
 from mirrorlake.notices import show_notices

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from mirrorlake.commands.base import open_lake, split_names, verbs
+from mirrorlake.commands import open_lake, split_names, verbs
 from mirrorlake.commands.options import DryRun, Json, Root
 from mirrorlake.commands.printing import DRY_RUN, progress, tell
 from mirrorlake.opening import find_table
 from mirrorlake.results import TextTable
 
-frame = verbs("frame", "Pin the versions that a model's readers see.")
+frame = verbs("frame", "Frames: the versions of tables that a model's readers see.")
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")]
 
@@ -30,7 +30,7 @@ def create(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Frame the newest versions of some tables, all as they were at one moment."""
+    """Frame the newest versions of some tables, consistent at one timestamp."""
     lake = open_lake(root)
     names = [find_table(lake, name) for name in split_names(tables)]
     with progress("framing …"):
@@ -63,7 +63,7 @@ def show(
     where: Annotated[str, typer.Option(help="The predicate of that DELETE.")] = "true",
     as_json: Json = False,
 ) -> None:
-    """Show how far the lake has moved on, and what the next frame would reload."""
+    """Show what has changed since the frame, and what the next one would reload."""
     lake = open_lake(root)
     delete = (find_table(lake, delete_from), where) if delete_from else None
     with progress("comparing …"):

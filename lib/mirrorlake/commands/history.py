@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from mirrorlake.commands.base import app, open_lake, open_table, split_names
+from mirrorlake.commands import app, open_lake, open_table, split_names
 from mirrorlake.commands.options import Apply, Json, Limit, Root, Table
 from mirrorlake.commands.printing import NOT_APPLIED, facts_of, print_rows, progress, tell
 from mirrorlake.opening import find_table
@@ -32,7 +32,7 @@ def history(
     root: Root,
     table: Table,
     as_json: Json = False,
-    limit: Annotated[int, typer.Option(help="Maximum of versions to show.", min=1)] = 20,
+    limit: Annotated[int, typer.Option(help="Most versions to show.", min=1)] = 20,
 ) -> None:
     """Show a table's versions, newest first, and how far back it can be read."""
     from mirrorlake.delta.commits import CommitLog
@@ -85,17 +85,18 @@ def restore(
 def changes(
     root: Root,
     table: Table,
-    start: Annotated[str, typer.Option("--from", help=f"First: {END_HELP}.")],
-    end: Annotated[str | None, typer.Option("--to", help=f"Last: {END_HELP}.")] = None,
+    start: Annotated[str, typer.Option("--from", help=f"Start: {END_HELP}.")],
+    end: Annotated[str | None, typer.Option("--to", help=f"End: {END_HELP}.")] = None,
     net: Annotated[bool, typer.Option("--net", help="Only the net change of each key.")] = False,
     keys: Annotated[str, typer.Option(help="Key columns, if the table declares none.")] = "",
     across_gaps: Annotated[
-        bool, typer.Option("--across-gaps", help="Compare versions where there is no feed.")
+        bool, typer.Option("--across-gaps", help="Compare versions where the feed has gaps.")
     ] = False,
     beyond: Annotated[
-        Outside | None, typer.Option(help="An end after the newest version.", show_default=False)
+        Outside | None,
+        typer.Option(help="If the end is after the newest version.", show_default=False),
     ] = None,
-    before: Annotated[Outside, typer.Option(help="A start before the feed's.")] = "error",
+    before: Annotated[Outside, typer.Option(help="If the start is before the feed's.")] = "error",
     as_json: Json = False,
     limit: Limit = 50,
 ) -> None:
@@ -117,7 +118,7 @@ def doctor(
     end: Annotated[int | None, typer.Option("--to", help="Last version.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what keeps a table's change feed from being read."""
+    """Diagnose a table's change feed: what prevents reading it."""
     with progress("looking at the log and its files …"):
         found = open_table(root, table).changes.diagnose(start, end)
     tell(as_json, found.as_dict(), found.shown(), found, failed=found.blocking)

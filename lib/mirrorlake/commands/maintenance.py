@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mirrorlake.commands.base import app, open_lake, open_table, split_names
+from mirrorlake.commands import app, open_lake, open_table, split_names
 from mirrorlake.commands.options import Apply, DryRun, Json, Root, Table, VOrder
 from mirrorlake.commands.printing import DRY_RUN, NOT_APPLIED, facts_of, progress, tell
 from mirrorlake.paths import PARAMETERS
@@ -24,14 +24,14 @@ def analyze(
     root: Root,
     table: Table,
     sku: Annotated[str | None, typer.Option(help="Check the guardrails of this SKU.")] = None,
-    version: Annotated[int | None, typer.Option(help="By default the newest.")] = None,
+    version: Annotated[int | None, typer.Option(help="The newest by default.")] = None,
     footers_only: Annotated[
-        bool, typer.Option(help="Don't read rows: no cardinality, no runs.")
+        bool, typer.Option(help="Read no rows: no cardinality, no runs.")
     ] = False,
-    save: Annotated[bool, typer.Option(help="Append it all to the schema diagnostics.")] = False,
+    save: Annotated[bool, typer.Option(help="Append it to the schema diagnostics.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what a table's files are like: files, row groups, chunks, columns, guardrails."""
+    """Analyze a table's files: row groups, column chunks, columns, guardrails."""
     from mirrorlake.layout.advice import advise
     from mirrorlake.layout.guardrails import find_sku
     from mirrorlake.show.tables import rows_document
@@ -63,8 +63,8 @@ def optimize(
     where: Annotated[
         str | None, typer.Option(help="Only these partitions: a predicate on their columns.")
     ] = None,
-    target_mib: Annotated[int, typer.Option(help="The size that files should have.", min=1)] = 1024,
-    zorder_by: Annotated[str, typer.Option(help="Z-order columns, separated by commas.")] = "",
+    target_mib: Annotated[int, typer.Option(help="Target size of files, in MiB.", min=1)] = 1024,
+    zorder_by: Annotated[str, typer.Option(help="Columns to Z-order by: a,b.")] = "",
     vorder: VOrder = False,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -91,12 +91,12 @@ def reorg(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = Fal
 def vorder(
     root: Root,
     table: Table,
-    sort_by: Annotated[str, typer.Option(help="Columns to sort by first, by commas.")] = "",
-    again: Annotated[bool, typer.Option(help="Order files again that are in V-Order.")] = False,
+    sort_by: Annotated[str, typer.Option(help="Columns to sort by first: a,b.")] = "",
+    again: Annotated[bool, typer.Option(help="Also files that are in V-Order already.")] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Order the rows within a table's files, so that they get smaller and quicker to read."""
+    """Order the rows within each file (V-Order): smaller files, faster reads."""
     by = split_names(sort_by)
     with progress("ordering files …"):
         done = open_table(root, table).optimize.vorder(dry_run=dry_run, sort_by=by, again=again)
@@ -108,13 +108,14 @@ def vacuum(
     root: Root,
     table: Table,
     retention_hours: Annotated[
-        float | None, typer.Option(help="How long removed files stay; the table's own by default.")
+        float | None,
+        typer.Option(help="Hours that removed files stay; the table's own by default."),
     ] = None,
     feed_hours: Annotated[
-        float | None, typer.Option(help="How far back the change feed has to be readable.")
+        float | None, typer.Option(help="Hours of the change feed that stay readable.")
     ] = None,
     allow_short: Annotated[
-        bool, typer.Option("--allow-short", help="Allow less than the table's own retention.")
+        bool, typer.Option("--allow-short", help="Allow a shorter retention than the table's.")
     ] = False,
     apply: Apply = False,
     as_json: Json = False,
@@ -139,7 +140,7 @@ def maintain(
     apply: Apply = False,
     as_json: Json = False,
 ) -> None:
-    """Run a policy over all tables: reorg, optimize, vacuum; a policy may say apply itself."""
+    """Run a maintenance policy over all tables; it can say apply itself."""
     from mirrorlake.history.maintenance import load_policy
 
     lake = open_lake(root)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mirrorlake.commands.base import app, open_lake
+from mirrorlake.commands import app, open_lake
 from mirrorlake.commands.options import AnyTable, Apply, DryRun, Json, Root, Table
 from mirrorlake.commands.printing import (
     APPLY_DOES_IT,
@@ -23,13 +23,13 @@ from mirrorlake.results import Outcome
 
 @app.command()
 def pause(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Stop applying a table's files until it is resumed."""
+    """Pause a table: no further files are applied until it is resumed."""
     _tell(open_lake(root).operations.pause(table, dry_run=dry_run), as_json)
 
 
 @app.command()
 def resume(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Let a paused table go on."""
+    """Resume a paused table."""
     _tell(open_lake(root).operations.resume(table, dry_run=dry_run), as_json)
 
 
@@ -41,7 +41,7 @@ def skip(
     apply: Apply = False,
     as_json: Json = False,
 ) -> None:
-    """Pass over a file that can't be applied, or that never comes."""
+    """Skip a file that can't be applied, or that never arrives."""
     _tell(open_lake(root).operations.skip(table, number, apply=apply), as_json, APPLY_DOES_IT)
 
 
@@ -55,7 +55,7 @@ def replay(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Publish applied files once more; inserts become upserts."""
+    """Publish applied files again; inserts become upserts."""
     operations = open_lake(root).operations
     _tell(operations.replay(table, first, last, as_is=as_is, dry_run=dry_run), as_json)
 
@@ -68,33 +68,33 @@ def reseed(
     apply: Apply = False,
     as_json: Json = False,
 ) -> None:
-    """Build a table again from its kept files, or from a new load, in one commit."""
+    """Rebuild a table from its kept files, or from a new initial load, in one commit."""
     operations = open_lake(root).operations
     _tell(operations.reseed(table, files or (), apply=apply), as_json, APPLY_DOES_IT)
 
 
 @app.command()
 def undrop(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Bring back a table that was dropped with its folder in the last 7 days."""
+    """Recover a table that was dropped with its folder in the last 7 days."""
     _tell(open_lake(root).operations.undrop(table, dry_run=dry_run), as_json)
 
 
 @app.command()
 def ledger(root: Root, table: Table, as_json: Json = False) -> None:
-    """Show which files were applied, when and as what."""
+    """Show which files were applied, when, and in which version."""
     document = open_lake(root).operations.ledger(table).document()
     tell(as_json, document, *first_rows(document, 10_000))
 
 
 @app.command()
 def quarantine(root: Root, table: AnyTable = None, as_json: Json = False) -> None:
-    """Show the rows and files that were passed over."""
+    """Show the rows and files that were skipped."""
     print_rows(open_lake(root).operations.quarantine(table), as_json=as_json)
 
 
 @app.command()
 def reconcile(root: Root, table: AnyTable = None, as_json: Json = False) -> None:
-    """Compare tables with the manifests that their publishers left."""
+    """Compare tables with the manifests of their publishers."""
     with progress("comparing …"):
         found = open_lake(root).reconcile(table)
     lines = map(finding_line, found.findings)
@@ -105,11 +105,11 @@ def reconcile(root: Root, table: AnyTable = None, as_json: Json = False) -> None
 def forget(
     root: Root,
     table: Table,
-    key: Annotated[list[str], typer.Argument(metavar="COLUMN=VALUE…", help="The whole key.")],
+    key: Annotated[list[str], typer.Argument(metavar="COLUMN=VALUE…", help="Every key column.")],
     apply: Apply = False,
     as_json: Json = False,
 ) -> None:
-    """Find a person's rows in table, history, feed, quarantine and files, and remove them."""
+    """Find a person's rows in table, history, feed, quarantine and files, and delete them."""
     from mirrorlake.mirror.key_search import key_columns, parse_key
 
     lake = open_lake(root)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mirrorlake.commands.base import open_lake, open_table, stop_on_signals, verbs
+from mirrorlake.commands import open_lake, open_table, stop_on_signals, verbs
 from mirrorlake.commands.options import DryRun, Interval, Json, Root, Table, Watch
 from mirrorlake.commands.printing import DRY_RUN, progress, tell, warn
 from mirrorlake.delta.snapshot import tables_with_policies
@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     from mirrorlake.layout.partitioning.process import PartitionReport
     from mirrorlake.layout.partitioning.table_policy import TablePolicy
 
-partition = verbs("partition", "Partition a table's files by a policy, in the background.")
+partition = verbs(
+    "partition", "Partitioning policies: set and show them, and partition in the background."
+)
 
 EVERY = "*"
 
 PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY.json", help="A JSON file.")]
 TableOrEvery = Annotated[str, typer.Argument(metavar="TABLE", help="A table, or '*' for all.")]
 Hot = Annotated[
-    str | None, typer.Option(help="A timespan such as 31d; older files stay as they are.")
+    str | None, typer.Option(help="A timespan such as 31d; older files are not touched.")
 ]
 
 
@@ -38,7 +40,7 @@ def set_(
     policy: PolicyFile,
     hot: Hot = None,
     guard: Annotated[
-        bool, typer.Option("--guard", help="CLUSTER BY the keys, against OPTIMIZE by others.")
+        bool, typer.Option("--guard", help="CLUSTER BY the keys: other OPTIMIZEs leave the files.")
     ] = False,
     bucket_column: Annotated[
         str | None, typer.Option(help="Store the bucket in this column, for other engines.")
@@ -89,7 +91,7 @@ def run(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Partition what is new, and merge small files; a dry run counts what is pending."""
+    """Partition new files and merge small ones; a dry run counts what is pending."""
     if watch and dry_run:
         raise UsageError("--watch and --dry-run exclude each other.", hint="choose one.")
     lake = open_lake(root)
@@ -124,7 +126,7 @@ def run(
 
 @partition.command()
 def stats(root: Root, table: TableOrEvery, as_json: Json = False) -> None:
-    """Count what is partitioned and what is pending; of '*' exit 1 if a table is far behind."""
+    """Show what is partitioned and pending; for '*' exit 1 if a table is far behind."""
     with progress("reading the log …"):
         if table != EVERY:
             _tell(_policy_of(root, table).stats().shown(), as_json)
@@ -135,7 +137,7 @@ def stats(root: Root, table: TableOrEvery, as_json: Json = False) -> None:
 
 @partition.command()
 def advise(root: Root, table: Table, as_json: Json = False) -> None:
-    """Say whether the table should have a policy, and which."""
+    """Advise whether the table should have a policy, and which."""
     with progress("looking at the columns …"):
         advice = _policy_of(root, table).advise()
     tell(as_json, advice.as_dict(), advice.shown(), advice)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrorlake.commands.base import app
+from mirrorlake.commands import app
 from mirrorlake.commands.options import Json
 from mirrorlake.commands.printing import print_json, progress, say, tell, warn
 from mirrorlake.errors import UsageError
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @app.command()
 def demo(
-    root: Annotated[Path | None, typer.Option(help="Where the demo's lake goes.")] = None,
+    root: Annotated[Path | None, typer.Option(help="The folder of the demo's lake.")] = None,
 ) -> None:
-    """Publish, mirror and query a year of real flights, by the notebooks."""
+    """Publish, mirror and query a year of real flights with the notebooks."""
     overrides = {} if root is None else {"root": str(root.absolute())}
     summary = _run_plan(_source(PARAMETERS, "notebooks") / "plans" / "demo.yaml", None, overrides)
     answers = {k: v for step in summary.steps for k, v in step.records.items()}
@@ -52,10 +52,10 @@ def sample(
 @app.command()
 def run(
     plan: Annotated[Path, typer.Argument(help="A plan, such as parameters/plans/demo.yaml.")],
-    out_folder: Annotated[Path | None, typer.Option("--out", help="For the results.")] = None,
+    out_folder: Annotated[Path | None, typer.Option("--out", help="Folder of the results.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Execute a plan of notebooks by papermill; failures are kept and reported."""
+    """Run a plan of notebooks with papermill; failed notebooks are kept and reported."""
     _finish_run(_run_plan(plan, out_folder, {}), as_json)
 
 
@@ -102,7 +102,7 @@ def _finish_run(summary: RunSummary, as_json: bool, *answers: str) -> None:
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def test(
     context: typer.Context,
-    long: Annotated[bool, typer.Option("--long", help="Add kill matrices and soaks.")] = False,
+    long: Annotated[bool, typer.Option("--long", help="Add kill matrices and soak tests.")] = False,
 ) -> None:
     """Run the tests, in two processes; further arguments go to pytest (`-n 0`: in one)."""
     source = _source(PROJECT / "tests", "tests").parent
@@ -134,11 +134,11 @@ def lab(context: typer.Context) -> None:
 @app.command()
 def bench(
     name: Annotated[str | None, typer.Argument(help="One bench; by default all.")] = None,
-    pairs: Annotated[int, typer.Option(help="Pairs that count.", min=1)] = 3,
+    pairs: Annotated[int, typer.Option(help="How many pairs to measure.", min=1)] = 3,
     part: Annotated[str | None, typer.Option(help="One part of the bench.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure ratios side by side: how many times better than the peer."""
+    """Run benchmarks side by side: how many times better than the peer."""
     if part and not name:
         raise UsageError("--part without a bench.", hint="name the bench it is a part of.")
     sys.path.append(str(_source(PROJECT / "tests", "benches")))

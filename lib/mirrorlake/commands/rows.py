@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrorlake.commands.base import open_table, verbs
+from mirrorlake.commands import open_table, verbs
 from mirrorlake.commands.options import Apply, DryRun, Json, Root, Table
 from mirrorlake.commands.printing import first_rows, progress, tell
 from mirrorlake.errors import UsageError
@@ -15,12 +15,12 @@ from mirrorlake.errors import UsageError
 if TYPE_CHECKING:
     from mirrorlake.rows.tracking import FeatureChange
 
-rows = verbs("rows", "Row tracking: switch it, show row ids, and show one row's history.")
+rows = verbs("rows", "Row tracking: enable or disable it, show row ids and the history of a row.")
 
 
 @rows.command()
 def enable(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Give all rows ids, by commits that rewrite no file."""
+    """Enable row tracking: all rows get ids, and no file is rewritten."""
     with progress("looking at the table's files …"):
         done = open_table(root, table).row_tracking.enable(dry_run=dry_run)
     _tell(done, as_json)
@@ -28,7 +28,7 @@ def enable(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = Fa
 
 @rows.command()
 def disable(root: Root, table: Table, apply: Apply = False, as_json: Json = False) -> None:
-    """Hide the ids, which can't be trusted afterwards; the feature stays."""
+    """Disable row tracking: ids can't be trusted afterwards; the table feature stays."""
     with progress("looking at the table's files …"):
         done = open_table(root, table).row_tracking.disable(apply=apply)
     _tell(done, as_json)
@@ -36,7 +36,7 @@ def disable(root: Root, table: Table, apply: Apply = False, as_json: Json = Fals
 
 @rows.command()
 def drop(root: Root, table: Table, apply: Apply = False, as_json: Json = False) -> None:
-    """Take the feature out of the protocol; all ids are lost."""
+    """Drop the table feature of row tracking; all ids are lost."""
     with progress("looking at the table's files …"):
         done = open_table(root, table).row_tracking.drop(apply=apply)
     _tell(done, as_json)
@@ -46,10 +46,10 @@ def drop(root: Root, table: Table, apply: Apply = False, as_json: Json = False) 
 def show(
     root: Root,
     table: Table,
-    limit: Annotated[int, typer.Option(help="How many rows with their ids.", min=0)] = 20,
+    limit: Annotated[int, typer.Option(help="Most rows to show with their ids.", min=0)] = 20,
     as_json: Json = False,
 ) -> None:
-    """Show since when rows have ids, how far these can be trusted, and some of them."""
+    """Show since when rows have ids, how far to trust them, and some rows with ids."""
     from mirrorlake.show.tables import rows_document
 
     found = open_table(root, table)
@@ -69,13 +69,13 @@ def history(
     table: Table,
     key: Annotated[
         list[str] | None,
-        typer.Option(help="The row's key, VALUE or COLUMN=VALUE; one a key column."),
+        typer.Option(help="VALUE or COLUMN=VALUE, once for each key column."),
     ] = None,
     row_id: Annotated[int | None, typer.Option(help="The row's id.", min=0)] = None,
     start: Annotated[int | None, typer.Option("--from", help="The first version.", min=0)] = None,
     as_json: Json = False,
 ) -> None:
-    """Show everything that happened to one row, by its key or its id."""
+    """Show the history of one row, by its key or its id."""
     from mirrorlake.show.tables import rows_document
 
     found = open_table(root, table)

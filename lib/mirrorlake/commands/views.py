@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mirrorlake.commands.base import open_lake, verbs
+from mirrorlake.commands import open_lake, verbs
 from mirrorlake.commands.options import Apply, DryRun, Json, Root
 from mirrorlake.commands.printing import APPLY_DOES_IT, progress, tell
 from mirrorlake.errors import UsageError
@@ -38,9 +38,9 @@ def create(
 def refresh(
     root: Root,
     name: Name,
-    full: Annotated[bool, typer.Option("--full", help="Compute everything again.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Recompute everything.")] = False,
     incremental: Annotated[
-        bool, typer.Option("--incremental", help="Refresh incrementally at any cost.")
+        bool, typer.Option("--incremental", help="Refresh incrementally, whatever it costs.")
     ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Compare with the query; exit 1 if it differs.")

