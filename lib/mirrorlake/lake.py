@@ -116,18 +116,14 @@ class Lake(MirroredLake):
 
         engine = Engine(self.storage, lambda: self.spark, make_options(options, settings), on_step)
         report = engine.run_cycle(None if table is None else as_table(table))
-        if vorder:
-            mirrored = {(line.schema, line.name) for line in report.tables}
-            for name in self.tables():
-                if (name.schema, name.name) in mirrored:
-                    self.table(name).optimize.vorder()
+        mirrored = {(line.schema, line.name) for line in report.tables}
+        for name in self.tables() if vorder else ():
+            if (name.schema, name.name) in mirrored:
+                self.table(name).optimize.vorder()
         return report
 
     def lint(
-        self,
-        table: str | TableName | None = None,
-        *,
-        on_file: FileListener = lambda _table, _done, _total: None,
+        self, table: str | TableName | None = None, *, on_file: FileListener = noop
     ) -> LintReport:
         """Checks the landing zone against the format's rules; reads only, needs no Spark.
 
@@ -337,7 +333,7 @@ class Lake(MirroredLake):
         return Views(self.storage, lambda: self.spark)
 
     def maintain(
-        self, policy: MaintenancePolicy, *, on_table: Callable[[str], None] = lambda name: None
+        self, policy: MaintenancePolicy, *, on_table: Callable[[str], None] = noop
     ) -> Maintenance:
         """Runs a policy over the lake's tables, one after the other; one that fails stops no other.
 

@@ -233,7 +233,7 @@ class MirroredLake:
         interval: float = 5,
         options: MirrorOptions | None = None,
         on_step: StepListener = noop,
-        on_report: Callable[[Report], None] = lambda _report: None,
+        on_report: Callable[[Report], None] = noop,
     ) -> Report:
         """Mirrors cycle after cycle until `stop` is set.
 

@@ -74,7 +74,6 @@ class Rewrite:
         checksum: of all rows with their ids, in any order.
         seconds: from the choice to the commit, of the attempt that won.
         attempts: how often it was tried.
-        kept: files that stay as they are, because no writer could better them.
     """
 
     version: int
@@ -86,7 +85,6 @@ class Rewrite:
     checksum: str
     seconds: float
     attempts: int
-    kept: int = 0
 
     def __repr__(self) -> str:
         return (
@@ -151,7 +149,6 @@ def rewrite_files(
                 checksum,
                 time.monotonic() - began,
                 attempt,
-                len(written.kept),
             )
     return None
 

@@ -85,7 +85,8 @@ def get_spark(profile: str | None = None) -> SparkSession:
         return prepare(builder.getOrCreate())
     show_notices()
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # under spark-submit its choices stand
-    builder = builder.config(map=_DELTA | SESSION_CONFS if submitted else launch_conf(profile))
+    for name, value in (_DELTA | SESSION_CONFS if submitted else launch_conf(profile)).items():
+        builder = builder.config(name, value)
     if submitted:
         return prepare(builder.getOrCreate())
     with _quiet_launch() as log:
