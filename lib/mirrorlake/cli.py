@@ -11,6 +11,7 @@ import typer
 from typer.rich_utils import rich_format_error
 
 from mirrorlake.commands import (
+    app,
     frames,
     history,
     maintenance,
@@ -21,7 +22,7 @@ from mirrorlake.commands import (
     views,
     zone,
 )
-from mirrorlake.commands.base import app, err, print_json
+from mirrorlake.commands.printing import print_json, warn
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
 from mirrorlake.notices import show_notices
 
@@ -47,7 +48,7 @@ def main() -> None:
     except typer.Abort:
         sys.exit(1)
     except MirrorlakeError as error:
-        err.print(f"mirrorlake: {error}", markup=False, highlight=False)
+        warn(f"mirrorlake: {error}")
         _print_error(error)
         sys.exit(2 if isinstance(error, (UsageError, InvalidNameError)) else 1)
 

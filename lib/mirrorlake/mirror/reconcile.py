@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.findings import Finding, findings_document, findings_table
 from mirrorlake.landing.manifest import KeyRange, Manifest, as_checksum, digest_batch, read_manifest
 from mirrorlake.mirror.ledger import read_ledger
 from mirrorlake.names import TableName
+from mirrorlake.results import Finding, Findings
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
 
@@ -22,7 +21,7 @@ _SUMS = "place int, rows long, total decimal(38,0)"
 
 
 @dataclass(frozen=True)
-class Reconciliation:
+class Reconciliation(Findings):
     """What a comparison found.
 
     Attributes:
@@ -33,16 +32,10 @@ class Reconciliation:
 
     findings: tuple[Finding, ...]
     compared: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """The document that `--json` prints."""
-        return findings_document(self.findings)
+    fields = ("table", "rule", "message")
 
     def __repr__(self) -> str:
         return f"{self.compared:,} rows compared, {len(self.findings)} differences"
-
-    def _repr_html_(self) -> str:
-        return findings_table(self.findings, ("table", "rule", "message"))._repr_html_()
 
 
 def reconcile(spark: SparkSession, storage: Storage, tables: list[TableName]) -> Reconciliation:

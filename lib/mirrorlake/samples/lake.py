@@ -156,8 +156,10 @@ def _read_marker(storage: Storage) -> dict[str, Any] | None:
     Raises:
         SampleError: it can't be read.
     """
-    if storage.local is not None and _has_link(storage.local):
-        return None
+    if storage.local is not None:
+        marker = storage.local / MARKER
+        if any(path.is_symlink() for path in (marker, *list(marker.parents)[:3])):
+            return None
     try:
         document = storage.read_json(MARKER)
         if document is None:
@@ -174,11 +176,6 @@ def _read_marker(storage: Storage) -> dict[str, Any] | None:
             hint="choose another root, or remove that lake yourself.",
         ) from error
     return dict(document)
-
-
-def _has_link(root: Path) -> bool:
-    marker = root / MARKER
-    return any(path.is_symlink() for path in (marker, *list(marker.parents)[:3]))
 
 
 def _walk(storage: Storage) -> list[str]:

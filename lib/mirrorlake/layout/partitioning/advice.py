@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirrorlake.errors import UsageError
-from mirrorlake.findings import Finding, findings_document
 from mirrorlake.layout.partitioning.policy import (
     BY_PARTITION,
     DAY,
@@ -27,7 +26,7 @@ from mirrorlake.layout.partitioning.policy import (
 )
 from mirrorlake.layout.partitioning.survey import Survey, TextFacts
 from mirrorlake.layout.partitioning.timespan import format_timespan
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Finding, Findings, TextTable
 
 MEDIUM, HIGH, LARGE = 10_000, 1_000_000, 10_000_000
 LEAST_BYTES = 2**30
@@ -41,7 +40,7 @@ Rule = tuple[str, str | None, str, str]
 
 
 @dataclass(frozen=True)
-class Advice(Result):
+class Advice(Findings):
     """What to do about a table.
 
     Attributes:
@@ -57,7 +56,7 @@ class Advice(Result):
     def as_dict(self) -> dict[str, Any]:
         """The document that `--json` prints."""
         policy = None if self.policy is None else self.policy.document()
-        return {"policy": policy} | findings_document(self.findings)
+        return {"policy": policy} | super().as_dict()
 
     def shown(self) -> TextTable:
         """One row per finding."""

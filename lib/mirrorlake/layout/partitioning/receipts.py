@@ -30,7 +30,7 @@ from mirrorlake.layout.partitioning.groups import Groups, KeyColumns, numbered
 from mirrorlake.layout.partitioning.timespan import to_micros
 from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import Add, DeltaTransaction
-from mirrorlake.spark.rewrite import row_hash, uncommitted
+from mirrorlake.spark.rewrite import hash_sums, uncommitted, whole_hash
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
 
@@ -217,18 +217,14 @@ def prove_files(
     if not adds:
         return {}
     rows = txn.rows(uncommitted(adds))
-    low, high = row_hash(rows, row_ids=txn.tracks_rows, without=derived)
+    hashed = whole_hash(rows, row_ids=txn.tracks_rows, without=derived)
     columns = [F.col(quote(column)) for column in keys.policy.columns]
-    file, left, right = (f"{_TASK}_{part}" for part in ("file", "low", "high"))
-    narrow = rows.select(
-        *columns, F.col("_metadata.file_name").alias(file), low.alias(left), high.alias(right)
-    )
+    file, whole = f"{_TASK}_file", f"{_TASK}_hash"
+    narrow = rows.select(*columns, F.col("_metadata.file_name").alias(file), hashed.alias(whole))
     placed = numbered(narrow, keys, groups, _TASK)
     timestamp = keys.timestamp()
     found = placed.groupBy(file).agg(
-        F.count("*").alias("rows"),
-        F.sum(left).alias("low"),
-        F.sum(right).alias("high"),
+        *hash_sums(F.col(whole)),
         F.min(_TASK).alias("task"),
         F.max(_TASK).alias("last_task"),
         F.min(timestamp).alias("least"),
