@@ -1,11 +1,12 @@
 """What the mirror knows of each table, kept between cycles, and how it is reported.
 
 `Files/_mirrorlake/state.json` is a cache: all of it can be read again from the zone and the tables'
-logs. `Files/Monitoring/` has the same facts in the words of Fabric's API.
+logs. `Files/Monitoring/` has the same facts in the words of Fabric's monitoring files.
 """
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -17,6 +18,8 @@ from mirrorlake.storage import Entry, Storage, to_json
 
 FORMAT = 2
 _PATH = f"{STATE}/state.json"
+_REPLICATOR = f"{MONITORING}/replicator.json"
+_NEVER = "0001-01-01T00:00:00"  # how the format's readers know "not yet"
 
 INITIALIZED = "Initialized"
 REPLICATING = "Replicating"
@@ -173,6 +176,109 @@ def load_states(storage: Storage) -> dict[str, TableState] | None:
 def is_told_running(storage: Storage) -> bool:
     """Whether the monitoring files are there, and say that the mirror is running."""
     try:
+        return bool(storage.read_json(_REPLICATOR) == _replicator(RUNNING))
+    except ValueError:
+        return False
+
+
+def save_states(
+    storage: Storage, states: dict[str, TableState], *, replicator: str = RUNNING
+) -> None:
+    """Writes cache and monitoring files; `replicator` is the state of the whole mirror."""
+    tables = {folder: asdict(state) for folder, state in sorted(states.items())}
+    storage.write(_PATH, to_json({"format": FORMAT, "tables": tables}))
+    entries = [_monitoring(state) for _, state in sorted(states.items())]
+    storage.write_json(f"{MONITORING}/tables.json", {"tables": entries})
+    storage.write_json(_REPLICATOR, _replicator(replicator))
+
+
+def _replicator(status: str) -> dict[str, str]:
+    return {"status": status, "errorCode": "", "errorMessage": ""}
+
+
+def _monitoring(state: TableState) -> dict[str, Any]:
+    """A table's entry of `tables.json`, whose field names differ from those of the REST API.
+
+    Clients compare the schema's name with `""` where there is none.
+    """
+    error = state.error or {}
+    place = [f"{key} {error[key]}" for key in ("file", "row", "column") if error.get(key)]
+    where = f" [{', '.join(place)}]" if place else ""
+    return {
+        "id": _id(state.incarnation),
+        "status": state.state,
+        "errorCode": "TableFailed" if error else "",
+        "errorMessage": f"{error['message']}{where}" if error else "",
+        "normalizedTableName": f"{state.schema}.{state.name}" if state.schema else state.name,
+        "sourceTableName": state.name,
+        "sourceSchemaName": state.schema or "",
+        "sourceObjectType": "Table",
+        "metrics": {
+            "processedRowCount": state.rows,
+            "processedByte": state.bytes,
+            "lastSourceCommitTimeUtc": _NEVER,
+            "lastSyncTimeUtc": state.synced or _NEVER,
+        },
+    }
+
+
+def failed(self) -> tuple[TableStatus, ...]:
+        """The tables with an error."""
+        return tuple(table for table in self.tables if table.error)
+
+    @property
+    def progress(self) -> tuple[Any, ...]:
+        """What differs between two reports when something was done, or is there to be done."""
+        lines = ((t.schema, t.name, t.last_file, t.backlog_files) for t in self.tables)
+        return (self.dropped, *lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `--json` prints."""
+        return {"tables": [asdict(table) for table in self.tables]}
+
+    def shown(self) -> TextTable:
+        """One row per table, without what changes from run to run."""
+        columns = ("table", "state", "rows", "last_file", "backlog_files", "error")
+        rows = tuple(
+            (
+                table.full_name,
+                table.state,
+                table.rows,
+                table.last_file,
+                table.backlog_files,
+                table.error and table.error["message"],
+            )
+            for table in self.tables
+        )
+        # A column of nothing but "no error" tells nothing.
+        keep = len(columns) if self.failed else len(columns) - 1
+        return TextTable(columns[:keep], tuple(row[:keep] for row in rows))
+
+    def __repr__(self) -> str:
+        rows = sum(table.rows for table in self.tables)
+        text = f"{len(self.tables)} tables, {rows:,} rows applied so far"
+        return f"{text}, {len(self.failed)} failed" if self.failed else text
+
+
+def load_states(storage: Storage) -> dict[str, TableState] | None:
+    """The kept states by the table's folder; None if there are none, or only of an older format.
+
+    Raises:
+        FormatError: they are of a newer format. They could be made again, but a newer mirror may
+            keep more in other files, too; so it is left to people to overwrite them.
+    """
+    try:
+        document = read_kept(storage, _PATH, FORMAT, hint="make it again with status --rebuild")
+        if document is None or document["format"] != FORMAT:
+            return None
+        return {folder: TableState(**entry) for folder, entry in document["tables"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None  # broken: it is a cache, and can be made again
+
+
+def is_told_running(storage: Storage) -> bool:
+    """Whether the monitoring files are there, and say that the mirror is running."""
+    try:
         return bool(storage.read_json(f"{MONITORING}/replicator.json") == {"status": RUNNING})
     except ValueError:
         return False
@@ -202,6 +308,13 @@ def _monitoring(state: TableState) -> dict[str, Any]:
         },
         "error": state.error,
     }
+
+
+def _id(incarnation: str | None) -> str:
+    try:
+        return str(uuid.UUID(incarnation or ""))
+    except ValueError:
+        return str(uuid.UUID(int=0))  # the mirror has not seen the folder yet
 
 
 def failed(state: TableState, error: dict[str, Any]) -> TableState:
