@@ -164,7 +164,7 @@ class Publisher:
             MirrorlakeError: the rows can't be read, or don't fit the table.
         """
         if self._known is None:
-            self._known = self._known_columns()
+            self._known = self.known_columns()
         reader = open_source(rows, self._known)
         batches = []
         if reader is not None:
@@ -172,13 +172,13 @@ class Publisher:
             batches = [cast_batch(batch, target, 0) for batch in reader]
         names = {name.lower(): name for name in (batches[0].schema.names if batches else ())}
         key = names.get(self.keys[0].lower()) if self.keys else None
-        made = make_manifest(batches, key, after=self._last_number(), ranges=ranges)
+        made = make_manifest(batches, key, after=self.last_number(), ranges=ranges)
         write_manifest(self._storage, self.table, made)
         return made
 
     def _publish(self, rows: Any, marker: Marker | None) -> Published:
         if self._known is None:
-            self._known = self._known_columns()
+            self._known = self.known_columns()
         known = self._known
         reader = open_source(rows, known)
         if reader is None:
@@ -192,7 +192,7 @@ class Publisher:
             try:
                 self._stage(storage, reader, staged, batch, marker, known)
                 facts = inspect_file(storage, staged, self._metadata, name=label)
-                _check_fits(facts, known)
+                check_fits(facts, known)
                 name = None if self._dry_run else self._claim(staged, batch)
             except BaseException:
                 storage.delete(staged)
@@ -244,7 +244,7 @@ class Publisher:
 
     def _claim(self, staged: str, batch: str) -> str:
         folder = self.table.folder
-        number = self._last_number() + 1
+        number = self.last_number() + 1
         while True:
             name = names.file_name(number)
             if not self._storage.rename(staged, f"{folder}/{name}"):
@@ -256,9 +256,10 @@ class Publisher:
                 return name
             # This writer was so slow that its number was applied and moved away meanwhile.
             self._storage.rename(f"{folder}/{name}", staged)
-            number = self._last_number() + 1
+            number = self.last_number() + 1
 
-    def _last_number(self) -> int:
+    def last_number(self) -> int:
+        """The last number that is used, in the folder or by what was applied; 0 if none is."""
         numbered = list_folder(self._storage, self.table).numbered
         if numbered:
             return max(numbered)
@@ -292,7 +293,7 @@ class Publisher:
         snapshot = read_snapshot(self._storage, self.table.table_path) if identity else None
         return identity, snapshot
 
-    def _known_columns(self) -> dict[str, str]:
+    def known_columns(self) -> dict[str, str]:
         """The table's columns so far, lower case: mirrored ones, then those still in the zone."""
         found: dict[str, str] = {}
         identity, snapshot = self._mirrored()
@@ -309,7 +310,16 @@ class Publisher:
         return {name.lower(): kind for name, kind in found.items() if kind != "void"}
 
 
-def _check_fits(facts: FileFacts, known: dict[str, str]) -> None:
+def check_fits(facts: FileFacts, known: dict[str, str]) -> None:
+    """Refuses a file with a column whose type doesn't fit the table's.
+
+    Args:
+        facts: the file's.
+        known: the table's columns so far, lower case, see `Publisher.known_columns`.
+
+    Raises:
+        SchemaError: says which column.
+    """
     for name, column in facts.columns.items():
         table = known.get(name.lower())
         if table is not None and not fits(column.table, table):
