@@ -159,19 +159,19 @@ class Publisher:
         Raises:
             MirrorlakeError: the rows can't be read, or don't fit the table.
         """
-        reader = open_source(rows, self._known)
+        reader = open_source(rows, self.known_columns)
         batches = []
         if reader is not None:
-            target = target_schema(reader.schema, self._known)
+            target = target_schema(reader.schema, self.known_columns)
             batches = [cast_batch(batch, target, 0) for batch in reader]
         names = {name.lower(): name for name in (batches[0].schema.names if batches else ())}
         key = names.get(self.keys[0].lower()) if self.keys else None
-        made = make_manifest(batches, key, after=self._last_number(), ranges=ranges)
+        made = make_manifest(batches, key, after=self.last_number(), ranges=ranges)
         write_manifest(self._storage, self.table, made)
         return made
 
     def _publish(self, rows: Any, marker: Marker | None) -> Published:
-        reader = open_source(rows, self._known)
+        reader = open_source(rows, self.known_columns)
         if reader is None:
             return Published(str(self.table), None, 0, 0)
         label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
@@ -189,7 +189,7 @@ class Publisher:
                 raise
         for column, kind in facts.columns.items():
             if kind.table != "void":
-                self._known.setdefault(column.lower(), kind.table)
+                self.known_columns.setdefault(column.lower(), kind.table)
         return Published(str(self.table), name, facts.row_count, facts.size)
 
     def _stage(
@@ -211,7 +211,7 @@ class Publisher:
             found = pa.schema([column for column in found if column.name.lower() in wanted])
             if not found.names:
                 raise SchemaError("None of the key columns is in the rows.", column=self.keys[0])
-        schema = target_schema(found, self._known)
+        schema = target_schema(found, self.known_columns)
         whole = schema
         if marker is not None:
             # The format's newer documents want the marker last.
@@ -233,7 +233,7 @@ class Publisher:
 
     def _claim(self, staged: str, batch: str) -> str:
         folder = self.table.folder
-        number = self._last_number() + 1
+        number = self.last_number() + 1
         while True:
             name = names.file_name(number)
             if not self._storage.rename(staged, f"{folder}/{name}"):
@@ -245,9 +245,10 @@ class Publisher:
                 return name
             # This writer was so slow that its number was applied and moved away meanwhile.
             self._storage.rename(f"{folder}/{name}", staged)
-            number = self._last_number() + 1
+            number = self.last_number() + 1
 
-    def _last_number(self) -> int:
+    def last_number(self) -> int:
+        """The last number that is used, in the folder or by what was applied; 0 if none is."""
         numbered = list_folder(self._storage, self.table).numbered
         if numbered:
             return max(numbered)
@@ -275,7 +276,7 @@ class Publisher:
         return None
 
     @cached_property
-    def _known(self) -> dict[str, str]:
+    def known_columns(self) -> dict[str, str]:
         """The table's columns so far, lower case: mirrored ones, then those still in the zone."""
         found: dict[str, str] = {}
         identity = read_identity(self._storage, self.table)
