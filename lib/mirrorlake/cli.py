@@ -20,6 +20,7 @@ from mirrorlake.commands import (
     project,
     rows,
     serve,
+    sources,
     views,
     zone,
 )
@@ -28,7 +29,19 @@ from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
 from mirrorlake.notices import show_notices
 
 # Importing a module registers its commands; --help shows them in this order, groups of verbs last.
-COMMANDS = (project, zone, serve, operate, history, maintenance, frames, partition, rows, views)
+COMMANDS = (
+    project,
+    zone,
+    serve,
+    operate,
+    history,
+    maintenance,
+    frames,
+    partition,
+    rows,
+    views,
+    sources,
+)
 
 # Typer's own usage error, of which it exports this kind only.
 _TyperUsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]

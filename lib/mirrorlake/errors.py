@@ -102,6 +102,10 @@ class SequenceError(MirrorlakeError):
     """A file number that is used twice, out of range, or changed after it was planned."""
 
 
+class SourceError(MirrorlakeError):
+    """A database or stream that can't be read, or that has lost what was not yet published."""
+
+
 class BusyError(MirrorlakeError):
     """Another process works on the same thing."""
 

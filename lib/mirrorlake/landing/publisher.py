@@ -27,6 +27,7 @@ from mirrorlake.landing.identity import last_applied, read_identity
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
 from mirrorlake.landing.metadata import MARKER, Marker, declare_keys
 from mirrorlake.landing.sources import open_source
+from mirrorlake.landing.tokens import TOKEN, TokenIndex
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage, to_json
@@ -57,14 +58,18 @@ class Published(Result):
         file: its name; None if there was nothing to publish, or after a dry run.
         rows: how many rows it has.
         bytes: its size.
+        repeated: the batch's token was published before; nothing was written now.
     """
 
     table: str
     file: str | None
     rows: int
     bytes: int
+    repeated: bool = False
 
     def __repr__(self) -> str:
+        if self.repeated:
+            return f"{self.table}: published before as {self.file}"
         if self.file is None and self.rows:
             return f"{self.table}: {self.rows:,} rows would be published: a dry run"
         if self.file is None:
@@ -112,7 +117,8 @@ class Publisher:
         self.table = table
         self._dry_run = dry_run
         self._metadata = declare_keys(storage, table, tuple(keys), dry_run=dry_run)
-        self._footer = {key.encode(): value.encode() for key, value in (footer or {}).items()}
+        self._footer = _encoded(footer)
+        self._tokens = TokenIndex(storage, table)
         if not dry_run:
             events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
             storage.create(events, to_json((partner or Partner()).document()))
@@ -122,32 +128,53 @@ class Publisher:
         """The table's key columns."""
         return self._metadata.keys
 
-    def insert(self, rows: Any) -> Published:
+    def insert(
+        self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
+    ) -> Published:
         """Rows to add, without checking for existing keys (marker 0)."""
-        return self._publish(rows, Marker.INSERT)
+        return self._publish(rows, Marker.INSERT, token, footer)
 
-    def update(self, rows: Any) -> Published:
+    def update(
+        self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
+    ) -> Published:
         """Rows to replace whole, by key; added where the key is missing (marker 1)."""
-        return self._publish(rows, Marker.UPDATE)
+        return self._publish(rows, Marker.UPDATE, token, footer)
 
-    def delete(self, rows: Any) -> Published:
+    def delete(
+        self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
+    ) -> Published:
         """Keys to remove; further columns are ignored, missing keys too (marker 2)."""
-        return self._publish(rows, Marker.DELETE)
+        return self._publish(rows, Marker.DELETE, token, footer)
 
-    def upsert(self, rows: Any) -> Published:
+    def upsert(
+        self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
+    ) -> Published:
         """Rows to replace whole, by key, or else to add (marker 4)."""
-        return self._publish(rows, Marker.UPSERT)
+        return self._publish(rows, Marker.UPSERT, token, footer)
 
-    def write(self, rows: Any) -> Published:
+    def write(
+        self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
+    ) -> Published:
         """Rows that carry their own `__rowMarker__`; without that column, an initial load.
 
         Args:
             rows: see `open_source` for all that holds rows; the same for the other verbs.
+            token: the caller's own name of this batch. Where a kept file of the table carries
+                it, nothing is written, and the result names that file as `repeated`.
+            footer: what this file's footer carries besides, such as the source's position.
 
         Raises:
             MirrorlakeError: the batch is not sound; nothing of it is visible then.
+
+        Example:
+            >>> from tempfile import mkdtemp
+            >>> publisher = Publisher(Storage(mkdtemp()), names.TableName(None, "t"), keys=["id"])
+            >>> publisher.write([{"id": 1}], token="day 1").repeated
+            False
+            >>> publisher.write([{"id": 1}], token="day 1")
+            t: published before as 00000000000000000001.parquet
         """
-        return self._publish(rows, None)
+        return self._publish(rows, None, token, footer)
 
     def manifest(self, rows: Any, *, ranges: int = 64) -> Manifest:
         """Leaves a manifest of all rows that the source has now, for `reconcile`.
@@ -170,23 +197,39 @@ class Publisher:
         write_manifest(self._storage, self.table, made)
         return made
 
-    def _publish(self, rows: Any, marker: Marker | None) -> Published:
+    def _publish(
+        self,
+        rows: Any,
+        marker: Marker | None,
+        token: str | None,
+        footer: Mapping[str, str] | None,
+    ) -> Published:
+        if token is not None and (found := self._tokens.find(token)):
+            return self._repeated(found)
         reader = open_source(rows, self.known_columns)
         if reader is None:
             return Published(str(self.table), None, 0, 0)
         label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
         batch = uuid.uuid4().hex
+        carried = {**self._footer, **_encoded(footer)}
+        if token is not None:
+            carried[TOKEN] = token.encode()
         staged = f"{self.table.folder}/_{batch}.parquet"
         with ExitStack() as opened:
             scratch = Storage(opened.enter_context(TemporaryDirectory())) if self._dry_run else None
             storage = scratch or self._storage
             try:
-                self._stage(storage, reader, staged, batch, marker)
+                # Two batches of the same rows must still be told apart, see `_claim`.
+                carried[_BATCH] = batch.encode()
+                self._stage(storage, reader, staged, carried, marker)
                 facts = inspect_file(storage, staged, self._metadata, name=label)
-                name = None if self._dry_run else self._claim(staged, batch)
+                name = None if self._dry_run else self._claim(staged, batch, token)
             except BaseException:
                 storage.delete(staged)
                 raise
+            if token is not None and name is None and (found := self._tokens.find(token)):
+                storage.delete(staged)  # another writer of the same batch was quicker
+                return self._repeated(found)
         for column, kind in facts.columns.items():
             if kind.table != "void":
                 self.known_columns.setdefault(column.lower(), kind.table)
@@ -197,7 +240,7 @@ class Publisher:
         storage: Storage,
         reader: pa.RecordBatchReader,
         path: str,
-        batch_id: str,
+        carried: Mapping[bytes, bytes],
         marker: Marker | None,
     ) -> None:
         found = reader.schema
@@ -217,8 +260,7 @@ class Publisher:
             # The format's newer documents want the marker last.
             whole = schema.append(pa.field(MARKER, pa.int32()))
         before = 0
-        # Two batches of the same rows must still be told apart, see `_claim`.
-        whole = whole.with_metadata({**self._footer, _BATCH: batch_id.encode()})
+        whole = whole.with_metadata(carried)
         with (
             storage.open_writer(path) as sink,
             pq.ParquetWriter(sink, whole, compression="zstd") as writer,
@@ -231,10 +273,14 @@ class Publisher:
                     ready = pa.RecordBatch.from_arrays([*ready.columns, column], schema=whole)
                 writer.write_batch(ready)
 
-    def _claim(self, staged: str, batch: str) -> str:
+    def _claim(self, staged: str, batch: str, token: str | None) -> str | None:
+        """Takes the next number; None if a file before it carries the token already."""
         folder = self.table.folder
         number = self.last_number() + 1
         while True:
+            # All files below the number are looked at before it is taken.
+            if token is not None and self._tokens.find(token):
+                return None
             name = names.file_name(number)
             if not self._storage.rename(staged, f"{folder}/{name}"):
                 number += 1
@@ -246,6 +292,13 @@ class Publisher:
             # This writer was so slow that its number was applied and moved away meanwhile.
             self._storage.rename(f"{folder}/{name}", staged)
             number = self.last_number() + 1
+
+    def _repeated(self, path: str) -> Published:
+        with self._storage.open(path) as source:
+            rows = pq.read_metadata(source).num_rows
+        entry = self._storage.stat(path)
+        size = entry.size if entry else 0
+        return Published(str(self.table), path.rpartition("/")[2], rows, size, repeated=True)
 
     def last_number(self) -> int:
         """The last number that is used, in the folder or by what was applied; 0 if none is."""
@@ -290,3 +343,7 @@ class Publisher:
             for name, column in footer_columns(self._storage, path).items():
                 found.setdefault(name, column.table)
         return {name.lower(): kind for name, kind in found.items() if kind != "void"}
+
+
+def _encoded(footer: Mapping[str, str] | None) -> dict[bytes, bytes]:
+    return {key.encode(): value.encode() for key, value in (footer or {}).items()}
