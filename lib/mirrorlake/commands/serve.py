@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrorlake.commands.base import JsonOption, app, out, stop_on_signals
+from mirrorlake.commands import app, stop_on_signals
+from mirrorlake.commands.options import Json
+from mirrorlake.commands.printing import say
 from mirrorlake.errors import UsageError
 from mirrorlake.lake import Lake
 from mirrorlake.mirror.state import TableState, load_states
@@ -44,7 +46,7 @@ def serve(
     proxy: Annotated[
         bool, typer.Option("--proxy", help="For clients with OneLake's addresses in them.")
     ] = False,
-    as_json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
     """Speak the storage protocol of OneLake, for any publisher of Open Mirroring."""
     from mirrorlake.serve.exports import export_lines
@@ -68,7 +70,7 @@ def serve(
         if as_json:
             print_line(where.document())
         else:
-            out.print(export_lines(where), markup=False, highlight=False)
+            say(export_lines(where))
         if mirror and root is not None:
             mirrors.start(Storage(root))
 

@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mirrorlake.commands.base import (
-    JsonOption,
-    RootArgument,
-    WatchOption,
-    split_names,
-    stop_on_signals,
-    tell,
-    verbs,
-)
+from mirrorlake.commands import split_names, stop_on_signals, verbs
+from mirrorlake.commands.options import Json, Root, Watch
+from mirrorlake.commands.printing import tell
 from mirrorlake.sources.engine import run_source, stopped_tables
 from mirrorlake.storage import Storage
 
@@ -35,10 +29,10 @@ ReseedOption = Annotated[str, typer.Option(help="Tables to load again from the s
 
 @source.command()
 def postgres(
-    root: RootArgument,
+    root: Root,
     tables: TablesOption,
     dsn: DsnOption = "",
-    watch: WatchOption = False,
+    watch: Watch = False,
     reseed: ReseedOption = "",
     slot: Annotated[str, typer.Option(help="The slot's name at the server.")] = "mirrorlake",
     toast: Annotated[
@@ -47,7 +41,7 @@ def postgres(
     ] = "refuse",
     text: Annotated[str, typer.Option(help="Columns to land as text: table.column,…")] = "",
     interval: Annotated[float, typer.Option(help="Publish at least so often.", min=0.05)] = 5,
-    as_json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
     """Publish tables of a PostgreSQL database: a snapshot, then every change."""
     from mirrorlake.sources.postgres.source import PostgresSource, reseeded
@@ -66,6 +60,5 @@ def postgres(
 def _run(root: str, one: Source, *, watch: bool, reseed: list[TableName], as_json: bool) -> None:
     stop: Event = stop_on_signals()
     report = run_source(Storage(root), one, once=not watch, stop=stop, reseed=reseed)
-    tell(as_json, report.as_dict(), report.shown(), *stopped_tables(report), report)
-    if report.failed:
-        raise typer.Exit(1)
+    shown = (report.shown(), *stopped_tables(report), report)
+    tell(as_json, report.as_dict(), *shown, failed=report.failed)

@@ -17,12 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.files import hadoop_path, live_files, read_actions
 from mirrorlake.delta.log_files import find_segment
-from mirrorlake.delta.snapshot import Snapshot, physical_names, read_snapshot
+from mirrorlake.delta.snapshot import physical_names, read_snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.history.listing import list_files
 from mirrorlake.layout import measures
@@ -172,7 +172,7 @@ def analyze_table(
         counts = spark.sql(f"SELECT {_counts(wanted, exact=exact)} FROM {rows}")
         runs = _count_runs(facts, storage, path, wanted)
         scanned = _by_column(counts, wanted).join(runs, "physical_path", "left")
-    stale = stale_files(spark, storage, path, snapshot, facts)
+    stale = stale_files(table, facts)
     properties = dict(metadata.get("configuration") or {})
     summary = measures.summary(facts, stale, segment.version, properties)
     tables = {
@@ -205,22 +205,17 @@ def _name_partitions(files: DataFrame, physical: dict[str, str]) -> DataFrame:
     return files.withColumn("partition", F.to_json(named))
 
 
-def stale_files(
-    spark: SparkSession, storage: Storage, table_path: str, snapshot: Snapshot, facts: DataFrame
-) -> DataFrame:
+def stale_files(table: Table, facts: DataFrame) -> DataFrame:
     """Parquet files in the table's folder that the version does not name.
 
     Hidden folders are left out, since what lies in them is not the table's rows.
 
     Args:
-        spark: the session.
-        storage: the lake's files.
-        table_path: the table's folder.
-        snapshot: the table, for its partition columns.
+        table: the table.
         facts: the version's files, with their `path`.
     """
-    inside = F.lit(len(hadoop_path(storage, table_path)) + 2)
-    listed = list_files(spark, storage, table_path, snapshot).select(
+    inside = F.lit(len(hadoop_path(table.storage, table.name.table_path)) + 2)
+    listed = list_files(table).select(
         F.substr("path", inside).alias("path"),
         F.col("length").alias("Size"),
         F.timestamp_millis("modificationTime").alias("Modified"),
