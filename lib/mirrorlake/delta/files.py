@@ -208,7 +208,7 @@ def _vector_file(table: Table) -> Column:
     Tables without vectors start no Python worker for it.
     """
 
-    @F.udf("string")
+    @F.udf(returnType="string", useArrow=False)
     def named(kind: str | None, where: str | None) -> str | None:
         path = vector_path({"storageType": kind, "pathOrInlineDv": where}) if kind else None
         return None if path is None else encode(path)
