@@ -172,7 +172,7 @@ class Publisher:
             batches = [cast_batch(batch, target, 0) for batch in reader]
         names = {name.lower(): name for name in (batches[0].schema.names if batches else ())}
         key = names.get(self.keys[0].lower()) if self.keys else None
-        made = make_manifest(batches, key, after=self.last_number(), ranges=ranges)
+        made = make_manifest(batches, key, after=self._last_number(), ranges=ranges)
         write_manifest(self._storage, self.table, made)
         return made
 
@@ -244,7 +244,7 @@ class Publisher:
 
     def _claim(self, staged: str, batch: str) -> str:
         folder = self.table.folder
-        number = self.last_number() + 1
+        number = self._last_number() + 1
         while True:
             name = names.file_name(number)
             if not self._storage.rename(staged, f"{folder}/{name}"):
@@ -256,10 +256,9 @@ class Publisher:
                 return name
             # This writer was so slow that its number was applied and moved away meanwhile.
             self._storage.rename(f"{folder}/{name}", staged)
-            number = self.last_number() + 1
+            number = self._last_number() + 1
 
-    def last_number(self) -> int:
-        """The last number that is used, in the folder or by what was applied; 0 if none is."""
+    def _last_number(self) -> int:
         numbered = list_folder(self._storage, self.table).numbered
         if numbered:
             return max(numbered)
