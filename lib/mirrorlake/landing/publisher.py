@@ -193,7 +193,7 @@ class Publisher:
             batches = [cast_batch(batch, target, 0) for batch in reader]
         names = {name.lower(): name for name in (batches[0].schema.names if batches else ())}
         key = names.get(self.keys[0].lower()) if self.keys else None
-        made = make_manifest(batches, key, after=self.last_number(), ranges=ranges)
+        made = make_manifest(batches, key, after=self._last_number(), ranges=ranges)
         write_manifest(self._storage, self.table, made)
         return made
 
@@ -276,7 +276,7 @@ class Publisher:
     def _claim(self, staged: str, batch: str, token: str | None) -> str | None:
         """Takes the next number; None if a file before it carries the token already."""
         folder = self.table.folder
-        number = self.last_number() + 1
+        number = self._last_number() + 1
         while True:
             # All files below the number are looked at before it is taken.
             if token is not None and self._tokens.find(token):
@@ -291,7 +291,7 @@ class Publisher:
                 return name
             # This writer was so slow that its number was applied and moved away meanwhile.
             self._storage.rename(f"{folder}/{name}", staged)
-            number = self.last_number() + 1
+            number = self._last_number() + 1
 
     def _repeated(self, path: str) -> Published:
         with self._storage.open(path) as source:
@@ -300,8 +300,7 @@ class Publisher:
         size = entry.size if entry else 0
         return Published(str(self.table), path.rpartition("/")[2], rows, size, repeated=True)
 
-    def last_number(self) -> int:
-        """The last number that is used, in the folder or by what was applied; 0 if none is."""
+    def _last_number(self) -> int:
         numbered = list_folder(self._storage, self.table).numbered
         if numbered:
             return max(numbered)

@@ -125,6 +125,10 @@ class StorageApp:
         if is_oauth(request.url.path):
             return await answer_oauth(request, self.tokens)
         self._authenticate(request, query)
+        if "x-ms-structured-body" in request.headers:
+            raise bad_request(
+                "UnsupportedHeader", "Bodies in frames are not taken; send them plain."
+            )
         lower = {name.lower(): value for name, value in query}
         if request.method not in _READS and self.workspace.read_only:
             reading = dialect is Dialect.REST and request.url.path.lower().endswith("status")

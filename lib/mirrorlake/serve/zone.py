@@ -19,10 +19,10 @@ from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.landing.identity import read_identity
 from mirrorlake.landing.metadata import SEQUENTIAL, read_metadata
-from mirrorlake.landing.publisher import Publisher
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name, file_number
 from mirrorlake.serve.checks import Checks
 from mirrorlake.serve.errors import RequestError, bad_request, not_found
@@ -97,7 +97,7 @@ class LandingZone:
         Raises:
             RequestError: it is not sound, or the path is taken.
         """
-        if only_new and await run_in_threadpool(self.files.stat, target.path):
+        if only_new and await run_in_threadpool(self.files.stat, target.path) is not None:
             raise taken(target, "There is a file at this path.")
         self.files.touch(staged)
         warnings = await self._check(staged, target, self.files.local_info(staged).etag)
@@ -142,7 +142,7 @@ class LandingZone:
             return await run_in_threadpool(self._rename_folder, source, target), ()
         if source == target.path:
             return found, ()
-        if only_new and await run_in_threadpool(self.files.stat, target.path):
+        if only_new and await run_in_threadpool(self.files.stat, target.path) is not None:
             raise taken(target, "There is a file at this path.")
         if self.uploads.get(source) is not None:
             raise RequestError(409, "PathConflict", "The source was not flushed since it was made.")
@@ -182,7 +182,8 @@ class LandingZone:
         if found is None or found.is_folder:
             if found and not recursive and self.files.children(target.path):
                 raise RequestError(409, "DirectoryNotEmpty", "The folder is not empty.")
-            dropped += [self.uploads.discard(one.path, one) for one in self._below(target.path)]
+            below = self.uploads.below(target.path)
+            dropped += [self.uploads.discard(one.path, one) for one in below]
         if found is None:
             if any(dropped):
                 return
@@ -191,9 +192,6 @@ class LandingZone:
             self.files.delete_folder(target.path)
         else:
             self.storage.delete(target.path)
-
-    def _below(self, folder: str) -> list[object]:
-        return list(self.uploads.below(folder))
 
     def _rename_folder(self, source: str, target: Target) -> Info | None:
         if target.path.startswith(f"{source}/"):
@@ -316,9 +314,10 @@ class LandingZone:
             for entry in self.storage.list(f"{folder}/{moved}").files
             if (number := file_number(entry.name)) is not None
         ]
-        if found or read_identity(self.storage, table) is None:
-            return max(found, default=0)
-        return Publisher(self.storage, table, dry_run=True).last_number()
+        identity = read_identity(self.storage, table)
+        snapshot = read_snapshot(self.storage, table.table_path) if identity else None
+        applied = snapshot.txns.get(identity.app_id, 0) if snapshot and identity else 0
+        return max([*found, applied])
 
     def _same_or_taken(self, target: Target, file: Path | str, path: str) -> None:
         """Accepts the same bytes again.
