@@ -131,25 +131,49 @@ class Publisher:
     def insert(
         self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
     ) -> Published:
-        """Rows to add, without checking for existing keys (marker 0)."""
+        """Rows to add, without checking for existing keys (marker 0).
+
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
         return self._publish(rows, Marker.INSERT, token, footer)
 
     def update(
         self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
     ) -> Published:
-        """Rows to replace whole, by key; added where the key is missing (marker 1)."""
+        """Rows to replace whole, by key; added where the key is missing (marker 1).
+
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
         return self._publish(rows, Marker.UPDATE, token, footer)
 
     def delete(
         self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
     ) -> Published:
-        """Keys to remove; further columns are ignored, missing keys too (marker 2)."""
+        """Keys to remove; further columns are ignored, missing keys too (marker 2).
+
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
         return self._publish(rows, Marker.DELETE, token, footer)
 
     def upsert(
         self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
     ) -> Published:
-        """Rows to replace whole, by key, or else to add (marker 4)."""
+        """Rows to replace whole, by key, or else to add (marker 4).
+
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
         return self._publish(rows, Marker.UPSERT, token, footer)
 
     def write(
