@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -100,8 +100,10 @@ class LandingZone:
         if only_new and await run_in_threadpool(self.files.stat, target.path) is not None:
             raise taken(target, "There is a file at this path.")
         self.files.touch(staged)
-        warnings = await self._check(staged, target, self.files.local_info(staged).etag)
         is_data = await run_in_threadpool(self._is_data, target)
+        if is_data:
+            await run_in_threadpool(self._refuse_if_taken, target, staged)
+        warnings = await self._check(staged, target, self.files.local_info(staged).etag)
         before = self.files.local_info(staged)
 
         def place() -> None:
@@ -146,8 +148,10 @@ class LandingZone:
             raise taken(target, "There is a file at this path.")
         if self.uploads.get(source) is not None:
             raise RequestError(409, "PathConflict", "The source was not flushed since it was made.")
-        warnings = await self._check(source, target, found.etag)
         is_data = await run_in_threadpool(self._is_data, target)
+        if is_data:
+            await run_in_threadpool(self._refuse_if_taken, target, source)
+        warnings = await self._check(source, target, found.etag)
 
         def place() -> None:
             if self.storage.local is not None:
@@ -270,6 +274,11 @@ class LandingZone:
         paths = [*self._coming, *(one.path for one in self.uploads.below(folder))]
         inside = (path[len(folder) + 1 :] for path in paths if path.startswith(f"{folder}/"))
         return any(file_number(name.lstrip("_")) == number for name in inside)
+
+    def _refuse_if_taken(self, target: Target, file: Path | str) -> None:
+        """Spares a file whose number is gone already the check of its rows."""
+        with suppress(_GapError):  # it may be closed by then
+            self._number_is_free(target, file)
 
     def _number_is_free(self, target: Target, file: Path | str) -> bool:
         """Whether the file is to be placed; False if it was published before, with these bytes.

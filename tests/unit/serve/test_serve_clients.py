@@ -79,9 +79,7 @@ def test_upload_data_comes_in_pieces_and_whole(
     served: Lake, data_lake: DataLakeServiceClient
 ) -> None:
     body = b"0123456789" * 100_000
-    with data_lake.get_file_client(
-        served.ready.workspace, in_zone(served, "t/_big"), max_chunk_get_size=100_000
-    ) as file:
+    with data_lake.get_file_client(served.ready.workspace, in_zone(served, "t/_big")) as file:
         file.upload_data(body, overwrite=True, chunk_size=300_000, max_concurrency=3)
         assert file.download_file().readall() == body
         with pytest.raises((ResourceExistsError, HttpResponseError)):
