@@ -27,7 +27,7 @@ from mirrorlake.landing.identity import Identity, read_identity
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
 from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata, declare_keys, planned_keys
 from mirrorlake.landing.sources import open_source
-from mirrorlake.landing.tokens import TOKEN, TokenIndex
+from mirrorlake.landing.tokens import TOKEN, TokenIndex, encoded
 from mirrorlake.landing.types import fits
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.results import Result, TextTable
@@ -121,7 +121,7 @@ class Publisher:
         self._dry_run = dry_run
         declare = planned_keys if dry_run else declare_keys
         self._metadata: TableMetadata = declare(storage, table, tuple(keys))
-        self._footer = _encoded(footer)
+        self._footer = encoded(footer)
         self._tokens = TokenIndex(storage, table)
         if not dry_run:
             events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
@@ -135,25 +135,49 @@ class Publisher:
     def insert(
         self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
     ) -> Published:
-        """Rows to add, without checking for existing keys (marker 0)."""
+        """Rows to add, without checking for existing keys (marker 0).
+
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
         return self._publish(rows, Marker.INSERT, token, footer)
 
     def update(
         self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
     ) -> Published:
-        """Rows to replace whole, by key; added where the key is missing (marker 1)."""
+        """Rows to replace whole, by key; added where the key is missing (marker 1).
+
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
         return self._publish(rows, Marker.UPDATE, token, footer)
 
     def delete(
         self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
     ) -> Published:
-        """Keys to remove; further columns are ignored, missing keys too (marker 2)."""
+        """Keys to remove; further columns are ignored, missing keys too (marker 2).
+
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
         return self._publish(rows, Marker.DELETE, token, footer)
 
     def upsert(
         self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
     ) -> Published:
-        """Rows to replace whole, by key, or else to add (marker 4)."""
+        """Rows to replace whole, by key, or else to add (marker 4).
+
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
         return self._publish(rows, Marker.UPSERT, token, footer)
 
     def write(
@@ -220,7 +244,7 @@ class Publisher:
             return Published(str(self.table), None, 0, 0)
         label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
         batch = uuid.uuid4().hex
-        carried = {**self._footer, **_encoded(footer)}
+        carried = {**self._footer, **encoded(footer)}
         if token is not None:
             carried[TOKEN] = token.encode()
         staged = f"{self.table.folder}/_{batch}.parquet"
@@ -360,10 +384,6 @@ class Publisher:
                 for name, column in footer_columns(self._storage, path).items():
                     found.setdefault(name, column.table)
         return {name.lower(): kind for name, kind in found.items() if kind != "void"}
-
-
-def _encoded(footer: Mapping[str, str] | None) -> dict[bytes, bytes]:
-    return {key.encode(): value.encode() for key, value in (footer or {}).items()}
 
 
 def _check_fits(facts: FileFacts, known: dict[str, str]) -> None:

@@ -17,6 +17,7 @@ import psycopg
 from mirrorlake.errors import BusyError, MirrorlakeError, SourceError, UsageError
 from mirrorlake.names import TableName
 from mirrorlake.sources.position import Position
+from mirrorlake.sources.postgres.altered import Kept
 from mirrorlake.sources.postgres.catalog import Catalogue, Column, Connection, PgTable, problem_of
 from mirrorlake.sources.postgres.connect import Server
 from mirrorlake.sources.postgres.gather import Gathering
@@ -262,7 +263,7 @@ class PostgresSource:
                 yield gathering.group(commit)
                 stream.tell()
                 commit = None
-            if (whole and ending and commit is None and data is None) or now > ends:
+            if (whole and ending and commit is None) or now > ends:
                 stream.tell()
                 return
             if data is None:
@@ -316,11 +317,12 @@ class PostgresSource:
         except SourceError:
             return None
 
-    def _columns(self, table: PgTable, relation: Relation) -> tuple[Column, ...]:
-        known = {column.name: column for column in table.columns}
+    def _columns(self, table: PgTable, relation: Relation, kept: Kept) -> tuple[Column, ...]:
+        numbers = {column.name: column.number for column in table.columns}
+        numbers |= {name: number for number, name, _, _ in kept.columns}
         return tuple(
             Column(
-                known[name].number if name in known else None,
+                numbers.get(name),
                 name,
                 oid,
                 typmod,
