@@ -31,6 +31,10 @@ _SETTINGS = {
 _APPLICATION = "mirrorlake"
 
 
+class UnreachableError(SourceError):
+    """The server is not there, or ends its connections; it may be back soon."""
+
+
 class Server:
     """A server and a database, by a connection string that is never shown.
 
@@ -105,6 +109,8 @@ class Server:
         if "must be superuser or replication role" in text:
             hint = f'ALTER ROLE "{user}" REPLICATION;' if user else "ALTER ROLE … REPLICATION;"
             return SourceError(text, hint=hint)
+        if isinstance(error, psycopg.OperationalError) and (state or "08")[:2] in ("08", "57"):
+            return UnreachableError(f"PostgreSQL: {text}", hint="check that the server runs.")
         return SourceError(f"PostgreSQL: {text}")
 
 
