@@ -27,7 +27,7 @@ from mirrorlake.landing.identity import last_applied, read_identity
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
 from mirrorlake.landing.metadata import MARKER, Marker, declare_keys
 from mirrorlake.landing.sources import open_source
-from mirrorlake.landing.tokens import TOKEN, TokenIndex
+from mirrorlake.landing.tokens import TOKEN, TokenIndex, encoded
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage, to_json
@@ -117,7 +117,7 @@ class Publisher:
         self.table = table
         self._dry_run = dry_run
         self._metadata = declare_keys(storage, table, tuple(keys), dry_run=dry_run)
-        self._footer = _encoded(footer)
+        self._footer = encoded(footer)
         self._tokens = TokenIndex(storage, table)
         if not dry_run:
             events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
@@ -235,7 +235,7 @@ class Publisher:
             return Published(str(self.table), None, 0, 0)
         label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
         batch = uuid.uuid4().hex
-        carried = {**self._footer, **_encoded(footer)}
+        carried = {**self._footer, **encoded(footer)}
         if token is not None:
             carried[TOKEN] = token.encode()
         staged = f"{self.table.folder}/_{batch}.parquet"
@@ -368,5 +368,3 @@ class Publisher:
         return {name.lower(): kind for name, kind in found.items() if kind != "void"}
 
 
-def _encoded(footer: Mapping[str, str] | None) -> dict[bytes, bytes]:
-    return {key.encode(): value.encode() for key, value in (footer or {}).items()}
