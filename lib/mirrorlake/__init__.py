@@ -15,6 +15,7 @@ from mirrorlake.extras import name_missing_extras
 from mirrorlake.lake import Lake
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.opening import choose_tables, find_table, open_lake
 from mirrorlake.paths import lake_path
 
 if TYPE_CHECKING:
@@ -50,10 +51,13 @@ __all__ = [
     "Publisher",
     "__version__",
     "advise",
+    "choose_tables",
     "compare_layouts",
     "count_changes",
     "errors",
+    "find_table",
     "lake_path",
+    "open_lake",
     "plot_bars",
     "plot_files",
     "plot_gauge",

@@ -5,6 +5,9 @@ A message says what was found and where (file, row, column), then `Hint:` and th
 
 from __future__ import annotations
 
+import collections.abc
+import contextlib
+
 
 class MirrorlakeError(Exception):
     """Base of all errors of this package.
@@ -48,6 +51,16 @@ class MirrorlakeError(Exception):
         return {"message": text, "file": self.file, "row": self.row, "column": self.column}
 
 
+@contextlib.contextmanager
+def in_file(name: str) -> collections.abc.Iterator[None]:
+    """Errors that are raised meanwhile are of this file, unless they name one themselves."""
+    try:
+        yield
+    except MirrorlakeError as error:
+        error.file = error.file or name
+        raise
+
+
 def first_line(error: Exception) -> str:
     """What another library's exception says in its first line, or what it is called."""
     return (str(error).splitlines() or [type(error).__name__])[0]
@@ -87,6 +100,10 @@ class FormatError(MirrorlakeError):
 
 class SequenceError(MirrorlakeError):
     """A file number that is used twice, out of range, or changed after it was planned."""
+
+
+class SourceError(MirrorlakeError):
+    """A database or stream that can't be read, or that has lost what was not yet published."""
 
 
 class BusyError(MirrorlakeError):

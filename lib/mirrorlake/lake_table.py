@@ -15,7 +15,6 @@ from mirrorlake.delta.table import Table
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.api import Changes
-from mirrorlake.feed.schema import declared_keys
 from mirrorlake.history.diff import Match, diff_versions
 from mirrorlake.history.restore import Restore, restore_table
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
@@ -30,6 +29,7 @@ from mirrorlake.layout.analysis import Analysis, analyze_table
 from mirrorlake.layout.api import Optimize
 from mirrorlake.layout.partitioning.scan import Scan, scan_table
 from mirrorlake.layout.partitioning.table_policy import TablePolicy
+from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.rows.api import RowTracking
 from mirrorlake.spark.sql import literal
 

@@ -29,9 +29,9 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
     plan = folder / "plan.yaml"
     plan.write_text(
         "steps:\n"
-        "  - {notebook: 01_publish, parameters: {every: 60}}\n"
-        "  - {notebook: 02_mirror, parameters: {every: 60, months: 2}}\n"
-        "  - {notebook: 03_query, parameters: {every: 60, months: 2}}\n"
+        "  - {notebook: learn/01_publish, parameters: {every: 60}}\n"
+        "  - {notebook: learn/02_mirror, parameters: {every: 60, months: 2}}\n"
+        "  - {notebook: learn/03_query, parameters: {every: 60, months: 2}}\n"
     )
     return run_plan(plan, folder / "out", overrides={"root": str(folder / "lake")})
 
@@ -39,9 +39,9 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
 @pytest.mark.promise("LZ-01", "LZ-02")
 def test_papermill_runs_them_with_other_parameters(tour: RunSummary) -> None:
     assert [(step.notebook, step.status) for step in tour.steps] == [
-        ("01_publish", "done"),
-        ("02_mirror", "done"),
-        ("03_query", "done"),
+        ("learn/01_publish", "done"),
+        ("learn/02_mirror", "done"),
+        ("learn/03_query", "done"),
     ], tour.failed
     summary = json.loads((Path(tour.folder) / "summary.json").read_text())
     assert [step["status"] for step in summary["steps"]] == ["done"] * 3
@@ -90,7 +90,8 @@ def shared_jvm(tmp_path: Path) -> Iterator[dict[str, str]]:
 def test_nbval_finds_the_committed_outputs(tmp_path: Path, shared_jvm: dict[str, str]) -> None:
     """In the order of their numbers, for each goes on with the lake of the one before."""
     command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-sanitize-with", str(SANITIZE)]
-    command += ["-p", "no:cacheprovider", "-q", *map(str, sorted(NOTEBOOKS.glob("[0-9]*.ipynb")))]
+    lessons = sorted((NOTEBOOKS / "learn").glob("*.ipynb"))
+    command += ["-p", "no:cacheprovider", "-q", *map(str, lessons)]
     environment = os.environ | shared_jvm | {"MIRRORLAKE_HOME": str(tmp_path)}
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=PROJECT, env=environment, check=False

@@ -1,7 +1,8 @@
 """Maintenance of a whole lake by a policy: purge, compact, vacuum, table by table.
 
-A policy is a small YAML file, `parameters/07_maintain.yaml` for one; the notebook of that name runs
-it, and a scheduler runs the notebook. Nothing is changed unless the policy says `apply: true`.
+A policy is a small YAML file, `parameters/learn/07_maintain.yaml` for one; the notebook of that
+name runs it, and a scheduler runs the notebook. Nothing is changed unless the policy says
+`apply: true`.
 """
 
 from __future__ import annotations

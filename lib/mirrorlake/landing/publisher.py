@@ -6,12 +6,12 @@ never overwrites: any number of writers lose nothing, and one that dies blocks n
 
 from __future__ import annotations
 
-import contextlib
 import os
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -19,15 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirrorlake import names
-from mirrorlake.delta.snapshot import Snapshot, read_snapshot
-from mirrorlake.errors import MirrorlakeError, SchemaError, UsageError
+from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.errors import SchemaError, UsageError
 from mirrorlake.landing.casts import cast_batch, target_schema
-from mirrorlake.landing.check import FileFacts, footer_columns, inspect_file
-from mirrorlake.landing.identity import Identity, read_identity
+from mirrorlake.landing.check import footer_columns, inspect_file
+from mirrorlake.landing.identity import last_applied, read_identity
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
-from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata, declare_keys, planned_keys
+from mirrorlake.landing.metadata import MARKER, Marker, declare_keys
 from mirrorlake.landing.sources import open_source
-from mirrorlake.landing.types import fits
+from mirrorlake.landing.tokens import TOKEN, TokenIndex
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage, to_json
@@ -58,14 +58,18 @@ class Published(Result):
         file: its name; None if there was nothing to publish, or after a dry run.
         rows: how many rows it has.
         bytes: its size.
+        repeated: the batch's token was published before; nothing was written now.
     """
 
     table: str
     file: str | None
     rows: int
     bytes: int
+    repeated: bool = False
 
     def __repr__(self) -> str:
+        if self.repeated:
+            return f"{self.table}: published before as {self.file}"
         if self.file is None and self.rows:
             return f"{self.table}: {self.rows:,} rows would be published: a dry run"
         if self.file is None:
@@ -74,8 +78,7 @@ class Published(Result):
 
     def shown(self) -> TextTable:
         """The same facts as a table."""
-        row = (self.table, self.file, self.rows, self.bytes)
-        return TextTable(("table", "file", "rows", "bytes"), (row,))
+        return TextTable.of([self], ("table", "file", "rows", "bytes"))
 
 
 _BATCH = b"mirrorlake.batch"
@@ -112,11 +115,10 @@ class Publisher:
             raise UsageError("keys is a text.", hint=f"write keys=[{keys!r}].")
         self._storage = storage
         self.table = table
-        self._known: dict[str, str] | None = None
         self._dry_run = dry_run
-        declare = planned_keys if dry_run else declare_keys
-        self._metadata: TableMetadata = declare(storage, table, tuple(keys))
-        self._footer = {key.encode(): value.encode() for key, value in (footer or {}).items()}
+        self._metadata = declare_keys(storage, table, tuple(keys), dry_run=dry_run)
+        self._footer = _encoded(footer)
+        self._tokens = TokenIndex(storage, table)
         if not dry_run:
             events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
             storage.create(events, to_json((partner or Partner()).document()))
@@ -126,32 +128,77 @@ class Publisher:
         """The table's key columns."""
         return self._metadata.keys
 
-    def insert(self, rows: Any) -> Published:
-        """Rows to add, without checking for existing keys (marker 0)."""
-        return self._publish(rows, Marker.INSERT)
+    def insert(
+        self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
+    ) -> Published:
+        """Rows to add, without checking for existing keys (marker 0).
 
-    def update(self, rows: Any) -> Published:
-        """Rows to replace whole, by key; added where the key is missing (marker 1)."""
-        return self._publish(rows, Marker.UPDATE)
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
+        return self._publish(rows, Marker.INSERT, token, footer)
 
-    def delete(self, rows: Any) -> Published:
-        """Keys to remove; further columns are ignored, missing keys too (marker 2)."""
-        return self._publish(rows, Marker.DELETE)
+    def update(
+        self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
+    ) -> Published:
+        """Rows to replace whole, by key; added where the key is missing (marker 1).
 
-    def upsert(self, rows: Any) -> Published:
-        """Rows to replace whole, by key, or else to add (marker 4)."""
-        return self._publish(rows, Marker.UPSERT)
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
+        return self._publish(rows, Marker.UPDATE, token, footer)
 
-    def write(self, rows: Any) -> Published:
+    def delete(
+        self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
+    ) -> Published:
+        """Keys to remove; further columns are ignored, missing keys too (marker 2).
+
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
+        return self._publish(rows, Marker.DELETE, token, footer)
+
+    def upsert(
+        self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
+    ) -> Published:
+        """Rows to replace whole, by key, or else to add (marker 4).
+
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
+        return self._publish(rows, Marker.UPSERT, token, footer)
+
+    def write(
+        self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
+    ) -> Published:
         """Rows that carry their own `__rowMarker__`; without that column, an initial load.
 
         Args:
             rows: see `open_source` for all that holds rows; the same for the other verbs.
+            token: the caller's own name of this batch. Where a kept file of the table carries
+                it, nothing is written, and the result names that file as `repeated`.
+            footer: what this file's footer carries besides, such as the source's position.
 
         Raises:
             MirrorlakeError: the batch is not sound; nothing of it is visible then.
+
+        Example:
+            >>> from tempfile import mkdtemp
+            >>> publisher = Publisher(Storage(mkdtemp()), names.TableName(None, "t"), keys=["id"])
+            >>> publisher.write([{"id": 1}], token="day 1").repeated
+            False
+            >>> publisher.write([{"id": 1}], token="day 1")
+            t: published before as 00000000000000000001.parquet
         """
-        return self._publish(rows, None)
+        return self._publish(rows, None, token, footer)
 
     def manifest(self, rows: Any, *, ranges: int = 64) -> Manifest:
         """Leaves a manifest of all rows that the source has now, for `reconcile`.
@@ -163,12 +210,10 @@ class Publisher:
         Raises:
             MirrorlakeError: the rows can't be read, or don't fit the table.
         """
-        if self._known is None:
-            self._known = self._known_columns()
-        reader = open_source(rows, self._known)
+        reader = open_source(rows, self.known_columns)
         batches = []
         if reader is not None:
-            target = target_schema(reader.schema, self._known)
+            target = target_schema(reader.schema, self.known_columns)
             batches = [cast_batch(batch, target, 0) for batch in reader]
         names = {name.lower(): name for name in (batches[0].schema.names if batches else ())}
         key = names.get(self.keys[0].lower()) if self.keys else None
@@ -176,30 +221,42 @@ class Publisher:
         write_manifest(self._storage, self.table, made)
         return made
 
-    def _publish(self, rows: Any, marker: Marker | None) -> Published:
-        if self._known is None:
-            self._known = self._known_columns()
-        known = self._known
-        reader = open_source(rows, known)
+    def _publish(
+        self,
+        rows: Any,
+        marker: Marker | None,
+        token: str | None,
+        footer: Mapping[str, str] | None,
+    ) -> Published:
+        if token is not None and (found := self._tokens.find(token)):
+            return self._repeated(found)
+        reader = open_source(rows, self.known_columns)
         if reader is None:
             return Published(str(self.table), None, 0, 0)
         label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
         batch = uuid.uuid4().hex
+        carried = {**self._footer, **_encoded(footer)}
+        if token is not None:
+            carried[TOKEN] = token.encode()
         staged = f"{self.table.folder}/_{batch}.parquet"
         with ExitStack() as opened:
             scratch = Storage(opened.enter_context(TemporaryDirectory())) if self._dry_run else None
             storage = scratch or self._storage
             try:
-                self._stage(storage, reader, staged, batch, marker, known)
+                # Two batches of the same rows must still be told apart, see `_claim`.
+                carried[_BATCH] = batch.encode()
+                self._stage(storage, reader, staged, carried, marker)
                 facts = inspect_file(storage, staged, self._metadata, name=label)
-                _check_fits(facts, known)
-                name = None if self._dry_run else self._claim(staged, batch)
+                name = None if self._dry_run else self._claim(staged, batch, token)
             except BaseException:
                 storage.delete(staged)
                 raise
+            if token is not None and name is None and (found := self._tokens.find(token)):
+                storage.delete(staged)  # another writer of the same batch was quicker
+                return self._repeated(found)
         for column, kind in facts.columns.items():
             if kind.table != "void":
-                known.setdefault(column.lower(), kind.table)
+                self.known_columns.setdefault(column.lower(), kind.table)
         return Published(str(self.table), name, facts.row_count, facts.size)
 
     def _stage(
@@ -207,9 +264,8 @@ class Publisher:
         storage: Storage,
         reader: pa.RecordBatchReader,
         path: str,
-        batch_id: str,
+        carried: Mapping[bytes, bytes],
         marker: Marker | None,
-        known: dict[str, str],
     ) -> None:
         found = reader.schema
         has_marker = any(name.lower() == MARKER.lower() for name in found.names)
@@ -222,14 +278,13 @@ class Publisher:
             found = pa.schema([column for column in found if column.name.lower() in wanted])
             if not found.names:
                 raise SchemaError("None of the key columns is in the rows.", column=self.keys[0])
-        schema = target_schema(found, known)
+        schema = target_schema(found, self.known_columns)
         whole = schema
         if marker is not None:
             # The format's newer documents want the marker last.
             whole = schema.append(pa.field(MARKER, pa.int32()))
         before = 0
-        # Two batches of the same rows must still be told apart, see `_claim`.
-        whole = whole.with_metadata({**self._footer, _BATCH: batch_id.encode()})
+        whole = whole.with_metadata(carried)
         with (
             storage.open_writer(path) as sink,
             pq.ParquetWriter(sink, whole, compression="zstd") as writer,
@@ -242,10 +297,14 @@ class Publisher:
                     ready = pa.RecordBatch.from_arrays([*ready.columns, column], schema=whole)
                 writer.write_batch(ready)
 
-    def _claim(self, staged: str, batch: str) -> str:
+    def _claim(self, staged: str, batch: str, token: str | None) -> str | None:
+        """Takes the next number; None if a file before it carries the token already."""
         folder = self.table.folder
         number = self._last_number() + 1
         while True:
+            # All files below the number are looked at before it is taken.
+            if token is not None and self._tokens.find(token):
+                return None
             name = names.file_name(number)
             if not self._storage.rename(staged, f"{folder}/{name}"):
                 number += 1
@@ -257,6 +316,13 @@ class Publisher:
             # This writer was so slow that its number was applied and moved away meanwhile.
             self._storage.rename(f"{folder}/{name}", staged)
             number = self._last_number() + 1
+
+    def _repeated(self, path: str) -> Published:
+        with self._storage.open(path) as source:
+            rows = pq.read_metadata(source).num_rows
+        entry = self._storage.stat(path)
+        size = entry.size if entry else 0
+        return Published(str(self.table), path.rpartition("/")[2], rows, size, repeated=True)
 
     def _last_number(self) -> int:
         numbered = list_folder(self._storage, self.table).numbered
@@ -270,8 +336,7 @@ class Publisher:
         ]
         if found:
             return max(found)
-        identity, snapshot = self._mirrored()
-        return snapshot.txns.get(identity.app_id, 0) if identity and snapshot else 0
+        return last_applied(self._storage, self.table)
 
     def _processed_batch(self, name: str) -> str | None:
         """Which batch was processed under a name: "" if of another publisher, None if none."""
@@ -286,36 +351,22 @@ class Publisher:
             return str(found.get(_BATCH, b"").decode())
         return None
 
-    def _mirrored(self) -> tuple[Identity | None, Snapshot | None]:
-        """The folder's identity, if the mirror has seen it, and the Delta table as it is."""
-        identity = read_identity(self._storage, self.table)
-        snapshot = read_snapshot(self._storage, self.table.table_path) if identity else None
-        return identity, snapshot
-
-    def _known_columns(self) -> dict[str, str]:
+    @cached_property
+    def known_columns(self) -> dict[str, str]:
         """The table's columns so far, lower case: mirrored ones, then those still in the zone."""
         found: dict[str, str] = {}
-        identity, snapshot = self._mirrored()
+        identity = read_identity(self._storage, self.table)
+        snapshot = read_snapshot(self._storage, self.table.table_path) if identity else None
         # A table that another incarnation of this folder left behind says nothing about this one.
         if snapshot and identity and identity.app_id in snapshot.txns:
             found = {name: kind for name, kind in snapshot.schema.items() if isinstance(kind, str)}
         numbered = list_folder(self._storage, self.table).numbered
         for number in sorted({*sorted(numbered)[:1], *sorted(numbered)[-1:]}):
             path = f"{self.table.folder}/{numbered[number].name}"
-            # A file that can't be read is the mirror's to report, not the next publisher's.
-            with contextlib.suppress(MirrorlakeError, FileNotFoundError):
-                for name, column in footer_columns(self._storage, path).items():
-                    found.setdefault(name, column.table)
+            for name, column in footer_columns(self._storage, path).items():
+                found.setdefault(name, column.table)
         return {name.lower(): kind for name, kind in found.items() if kind != "void"}
 
 
-def _check_fits(facts: FileFacts, known: dict[str, str]) -> None:
-    for name, column in facts.columns.items():
-        table = known.get(name.lower())
-        if table is not None and not fits(column.table, table):
-            raise SchemaError(
-                f"Column {name!r} is {column.table}, but the table has {table}.",
-                file=facts.name,
-                column=name,
-                hint="a new type needs a new folder for the table.",
-            )
+def _encoded(footer: Mapping[str, str] | None) -> dict[bytes, bytes]:
+    return {key.encode(): value.encode() for key, value in (footer or {}).items()}

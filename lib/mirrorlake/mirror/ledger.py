@@ -5,7 +5,7 @@ Nothing else is written down, so that it can't disagree with what happened.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import count
 from typing import Any
@@ -68,11 +68,10 @@ def committed_version(
     return last_note(storage, table, newest, note["incarnation"]).get("version")
 
 
-def state_of_note(table: TableName, note: dict[str, Any]) -> TableState:
-    """What a table's newest note says of its state; an empty note says that nothing was applied."""
-    return TableState(
-        table.schema,
-        table.name,
+def with_note(state: TableState, note: dict[str, Any]) -> TableState:
+    """A table's state by its newest note; an empty one says that nothing was applied."""
+    return replace(
+        state,
         state=REPLICATING if note.get("last") else INITIALIZED,
         incarnation=note.get("incarnation"),
         last_file=note.get("last", 0),
@@ -95,7 +94,7 @@ def rebuild_states(storage: Storage, tables: list[TableName]) -> dict[str, Table
     for table in tables:
         if snapshot := read_mirrored(storage, table):
             note = last_note(storage, table, snapshot)
-            states[table.folder] = state_of_note(table, note)
+            states[table.folder] = with_note(TableState(table.schema, table.name), note)
     return states
 
 
@@ -139,9 +138,7 @@ class Ledger(Result):
 
     def document(self) -> dict[str, Any]:
         """Columns and rows, as `--json` prints them."""
-        columns = list(LedgerEntry.__dataclass_fields__)
-        rows = [{name: getattr(e, name) for name in columns} for e in self.entries]
-        return {"columns": columns, "rows": rows}
+        return TextTable.of(self.entries, tuple(LedgerEntry.__dataclass_fields__)).document()
 
     def shown(self) -> TextTable:
         """One row for each file."""

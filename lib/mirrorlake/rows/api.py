@@ -13,9 +13,7 @@ from mirrorlake.rows.row_history import RowHistory, read_row_history
 from mirrorlake.rows.tracking import (
     FeatureChange,
     Tracking,
-    disable_tracking,
-    drop_tracking,
-    enable_tracking,
+    change_tracking,
     read_tracking,
     read_with_ids,
 )
@@ -61,7 +59,7 @@ class RowTracking:
         Example:
             >>> lake.table("notes").row_tracking.enable(dry_run=True)  # doctest: +SKIP
         """
-        return enable_tracking(self._table, dry_run=dry_run)
+        return change_tracking(self._table, "enable", dry_run=dry_run)
 
     def disable(self, *, apply: bool = False) -> FeatureChange:
         """Hides the ids: they can't be relied on afterwards. The feature stays in the protocol.
@@ -72,7 +70,7 @@ class RowTracking:
         Example:
             >>> lake.table("notes").row_tracking.disable()  # doctest: +SKIP
         """
-        return disable_tracking(self._table, dry_run=not apply)
+        return change_tracking(self._table, "disable", dry_run=not apply)
 
     def drop(self, *, apply: bool = False) -> FeatureChange:
         """Takes the feature, and all ids, out of the table.
@@ -86,7 +84,7 @@ class RowTracking:
         Example:
             >>> lake.table("notes").row_tracking.drop()  # doctest: +SKIP
         """
-        return drop_tracking(self._table, dry_run=not apply)
+        return change_tracking(self._table, "drop", dry_run=not apply)
 
     def read(
         self,

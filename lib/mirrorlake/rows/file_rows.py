@@ -101,13 +101,8 @@ def _protocol(snapshot: Snapshot) -> Action:
     if snapshot.is_mapped:
         features.add("columnMapping")
     features.add("deletionVectors")  # Delta gives a row's place in its file only together with it
-    listed = sorted(features)
-    return {
-        "minReaderVersion": 3,
-        "minWriterVersion": 7,
-        "readerFeatures": listed,
-        "writerFeatures": listed,
-    }
+    both = {f"{side}Features": sorted(features) for side in ("reader", "writer")}
+    return {"minReaderVersion": 3, "minWriterVersion": 7} | both
 
 
 def _metadata(snapshot: Snapshot) -> Action:
@@ -117,10 +112,7 @@ def _metadata(snapshot: Snapshot) -> Action:
     facts = {FILE: "integer", _FIRST: "long", _DEFAULT: "long"}
     for name, kind in (dict.fromkeys(_hidden_names(snapshot), "long") | facts).items():
         highest += 1
-        physical = {
-            "delta.columnMapping.id": highest,
-            PHYSICAL_NAME: name,
-        }
+        physical = {"delta.columnMapping.id": highest, PHYSICAL_NAME: name}
         field = {"name": name, "type": kind, "nullable": True}
         schema["fields"].append(field | {"metadata": physical if snapshot.is_mapped else {}})
     # Files name columns alike in both modes, and hidden columns have no field id.

@@ -1,4 +1,4 @@
-"""One row's values through all versions, by its id: also where its key changes, or it comes again.
+"""One row's values through all versions, by its id: also if its key changes, or it is restored.
 
 The cost follows the row, not the table: of all files that commits brought and took, only those are
 read that may hold the row, by the statistics of the keys, by the numbers of the rows, and within
@@ -31,7 +31,7 @@ from mirrorlake.rows.tracking import ID_NAMES
 from mirrorlake.spark.sql import quote
 
 Key = Mapping[str, Any]
-_MOST = 1000  # ids of one key; more than that is no key
+_MOST = 1000  # ids of one key; what has more is not a key
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def read_row_history(
     Args:
         table: the table.
         key: the row's key: a value where the table declares one key column, else values by column.
-            All rows that ever had it are told of, also while they had another one.
+            All rows that ever had it are included, also in versions in which they had another.
         row_id: the row's id, instead of a key.
         start: the first version; by default the oldest whose files, columns and ids allow it.
 
@@ -98,7 +98,7 @@ def read_row_history(
     oldest = max(trust.numbered_from, trust.readable_from, trust.first)
     if start is not None and not oldest <= start <= snapshot.version:
         raise UsageError(
-            f"{start} is no version to start with.",
+            f"{start} can't be the first version.",
             hint=f"from {oldest} on rows have the present ids; the newest is {snapshot.version}.",
         )
     wanted = None if key is None else _key(table, snapshot, key)

@@ -325,7 +325,7 @@ class TestClean:
             {"tags": ["nbval-ignore-output"]},
         ]
         assert set(cleaned.metadata) == {"kernelspec", "language_info"}
-        assert cleaned.metadata.language_info == {"name": "python"}
+        assert cleaned.metadata.language_info == {"name": "python", "version": "3.99"}
         nbformat.validate(cleaned)
 
     def test_outputs_stay_but_for_their_counters_and_widgets(self) -> None:

@@ -1,0 +1,64 @@
+"""Commands that publish what others hold: databases, streams of events, folders of files."""
+
+from __future__ import annotations
+
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from mirrorlake.commands import split_names, stop_on_signals, verbs
+from mirrorlake.commands.options import Json, Root, Watch
+from mirrorlake.commands.printing import tell
+from mirrorlake.sources.engine import run_source, stopped_tables
+from mirrorlake.storage import Storage
+
+if TYPE_CHECKING:
+    from mirrorlake.names import TableName
+    from mirrorlake.sources.source import Source
+
+source = verbs("source", "Publish from databases, event streams and folders, exactly once.")
+
+DsnOption = Annotated[
+    str,
+    typer.Option(help="libpq's connection string or URI.", envvar="MIRRORLAKE_DSN"),
+]
+TablesOption = Annotated[str, typer.Option(help="Tables, separated by commas.")]
+ReseedOption = Annotated[str, typer.Option(help="Tables to load again from the start.")]
+
+
+@source.command()
+def postgres(
+    root: Root,
+    tables: TablesOption,
+    dsn: DsnOption = "",
+    watch: Watch = False,
+    reseed: ReseedOption = "",
+    slot: Annotated[str, typer.Option(help="The slot's name at the server.")] = "mirrorlake",
+    toast: Annotated[
+        Literal["refuse", "lookup"],
+        typer.Option(help="What to do about large values that an update leaves alone."),
+    ] = "refuse",
+    text: Annotated[str, typer.Option(help="Columns to land as text: table.column,…")] = "",
+    interval: Annotated[float, typer.Option(help="Publish at least so often.", min=0.05)] = 5,
+    as_json: Json = False,
+) -> None:
+    """Publish tables of a PostgreSQL database: a snapshot, then every change."""
+    from mirrorlake.sources.postgres.source import PostgresSource, reseeded
+
+    one = PostgresSource(
+        dsn,
+        split_names(tables),
+        slot=slot,
+        toast=toast,
+        text=split_names(text),
+        interval=interval,
+    )
+    _run(root, one, watch=watch, reseed=reseeded(split_names(reseed)), as_json=as_json)
+
+
+def _run(root: str, one: Source, *, watch: bool, reseed: list[TableName], as_json: bool) -> None:
+    stop: Event = stop_on_signals()
+    report = run_source(Storage(root), one, once=not watch, stop=stop, reseed=reseed)
+    shown = (report.shown(), *stopped_tables(report), report)
+    tell(as_json, report.as_dict(), *shown, failed=report.failed)

@@ -1,0 +1,79 @@
+"""The lake and the tables that a parameter names: what tool notebooks and commands begin with.
+
+A name that names nothing is an error that says what there is instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from mirrorlake.errors import TableNotFoundError, UsageError
+from mirrorlake.lake import Lake
+from mirrorlake.names import TABLES, ZONE, TableName, as_table
+from mirrorlake.paths import lake_path
+
+
+def open_lake(root: str, *, new: bool = False) -> Lake:
+    """The lake that a notebook's parameter `root` names.
+
+    Args:
+        root: a path or URI; a relative path starts from `MIRRORLAKE_HOME`, or the project.
+        new: whether the lake may be one that nobody has written to yet.
+
+    Raises:
+        UsageError: there is no lake.
+
+    Example:
+        >>> open_lake("lakes/sample")  # doctest: +SKIP
+        Lake('/home/me/lakes/sample')
+    """
+    if not isinstance(root, str) or not root.strip():
+        raise UsageError("The parameter root is empty.", hint="give a lake's folder or URI.")
+    path = lake_path(root)
+    if new:
+        return Lake(path)
+    if "://" in path or Path(path).is_dir():  # a Lake would make the folder
+        lake = Lake(path)
+        if any(lake.storage.list(folder).folders for folder in (ZONE, TABLES)):
+            return lake
+    raise UsageError(
+        f"{path} is not a lake: it has neither {ZONE} nor {TABLES}.",
+        hint="check the parameter root; `./mirrorlake sample lakes/sample` makes a sample.",
+    )
+
+
+def choose_tables(lake: Lake, names: str = "") -> list[TableName]:
+    """The Delta tables that a notebook's parameter names, in the lake's own spelling.
+
+    Args:
+        lake: the lake.
+        names: names separated by commas; empty for all tables.
+
+    Raises:
+        TableNotFoundError: one of them is not there; the hint has the nearest names.
+
+    Example:
+        >>> choose_tables(open_lake("lakes/sample"), "stock, sales.orders")  # doctest: +SKIP
+    """
+    if not names.strip():
+        return lake.tables()
+    return [find_table(lake, name) for name in names.split(",") if name.strip()]
+
+
+def find_table(lake: Lake, wanted: str) -> TableName:
+    """A table of the lake by the name a person typed, in the lake's own spelling.
+
+    Raises:
+        TableNotFoundError: there is none of that name; the hint has the nearest ones.
+        InvalidNameError: no table can have that name.
+    """
+    wanted = wanted.strip()
+    if (found := lake.find(as_table(wanted))) is not None:
+        return found
+    known = [str(name) for name in lake.tables()]
+    near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.5)
+    listed = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    hint += f"The lake has {listed}." if known else "The lake has no tables: run `mirror` first."
+    raise TableNotFoundError(f"There is no table {wanted} in {lake.storage.root}.", hint=hint)

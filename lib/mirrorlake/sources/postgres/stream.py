@@ -1,0 +1,115 @@
+"""The replication protocol over libpq: messages as they come, and what the server may forget."""
+
+from __future__ import annotations
+
+import select
+import time
+from struct import Struct
+
+import psycopg
+from psycopg.pq import ExecStatus
+
+from mirrorlake.errors import SourceError
+from mirrorlake.sources.postgres.connect import Server, ident, quoted
+
+_KEEPALIVE = Struct(">qq?")
+_STATUS = Struct(">cqqqq?")
+_STATUS_SECONDS = 10.0
+_EPOCH = 946_684_800  # 2000-01-01, in Unix seconds
+
+
+class LostConnectionError(Exception):
+    """The server ended the connection, or is not there."""
+
+
+class Stream:
+    """What the server sends of a slot from where it was confirmed.
+
+    Args:
+        server: where.
+        slot: whose changes.
+        publications: of which tables.
+
+    Attributes:
+        reached: all up to here has been sent, of the published tables.
+    """
+
+    def __init__(self, server: Server, slot: str, publications: tuple[str, ...]) -> None:
+        self._server = server
+        self._connection = server.replication()
+        self._pg = self._connection.pgconn
+        self.reached = 0
+        self.confirmed = 0
+        self._told = time.monotonic()
+        names = quoted(",".join(ident(name) for name in publications))
+        statement = (
+            f"START_REPLICATION SLOT {ident(slot)} LOGICAL 0/0"
+            f" (proto_version '1', publication_names {names})"
+        )
+        result = self._pg.exec_(statement.encode())
+        if result.status != ExecStatus.COPY_BOTH:
+            text = result.error_message.decode(errors="replace").strip()
+            self._connection.close()
+            raise self._refused(text)
+
+    def _refused(self, text: str) -> Exception:
+        if "can no longer get changes" in text or "invalidated" in text:
+            return SourceError(
+                "The server has thrown away what the slot needs.",
+                hint="load the tables again with --reseed; and see max_slot_wal_keep_size.",
+            )
+        return self._server.explain(psycopg.OperationalError(text))
+
+    def next(self, seconds: float) -> bytes | None:
+        """The next message of the plug-in; None if there is none within some seconds.
+
+        Raises:
+            LostConnectionError: the server has gone.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            if time.monotonic() - self._told > _STATUS_SECONDS:
+                self.tell()
+            try:
+                size, found = self._pg.get_copy_data(1)
+            except psycopg.Error as error:
+                raise LostConnectionError(_line(error)) from None
+            if size > 0:
+                data = bytes(found)
+                if data[:1] == b"w":
+                    return data[25:]
+                reached, _, wanted = _KEEPALIVE.unpack_from(data, 1)
+                self.reached = max(self.reached, reached)
+                if wanted:
+                    self.tell()
+                continue
+            if size < 0:
+                raise LostConnectionError("the server ended the stream")
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            select.select([self._pg.socket], [], [], left)
+            try:
+                self._pg.consume_input()
+            except psycopg.Error as error:
+                raise LostConnectionError(_line(error)) from None
+
+    def tell(self, *, answer: bool = False) -> None:
+        """Tells the server what it may forget; `answer` asks how far it is."""
+        self._told = time.monotonic()
+        now = int((time.time() - _EPOCH) * 1_000_000)
+        done = self.confirmed
+        try:
+            self._pg.put_copy_data(_STATUS.pack(b"r", done, done, done, now, answer))
+            while self._pg.flush():
+                select.select([], [self._pg.socket], [], 1)
+        except psycopg.Error as error:
+            raise LostConnectionError(_line(error)) from None
+
+    def close(self) -> None:
+        """Ends the stream."""
+        self._connection.close()
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["the connection is lost"])[0]

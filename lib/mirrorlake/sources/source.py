@@ -1,0 +1,110 @@
+"""What a source is: three questions that `sources/engine.py` asks, whatever stands behind them.
+
+A new source answers them and passes `tests/unit/sources/test_conformance.py`; publishing exactly
+once, first loads, stopping one table and restarts are the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from threading import Event
+from types import TracebackType
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from mirrorlake.errors import MirrorlakeError
+from mirrorlake.names import TableName
+from mirrorlake.sources.position import Position
+
+Rows = pa.RecordBatchReader | None
+Publish = Callable[[pa.RecordBatchReader], None]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What happened to one table between two positions.
+
+    Attributes:
+        table: which one.
+        rows: the changes in their order, with `__rowMarker__`; None if there are none to publish.
+        position: where the table stands with them.
+        replaces: the table was emptied before these rows: its folder is replaced.
+        keys: the table's key columns, where they have become known just now.
+        problem: why the table can't go on; nothing of it is published any more.
+        reseed: the table needs a new first load.
+    """
+
+    table: TableName
+    rows: Rows
+    position: Position
+    replaces: bool = False
+    keys: tuple[str, ...] | None = None
+    problem: MirrorlakeError | None = None
+    reseed: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """Batches that end at the same point of the source.
+
+    Attributes:
+        batches: in the order in which they are to be published; empty when nothing happened.
+        end: what `confirm` is told once all of them stand.
+    """
+
+    batches: list[Batch] = field(default_factory=list)
+    end: Any = None
+
+
+class Source(Protocol):
+    """A source of changes. It is entered before the first question and left after the last."""
+
+    @property
+    def name(self) -> str:
+        """Which source this is: the same at each start, and another one for other data."""
+
+    def __enter__(self) -> Source:
+        """Connects, and checks all that can be checked."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Lets go of everything."""
+
+    def tables(self) -> Mapping[TableName, tuple[str, ...] | MirrorlakeError]:
+        """Its tables, each with its key columns, or with what keeps it from being read."""
+
+    def covers(self, table: TableName) -> bool:
+        """Whether the source still has all changes since the table's last position."""
+
+    def snapshot(self, table: TableName, publish: Publish, stop: Event) -> Position | None:
+        """Hands a table's rows to `publish`, in parts, from several threads if it likes.
+
+        Returns:
+            The position after which the table's changes are still to come; None where the
+            source has no rows but those that its changes bring, or `stop` was set.
+        """
+
+    def changes(
+        self, since: MutableMapping[TableName, Position], stop: Event, *, once: bool
+    ) -> Generator[Group, None, None]:
+        """What happened since, in order, and each change in one batch only.
+
+        Args:
+            since: the tables to read, and where each stands. The engine moves them on, and
+                takes out a table that is stopped.
+            stop: ends the iterator soon after it is set, with what is whole by then.
+            once: end with what there is now. Otherwise go on, with an empty group each second
+                or so while nothing happens.
+        """
+
+    def confirm(self, end: Any) -> None:
+        """All up to a group's end is published for good: the source may forget it."""
+
+    def facts(self) -> dict[str, Any]:
+        """How the source itself stands, for `status`: what JSON can hold."""

@@ -1,0 +1,45 @@
+"""What a landing zone's folder amounts to: its files applied in order by the slow reference."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from helpers.model import TableModel
+from mirrorlake.landing.metadata import MARKER, Marker
+from mirrorlake.names import TableName, file_number
+
+
+def folder_of(root: Path, table: str) -> Path:
+    return root / TableName.parse(table).folder
+
+
+def landed_files(root: Path, table: str) -> list[Path]:
+    found = [path for path in folder_of(root, table).iterdir() if file_number(path.name)]
+    return sorted(found)
+
+
+def landed_rows(root: Path, table: str) -> list[dict[str, Any]]:
+    """The rows of the table that a mirror would make; columns that are missing are NULL."""
+    folder = folder_of(root, table)
+    metadata = folder / "_metadata.json"
+    keys = tuple(json.loads(metadata.read_text())["keyColumns"]) if metadata.exists() else ()
+    model, columns = TableModel(keys), {}
+    for number, path in enumerate(landed_files(root, table), start=1):
+        assert file_number(path.name) == number, "a gap in the numbers"
+        read = pq.read_table(path)
+        columns |= dict.fromkeys(name for name in read.column_names if name != MARKER)
+        for row in read.to_pylist():
+            model.apply(Marker(row.pop(MARKER, 0)), row)
+    return [
+        {name: row.get(name) for name in columns} for rows in model.rows.values() for row in rows
+    ]
+
+
+def landed(root: Path, table: str) -> Counter[tuple[tuple[str, Any], ...]]:
+    """The same rows as a bag."""
+    return Counter(tuple(sorted(row.items())) for row in landed_rows(root, table))

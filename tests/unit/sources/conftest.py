@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from helpers.landed import landed, landed_rows
+from helpers.postgres import PostgresServer
+from mirrorlake.sources.engine import run_source
+from mirrorlake.sources.postgres.source import PostgresSource, reseeded
+from mirrorlake.sources.status import SourceReport
+from mirrorlake.storage import Storage
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[PostgresServer]:
+    """A real server; its binaries are installed if they are missing."""
+    started = PostgresServer()
+    yield started
+    started.remove()
+
+
+class Shop:
+    """A database of its own, mirrored into a lake of its own."""
+
+    def __init__(self, server: PostgresServer, root: Path) -> None:
+        self.server = server
+        self.root = root
+        number = next(_numbers)
+        self.database, self.slot = f"shop{number}", f"shop{number}"
+        server.execute(f"CREATE DATABASE {self.database}")
+        self.dsn = server.dsn(self.database)
+
+    def sql(self, script: str) -> None:
+        """Runs statements, each alone; several in one transaction after BEGIN."""
+        self.server.execute(script, self.database)
+
+    def source(self, *tables: str, **options: Any) -> PostgresSource:
+        given = {"slot": self.slot, "heartbeat": 0.0} | options
+        return PostgresSource(given.pop("dsn", self.dsn), tables, **given)
+
+    def run(self, *tables: str, reseed: tuple[str, ...] = (), **options: Any) -> SourceReport:
+        source = self.source(*tables, **options)
+        return run_source(Storage(self.root), source, reseed=reseeded(reseed))
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return self.server.rows(query, self.database)
+
+    def landed(self, table: str) -> list[dict[str, Any]]:
+        return sorted(landed_rows(self.root, table), key=lambda row: str(list(row.values())))
+
+    def assert_equal(self, *tables: str) -> None:
+        """Each table's rows, as the zone has them, are the source's; values as the driver's."""
+        for table in tables:
+            with psycopg.connect(self.dsn) as connection:
+                cursor = connection.execute(f"SELECT * FROM {table}")  # type: ignore[call-overload]
+                names = [column.name for column in cursor.description or ()]
+                found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+            wanted = Counter(tuple(sorted(row.items())) for row in found)
+            assert landed(self.root, table) == wanted, table
+
+    def drop(self) -> None:
+        self.server.execute(
+            f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
+            f" WHERE database = '{self.database}' AND active_pid IS NOT NULL;"
+            f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+            f" WHERE database = '{self.database}' AND NOT active"
+        )
+        self.server.execute(f"DROP DATABASE {self.database} WITH (FORCE)")
+
+
+@pytest.fixture
+def shop(server: PostgresServer, tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(server, tmp_path / "lake")
+    yield made
+    made.drop()
+
+
+@pytest.fixture
+def new_shop(server: PostgresServer, tmp_path: Path) -> Iterator[Callable[[], Shop]]:
+    made: list[Shop] = []
+
+    def make() -> Shop:
+        made.append(Shop(server, tmp_path / f"lake{len(made)}"))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.drop()
