@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from mirrorlake import errors
 from mirrorlake.extras import name_missing_extras
 from mirrorlake.lake import Lake
+from mirrorlake.landing.publish_files import publish_files
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.opening import choose_tables, find_table, open_lake
+from mirrorlake.opening import choose_tables, find_sources, find_table, open_lake
 from mirrorlake.paths import lake_path
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from mirrorlake.layout.guardrails import skus
     from mirrorlake.layout.layout_benchmark import Layout, compare_layouts
     from mirrorlake.runs.record import record
+    from mirrorlake.samples.sample_lake import make_sample
+    from mirrorlake.show.pictures import plot_rows
     from mirrorlake.show.plots import (
         plot_bars,
         plot_gauge,
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
         plot_spread,
         plot_stacks,
     )
-    from mirrorlake.show.tables import show_errors, show_files, show_rows, show_status
+    from mirrorlake.show.tables import save_rows, show_errors, show_files, show_rows, show_status
     from mirrorlake.show.versions import plot_files, plot_row_ids
 
 __version__ = "0.1.0"
@@ -55,8 +58,10 @@ __all__ = [
     "compare_layouts",
     "count_changes",
     "errors",
+    "find_sources",
     "find_table",
     "lake_path",
+    "make_sample",
     "open_lake",
     "plot_bars",
     "plot_files",
@@ -64,11 +69,14 @@ __all__ = [
     "plot_lines",
     "plot_matrix",
     "plot_row_ids",
+    "plot_rows",
     "plot_runs",
     "plot_spans",
     "plot_spread",
     "plot_stacks",
+    "publish_files",
     "record",
+    "save_rows",
     "show_errors",
     "show_files",
     "show_rows",
@@ -84,6 +92,8 @@ _MODULES = {
     "layout.guardrails": ["skus"],
     "layout.layout_benchmark": ["Layout", "compare_layouts"],
     "runs.record": ["record"],
+    "samples.sample_lake": ["make_sample"],
+    "show.pictures": ["plot_rows"],
     "show.plots": [
         "plot_bars",
         "plot_gauge",
@@ -94,7 +104,7 @@ _MODULES = {
         "plot_spread",
         "plot_stacks",
     ],
-    "show.tables": ["show_errors", "show_files", "show_rows", "show_status"],
+    "show.tables": ["save_rows", "show_errors", "show_files", "show_rows", "show_status"],
     "show.versions": ["plot_files", "plot_row_ids"],
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}

@@ -200,6 +200,27 @@ class Publisher:
         """
         return self._publish(rows, None, token, footer)
 
+    def publish(self, rows: Any, marker: str = "", *, token: str | None = None) -> Published:
+        """Rows with a marker that a parameter names: `insert`, `update`, `delete` or `upsert`.
+
+        Args:
+            rows: as for `write`.
+            marker: the change of every row; empty as `write`.
+            token: as for `write`.
+
+        Raises:
+            UsageError: there is no such marker.
+            MirrorlakeError: as `write`.
+        """
+        if not marker:
+            return self.write(rows, token=token)
+        known = {kind.name.lower(): kind for kind in Marker}
+        if marker not in known:
+            raise UsageError(
+                f"There is no marker {marker!r}.", hint=f"choose one of {', '.join(known)}."
+            )
+        return self._publish(rows, known[marker], token, None)
+
     def manifest(self, rows: Any, *, ranges: int = 64) -> Manifest:
         """Leaves a manifest of all rows that the source has now, for `reconcile`.
 
