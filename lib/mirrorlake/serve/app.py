@@ -32,7 +32,7 @@ from mirrorlake.serve.tokens import Tokens, is_sas
 
 _log = logging.getLogger(__name__)
 _BLOB_CLIENTS = re.compile(
-    r"azsdk-[a-z]+-(storage-blobs?|azblob)|Azure\.Storage\.Blobs", re.IGNORECASE
+    r"azsdk-[a-z]+-(storage[-.]blobs?|azblob)|Azure\.Storage\.Blobs", re.IGNORECASE
 )
 _BLOB_HEADERS = ("x-ms-blob-type", "x-ms-copy-source")
 _VERSION = re.compile(r"[0-9A-Za-z-]{1,32}\Z")
@@ -109,11 +109,13 @@ class StorageApp:
             return Dialect.REST
         if ".blob." in host or (request.scope.get("server") or ("", 0))[1] in self.blob_ports:
             return Dialect.BLOB
-        if "resource" in query or "action" in query or ".dfs." in host:
+        if "resource" in query or "action" in query:
             return Dialect.DFS
         said = "comp" in query or "restype" in query
         if said or any(name in request.headers for name in _BLOB_HEADERS):
             return Dialect.BLOB
+        if ".dfs." in host:
+            return Dialect.DFS
         agent = request.headers.get("user-agent", "")
         return Dialect.BLOB if _BLOB_CLIENTS.search(agent) else Dialect.DFS
 
