@@ -19,7 +19,6 @@ import pytest
 from helpers.landed import folder_of, landed_files, landed_rows
 from mirrorlake.errors import DataFileError, InvalidNameError, SourceError
 from mirrorlake.landing.metadata import MARKER
-from mirrorlake.names import TableName
 from mirrorlake.sources.debezium.files import DebeziumFiles
 from mirrorlake.sources.debezium.journal import Journal
 from mirrorlake.sources.engine import run_source
@@ -319,17 +318,15 @@ def test_what_was_answered_is_in_the_journal(tmp_path: Path) -> None:
     answered: list[int] = []
     for _ in range(3):
         command = [sys.executable, "-c", POSTER, str(root), schema, str(first)]
-        poster = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert poster.stdout is not None
-        answered.append(int(poster.stdout.readline()))
-        time.sleep(0.1)
-        run_source(Storage(root), Journal(Storage(root), "shop").source())
-        os.kill(poster.pid, signal.SIGKILL)
-        answered += [int(line) for line in poster.stdout.read().split()]
-        poster.wait()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as poster:
+            assert poster.stdout is not None
+            answered.append(int(poster.stdout.readline()))
+            time.sleep(0.1)
+            run_source(Storage(root), Journal(Storage(root), "shop").source())
+            os.kill(poster.pid, signal.SIGKILL)
+            answered += [int(line) for line in poster.stdout.read().split()]
         first = answered[-1] + 2  # the one after the last answered may be there, too
     run_source(Storage(root), Journal(Storage(root), "shop").source())
     ids = [row["id"] for row in landed_rows(root, "t")]
     assert set(answered) <= set(ids)
     assert len(set(ids)) == len(ids)
-    assert TableName(None, "t").folder in str(folder_of(root, "t"))
