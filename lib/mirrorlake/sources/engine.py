@@ -99,17 +99,23 @@ class _Run:
         """Finds where each table stands, and loads those that have not begun."""
         mend_folders(self.storage, self.source.name)
         for table, keys in self.source.tables().items():
-            self.lines[table] = SourceTable(str(table))
-            self.report.tables.append(self.lines[table])
-            try:
-                standing = read_standing(self.storage, table, self.source.name)
-            except MetadataError as error:
-                self.halt(table, error)
-                continue
-            self.find(table, keys, standing, again=table in reseed)
+            self.meet(table, keys, again=table in reseed)
         if unknown := reseed - self.lines.keys():
             raise UsageError(f"The source has no table {min(unknown, key=str)} to reseed.")
         self.load()
+
+    def meet(
+        self, table: TableName, keys: tuple[str, ...] | MirrorlakeError, *, again: bool = False
+    ) -> None:
+        """Takes up a table."""
+        self.lines[table] = SourceTable(str(table))
+        self.report.tables.append(self.lines[table])
+        try:
+            standing = read_standing(self.storage, table, self.source.name)
+        except MetadataError as error:
+            self.halt(table, error)
+            return
+        self.find(table, keys, standing, again=again)
 
     def find(
         self,
@@ -187,12 +193,13 @@ class _Run:
                     files.append(f"{table.folder}/{done.file}")
 
         begin = self.source.snapshot(table, publish, self.stop)
-        if begin is None and not self.stop.is_set():
-            begin = Position(())
-            self.open(aside.storage, table)
         if begin is None:
             aside.discard()
-            return None
+            if self.stop.is_set():
+                return None
+            self.open(self.storage, table)  # all rows come as changes
+            write_standing(self.storage, table, self.source.name, Position(()))
+            return Position(())
         make_durable(aside.storage, files)
         aside.take_its_place(begin)
         return begin
@@ -212,6 +219,10 @@ class _Run:
     def publish(self, group: Group) -> None:
         """Publishes a group; only when all its files are on the disk is it confirmed."""
         stands: list[str] = []
+        for table, keys in group.appeared.items():
+            self.meet(table, keys)
+        if group.appeared:
+            self.load()
         for batch in group.batches:
             table = batch.table
             try:
@@ -229,8 +240,6 @@ class _Run:
         table = batch.table
         if table not in self.since or batch.position <= self.since[table]:
             return []
-        if batch.keys is not None:
-            self.keys[table] = batch.keys
         if batch.problem is not None:
             self.halt(table, batch.problem)
             return []
@@ -291,7 +300,7 @@ class _Run:
         line.state, line.error = "Stopped", str(error)
         _log.error(f"{table} is stopped: {error}")
         position = self.since.pop(table, None)
-        if keep and position is not None:
+        if keep and position is not None and not self.source.keeps_changes:
             # What comes meanwhile is not kept by the source, so this must outlive the process.
             write_standing(self.storage, table, self.source.name, position, str(error))
 

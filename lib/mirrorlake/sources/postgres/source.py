@@ -98,6 +98,11 @@ class PostgresSource:
         """The server's own identity, the database, and the slot."""
         return self._name
 
+    @property
+    def keeps_changes(self) -> bool:
+        """The slot goes on for the other tables, so a stopped one misses its changes."""
+        return False
+
     def __enter__(self) -> PostgresSource:
         """Connects, and checks the server."""
         self._connect()
