@@ -16,19 +16,31 @@ from mirrorlake.lake import Lake
 from mirrorlake.landing.publish_files import publish_files
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.opening import choose_tables, find_sources, find_table, open_lake
+from mirrorlake.opening import (
+    choose_tables,
+    find_published,
+    find_sources,
+    find_table,
+    open_lake,
+    split_names,
+)
 from mirrorlake.paths import lake_path
 
 if TYPE_CHECKING:
     from mirrorlake.history.diff import count_changes
-    from mirrorlake.history.maintenance import MaintenancePolicy
+    from mirrorlake.history.frame_actions import act_on_frame, frame_overview
+    from mirrorlake.history.maintenance import MaintenancePolicy, parse_policy
+    from mirrorlake.history.time_travel import choose_versions, find_difference, plan_restore
     from mirrorlake.lake_table import LakeTable
     from mirrorlake.layout.advice import advise
     from mirrorlake.layout.guardrails import skus
     from mirrorlake.layout.layout_benchmark import Layout, compare_layouts
+    from mirrorlake.mirror.cycle import run_cycle
+    from mirrorlake.mirror.operating import operate
+    from mirrorlake.monitoring import monitor_lake, recent_ledgers
     from mirrorlake.runs.record import record
     from mirrorlake.samples.sample_lake import make_sample
-    from mirrorlake.show.pictures import plot_rows
+    from mirrorlake.show.pictures import plot_backlog, plot_history, plot_kept, plot_lag, plot_rows
     from mirrorlake.show.plots import (
         plot_bars,
         plot_gauge,
@@ -53,19 +65,32 @@ __all__ = [
     "MirrorOptions",
     "Publisher",
     "__version__",
+    "act_on_frame",
     "advise",
     "choose_tables",
+    "choose_versions",
     "compare_layouts",
     "count_changes",
     "errors",
+    "find_difference",
+    "find_published",
     "find_sources",
     "find_table",
+    "frame_overview",
     "lake_path",
     "make_sample",
+    "monitor_lake",
     "open_lake",
+    "operate",
+    "parse_policy",
+    "plan_restore",
+    "plot_backlog",
     "plot_bars",
     "plot_files",
     "plot_gauge",
+    "plot_history",
+    "plot_kept",
+    "plot_lag",
     "plot_lines",
     "plot_matrix",
     "plot_row_ids",
@@ -75,25 +100,33 @@ __all__ = [
     "plot_spread",
     "plot_stacks",
     "publish_files",
+    "recent_ledgers",
     "record",
+    "run_cycle",
     "save_rows",
     "show_errors",
     "show_files",
     "show_rows",
     "show_status",
     "skus",
+    "split_names",
 ]
 
 _MODULES = {
     "history.diff": ["count_changes"],
-    "history.maintenance": ["MaintenancePolicy"],
+    "history.frame_actions": ["act_on_frame", "frame_overview"],
+    "history.maintenance": ["MaintenancePolicy", "parse_policy"],
+    "history.time_travel": ["choose_versions", "find_difference", "plan_restore"],
     "lake_table": ["LakeTable"],
     "layout.advice": ["advise"],
     "layout.guardrails": ["skus"],
     "layout.layout_benchmark": ["Layout", "compare_layouts"],
+    "mirror.cycle": ["run_cycle"],
+    "mirror.operating": ["operate"],
+    "monitoring": ["monitor_lake", "recent_ledgers"],
     "runs.record": ["record"],
     "samples.sample_lake": ["make_sample"],
-    "show.pictures": ["plot_rows"],
+    "show.pictures": ["plot_backlog", "plot_history", "plot_kept", "plot_lag", "plot_rows"],
     "show.plots": [
         "plot_bars",
         "plot_gauge",

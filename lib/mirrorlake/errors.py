@@ -142,5 +142,9 @@ class ConflictError(MirrorlakeError):
     """Another writer changed the same files first."""
 
 
+class CheckError(MirrorlakeError):
+    """A check found a problem: a table that stopped, a figure beyond its limit, rows unexpected."""
+
+
 class RewriteError(MirrorlakeError):
     """A rewrite of files would not have kept every row, so nothing was committed."""

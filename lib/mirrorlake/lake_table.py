@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from mirrorlake.delta.commits import CommitLog, History
 from mirrorlake.delta.table import Table
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
@@ -168,6 +169,24 @@ class LakeTable(Table):
         """
         most = "" if limit is None else f" LIMIT {int(limit)}"
         return self.spark.sql(f"DESCRIBE HISTORY {self.sql_name}{most}")
+
+    def timeline(self, limit: int = 20) -> History:
+        """The newest versions: when each was made, by what, and how many rows that changed.
+
+        Args:
+            limit: at most so many; only their commits are read, and no Spark is needed.
+
+        Raises:
+            UsageError: the limit is less than 1.
+
+        Example:
+            >>> lake.table("sales").timeline(5).commits[0].rows.inserted  # doctest: +SKIP
+            12
+        """
+        if limit < 1:
+            raise UsageError(f"At most {limit} versions were asked for.", hint="ask for 1 or more.")
+        log = CommitLog(self.storage, self.name.table_path)
+        return log.read(self.version(), limit)
 
     def readable_range(self) -> ReadableRange:
         """Which versions can be read, and why not older ones.

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.lake import Lake
+from mirrorlake.landing.zone import find_tables
+from mirrorlake.mirror.trash import dropped_tables
 from mirrorlake.names import TABLES, ZONE, TableName, as_table
 from mirrorlake.paths import lake_path
 
@@ -81,6 +83,37 @@ def find_table(lake: Lake, wanted: str) -> TableName:
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     hint += f"The lake has {listed}." if known else "The lake has no tables: run `mirror` first."
     raise TableNotFoundError(f"There is no table {wanted} in {lake.storage.root}.", hint=hint)
+
+
+def find_published(lake: Lake, wanted: str) -> TableName:
+    """A table by the name a person typed, if only its folder is there, or it was dropped.
+
+    What the mirror's operators name need not be a Delta table: one that was published and not yet
+    mirrored has a folder in the landing zone, and a dropped one is kept for a week.
+
+    Raises:
+        TableNotFoundError: as `find_table`.
+        InvalidNameError: as `find_table`.
+    """
+    name = as_table(wanted.strip())
+    if name in published_tables(lake) or any(name == d.table for d in dropped_tables(lake.storage)):
+        return name
+    return find_table(lake, wanted)
+
+
+def split_names(text: str) -> list[str]:
+    """Names that a parameter holds with commas between them.
+
+    Example:
+        >>> split_names("id, day")
+        ['id', 'day']
+    """
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def published_tables(lake: Lake) -> list[TableName]:
+    """The tables that have a folder in the landing zone, ordered by name."""
+    return [table for table in find_tables(lake.storage) if isinstance(table, TableName)]
 
 
 def find_sources(source: str) -> list[Path]:

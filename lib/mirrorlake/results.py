@@ -58,7 +58,7 @@ class TextTable:
         return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>{more}"
 
     def _is_numeric(self, index: int) -> bool:
-        values = [row[index] for row in self.rows if row[index] is not None]
+        values = [row[index] for row in self.rows if row[index] not in (None, "")]
         return bool(values) and all(isinstance(v, (int, float, Decimal)) for v in values)
 
 

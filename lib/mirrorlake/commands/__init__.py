@@ -17,10 +17,12 @@ import typer
 
 from mirrorlake.errors import UsageError
 from mirrorlake.lake import Lake
-from mirrorlake.opening import find_table
+from mirrorlake.opening import find_table, split_names
 
 if TYPE_CHECKING:
     from mirrorlake.lake_table import LakeTable
+
+__all__ = ["app", "open_lake", "open_table", "split_names", "stop_on_signals", "verbs"]
 
 app = typer.Typer(
     add_completion=False,
@@ -52,11 +54,6 @@ def open_table(root: str, table: str) -> LakeTable:
     """
     lake = open_lake(root)
     return lake.table(find_table(lake, table))
-
-
-def split_names(text: str) -> list[str]:
-    """Names that were given with commas between them."""
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def stop_on_signals() -> Event:

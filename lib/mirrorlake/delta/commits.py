@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from mirrorlake.delta.commit_figures import RowsChanged, describe_commit, rows_changed
 from mirrorlake.delta.log_files import (
     Action,
     commit_path,
@@ -59,6 +60,11 @@ class Commit:
     files: tuple[str, ...] = ()
     size: int = 0
 
+    @property
+    def rows(self) -> RowsChanged:
+        """How many rows it inserted, updated and deleted, where its writer said so."""
+        return rows_changed(self.operation, self.metrics)
+
 
 @dataclass(frozen=True)
 class History(Result):
@@ -72,18 +78,19 @@ class History(Result):
     more: bool = False
 
     def shown(self) -> TextTable:
-        """One row a version."""
+        """One row a version: when it was made, by what, and how many rows that changed."""
         rows = tuple(
             (
                 commit.version,
                 f"{commit.timestamp:%Y-%m-%d %H:%M:%S}",
                 commit.operation,
-                _short(commit.parameters),
-                _short(commit.metrics),
+                *("" if n is None else n for n in (rows.inserted, rows.updated, rows.deleted)),
+                describe_commit(commit.operation, commit.parameters, commit.metrics, commit.note),
             )
             for commit in self.commits
+            for rows in [commit.rows]
         )
-        columns = ("version", "made (UTC)", "operation", "parameters", "metrics")
+        columns = ("version", "made (UTC)", "operation", "inserted", "updated", "deleted", "what")
         return TextTable(columns, rows, more=self.more)
 
     def as_dict(self) -> dict[str, Any]:
@@ -368,11 +375,3 @@ def _commit(version: int, info: dict[str, Any], **more: Any) -> Commit:
 
 def _number(text: Any) -> Any:
     return int(text) if isinstance(text, str) and text.isdecimal() else text
-
-
-def _short(values: dict[str, Any]) -> str:
-    kept = {k: v for k, v in values.items() if v not in (None, "", "[]", 0) and "Time" not in k}
-    text = ", ".join(
-        f"{k} {v if isinstance(v, (str, int)) else json.dumps(v)}" for k, v in kept.items()
-    )
-    return text if len(text) <= 80 else f"{text[:79]}…"

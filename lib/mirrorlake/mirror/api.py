@@ -157,13 +157,17 @@ class Operations:
         """
         return undrop(self._storage, as_table(table), dry_run=dry_run)
 
-    def ledger(self, table: str | TableName) -> Ledger:
+    def ledger(self, table: str | TableName, *, last: int | None = None) -> Ledger:
         """Which files were applied, when, as what, and in which version.
+
+        Args:
+            table: which table.
+            last: only the newest batches, so many of them.
 
         Example:
             >>> lake.operations.ledger("orders")  # doctest: +SKIP
         """
-        return read_ledger(self._storage, as_table(table))
+        return read_ledger(self._storage, as_table(table), last=last)
 
     def quarantine(self, table: str | TableName | None = None) -> DataFrame:
         """The rows and files that were passed over, with reasons.

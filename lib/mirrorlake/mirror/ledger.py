@@ -155,22 +155,34 @@ class Ledger(Result):
         return TextTable(columns, rows)
 
 
-def read_ledger(storage: Storage, table: TableName) -> Ledger:
-    """The ledger of the folder's incarnation; reads its plans and the commits in the log."""
+def read_ledger(storage: Storage, table: TableName, *, last: int | None = None) -> Ledger:
+    """The ledger of the folder's incarnation; reads its plans and the commits in the log.
+
+    Args:
+        storage: the lake's files.
+        table: which table.
+        last: only the newest plans, so many of them; what is read of the log goes back as far.
+    """
     identity = read_identity(storage, table)
     if identity is None:
         return Ledger(str(table), ())
-    notes = {}
-    for version in versions(storage, table.table_path):
-        note = read_note(storage, table, version)
-        if note.get("incarnation") == identity.incarnation and "last" in note:
-            notes[note["last"]] = note
-    entries: list[LedgerEntry] = []
-    for entry in storage.list(identity.plans).files:
+    plans = []
+    listed = storage.list(identity.plans).files
+    for entry in listed if last is None else listed[-last:]:
         first = file_number(entry.name)
         plan = None if first is None else find_plan(storage, identity, first)
-        if plan is None:
-            continue
+        if plan is not None:
+            plans.append(plan)
+    oldest = plans[0].last if plans else 0
+    notes: dict[int, dict[str, Any]] = {}
+    for version in reversed(versions(storage, table.table_path)):
+        note = read_note(storage, table, version)
+        if note.get("incarnation") == identity.incarnation and "last" in note:
+            notes.setdefault(note["last"], note)
+            if last is not None and note["last"] <= oldest:
+                break
+    entries: list[LedgerEntry] = []
+    for plan in plans:
         note = notes.get(plan.last, {})
         for file in plan.files:
             entries.append(
