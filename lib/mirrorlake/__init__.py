@@ -19,13 +19,16 @@ from mirrorlake.opening import choose_tables, find_table, open_lake
 from mirrorlake.paths import lake_path
 
 if TYPE_CHECKING:
+    from mirrorlake.feed.follow_report import archive_table, update_dimension
     from mirrorlake.history.diff import count_changes
     from mirrorlake.history.maintenance import MaintenancePolicy
     from mirrorlake.lake_table import LakeTable
     from mirrorlake.layout.advice import advise
     from mirrorlake.layout.guardrails import skus
     from mirrorlake.layout.layout_benchmark import Layout, compare_layouts
+    from mirrorlake.layout.overview import compare_columns, show_advice, survey_files
     from mirrorlake.runs.record import record
+    from mirrorlake.show.feeds import plot_changes, plot_periods
     from mirrorlake.show.plots import (
         plot_bars,
         plot_gauge,
@@ -51,7 +54,9 @@ __all__ = [
     "Publisher",
     "__version__",
     "advise",
+    "archive_table",
     "choose_tables",
+    "compare_columns",
     "compare_layouts",
     "count_changes",
     "errors",
@@ -59,31 +64,39 @@ __all__ = [
     "lake_path",
     "open_lake",
     "plot_bars",
+    "plot_changes",
     "plot_files",
     "plot_gauge",
     "plot_lines",
     "plot_matrix",
+    "plot_periods",
     "plot_row_ids",
     "plot_runs",
     "plot_spans",
     "plot_spread",
     "plot_stacks",
     "record",
+    "show_advice",
     "show_errors",
     "show_files",
     "show_rows",
     "show_status",
     "skus",
+    "survey_files",
+    "update_dimension",
 ]
 
 _MODULES = {
+    "feed.follow_report": ["archive_table", "update_dimension"],
     "history.diff": ["count_changes"],
     "history.maintenance": ["MaintenancePolicy"],
     "lake_table": ["LakeTable"],
     "layout.advice": ["advise"],
     "layout.guardrails": ["skus"],
     "layout.layout_benchmark": ["Layout", "compare_layouts"],
+    "layout.overview": ["compare_columns", "show_advice", "survey_files"],
     "runs.record": ["record"],
+    "show.feeds": ["plot_changes", "plot_periods"],
     "show.plots": [
         "plot_bars",
         "plot_gauge",

@@ -74,6 +74,21 @@ class VOrderReport(Result):
         """How many files are, or would be, replaced."""
         return sum(not one.reason for one in self.outcomes)
 
+    def summary(self) -> TextTable:
+        """What became, or would become, of the files: one row for each kind of outcome."""
+        groups: dict[tuple[str, str, str], list[Outcome]] = {}
+        for one in self.outcomes:
+            done = "stays" if one.reason else "ordered" if self.applied else "would be ordered"
+            key = (done, one.reason or one.order, ", ".join(one.columns[:4]))
+            groups.setdefault(key, []).append(one)
+        rows = tuple(
+            (*key, len(some), sum(o.rows for o in some), sum(o.size for o in some),
+             sum(o.new_size for o in some))
+            for key, some in sorted(groups.items())
+        )  # fmt: skip
+        names = ("file", "order, or why not", "sorted by", "files", "rows", "bytes", "bytes after")
+        return TextTable(names, rows)
+
     def __repr__(self) -> str:
         if not self.outcomes:
             return f"{self.table}: no file is without V-Order"

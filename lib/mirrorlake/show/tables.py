@@ -22,19 +22,22 @@ from mirrorlake.results import TextTable
 from mirrorlake.spark.sql import quote
 
 
-def show_rows(df: DataFrame, *, order_by: Sequence[str | Column], limit: int = 10) -> TextTable:
+def show_rows(
+    df: DataFrame, *, order_by: Sequence[str | Column] = (), limit: int = 10
+) -> TextTable:
     """The first rows of a Spark DataFrame; no others are fetched.
 
     Args:
         df: any DataFrame; its moments are shown in the session's time zone.
-        order_by: what makes the order certain: columns, or names with or without ` DESC`.
+        order_by: what makes the order certain: columns, or names with or without ` DESC`; by
+            default the rows are in order already.
         limit: most rows.
     """
     order = [
         sf.desc(by[: -len(" DESC")]) if isinstance(by, str) and by.endswith(" DESC") else by
         for by in order_by
     ]
-    first = df.orderBy(*order).limit(limit + 1)
+    first = (df.orderBy(*order) if order else df).limit(limit + 1)
     # Python would turn moments into its own time zone.
     shown = [
         sf.col(quoted).cast("string").alias(name) if kind == "timestamp" else sf.col(quoted)
