@@ -113,7 +113,7 @@ def report_row(table: Table, key: str = "", *, enable: bool = False) -> RowRepor
     notes: list[str] = []
     nothing = TextTable(COLUMNS, ())
     keys = declared_keys(table.snapshot().properties)
-    wanted = _parse(key, keys, table)
+    wanted = parse_key(key, keys, str(table.name))
     row_id: int | None = None
     if tracking.numbered_from is None:
         notes.append("The rows have no ids, so no row can be followed.")
@@ -150,8 +150,21 @@ def report_row(table: Table, key: str = "", *, enable: bool = False) -> RowRepor
     )
 
 
-def _parse(text: str, keys: tuple[str, ...], table: Table) -> Mapping[str, Any] | None:
-    """The values by column; None where nothing is asked for."""
+def parse_key(text: str, keys: tuple[str, ...], table: str) -> Mapping[str, Any] | None:
+    """The values of a key by column; None where nothing is asked for.
+
+    Args:
+        text: a value of the one key column, or a JSON object.
+        keys: the columns that the table declares as its keys.
+        table: its name, for messages.
+
+    Raises:
+        UsageError: it is neither.
+
+    Example:
+        >>> parse_key("7", ("id",), "stock")
+        {'id': '7'}
+    """
     text = str(text).strip()
     if not text:
         return None
@@ -166,7 +179,7 @@ def _parse(text: str, keys: tuple[str, ...], table: Table) -> Mapping[str, Any] 
     if len(keys) != 1:
         named = f"has the keys {', '.join(keys)}" if keys else "declares no keys"
         raise UsageError(
-            f"The table {table.name} {named}.", hint='give the key as JSON: {"column": value}.'
+            f"The table {table} {named}.", hint='give the key as JSON: {"column": value}.'
         )
     return {keys[0]: text}
 
