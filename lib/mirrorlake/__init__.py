@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from mirrorlake import errors
 from mirrorlake.extras import name_missing_extras
 from mirrorlake.lake import Lake
+from mirrorlake.landing.publish_files import publish_files
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.opening import choose_tables, find_table, open_lake
+from mirrorlake.opening import choose_tables, find_sources, find_table, open_lake
 from mirrorlake.paths import lake_path
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from mirrorlake.layout.layout_benchmark import Layout, compare_layouts
     from mirrorlake.layout.overview import compare_columns, show_advice, survey_files
     from mirrorlake.runs.record import record
+    from mirrorlake.samples.sample_lake import make_sample
     from mirrorlake.show.feeds import plot_changes, plot_periods
+    from mirrorlake.show.pictures import plot_rows
     from mirrorlake.show.plots import (
         plot_bars,
         plot_gauge,
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
         plot_spread,
         plot_stacks,
     )
-    from mirrorlake.show.tables import show_errors, show_files, show_rows, show_status
+    from mirrorlake.show.tables import save_rows, show_errors, show_files, show_rows, show_status
     from mirrorlake.show.versions import plot_files, plot_row_ids
 
 __version__ = "0.1.0"
@@ -60,8 +63,10 @@ __all__ = [
     "compare_layouts",
     "count_changes",
     "errors",
+    "find_sources",
     "find_table",
     "lake_path",
+    "make_sample",
     "open_lake",
     "plot_bars",
     "plot_changes",
@@ -71,11 +76,14 @@ __all__ = [
     "plot_matrix",
     "plot_periods",
     "plot_row_ids",
+    "plot_rows",
     "plot_runs",
     "plot_spans",
     "plot_spread",
     "plot_stacks",
+    "publish_files",
     "record",
+    "save_rows",
     "show_advice",
     "show_errors",
     "show_files",
@@ -96,7 +104,9 @@ _MODULES = {
     "layout.layout_benchmark": ["Layout", "compare_layouts"],
     "layout.overview": ["compare_columns", "show_advice", "survey_files"],
     "runs.record": ["record"],
+    "samples.sample_lake": ["make_sample"],
     "show.feeds": ["plot_changes", "plot_periods"],
+    "show.pictures": ["plot_rows"],
     "show.plots": [
         "plot_bars",
         "plot_gauge",
@@ -107,7 +117,7 @@ _MODULES = {
         "plot_spread",
         "plot_stacks",
     ],
-    "show.tables": ["show_errors", "show_files", "show_rows", "show_status"],
+    "show.tables": ["save_rows", "show_errors", "show_files", "show_rows", "show_status"],
     "show.versions": ["plot_files", "plot_row_ids"],
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}

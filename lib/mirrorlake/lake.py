@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from mirrorlake.catalog import Catalog
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.landing.publisher import Partner, Publisher
-from mirrorlake.mirror.api import MirroredLake
 from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options, noop
 from mirrorlake.mirror.state import Report
 from mirrorlake.names import ZONE, TableName, as_table
+from mirrorlake.querying import QueriedLake
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from mirrorlake.feed.archive import ArchiveReport
     from mirrorlake.feed.cursor import Batch
     from mirrorlake.history.frames import Frames
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from mirrorlake.rows.views.api import Views
 
 
-class Lake(MirroredLake):
+class Lake(QueriedLake):
     """One lake.
 
     Args:
@@ -358,24 +356,3 @@ class Lake(MirroredLake):
         from mirrorlake.layout.partitioning.api import LakePartitioning
 
         return LakePartitioning(self.storage, lambda: self.spark)
-
-    def sql(self, query: str, *, frame: str | None = None) -> DataFrame:
-        """Runs a query over the lake's tables.
-
-        Args:
-            query: tables go by `name`, `schema.name`, `name@v2`, or `name@20240428091500000`; their
-                changes by `table_changes('name', start[, end])`, with versions or moments.
-            frame: a model whose frame is read, instead of the newest versions.
-
-        Raises:
-            QueryError: Spark refused it.
-            VersionError: a version or moment can't be read; with the range that can.
-            FrameError: the frame does not hold, or lacks a table.
-            FeedError: `table_changes` asks for what the feed doesn't hold.
-
-        Example:
-            >>> lake.sql("SELECT count(*) FROM sales@v2").show()  # doctest: +SKIP
-        """
-        from mirrorlake.lake_sql import query_lake
-
-        return query_lake(self.spark, self.storage, query, frame=frame)

@@ -18,6 +18,7 @@ from sqlglot import exp
 from mirrorlake.catalog import Catalog
 from mirrorlake.delta.commits import read_versions
 from mirrorlake.delta.table import Table
+from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.feed.changes import readable_span
 from mirrorlake.feed.schema import FEED_COLUMNS
@@ -29,10 +30,11 @@ from mirrorlake.history.sql import (
     Statement,
     When,
     apply_edits,
+    check_reads_only,
     parse_statement,
     resolve_tables,
 )
-from mirrorlake.history.versions import check_when, is_enforced
+from mirrorlake.history.versions import check_when, is_enforced, version_at
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.definition import hiding_columns
 from mirrorlake.spark.sql import literal, query_errors
@@ -41,17 +43,26 @@ from mirrorlake.storage import Storage
 
 @query_errors()
 def query_lake(
-    spark: SparkSession, storage: Storage, query: str, *, frame: str | None = None
+    spark: SparkSession,
+    storage: Storage,
+    query: str,
+    *,
+    frame: str | None = None,
+    as_of: int | str | datetime | None = None,
+    read_only: bool = False,
 ) -> DataFrame:
-    """Runs a query; names, errors and `frame` are those of `Lake.sql`."""
+    """Runs a query; names, errors and options are those of `Lake.sql`."""
     catalog = Catalog(storage)
+    when = _when(as_of)
+    if frame is not None and when is not None:
+        raise UsageError("Give either a frame or as_of: a frame has its own versions.")
 
     def open_table(name: TableName) -> Table | None:
         found = catalog.find(name)
         return None if found is None else Table(spark, storage, found)
 
     def find(name: TableName) -> Relation | None:
-        found, check = catalog.find(name), partial(_refuse, name)
+        found, check, version = catalog.find(name), partial(_refuse, name), None
         if frame is not None:
             path = Frames(storage, lambda: spark).table_path(frame, name)
         elif found is None:
@@ -59,12 +70,32 @@ def query_lake(
         else:
             path = storage.path(found.table_path)
             check = partial(check_when, storage, found, enforced=is_enforced(spark))
-        return Relation(path, hiding_columns(storage, found), check)
+            version = _version(found, when)
+        return Relation(path, hiding_columns(storage, found), check, version)
+
+    def _version(table: TableName, when: When | None) -> int | None:
+        if isinstance(when, datetime):
+            return version_at(storage, table, when, enforced=is_enforced(spark))
+        if when is not None:
+            check_when(storage, table, when, enforced=is_enforced(spark))
+        return when
 
     statement = parse_statement(query)
+    if read_only:
+        check_reads_only(statement)
     feeds = _resolve_feeds(statement, open_table)
     tables = resolve_tables(statement, find, partial(_evaluate, spark))
     return spark.sql(apply_edits(statement.text, [*feeds, *tables]))
+
+
+def _when(as_of: int | str | datetime | None) -> When | None:
+    """A version, or a moment, or neither; digits alone are a version."""
+    if isinstance(as_of, str):
+        text = as_of.strip().removeprefix("v")
+        if not text:
+            return None
+        return int(text) if text.isdecimal() else parse_utc_timestamp(text)
+    return as_of
 
 
 def _refuse(name: TableName, when: When) -> None:

@@ -1,17 +1,21 @@
 """The lake and the tables that a parameter names: what tool notebooks and commands begin with.
 
-A name that names nothing is an error that says what there is instead.
+A name that names nothing is an error that says what there is instead. The files that a parameter
+names are here, too.
 """
 
 from __future__ import annotations
 
 import difflib
+from glob import glob
 from pathlib import Path
 
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.lake import Lake
 from mirrorlake.names import TABLES, ZONE, TableName, as_table
 from mirrorlake.paths import lake_path
+
+_PUBLISHABLE = (".parquet", ".csv", ".csv.gz")
 
 
 def open_lake(root: str, *, new: bool = False) -> Lake:
@@ -77,3 +81,38 @@ def find_table(lake: Lake, wanted: str) -> TableName:
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     hint += f"The lake has {listed}." if known else "The lake has no tables: run `mirror` first."
     raise TableNotFoundError(f"There is no table {wanted} in {lake.storage.root}.", hint=hint)
+
+
+def find_sources(source: str) -> list[Path]:
+    """The files that a notebook's parameter `source` names, in the order of their names.
+
+    Args:
+        source: a file, a folder (its Parquet and CSV files, not those below), or a glob such as
+            `exports/*.csv`; a relative path starts from `MIRRORLAKE_HOME`, or the project.
+
+    Raises:
+        UsageError: there are none.
+
+    Example:
+        >>> find_sources("lakes/sample/Files/incoming")  # doctest: +SKIP
+        [PosixPath('/home/me/lakes/sample/Files/incoming/stock.csv')]
+    """
+    if not isinstance(source, str) or not source.strip():
+        raise UsageError("The parameter source is empty.", hint="give a file, a folder or a glob.")
+    path = Path(lake_path(source))
+    if path.is_file():
+        return [path]
+    found = list(path.iterdir()) if path.is_dir() else [Path(name) for name in glob(str(path))]
+    files = sorted(
+        file
+        for file in found
+        if file.is_file()
+        and file.name.lower().endswith(_PUBLISHABLE)
+        and not file.name.startswith(("_", "."))
+    )
+    if not files:
+        raise UsageError(
+            f"There is no file to publish at {path}.",
+            hint=f"a folder's or glob's files have to end with {', '.join(_PUBLISHABLE)}.",
+        )
+    return files

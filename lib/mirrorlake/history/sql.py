@@ -88,11 +88,13 @@ class Relation:
         path: the Delta table's full path.
         columns: those that may be seen, where it hides some; None for all.
         check: refuses a version or moment that can't be read.
+        version: the version that is read where the query names none; None for the newest.
     """
 
     path: str
     columns: list[str] | None = None
     check: Callable[[When], None] = lambda when: None
+    version: int | None = None
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,32 @@ def parse_statement(query: str) -> Statement:
     except SqlglotError as error:
         return Statement(text, error=error)
     return Statement(text, tuple(tree for tree in trees if tree is not None))
+
+
+_READS = (exp.Query, exp.Values, exp.Table, exp.Describe, exp.Show)
+_READING = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN")
+_WRITING = re.compile(r"\b(INSERT|MERGE|UPDATE|DELETE|OVERWRITE|CREATE|DROP)\b", re.IGNORECASE)
+
+
+def check_reads_only(statement: Statement) -> None:
+    """Refuses a statement that could change something.
+
+    What sqlglot does not know is judged by its words, and refused where they leave a doubt.
+
+    Raises:
+        QueryError: it is no query.
+    """
+    trees = [tree for tree in statement.trees if not isinstance(tree, _READS)]
+    if statement.trees and not trees:
+        return
+    words = statement.text.split(maxsplit=1)
+    is_reading = bool(words) and words[0].lstrip("(").upper() in _READING
+    is_command = all(isinstance(tree, exp.Command) for tree in trees)
+    if not (is_reading and is_command) or _WRITING.search(statement.text):
+        raise QueryError(
+            "The statement is not a query: it could change a table.",
+            hint="begin with SELECT or WITH; changes have commands of their own.",
+        )
 
 
 def _shorthands(tokens: list[Token]) -> list[Edit]:
@@ -244,9 +272,11 @@ def _table_edits(
 ) -> list[Edit]:
     start, end, node = named.start, named.end, named.node
     path = delta_name(relation.path)
-    edits: list[Edit] = [(start, end, path)]
     after = end
     version = node.args.get("version")
+    if not version and relation.version is not None:
+        path += f" VERSION AS OF {relation.version}"
+    edits: list[Edit] = [(start, end, path)]
     if version and "span" in version.meta:
         first, after = version.meta["span"]
         when = _literal_version(version)

@@ -252,6 +252,24 @@ def check_moment(
     check_version(storage, table, after - 1, enforced=enforced)
 
 
+def version_at(
+    storage: Storage, table: TableName, moment: datetime, *, enforced: bool = True
+) -> int:
+    """The version that was the newest at a moment; also where the table has not changed since.
+
+    Raises:
+        VersionError: the moment is before what can be read; with the range.
+    """
+    log = CommitLog(storage, table.table_path)
+    newest = _snapshot(storage, table).version
+    made = log.timestamp(newest)
+    if made is not None and made <= moment:
+        return newest
+    check_moment(storage, table, moment, enforced=enforced)
+    first = log.first_readable(newest)
+    return log.first_since(moment + timedelta(milliseconds=1), first, newest) - 1
+
+
 TRIES = 20
 
 

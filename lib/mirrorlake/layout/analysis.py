@@ -185,7 +185,7 @@ def analyze_table(
         "Row Group Sizes": measures.row_group_sizes(facts),
         "Partitions": measures.partitions(facts),
         "Stale Files": stale,
-        "Change History": change_history(spark, storage, path, segment.version),
+        "Change History": change_history(table, segment.version),
     }
     row = summary.first()
     assert row is not None  # an aggregate without groups always has a row

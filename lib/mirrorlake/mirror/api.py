@@ -9,6 +9,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta.snapshot import delta_tables
+from mirrorlake.landing.zone import find_tables
 from mirrorlake.mirror import operator_settings
 from mirrorlake.mirror.ledger import Ledger, read_ledger
 from mirrorlake.mirror.options import MirrorOptions, StepListener, noop
@@ -224,6 +225,17 @@ class MirroredLake:
             3 files of 2 tables would be applied: a dry run
         """
         return preview_cycle(self.storage, None if table is None else as_table(table), options)
+
+    def waiting(self, table: str | TableName) -> Preview:
+        """What waits in one table's folder; empty where nothing was ever published for it.
+
+        Example:
+            >>> lake.waiting("orders").tables  # doctest: +SKIP
+            ()
+        """
+        name = as_table(table)
+        known = any(name == found for found in find_tables(self.storage))
+        return preview_cycle(self.storage, name) if known else Preview(())
 
     def watch(
         self,

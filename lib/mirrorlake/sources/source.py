@@ -18,7 +18,6 @@ from mirrorlake.errors import MirrorlakeError
 from mirrorlake.names import TableName
 from mirrorlake.sources.position import Position
 
-Rows = pa.RecordBatchReader | None
 Publish = Callable[[pa.RecordBatchReader], None]
 
 
@@ -37,7 +36,7 @@ class Batch:
     """
 
     table: TableName
-    rows: Rows
+    rows: pa.RecordBatchReader | None
     position: Position
     replaces: bool = False
     keys: tuple[str, ...] | None = None
