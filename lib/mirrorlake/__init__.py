@@ -27,7 +27,15 @@ if TYPE_CHECKING:
     from mirrorlake.layout.advice import advise
     from mirrorlake.layout.guardrails import skus
     from mirrorlake.layout.layout_benchmark import Layout, compare_layouts
-    from mirrorlake.layout.overview import compare_columns, show_advice, survey_files
+    from mirrorlake.layout.overview import survey_files
+    from mirrorlake.layout.summaries import (
+        column_bytes,
+        compare_columns,
+        show_advice,
+        show_columns,
+        show_guardrails,
+        show_summary,
+    )
     from mirrorlake.runs.record import record
     from mirrorlake.samples.sample_lake import make_sample
     from mirrorlake.show.feeds import plot_changes, plot_periods
@@ -59,6 +67,7 @@ __all__ = [
     "advise",
     "archive_table",
     "choose_tables",
+    "column_bytes",
     "compare_columns",
     "compare_layouts",
     "count_changes",
@@ -85,10 +94,13 @@ __all__ = [
     "record",
     "save_rows",
     "show_advice",
+    "show_columns",
     "show_errors",
     "show_files",
+    "show_guardrails",
     "show_rows",
     "show_status",
+    "show_summary",
     "skus",
     "survey_files",
     "update_dimension",
@@ -102,7 +114,15 @@ _MODULES = {
     "layout.advice": ["advise"],
     "layout.guardrails": ["skus"],
     "layout.layout_benchmark": ["Layout", "compare_layouts"],
-    "layout.overview": ["compare_columns", "show_advice", "survey_files"],
+    "layout.overview": ["survey_files"],
+    "layout.summaries": [
+        "column_bytes",
+        "compare_columns",
+        "show_advice",
+        "show_columns",
+        "show_guardrails",
+        "show_summary",
+    ],
     "runs.record": ["record"],
     "samples.sample_lake": ["make_sample"],
     "show.feeds": ["plot_changes", "plot_periods"],

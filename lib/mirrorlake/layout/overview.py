@@ -1,4 +1,4 @@
-"""The files of many tables at a glance, those first that need care; and one table before and after.
+"""The files of many tables at a glance, those first that need care.
 
 An overview reads logs and footers, no rows. A table that can't be looked at has its error in its
 line; the others are there all the same.
@@ -14,10 +14,9 @@ from mirrorlake.errors import MirrorlakeError, TableNotFoundError
 from mirrorlake.layout.advice import advise
 from mirrorlake.layout.analysis import Analysis, analyze_table
 from mirrorlake.layout.guardrails import GuardrailReport, check_guardrails, find_sku
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.sql import spark_message
 
-_MIB = 2**20
 # What costs most when it is left as it is comes first.
 _WEIGHTS = {
     "small files": 3,
@@ -104,11 +103,11 @@ class FilesOverview(Result):
 
     def shown(self) -> TextTable:
         """One row a table."""
-        columns = ("table", "files", "row groups", "rows", "MiB", "nearest guardrail",
-                   "% of it used", "what needs care")  # fmt: skip
+        columns = ("table", "files", "row groups", "rows", "size", "nearest guardrail", "used",
+                   "what needs care")  # fmt: skip
         rows = tuple(
-            (one.table, one.files, one.row_groups, one.rows, round(one.size / _MIB, 2),
-             one.guardrail, float(f"{100 * one.used:.3g}"), one.error or ", ".join(one.rules))
+            (one.table, one.files, one.row_groups, one.rows, size_text(one.size),
+             one.guardrail, f"{100 * one.used:,.3g} %", one.error or ", ".join(one.rules))
             for one in self.tables
         )  # fmt: skip
         return TextTable(columns, rows)
@@ -178,43 +177,3 @@ def _look_at(analysis: Analysis, sku: str) -> TableFiles:
         nearest.guardrail,
         tuple(rules),
     )
-
-
-def show_advice(analysis: Analysis) -> TextTable:
-    """The advice on a table, one finding a row; commands have ROOT for the lake's folder.
-
-    Args:
-        analysis: with a scan, or the advice on columns is left out.
-    """
-    root = analysis.storage.root.replace("`", "``")
-    rows = tuple(
-        (one.rule, one.column or "", one.evidence, one.gain, one.remedy.replace(root, "ROOT"))
-        for one in advise(analysis).findings
-    )
-    return TextTable(("advice", "column", "evidence", "gain", "command"), rows)
-
-
-def compare_columns(before: Analysis, after: Analysis | None = None) -> TextTable:
-    """The bytes of each column, the largest first; with `after` what they became.
-
-    Args:
-        before: an analysis of one version.
-        after: one of a later version; columns that it lacks have 0 bytes then.
-    """
-    old = _column_bytes(before)
-    if after is None:
-        total = max(1, sum(old.values()))
-        rows = tuple((name, size, round(100 * size / total, 1)) for name, size in old.items())
-        return TextTable(("column", "bytes", "% of the table"), rows)
-    new = _column_bytes(after)
-    rows = tuple(
-        (name, size, new.get(name, 0), round(100 * (1 - new.get(name, 0) / max(1, size)), 1))
-        for name, size in old.items()
-    )
-    return TextTable(("column", "bytes before", "bytes after", "% less"), rows)
-
-
-def _column_bytes(analysis: Analysis) -> dict[str, int]:
-    columns = analysis.tables["Columns"].select("Column Name", "Compressed Size")
-    found = [(row[0], int(row[1] or 0)) for row in columns.collect()]  # a row a column
-    return dict(sorted(found, key=lambda one: (-one[1], one[0])))

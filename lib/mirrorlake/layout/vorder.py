@@ -33,7 +33,7 @@ from mirrorlake.layout.measures import MICROSOFT_TAG
 from mirrorlake.layout.partitioning.tags import SORTED
 from mirrorlake.layout.vorder_file import Outcome, Task, order_file
 from mirrorlake.names import TableName
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
 from mirrorlake.spark.sql import delta_name, quote
@@ -82,11 +82,11 @@ class VOrderReport(Result):
             key = (done, one.reason or one.order, ", ".join(one.columns[:4]))
             groups.setdefault(key, []).append(one)
         rows = tuple(
-            (*key, len(some), sum(o.rows for o in some), sum(o.size for o in some),
-             sum(o.new_size for o in some))
+            (*key, len(some), sum(o.rows for o in some), size_text(sum(o.size for o in some)),
+             size_text(sum(o.new_size for o in some)))
             for key, some in sorted(groups.items())
         )  # fmt: skip
-        names = ("file", "order, or why not", "sorted by", "files", "rows", "bytes", "bytes after")
+        names = ("outcome", "order, or why not", "sorted by", "files", "rows", "size", "then")
         return TextTable(names, rows)
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ from mirrorlake.layout.partitioning.operation import PlannedOperation
 from mirrorlake.layout.partitioning.policy import Policy
 from mirrorlake.layout.partitioning.scan import Scan, scan_table
 from mirrorlake.layout.partitioning.statistics import Spread, TableStatistics, spread_of
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.sql import literal, quote
 
 if TYPE_CHECKING:
@@ -75,16 +75,20 @@ class PartitionReport(Result):
 
     def operations(self) -> TextTable:
         """The operations to do: one row each, the first ones."""
-        rows = tuple((one.kind, one.files, one.rows, one.size) for one in self.planned)
+        rows = tuple((one.kind, one.files, one.rows, size_text(one.size)) for one in self.planned)
         more = len(rows) > _MOST_OPERATIONS
-        return TextTable(("operation", "files", "rows", "bytes"), rows[:_MOST_OPERATIONS], more)
+        return TextTable(("operation", "files", "rows", "size"), rows[:_MOST_OPERATIONS], more)
 
     def reads(self) -> TextTable:
-        """Which files the predicate reads: the facts, then the first files."""
+        """How many files the predicate reads."""
         if self.scan is None:
             return TextTable(("filter", "none"), ())
-        facts = self.scan.shown().rows
-        return TextTable(("filter", self.where), facts)
+        rows = (
+            ("files read", f"{len(self.scan.read):,} of {self.scan.files:,}"),
+            ("of them not partitioned", f"{self.scan.unpartitioned:,}"),
+            ("read", f"{size_text(self.scan.bytes_read)} of {size_text(self.scan.size)}"),
+        )
+        return TextTable(("filter", self.where), rows)
 
     def __repr__(self) -> str:
         return f"{self.stats}; {len(self.planned)} operations to do"
