@@ -6,7 +6,7 @@ line; the others are there all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mirrorlake.delta.table import Table
@@ -14,6 +14,7 @@ from mirrorlake.errors import MirrorlakeError, TableNotFoundError
 from mirrorlake.layout.advice import advise
 from mirrorlake.layout.analysis import Analysis, analyze_table
 from mirrorlake.layout.guardrails import GuardrailReport, check_guardrails, find_sku
+from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.sql import spark_message
 
@@ -119,29 +120,32 @@ class FilesOverview(Result):
         )
 
 
-def survey_files(tables: Iterable[Table], sku: str = "") -> FilesOverview:
+def survey_files(
+    open_table: Callable[[TableName], Table], names: Iterable[TableName], sku: str = ""
+) -> FilesOverview:
     """Looks at the files of tables.
 
     Args:
-        tables: which.
+        open_table: how to come to a table by its name.
+        names: which tables.
         sku: the capacity whose guardrails count; by default the smallest, F2.
 
     Raises:
         UsageError: there is no such SKU.
 
     Example:
-        >>> survey_files(map(lake.table, lake.tables()), "F64")  # doctest: +SKIP
+        >>> survey_files(lake.table, lake.tables(), "F64")  # doctest: +SKIP
         7 tables, 1 beyond a guardrail of F64, 0 can't be read
     """
     chosen = find_sku(sku or "F2").name
     found: list[TableFiles] = []
     sums = {"files": 0.0, "row_groups": 0.0, "rows": 0.0, "model_gb": 0.0}
-    for table in tables:
+    for name in names:
         try:
-            analysis = analyze_table(table, scan=False)
+            analysis = analyze_table(open_table(name), scan=False)
         except Exception as error:  # one table's trouble must not hide the others
             text = error.message if isinstance(error, MirrorlakeError) else spark_message(error)
-            found.append(TableFiles(str(table.name), error=text))
+            found.append(TableFiles(str(name), error=text))
             continue
         try:
             found.append(_look_at(analysis, chosen))

@@ -35,15 +35,14 @@ def lake(tmp_path: Path) -> Lake:
 def test_what_needs_care_comes_first(lake: Lake, tmp_path: Path) -> None:
     lake.create_table("lost", {"id": "bigint"})
     lake.storage.write("Tables/lost/_delta_log/00000000000000000000.json", b"{broken")
-    tables = [lake.table(name) for name in lake.tables() if str(name) != "lost"]
     before = lake_state(tmp_path)
-    found = survey_files(tables, "F64")
-    assert [one.table for one in found.tables][:1] == ["many"]
-    assert "small files" in found.tables[0].rules
+    found = survey_files(lake.table, lake.tables(), "F64")
+    assert [one.table for one in found.tables][:2] == ["lost", "many"]
+    assert ([one.table for one in found.failed], found.first) == (["lost"], "many")
+    assert "small files" in found.tables[1].rules
     assert {one.table: one.files for one in found.tables} == {
-        "many": 9, "one": 1, "empty": 0, "nested": 0,
+        "lost": 0, "many": 9, "one": 1, "empty": 0, "nested": 0,
     }  # fmt: skip
-    assert found.failed == ()
     for name in ("many", "empty", "nested"):
         analysis = lake.table(name).analyze()
         shown = (show_summary(analysis), show_columns(analysis), show_advice(analysis))
