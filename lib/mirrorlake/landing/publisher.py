@@ -387,5 +387,3 @@ class Publisher:
             for name, column in footer_columns(self._storage, path).items():
                 found.setdefault(name, column.table)
         return {name.lower(): kind for name, kind in found.items() if kind != "void"}
-
-
