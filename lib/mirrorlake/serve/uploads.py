@@ -285,11 +285,13 @@ class Receipts:
         self._uploads: dict[str, int] = {}
         self._lock = RLock()
         with contextlib.suppress(FileNotFoundError):
-            for line in file.read_text(encoding="utf-8").split("\n")[:-1]:
+            lines = file.read_text(encoding="utf-8").split("\n")[:-1]
+            for line in lines:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     note = json.loads(line)
                     self._learn(note["source"], note["target"])
-            self._rewrite()
+            if len(lines) > 2 * most:
+                self._rewrite()
 
     def uploaded(self, source: str) -> None:
         """Somebody has begun to upload this file."""
