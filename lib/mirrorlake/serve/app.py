@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 _BLOB_CLIENTS = re.compile(
     r"azsdk-[a-z]+-(storage[-.]blobs?|azblob)|Azure\.Storage\.Blobs", re.IGNORECASE
 )
+_DFS_PARAMETERS = {"resource", "action", "recursive"}
 _BLOB_HEADERS = ("x-ms-blob-type", "x-ms-copy-source")
 _VERSION = re.compile(r"[0-9A-Za-z-]{1,32}\Z")
 _REQUEST_ID = re.compile(r"[0-9A-Za-z._:-]{1,128}\Z")
@@ -87,7 +88,7 @@ class StorageApp:
         dialect = Dialect.DFS
         try:
             query = _query(scope["query_string"])
-            dialect = self._dialect(request, dict(query))
+            dialect = self._dialect(request, {name.lower(): value for name, value in query})
             response = await self._answer(request, dialect, query)
         except ClientDisconnect:
             return
@@ -109,7 +110,7 @@ class StorageApp:
             return Dialect.REST
         if ".blob." in host or (request.scope.get("server") or ("", 0))[1] in self.blob_ports:
             return Dialect.BLOB
-        if "resource" in query or "action" in query:
+        if _DFS_PARAMETERS & query.keys() or "x-ms-rename-source" in request.headers:
             return Dialect.DFS
         said = "comp" in query or "restype" in query
         if said or any(name in request.headers for name in _BLOB_HEADERS):

@@ -82,8 +82,8 @@ class Workspace:
         self.name = place.root.rpartition("/")[2] if self._folder else "mirrorlake"
         self._items: dict[str, Item] = {}
         self._lock = RLock()
-        for found in [root] if root is not None else []:
-            self._add(Storage(found))
+        if root is not None:
+            self._add(Storage(root), asked=True)
         for name in self._folder.list("").folders if self._folder else ():
             if not name.startswith(("_", ".")):
                 self._add(self._inside(name))
@@ -108,10 +108,10 @@ class Workspace:
             )
         return Storage(self._folder.path(name))
 
-    def _add(self, storage: Storage) -> Item | None:
+    def _add(self, storage: Storage, *, asked: bool = False) -> None:
         note = read_kept(storage, _NOTE, FORMAT) or {}
-        if note.get("unregistered"):
-            return None
+        if note.get("unregistered") and not asked:
+            return
         item = Item(
             note.get("id") or _guid("item", storage.root),
             note.get("name") or storage.root.rpartition("/")[2] or "lake",
@@ -122,9 +122,7 @@ class Workspace:
         )
         if not self.read_only:
             item.zone.uploads.load()
-        if item.id not in self._items:
-            self._items[item.id] = item
-        return item
+        self._items.setdefault(item.id, item)
 
     def create(self, name: str, description: str, definition: dict[str, Any] | None) -> Item:
         """Makes a lake in the workspace's folder, or registers again one that was deleted.

@@ -28,7 +28,8 @@ from mirrorlake.serve.checks import Checks
 from mirrorlake.serve.errors import RequestError, bad_request, not_found
 from mirrorlake.serve.files import Info, LakeFiles
 from mirrorlake.serve.paths import Target
-from mirrorlake.serve.uploads import Receipts, Uploads
+from mirrorlake.serve.receipts import Receipts
+from mirrorlake.serve.uploads import Uploads
 from mirrorlake.storage import Storage
 
 _log = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ class LandingZone:
                     staged, target.path, overwrite=False
                 ):
                     self._same_or_taken(target, staged, target.path)
+                self._undo_if_applied(target, None)
             elif not self.files.place(staged, target.path, overwrite=not only_new):
                 raise taken(target, "There is a file at this path.")
 
@@ -163,6 +165,8 @@ class LandingZone:
                 elif not self.files.move(source, target.path, overwrite=not is_data):
                     self._same_or_taken(target, source, target.path)
                     self.storage.delete(source)
+                if is_data:
+                    self._undo_if_applied(target, source)
             except (RequestError, _GapError):
                 self.receipts.failed(source)
                 raise
@@ -314,6 +318,26 @@ class LandingZone:
         if below + 1 < target.number:
             raise _GapError(below + 1)
         return True
+
+    def _undo_if_applied(self, target: Target, source: str | None) -> None:
+        """Takes a file back whose number was applied and moved away since it was looked for.
+
+        A publisher that writes into the folder itself may have been that quick.
+
+        Raises:
+            RequestError: the number is taken.
+        """
+        if target.number is None or self.storage.stat(target.path) is None:
+            return  # gone: the mirror has applied and moved this very file
+        folder = target.path.rpartition("/")[0]
+        moved = (f"{folder}/{name}/{target.name}" for name in (PROCESSED, READY_TO_DELETE))
+        for path in moved:
+            if self.storage.stat(path) is not None:
+                if source is None:
+                    self.storage.delete(target.path)
+                else:
+                    self.files.move(target.path, source, overwrite=True)
+                raise taken(target, f"Number {target.number} was applied before.")
 
     def _last_processed(self, table: TableName, folder: str) -> int:
         """The last number that was applied and may be gone: by the folders, or the table's log."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -197,22 +196,14 @@ def test_adlfs_by_a_connection_string(served: Lake) -> None:
     text = f"AccountName=onelake;AccountKey={account_key(ready.token)};"
     text += f"BlobEndpoint={ready.http}/onelake"
 
-    async def use() -> None:
-        system = adlfs.AzureBlobFileSystem(
-            connection_string=text, asynchronous=True, skip_instance_cache=True
-        )
-        try:
-            base = f"{ready.workspace}/{in_zone(served, 't')}"
-            await system._pipe_file(f"{base}/{number(1)}", parquet(id=[1]))
-            assert await system._cat_file(f"{base}/{number(1)}") == parquet(id=[1])
-            assert await system._ls(base, detail=False) == [f"{base}/{number(1)}"]
-            assert await system._isdir(base)
-            await system._rm_file(f"{base}/{number(1)}")
-            assert not await system._exists(f"{base}/{number(1)}")
-        finally:
-            await system.service_client.close()
-
-    asyncio.run(use())
+    system = adlfs.AzureBlobFileSystem(connection_string=text, skip_instance_cache=True)
+    base = f"{ready.workspace}/{in_zone(served, 't')}"
+    system.pipe_file(f"{base}/{number(1)}", parquet(id=[1]))
+    assert system.cat_file(f"{base}/{number(1)}") == parquet(id=[1])
+    assert system.ls(base, detail=False) == [f"{base}/{number(1)}"]
+    assert system.isdir(base)
+    system.rm_file(f"{base}/{number(1)}")
+    assert not system.exists(f"{base}/{number(1)}")
     assert served.files() == []
 
 

@@ -13,7 +13,8 @@ from helpers.serving import Lake, number, parquet
 from mirrorlake import Lake as PublicLake
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, ZONE
 from mirrorlake.serve.lakes import DEFINITION, Item, Workspace
-from mirrorlake.serve.uploads import Receipts, Uploads
+from mirrorlake.serve.receipts import Receipts
+from mirrorlake.serve.uploads import Uploads
 from mirrorlake.serve.zone import LandingZone
 from mirrorlake.storage import Storage
 

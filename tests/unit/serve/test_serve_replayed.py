@@ -118,14 +118,14 @@ def test_the_landing_zone_sample_opens_a_blob_to_write(served: Lake) -> None:
 
 def test_the_sample_counts_on_after_the_mirror_has_cleaned_up(served: Lake) -> None:
     """Scenarios 2 and 4: applied files moved away, then removed by a janitor."""
-    for n in (1, 2):
+    for n in (1, 2, 3):
         served.put(f"t/{number(n)}", parquet(id=[n]))
     place = f"{ZONE}/t"
-    for folder in (PROCESSED, READY_TO_DELETE):
-        served.storage.rename(f"{place}/{number(1)}", f"{place}/{folder}/{number(1)}")
-        assert served.put(f"t/{number(1)}", BODY).status_code == 409
-        served.call("DELETE", f"t/{folder}", "recursive=true")
-    assert served.put(f"t/{number(3)}", BODY).status_code == 200
+    for n, folder in enumerate((PROCESSED, READY_TO_DELETE), start=1):
+        served.storage.rename(f"{place}/{number(n)}", f"{place}/{folder}/{number(n)}")
+        assert served.put(f"t/{number(n)}", BODY).status_code == 409
+        assert served.call("DELETE", f"t/{folder}", "recursive=true").status_code == 200
+    assert served.put(f"t/{number(4)}", BODY).status_code == 200
 
 
 def test_azcopy_uploads_and_removes_a_folder(served: Lake) -> None:
