@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from mirrorlake.landing.metadata import MARKER
 
-Convert = Callable[[list[list[Any]], list[int]], pa.RecordBatch]
+Convert = Callable[[list[Any], list[int], bool], pa.RecordBatch]
 _MARKER = pa.field(MARKER, pa.int32())
 MOST_ROWS = 50_000
 MOST_BYTES = 32 << 20
@@ -24,24 +24,27 @@ class Spool:
 
     Args:
         schema: of the rows, without the marker.
-        convert: turns rows and markers into a batch of that schema with the marker last.
+        convert: turns rows and markers into a batch of that schema with the marker last; is told
+            whether there are gaps.
+
+    Attributes:
+        gaps: a row has values that are still to be looked up.
     """
 
     def __init__(self, schema: pa.Schema, convert: Convert) -> None:
         self.schema = schema.append(_MARKER)
         self._convert = convert
-        self._rows: list[list[Any]] = []
+        self._rows: list[tuple[Any, ...]] = []
         self._markers: list[int] = []
         self._bytes = 0
         self._file: IO[bytes] | None = None
         self._writer: Any = None
-        self.count = 0
+        self.gaps = False
 
-    def add(self, row: list[Any], marker: int, size: int) -> None:
+    def add(self, row: tuple[Any, ...], marker: int, size: int) -> None:
         """Takes one row of about `size` bytes."""
         self._rows.append(row)
         self._markers.append(marker)
-        self.count += 1
         self._bytes += size
         if len(self._rows) >= MOST_ROWS or self._bytes >= MOST_BYTES:
             self._spill()
@@ -53,8 +56,8 @@ class Spool:
         self._writer.write_batch(self._drain())
 
     def _drain(self) -> pa.RecordBatch:
-        batch = self._convert(self._rows, self._markers)
-        self._rows, self._markers, self._bytes = [], [], 0
+        batch = self._convert(self._rows, self._markers, self.gaps)
+        self._rows, self._markers, self._bytes, self.gaps = [], [], 0, False
         return batch
 
     def reader(self) -> pa.RecordBatchReader:

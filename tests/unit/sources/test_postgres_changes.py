@@ -277,7 +277,7 @@ def test_an_idle_database_moves_its_slot(shop) -> None:
     report = shop.run("items")
     assert shop.rows(query) > before
     assert report.facts["wal_status"] == "reserved"
-    assert report.facts["lag_bytes"] < 1000
+    assert report.facts["lag_bytes"] < 1_000_000  # the server writes, too
 
 
 def test_a_transaction_larger_than_memory_allows(shop, monkeypatch: pytest.MonkeyPatch) -> None:

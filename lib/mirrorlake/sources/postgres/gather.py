@@ -32,6 +32,7 @@ from mirrorlake.sources.postgres.snapshot import show_lsn
 from mirrorlake.sources.source import Batch, Group
 from mirrorlake.sources.spool import Spool, marked
 
+_UPDATE = ord("U")
 Lookup = Callable[["Shape", list[Values]], list[Values | None]]
 """Given a table and rows with `UNCHANGED` values: the rows filled, None where one is gone."""
 
@@ -148,7 +149,8 @@ class Gathering:
         self.bytes += len(data)
         one.touched = True
         try:
-            _add(spool, shape, old, new, len(data))
+            marker = Marker.UPDATE if data[0] == _UPDATE else Marker.UPSERT
+            _add(spool, shape, old, new, marker, len(data))
         except MirrorlakeError as error:
             self._fail(one, error)
 
@@ -222,20 +224,23 @@ class Gathering:
 
     def _spool(self, shape: Shape) -> Spool:
         schema = pa.schema([pa.field(column.name, column.kind.arrow) for column in shape.columns])
-        return Spool(schema, lambda rows, markers: self._convert(shape, rows, markers))
+        return Spool(schema, lambda *found: self._convert(shape, *found))
 
-    def _convert(self, shape: Shape, rows: list[Values], markers: list[int]) -> pa.RecordBatch:
-        lacking = [place for place, row in enumerate(rows) if UNCHANGED in row]
-        if lacking:
+    def _convert(
+        self, shape: Shape, rows: list[Values], markers: list[int], gaps: bool
+    ) -> pa.RecordBatch:
+        if gaps:
+            lacking = [place for place, row in enumerate(rows) if UNCHANGED in row]
             filled = self._lookup(shape, [rows[place] for place in lacking])
             for place, row in zip(lacking, filled, strict=True):
-                rows[place] = row or []
+                rows[place] = row or ()
             kept = [place for place, row in enumerate(rows) if row]
             rows, markers = [rows[k] for k in kept], [markers[k] for k in kept]
-        arrays = []
-        for place, column in enumerate(shape.columns):
-            values = pa.array([row[place] for row in rows], pa.binary())
-            arrays.append(column.kind.parsed(values, column.name))
+        by_column = zip(*rows, strict=True) if rows else ((),) * len(shape.columns)
+        arrays = [
+            column.kind.parsed(pa.array(values, pa.binary()), column.name)
+            for column, values in zip(shape.columns, by_column, strict=True)
+        ]
         return marked(arrays, markers, [column.name for column in shape.columns])
 
     def _close(self, one: _Pending, order: tuple[int, int]) -> None:
@@ -263,7 +268,9 @@ class Gathering:
         one.failed = one.touched = True
 
 
-def _add(spool: Spool, shape: Shape, old: Values | None, new: Values | None, size: int) -> None:
+def _add(
+    spool: Spool, shape: Shape, old: Values | None, new: Values | None, marker: Marker, size: int
+) -> None:
     if new is None:
         if old is not None:
             spool.add(old, Marker.DELETE, size)
@@ -271,13 +278,17 @@ def _add(spool: Spool, shape: Shape, old: Values | None, new: Values | None, siz
     if not shape.keys:
         spool.add(new, Marker.INSERT, size)
         return
-    if old is None:
-        spool.add(new, Marker.UPSERT if UNCHANGED not in new else Marker.UPDATE, size)
-        return
-    if UNCHANGED in new and UNCHANGED not in old and len(old) == len(new):
-        full = all(value is not None for place, value in enumerate(old) if new[place] is UNCHANGED)
-        if full:
-            new = [o if n is UNCHANGED else n for o, n in zip(old, new, strict=True)]
-    if any(old[key] != new[key] for key in shape.keys):
-        spool.add(old, Marker.DELETE, size)
-    spool.add(new, Marker.UPDATE, size)
+    if old is not None:
+        new = _filled(old, new)
+        if any(old[key] != new[key] for key in shape.keys):
+            spool.add(old, Marker.DELETE, size)
+    spool.gaps = spool.gaps or UNCHANGED in new
+    spool.add(new, marker, size)
+
+
+def _filled(old: Values, new: Values) -> Values:
+    """The new row; a value that was left alone is the old row's, where that has it."""
+    if UNCHANGED not in new:
+        return new
+    pairs = zip(old, new, strict=True)
+    return tuple(o if n is UNCHANGED and o is not None else n for o, n in pairs)

@@ -36,7 +36,9 @@ def look_up(connection: Connection, shape: Shape, rows: list[Values]) -> list[Va
         filled.append(
             None
             if now is None
-            else [n if value is UNCHANGED else value for value, n in zip(row, now, strict=True)]
+            else tuple(
+                n if value is UNCHANGED else value for value, n in zip(row, now, strict=True)
+            )
         )
     return filled
 

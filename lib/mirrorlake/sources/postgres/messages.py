@@ -10,7 +10,7 @@ from typing import Any
 UNCHANGED: Any = type("Unchanged", (), {"__repr__": lambda _: "UNCHANGED"})()
 """Stands for a large value that an update left alone, and that the server does not send."""
 
-Values = list[Any]
+Values = tuple[Any, ...]  # unlike a list of bytes, no work for the garbage collector
 _SHORT, _INT = Struct(">h"), Struct(">i")
 _BEGIN = Struct(">qqi")
 _COMMIT = Struct(">bqqq")
@@ -92,7 +92,7 @@ def read_change(data: bytes) -> tuple[int, Values | None, Values | None]:
 def _tuple(data: bytes, position: int) -> tuple[Values, int]:
     count = data[position] << 8 | data[position + 1]
     position += 2
-    values: Values = []
+    values: list[Any] = []
     for _ in range(count):
         kind = data[position]
         if kind == _TEXT:
@@ -102,7 +102,7 @@ def _tuple(data: bytes, position: int) -> tuple[Values, int]:
         else:
             values.append(None if kind == _NULL else UNCHANGED)
             position += 1
-    return values, position
+    return tuple(values), position
 
 
 def _relation(data: bytes) -> Relation:

@@ -250,19 +250,19 @@ class PostgresSource:
     ) -> Generator[Group, None, None]:
         commit: Commit | None = None
         first = beat = time.monotonic()
-        ends = float("inf")
+        ends, pause = float("inf"), min(0.2, self._interval)
         stream.tell(answer=True)
         while True:
-            data = stream.next(min(0.2, self._interval))
+            data = stream.next(pause)
+            if data is not None and data[0] in _ROWS:
+                gathering.change(data)
+                if not stop.is_set():
+                    continue
             now = time.monotonic()
             if data is None:
                 if commit is None and not gathering.open:
                     stream.confirmed = max(stream.confirmed, stream.reached)
-            elif data[0] in _ROWS:
-                gathering.change(data)
-                if not stop.is_set():
-                    continue
-            else:
+            elif data[0] not in _ROWS:
                 done = self._take(gathering, data)
                 if done is not None:
                     commit, first = done, first if commit else now
