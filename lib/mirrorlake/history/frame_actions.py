@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mirrorlake.errors import FrameError, UsageError
 from mirrorlake.history.frame_diff import FrameDiff
@@ -56,7 +56,7 @@ class FrameOverview(Result):
 
     def shown(self) -> TextTable:
         """One row for each table of each frame; if there is none, that."""
-        rows = tuple(
+        rows: tuple[tuple[Any, ...], ...] = tuple(
             (
                 model,
                 diff.table,

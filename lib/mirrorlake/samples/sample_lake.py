@@ -25,6 +25,7 @@ from mirrorlake.names import TABLES as TABLES_FOLDER
 from mirrorlake.names import ZONE
 from mirrorlake.samples import flights as source
 from mirrorlake.samples.lake import SampleLake, open_sample, seal_sample
+from mirrorlake.spark.session import get_spark
 
 MONTHS: Final = 12
 EVERY: Final = 60  # about 5,600 flights
@@ -67,6 +68,7 @@ def make_sample(root: str, *, on_step: Callable[[str], None] = lambda text: None
     """
     by_hand = [f"{table}/{number:020}.parquet" for table, number in (("stock", 3), ("orders", 2))]
     lake = open_sample(root, fresh=True, tables=TABLES, writes=[*by_hand, INCOMING])
+    get_spark("small")  # unless one is running
     on_step("small tables")
     _publish_stock(lake)
     _publish_orders(lake)

@@ -175,7 +175,8 @@ def _over_time(
             axes.plot(times, [value for _, value in points], label=name, drawstyle=style)
         axes.set_ylim(bottom=0)
         axes.set_ylabel(label)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(axes.xaxis.get_major_locator()))
+        formatter: Any = ConciseDateFormatter  # it has no types
+        axes.xaxis.set_major_formatter(formatter(axes.xaxis.get_major_locator()))
         axes.set_xlabel("UTC")
         if len(found) > 1:
             chart.legend(loc="outside right upper")
