@@ -10,6 +10,7 @@ from mirrorlake.errors import FrameError, UsageError
 from mirrorlake.history.frame_diff import FrameDiff
 from mirrorlake.history.frame_records import Frame
 from mirrorlake.results import Result, TextTable
+from mirrorlake.storage import storage_errors
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
@@ -136,10 +137,12 @@ def act_on_frame(
     if not model:
         raise UsageError(f"{action} needs a model.", hint="set the parameter model.")
     if action == "release":
-        frame = lake.frames.release(model, dry_run=dry_run)
+        with storage_errors(lake.storage.root):
+            frame = lake.frames.release(model, dry_run=dry_run)
         verb = "would be released" if dry_run else "was released: its files may be vacuumed"
         return FrameAction(f"{frame.title} {verb}", frame, not dry_run)
-    frame = lake.frames.create(model, tables, expires_in=expires_in, dry_run=dry_run)
+    with storage_errors(lake.storage.root):
+        frame = lake.frames.create(model, tables, expires_in=expires_in, dry_run=dry_run)
     at = ", ".join(f"{t.table} at version {t.version}" for t in frame.tables)
     verb = "would frame" if dry_run else "frames"
     return FrameAction(f"{model} {verb} {at}", frame, not dry_run)

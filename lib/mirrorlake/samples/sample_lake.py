@@ -5,7 +5,8 @@ What the tools' default parameters point to; `./mirrorlake sample ROOT` makes it
 - `flights`: published and mirrored month by month, one version each; a frame of it stands some
   months behind, and the view `delays` has not been refreshed since.
 - `stock`: its second file never came, so the third waits.
-- `orders`: two rows of its second file were bad and lie in quarantine.
+- `orders`: two rows of its second file were bad and lie in quarantine; its third came after the
+  last cycle of the mirror.
 - `readings`: written by Spark alone; its change feed was off for its first two versions.
 - `visits`: 60 small files, and a partitioning policy whose operations have not run.
 - `parts`: one file of 1,100 row groups, more than the smallest capacities take.
@@ -86,6 +87,8 @@ def make_sample(root: str, *, on_step: Callable[[str], None] = lambda text: None
     _write_readings(lake)
     _write_visits(lake)
     _write_parts(lake)
+    late = [{"order": n, "item": "screw", "n": n % 5} for n in range(96, 104)]
+    lake.publisher("orders", keys=["order"]).upsert(late)
     seal_sample(lake)
     return lake
 
