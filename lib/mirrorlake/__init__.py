@@ -27,6 +27,7 @@ from mirrorlake.opening import (
 from mirrorlake.paths import lake_path
 
 if TYPE_CHECKING:
+    from mirrorlake.feed.follow_report import archive_table, update_dimension
     from mirrorlake.history.diff import count_changes
     from mirrorlake.history.frame_actions import act_on_frame, frame_overview
     from mirrorlake.history.maintenance import MaintenancePolicy, parse_policy
@@ -35,11 +36,21 @@ if TYPE_CHECKING:
     from mirrorlake.layout.advice import advise
     from mirrorlake.layout.guardrails import skus
     from mirrorlake.layout.layout_benchmark import Layout, compare_layouts
+    from mirrorlake.layout.overview import survey_files
+    from mirrorlake.layout.summaries import (
+        column_bytes,
+        compare_columns,
+        show_advice,
+        show_columns,
+        show_guardrails,
+        show_summary,
+    )
     from mirrorlake.mirror.cycle import run_cycle
     from mirrorlake.mirror.operating import operate
     from mirrorlake.monitoring import monitor_lake, recent_ledgers
     from mirrorlake.runs.record import record
     from mirrorlake.samples.sample_lake import make_sample
+    from mirrorlake.show.feeds import plot_changes, plot_periods
     from mirrorlake.show.pictures import plot_backlog, plot_history, plot_kept, plot_lag, plot_rows
     from mirrorlake.show.plots import (
         plot_bars,
@@ -67,8 +78,11 @@ __all__ = [
     "__version__",
     "act_on_frame",
     "advise",
+    "archive_table",
     "choose_tables",
     "choose_versions",
+    "column_bytes",
+    "compare_columns",
     "compare_layouts",
     "count_changes",
     "errors",
@@ -86,6 +100,7 @@ __all__ = [
     "plan_restore",
     "plot_backlog",
     "plot_bars",
+    "plot_changes",
     "plot_files",
     "plot_gauge",
     "plot_history",
@@ -93,6 +108,7 @@ __all__ = [
     "plot_lag",
     "plot_lines",
     "plot_matrix",
+    "plot_periods",
     "plot_row_ids",
     "plot_rows",
     "plot_runs",
@@ -104,15 +120,22 @@ __all__ = [
     "record",
     "run_cycle",
     "save_rows",
+    "show_advice",
+    "show_columns",
     "show_errors",
     "show_files",
+    "show_guardrails",
     "show_rows",
     "show_status",
+    "show_summary",
     "skus",
     "split_names",
+    "survey_files",
+    "update_dimension",
 ]
 
 _MODULES = {
+    "feed.follow_report": ["archive_table", "update_dimension"],
     "history.diff": ["count_changes"],
     "history.frame_actions": ["act_on_frame", "frame_overview"],
     "history.maintenance": ["MaintenancePolicy", "parse_policy"],
@@ -121,11 +144,21 @@ _MODULES = {
     "layout.advice": ["advise"],
     "layout.guardrails": ["skus"],
     "layout.layout_benchmark": ["Layout", "compare_layouts"],
+    "layout.overview": ["survey_files"],
+    "layout.summaries": [
+        "column_bytes",
+        "compare_columns",
+        "show_advice",
+        "show_columns",
+        "show_guardrails",
+        "show_summary",
+    ],
     "mirror.cycle": ["run_cycle"],
     "mirror.operating": ["operate"],
     "monitoring": ["monitor_lake", "recent_ledgers"],
     "runs.record": ["record"],
     "samples.sample_lake": ["make_sample"],
+    "show.feeds": ["plot_changes", "plot_periods"],
     "show.pictures": ["plot_backlog", "plot_history", "plot_kept", "plot_lag", "plot_rows"],
     "show.plots": [
         "plot_bars",

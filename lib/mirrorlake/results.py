@@ -88,6 +88,18 @@ def _text(value: Any) -> str:
     return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
+def size_text(size: float) -> str:
+    """Bytes as people read them.
+
+    Example:
+        >>> size_text(1536), size_text(3 * 2**30)
+        ('1.5 KiB', '3.0 GiB')
+    """
+    units = ("KiB", "MiB", "GiB")
+    power = sum(abs(size) >= 1000 * 1024**n for n in (1, 2))
+    return f"{size / 1024 ** (power + 1):,.1f} {units[power]}"
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a call did, or would do.

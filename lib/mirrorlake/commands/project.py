@@ -103,6 +103,9 @@ def _finish_run(summary: RunSummary, as_json: bool, *answers: str) -> None:
 def test(
     context: typer.Context,
     long: Annotated[bool, typer.Option("--long", help="Add kill matrices and soak tests.")] = False,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Only what changes since the last commit can touch.")
+    ] = False,
 ) -> None:
     """Run the tests, in two processes; further arguments go to pytest (`-n 0`: in one)."""
     source = _source(PROJECT / "tests", "tests").parent
@@ -111,6 +114,7 @@ def test(
     # A file's tests stay in one process, and the files in their order: the notebooks take longest.
     processes = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
     options = [*processes, "--durations=10", *(["--long"] if long else [])]
+    options += ["--changed"] if changed else []
     command = [sys.executable, "-m", "pytest", *options, *context.args]
     raise typer.Exit(subprocess.run(command, cwd=source, check=False).returncode)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +11,7 @@ import typer
 from mirrorlake.commands import split_names, stop_on_signals, verbs
 from mirrorlake.commands.options import Json, Root, Watch
 from mirrorlake.commands.printing import tell
+from mirrorlake.errors import UsageError
 from mirrorlake.sources.engine import run_source, stopped_tables
 from mirrorlake.storage import Storage
 
@@ -55,6 +57,52 @@ def postgres(
         interval=interval,
     )
     _run(root, one, watch=watch, reseed=reseeded(split_names(reseed)), as_json=as_json)
+
+
+FolderArgument = Annotated[Path, typer.Argument(help="The folder into which files come.")]
+KeysOption = Annotated[
+    list[str] | None, typer.Option(help="A table's key columns: TABLE=a,b; once a table.")
+]
+
+
+@source.command()
+def debezium(
+    root: Root,
+    folder: FolderArgument,
+    keys: KeysOption = None,
+    watch: Watch = False,
+    as_json: Json = False,
+) -> None:
+    """Publish Debezium's events: files with one event a line, which may grow."""
+    from mirrorlake.sources.debezium.files import DebeziumFiles
+
+    one = DebeziumFiles(folder, Storage(root), keys=_keys(keys))
+    _run(root, one, watch=watch, reseed=[], as_json=as_json)
+
+
+@source.command(name="csv")
+def csv_drops(
+    root: Root,
+    folder: FolderArgument,
+    keys: KeysOption = None,
+    watch: Watch = False,
+    as_json: Json = False,
+) -> None:
+    """Publish CSV files, FOLDER/TABLE/*.csv, which may grow and may arrive twice; as text."""
+    from mirrorlake.sources.csv_drops import CsvDrops
+
+    one = CsvDrops(folder, keys=_keys(keys))
+    _run(root, one, watch=watch, reseed=[], as_json=as_json)
+
+
+def _keys(given: list[str] | None) -> dict[str, list[str]]:
+    found = {}
+    for one in given or ():
+        table, equals, columns = one.partition("=")
+        if not equals or not split_names(columns):
+            raise UsageError(f"{one!r} names no key.", hint="write TABLE=a,b.")
+        found[table] = split_names(columns)
+    return found
 
 
 def _run(root: str, one: Source, *, watch: bool, reseed: list[TableName], as_json: bool) -> None:

@@ -30,6 +30,7 @@ from mirrorlake.mirror.options import MirrorOptions, Step
 from mirrorlake.mirror.state import Report, TableStatus
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
+from mirrorlake.sources.status import read_reports
 
 if TYPE_CHECKING:
     from mirrorlake.rows.views.state import ViewStatus
@@ -143,8 +144,11 @@ def status(
     except SetupError as error:  # the tables' status needs no extra
         views = []
         warn(f"mirrorlake: views are left out: {error}")
+    sources = read_reports(lake.storage)
     document = report.as_dict() | {"views": [one.as_dict() for one in views]}
-    tell(as_json, document, *_report_parts(report), _view_table(views) if views else "")
+    document |= {"sources": [one.as_dict() for one in sources]}
+    parts = [*([_view_table(views)] if views else []), *(one.shown() for one in sources)]
+    tell(as_json, document, *_report_parts(report), *parts)
     late = [t for t in report.tables if max_lag is not None and t.lag_seconds > max_lag]
     for line in late:
         warn(f"{line.full_name} lags {line.lag_seconds:.0f} s.")

@@ -30,6 +30,7 @@ from mirrorlake.feed.enable import enable_feed
 from mirrorlake.feed.findings import Diagnosis
 from mirrorlake.feed.gaps import ORIGIN, bridge
 from mirrorlake.feed.net import net_changes
+from mirrorlake.feed.report import FeedReport, report_changes
 from mirrorlake.feed.schema import read_feed
 
 _ALLOWED = ("allowSourceColumnRename", "allowSourceColumnDrop", "allowSourceColumnTypeChange")
@@ -249,6 +250,46 @@ class Changes:
         timeline = read_versions(table.storage, table.name.table_path)
         last = timeline.latest if end is None else min(end, timeline.latest)
         return examine(table, timeline, start or 0, last, files=True)
+
+    def report(
+        self,
+        start: str = "",
+        end: str = "",
+        *,
+        newest: int = 100,
+        keys: Sequence[str] = (),
+        where: str = "",
+        across_gaps: bool = False,
+    ) -> FeedReport:
+        """A range to be looked at: findings, changes by version and kind, one key's history.
+
+        Unlike `read` it refuses nothing that it can show in part.
+
+        Args:
+            start: the first version, or a timestamp; empty for the newest versions.
+            end: the last version, or a timestamp; empty for the newest.
+            newest: how many versions to look at without a start.
+            keys: as for `net`.
+            where: only changed rows of this predicate.
+            across_gaps: as for `read`.
+
+        Raises:
+            FeedError: an end beyond the newest version.
+            UsageError: the ends make no sense, or a key is no column.
+            QueryError: Spark refuses the predicate.
+
+        Example:
+            >>> lake.table("sales").changes.report(where="id = 7").timeline  # doctest: +SKIP
+        """
+        return report_changes(
+            self._table,
+            start=start,
+            end=end,
+            newest=newest,
+            keys=keys,
+            where=where,
+            across_gaps=across_gaps,
+        )
 
 
 def keep_change_files(regex: str) -> str:

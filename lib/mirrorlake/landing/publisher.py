@@ -27,7 +27,7 @@ from mirrorlake.landing.identity import last_applied, read_identity
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
 from mirrorlake.landing.metadata import MARKER, Marker, declare_keys
 from mirrorlake.landing.sources import open_source
-from mirrorlake.landing.tokens import TOKEN, TokenIndex
+from mirrorlake.landing.tokens import TOKEN, TokenIndex, encoded
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage, to_json
@@ -117,7 +117,7 @@ class Publisher:
         self.table = table
         self._dry_run = dry_run
         self._metadata = declare_keys(storage, table, tuple(keys), dry_run=dry_run)
-        self._footer = _encoded(footer)
+        self._footer = encoded(footer)
         self._tokens = TokenIndex(storage, table)
         if not dry_run:
             events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
@@ -131,25 +131,49 @@ class Publisher:
     def insert(
         self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
     ) -> Published:
-        """Rows to add, without checking for existing keys (marker 0)."""
+        """Rows to add, without checking for existing keys (marker 0).
+
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
         return self._publish(rows, Marker.INSERT, token, footer)
 
     def update(
         self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
     ) -> Published:
-        """Rows to replace whole, by key; added where the key is missing (marker 1)."""
+        """Rows to replace whole, by key; added where the key is missing (marker 1).
+
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
         return self._publish(rows, Marker.UPDATE, token, footer)
 
     def delete(
         self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
     ) -> Published:
-        """Keys to remove; further columns are ignored, missing keys too (marker 2)."""
+        """Keys to remove; further columns are ignored, missing keys too (marker 2).
+
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
         return self._publish(rows, Marker.DELETE, token, footer)
 
     def upsert(
         self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
     ) -> Published:
-        """Rows to replace whole, by key, or else to add (marker 4)."""
+        """Rows to replace whole, by key, or else to add (marker 4).
+
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
+        """
         return self._publish(rows, Marker.UPSERT, token, footer)
 
     def write(
@@ -214,7 +238,7 @@ class Publisher:
             batches = [cast_batch(batch, target, 0) for batch in reader]
         names = {name.lower(): name for name in (batches[0].schema.names if batches else ())}
         key = names.get(self.keys[0].lower()) if self.keys else None
-        made = make_manifest(batches, key, after=self.last_number(), ranges=ranges)
+        made = make_manifest(batches, key, after=self._last_number(), ranges=ranges)
         write_manifest(self._storage, self.table, made)
         return made
 
@@ -232,7 +256,7 @@ class Publisher:
             return Published(str(self.table), None, 0, 0)
         label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
         batch = uuid.uuid4().hex
-        carried = {**self._footer, **_encoded(footer)}
+        carried = {**self._footer, **encoded(footer)}
         if token is not None:
             carried[TOKEN] = token.encode()
         staged = f"{self.table.folder}/_{batch}.parquet"
@@ -297,7 +321,7 @@ class Publisher:
     def _claim(self, staged: str, batch: str, token: str | None) -> str | None:
         """Takes the next number; None if a file before it carries the token already."""
         folder = self.table.folder
-        number = self.last_number() + 1
+        number = self._last_number() + 1
         while True:
             # All files below the number are looked at before it is taken.
             if token is not None and self._tokens.find(token):
@@ -312,7 +336,7 @@ class Publisher:
                 return name
             # This writer was so slow that its number was applied and moved away meanwhile.
             self._storage.rename(f"{folder}/{name}", staged)
-            number = self.last_number() + 1
+            number = self._last_number() + 1
 
     def _repeated(self, path: str) -> Published:
         with self._storage.open(path) as source:
@@ -321,8 +345,7 @@ class Publisher:
         size = entry.size if entry else 0
         return Published(str(self.table), path.rpartition("/")[2], rows, size, repeated=True)
 
-    def last_number(self) -> int:
-        """The last number that is used, in the folder or by what was applied; 0 if none is."""
+    def _last_number(self) -> int:
         numbered = list_folder(self._storage, self.table).numbered
         if numbered:
             return max(numbered)
@@ -364,7 +387,3 @@ class Publisher:
             for name, column in footer_columns(self._storage, path).items():
                 found.setdefault(name, column.table)
         return {name.lower(): kind for name, kind in found.items() if kind != "void"}
-
-
-def _encoded(footer: Mapping[str, str] | None) -> dict[bytes, bytes]:
-    return {key.encode(): value.encode() for key, value in (footer or {}).items()}

@@ -6,7 +6,7 @@ file: in its folder, in `_ProcessedFiles`, and until `_FilesReadyToDelete` is sw
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -51,6 +51,11 @@ class TokenIndex:
             if gone is not None and gone not in self._seen.values():
                 self._files.pop(gone, None)
         return self._files.get(token)
+
+
+def encoded(footer: Mapping[str, str] | None) -> dict[bytes, bytes]:
+    """What a footer is to carry, as Arrow wants it."""
+    return {key.encode(): value.encode() for key, value in (footer or {}).items()}
 
 
 def read_footer(storage: Storage, path: str) -> dict[bytes, bytes]:

@@ -166,9 +166,9 @@ def analyze_table(
     known = leaves(metadata)
     rows = f"{table.sql_name} VERSION AS OF {segment.version}"
     scanned = spark.createDataFrame([], "physical_path string, cardinality long, runs long")
-    if scan:
-        # What only the rows show of every column outside lists and maps.
-        wanted = [leaf for leaf in known if leaf.parts and leaf.kind not in _UNCOUNTABLE]
+    # What only the rows show of every column outside lists and maps.
+    wanted = [leaf for leaf in known if leaf.parts and leaf.kind not in _UNCOUNTABLE]
+    if scan and wanted:
         counts = spark.sql(f"SELECT {_counts(wanted, exact=exact)} FROM {rows}")
         runs = _count_runs(facts, storage, path, wanted)
         scanned = _by_column(counts, wanted).join(runs, "physical_path", "left")
@@ -185,7 +185,7 @@ def analyze_table(
         "Row Group Sizes": measures.row_group_sizes(facts),
         "Partitions": measures.partitions(facts),
         "Stale Files": stale,
-        "Change History": change_history(spark, storage, path, segment.version),
+        "Change History": change_history(table, segment.version),
     }
     row = summary.first()
     assert row is not None  # an aggregate without groups always has a row

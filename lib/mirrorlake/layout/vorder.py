@@ -33,7 +33,7 @@ from mirrorlake.layout.measures import MICROSOFT_TAG
 from mirrorlake.layout.partitioning.tags import SORTED
 from mirrorlake.layout.vorder_file import Outcome, Task, order_file
 from mirrorlake.names import TableName
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
 from mirrorlake.spark.sql import delta_name, quote
@@ -73,6 +73,21 @@ class VOrderReport(Result):
     def ordered(self) -> int:
         """How many files are, or would be, replaced."""
         return sum(not one.reason for one in self.outcomes)
+
+    def summary(self) -> TextTable:
+        """What became, or would become, of the files: one row for each kind of outcome."""
+        groups: dict[tuple[str, str, str], list[Outcome]] = {}
+        for one in self.outcomes:
+            done = "stays" if one.reason else "ordered" if self.applied else "would be ordered"
+            key = (done, one.reason or one.order, ", ".join(one.columns[:4]))
+            groups.setdefault(key, []).append(one)
+        rows = tuple(
+            (*key, len(some), sum(o.rows for o in some), size_text(sum(o.size for o in some)),
+             size_text(sum(o.new_size for o in some)))
+            for key, some in sorted(groups.items())
+        )  # fmt: skip
+        names = ("outcome", "order, or why not", "sorted by", "files", "rows", "size", "then")
+        return TextTable(names, rows)
 
     def __repr__(self) -> str:
         if not self.outcomes:

@@ -10,6 +10,7 @@ from mirrorlake.delta.table import Table
 from mirrorlake.feed.changes import End, Outside
 from mirrorlake.rows.changes import read_row_changes
 from mirrorlake.rows.row_history import RowHistory, read_row_history
+from mirrorlake.rows.row_report import RowReport, report_row
 from mirrorlake.rows.tracking import (
     FeatureChange,
     Tracking,
@@ -142,3 +143,19 @@ class RowTracking:
             >>> lake.table("stock").row_tracking.history(key={"id": 7})  # doctest: +SKIP
         """
         return read_row_history(self._table, key=key, row_id=row_id, start=start)
+
+    def report(self, key: str = "", *, enable: bool = False) -> RowReport:
+        """One row's history in words, and how far it can be told; the lake stays as it is.
+
+        Args:
+            key: a value of the one declared key column, or JSON `{"column": value}`; by default
+                the row that changed last.
+            enable: switch row tracking on, where it is off.
+
+        Raises:
+            UsageError: the key is none, or names a column that is not there.
+
+        Example:
+            >>> lake.table("stock").row_tracking.report("bolt").events  # doctest: +SKIP
+        """
+        return report_row(self._table, key, enable=enable)

@@ -24,6 +24,7 @@ from mirrorlake.feed.schema import RESERVED
 from mirrorlake.rows.file_rows import FILE, ROW, ROW_ID, ROW_VERSION, read_file_rows
 from mirrorlake.rows.row_id_validity import read_row_id_validity
 from mirrorlake.rows.tracking import ID_NAMES
+from mirrorlake.storage import Storage
 
 _THREADS = 16
 _VERSION, _SIDE = "__mirrorlake_version", "__mirrorlake_side"
@@ -96,6 +97,7 @@ def as_changes(
     uses: Sequence[FileChange],
     *,
     ids: Sequence[int] | None = None,
+    lists: Storage | None = None,
 ) -> DataFrame:
     """What commits did, from the files that they brought and took.
 
@@ -105,12 +107,13 @@ def as_changes(
         timeline: when its versions were made.
         uses: the files.
         ids: only these rows.
+        lists: as for `read_file_rows`.
     """
     if ROW_ID_COLUMN not in snapshot.properties:
         raise UsageError(f"The rows of {table.name} never had ids.", hint="enable row tracking.")
     files: dict[tuple[str, str], DataFile] = {use.file.key: use.file for use in uses}
     numbers = {key: number for number, key in enumerate(files)}
-    rows = read_file_rows(table, snapshot, list(files.values()), ids)
+    rows = read_file_rows(table, snapshot, list(files.values()), ids, lists=lists)
     places = [
         (numbers[use.file.key], use.version, use.side, timeline.time(use.version)) for use in uses
     ]

@@ -29,6 +29,7 @@ from mirrorlake.rows.file_rows import ROW, ROW_ID, read_file_rows
 from mirrorlake.rows.row_id_validity import read_row_id_validity
 from mirrorlake.rows.tracking import ID_NAMES
 from mirrorlake.spark.sql import quote
+from mirrorlake.storage import Storage
 
 Key = Mapping[str, Any]
 _MOST = 1000  # ids of one key; what has more is not a key
@@ -72,7 +73,12 @@ class RowHistory(Result):
 
 
 def read_row_history(
-    table: Table, *, key: Any = None, row_id: int | None = None, start: int | None = None
+    table: Table,
+    *,
+    key: Any = None,
+    row_id: int | None = None,
+    start: int | None = None,
+    lists: Storage | None = None,
 ) -> RowHistory:
     """Everything that happened to one row.
 
@@ -82,6 +88,7 @@ def read_row_history(
             All rows that ever had it are included, also in versions in which they had another.
         row_id: the row's id, instead of a key.
         start: the first version; by default the oldest whose files, columns and ids allow it.
+        lists: where the lists of the files that are read lie; by default in the lake.
 
     Raises:
         FeedError: a file of the versions from `start` on is gone.
@@ -120,11 +127,12 @@ def read_row_history(
             first = gone[-1]  # what was taken then is not needed from then on
             seen = _uses(table, first, snapshot.version)
         elif ids is None:
-            ids = _ids_of(table, snapshot, uses, wanted or {})
+            ids = _ids_of(table, snapshot, uses, wanted or {}, lists)
         else:
             break
     timeline = read_versions(table.storage, table.name.table_path)
-    events = _in_order(as_changes(table, snapshot, timeline, uses, ids=ids or [-1]), first)
+    changes = as_changes(table, snapshot, timeline, uses, ids=ids or [-1], lists=lists)
+    events = _in_order(changes, first)
     told = tuple(f for f in trust.findings if f.versions[1] >= first)
     files, total = (len({use.file.key for use in some}) for some in (uses, seen))
     return RowHistory(
@@ -183,10 +191,16 @@ def _comparable(kind: Any, value: Any) -> Any:
     return None
 
 
-def _ids_of(table: Table, snapshot: Snapshot, uses: Sequence[FileChange], key: Key) -> list[int]:
+def _ids_of(
+    table: Table,
+    snapshot: Snapshot,
+    uses: Sequence[FileChange],
+    key: Key,
+    lists: Storage | None,
+) -> list[int]:
     """The ids of all rows that ever had a key."""
     files = list({use.file.key: use.file for use in uses}.values())
-    rows = read_file_rows(table, snapshot, files)
+    rows = read_file_rows(table, snapshot, files, lists=lists)
     for column, value in key.items():
         name = f"{ROW}.{quote(column)}"
         kind = rows.select(name).schema[0].dataType

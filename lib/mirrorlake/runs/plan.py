@@ -191,6 +191,18 @@ def run_plan(
     return summary
 
 
+class _AboveTheBar:
+    """What cells print, on the terminal above papermill's progress bar."""
+
+    def write(self, text: str) -> None:
+        from tqdm import tqdm
+
+        tqdm.write(text.rstrip("\n"), file=sys.stderr)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
 def _execute(step: PlanStep, parameters: dict[str, Any], target: Path) -> StepResult:
     name = step.notebook
     with warnings.catch_warnings():
@@ -209,6 +221,7 @@ def _execute(step: PlanStep, parameters: dict[str, Any], target: Path) -> StepRe
                 parameters=parameters,
                 kernel_name="python3",
                 progress_bar=sys.stderr.isatty(),
+                stdout_file=_AboveTheBar() if sys.stderr.isatty() else None,
                 # Kernels warn of their local TCP ports at every start.
                 extra_arguments=["--log-level=ERROR"],
             )

@@ -32,8 +32,9 @@ from mirrorlake.serve.tokens import Tokens, is_sas
 
 _log = logging.getLogger(__name__)
 _BLOB_CLIENTS = re.compile(
-    r"azsdk-[a-z]+-(storage-blobs?|azblob)|Azure\.Storage\.Blobs", re.IGNORECASE
+    r"azsdk-[a-z]+-(storage[-.]blobs?|azblob)|Azure\.Storage\.Blobs", re.IGNORECASE
 )
+_BLOB_HEADERS = ("x-ms-blob-type", "x-ms-copy-source")
 _VERSION = re.compile(r"[0-9A-Za-z-]{1,32}\Z")
 _REQUEST_ID = re.compile(r"[0-9A-Za-z._:-]{1,128}\Z")
 _NEWEST = "2026-06-06"
@@ -108,10 +109,13 @@ class StorageApp:
             return Dialect.REST
         if ".blob." in host or (request.scope.get("server") or ("", 0))[1] in self.blob_ports:
             return Dialect.BLOB
-        if "resource" in query or "action" in query or ".dfs." in host:
+        if "resource" in query or "action" in query:
             return Dialect.DFS
-        if "comp" in query or "restype" in query or "x-ms-blob-type" in request.headers:
+        said = "comp" in query or "restype" in query
+        if said or any(name in request.headers for name in _BLOB_HEADERS):
             return Dialect.BLOB
+        if ".dfs." in host:
+            return Dialect.DFS
         agent = request.headers.get("user-agent", "")
         return Dialect.BLOB if _BLOB_CLIENTS.search(agent) else Dialect.DFS
 
@@ -125,6 +129,10 @@ class StorageApp:
         if is_oauth(request.url.path):
             return await answer_oauth(request, self.tokens)
         self._authenticate(request, query)
+        if "x-ms-structured-body" in request.headers:
+            raise bad_request(
+                "UnsupportedHeader", "Bodies in frames are not taken; send them plain."
+            )
         lower = {name.lower(): value for name, value in query}
         if request.method not in _READS and self.workspace.read_only:
             reading = dialect is Dialect.REST and request.url.path.lower().endswith("status")
@@ -218,6 +226,12 @@ class StorageApp:
             "x-ms-permissions": "---------",
             "x-ms-lease-status": "unlocked",
             "x-ms-lease-state": "available",
+            # pyarrow's client aborts the process where one of these is missing.
+            "x-ms-has-immutability-policy": "false",
+            "x-ms-has-legal-hold": "false",
+            "x-ms-default-encryption-scope": "none",
+            "x-ms-deny-encryption-scope-override": "false",
+            "x-ms-immutable-storage-with-versioning-enabled": "false",
         }
         return Response(status_code=200, headers=headers)
 

@@ -23,6 +23,7 @@ from mirrorlake.serve.paths import Target, writable
 from mirrorlake.serve.reading import answer_read
 
 _BLOCK_ID = re.compile(r"[A-Za-z0-9+/=_-]{1,128}\Z")
+_FOLDER = "x-ms-meta-hdi_isfolder"
 _UNKNOWN = ("properties", "metadata", "tier", "snapshot", "appendblock", "page", "undelete", "tags")
 
 
@@ -65,6 +66,10 @@ async def _put_blob(call: Call, target: Target) -> Response:
     if kind not in (None, "BlockBlob"):
         raise bad_request("InvalidHeaderValue", f"x-ms-blob-type {kind!r} is not known here.")
     info = await run_in_threadpool(zone.files.stat, target.path)
+    is_mark = call.request.scope["raw_path"].endswith(b"/") or call.header(_FOLDER)
+    if is_mark and body_length(call.request) == 0:  # how pyarrow makes a folder
+        await run_in_threadpool(zone.files.make_folder, target.path)
+        return Response(status_code=201, headers=made_headers(call, info, '"0x0"'))
     if info is not None and info.is_folder:
         raise RequestError(409, "PathConflict", "There is a folder at this path.")
     if call.header("if-match"):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from email.utils import format_datetime
 
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from mirrorlake.names import ZONE
 from mirrorlake.serve.call import Call, check_conditions, http_date, receive
 from mirrorlake.serve.errors import RequestError, bad_request, not_found
 from mirrorlake.serve.files import Info
@@ -83,6 +85,9 @@ def _entry(item: str, info: Info) -> dict[str, str]:
 def made_headers(call: Call, info: Info | None, etag: str = "") -> dict[str, str]:
     """The headers of an answer to a write."""
     found = {"content-length": "0", "x-ms-request-server-encrypted": "false"}
+    # pyarrow's client aborts the process where one of these is missing.
+    now = format_datetime(datetime.now(timezone.utc), usegmt=True)
+    found |= {"etag": '"0x0"', "last-modified": now}
     if info is not None:
         found |= {"etag": info.etag, "last-modified": http_date(info)}
     if etag:
@@ -101,6 +106,10 @@ def warning_headers(warnings: tuple[str, ...]) -> dict[str, str]:
 
 
 async def _put(call: Call) -> Response:
+    resource = call.query.get("resource", "").lower()
+    if resource == "directory" and f"{ZONE}/".startswith("/".join([*call.parts, ""])):
+        # Careful clients make every folder on their way; these are there.
+        return Response(status_code=201, headers=made_headers(call, None, '"0x0"'))
     target = writable(call.parts)
     source = call.header("x-ms-rename-source")
     only_new = call.header("if-none-match") == "*"
@@ -111,7 +120,6 @@ async def _put(call: Call) -> Response:
         return Response(
             status_code=201, headers=made_headers(call, renamed) | warning_headers(warnings)
         )
-    resource = call.query.get("resource", "").lower()
     info = await run_in_threadpool(zone.files.stat, target.path)
     if only_new and info is not None:
         raise RequestError(409, "PathAlreadyExists", "There is something at this path.")

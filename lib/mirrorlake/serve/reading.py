@@ -21,19 +21,21 @@ async def answer_read(call: Call) -> Response:
         RequestError: nothing is there, or a condition or range doesn't hold.
     """
     path = call.path
-    info = await run_in_threadpool(call.item.zone.files.stat, path)
-    if info is None:
-        info = _being_uploaded(call, path)
+    found = await run_in_threadpool(call.item.zone.files.stat, path)
+    info = _being_uploaded(call, path) if found is None else found
     check_conditions(call.request.headers, info, reading=True)
     if info.is_folder or call.request.method == "HEAD" or info.size == 0:
         if not info.is_folder:
             _range(call, info.size) if call.request.method == "GET" else None
         return Response(status_code=200, headers=properties(info) | _length(info))
+    start, end, is_part = _range(call, info.size)
     try:
-        info, read = await run_in_threadpool(call.item.zone.files.open, path)
+        now, read = await run_in_threadpool(call.item.zone.files.open, path)
     except (FileNotFoundError, IsADirectoryError):
         raise not_found() from None
-    start, end, is_part = _range(call, info.size)
+    if now.etag != info.etag:  # another file is there since
+        info, end = now, min(end, now.size)
+        start = min(start, end)
     headers = properties(info) | {"content-length": str(end - start)}
     if is_part:
         headers["content-range"] = f"bytes {start}-{end - 1}/{info.size}"
@@ -42,10 +44,9 @@ async def answer_read(call: Call) -> Response:
 
 
 def _being_uploaded(call: Call, path: str) -> Info:
-    """A file that was made and not flushed: it is empty. A data file isn't there until then."""
+    """A file that was made and not flushed: it is empty, and no listing shows it."""
     upload = call.item.zone.uploads.get(path)
-    name = path.rpartition("/")[2]
-    if upload is None or not name.startswith(("_", ".")):
+    if upload is None:
         raise not_found()
     return call.item.zone.files.local_info(upload.data).empty(path, upload.etag)
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
 
@@ -101,7 +101,7 @@ class Upload:
             self._blocks[block] = (at, length)
         self._end = max(self._end, at + length)
 
-    def _note(self, document: dict[str, object]) -> None:
+    def _note(self, document: Mapping[str, object]) -> None:
         with open(self._journal, "ab", buffering=0) as journal:
             journal.write(json.dumps(document).encode() + b"\n")
 

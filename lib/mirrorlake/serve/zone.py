@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -19,10 +19,10 @@ from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.landing.identity import read_identity
 from mirrorlake.landing.metadata import SEQUENTIAL, read_metadata
-from mirrorlake.landing.publisher import Publisher
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name, file_number
 from mirrorlake.serve.checks import Checks
 from mirrorlake.serve.errors import RequestError, bad_request, not_found
@@ -97,11 +97,13 @@ class LandingZone:
         Raises:
             RequestError: it is not sound, or the path is taken.
         """
-        if only_new and await run_in_threadpool(self.files.stat, target.path):
+        if only_new and await run_in_threadpool(self.files.stat, target.path) is not None:
             raise taken(target, "There is a file at this path.")
         self.files.touch(staged)
-        warnings = await self._check(staged, target, self.files.local_info(staged).etag)
         is_data = await run_in_threadpool(self._is_data, target)
+        if is_data:
+            await run_in_threadpool(self._refuse_if_taken, target, staged)
+        warnings = await self._check(staged, target, self.files.local_info(staged).etag)
         before = self.files.local_info(staged)
 
         def place() -> None:
@@ -142,12 +144,14 @@ class LandingZone:
             return await run_in_threadpool(self._rename_folder, source, target), ()
         if source == target.path:
             return found, ()
-        if only_new and await run_in_threadpool(self.files.stat, target.path):
+        if only_new and await run_in_threadpool(self.files.stat, target.path) is not None:
             raise taken(target, "There is a file at this path.")
         if self.uploads.get(source) is not None:
             raise RequestError(409, "PathConflict", "The source was not flushed since it was made.")
-        warnings = await self._check(source, target, found.etag)
         is_data = await run_in_threadpool(self._is_data, target)
+        if is_data:
+            await run_in_threadpool(self._refuse_if_taken, target, source)
+        warnings = await self._check(source, target, found.etag)
 
         def place() -> None:
             if self.storage.local is not None:
@@ -182,7 +186,8 @@ class LandingZone:
         if found is None or found.is_folder:
             if found and not recursive and self.files.children(target.path):
                 raise RequestError(409, "DirectoryNotEmpty", "The folder is not empty.")
-            dropped += [self.uploads.discard(one.path, one) for one in self._below(target.path)]
+            below = self.uploads.below(target.path)
+            dropped += [self.uploads.discard(one.path, one) for one in below]
         if found is None:
             if any(dropped):
                 return
@@ -191,9 +196,6 @@ class LandingZone:
             self.files.delete_folder(target.path)
         else:
             self.storage.delete(target.path)
-
-    def _below(self, folder: str) -> list[object]:
-        return list(self.uploads.below(folder))
 
     def _rename_folder(self, source: str, target: Target) -> Info | None:
         if target.path.startswith(f"{source}/"):
@@ -273,6 +275,11 @@ class LandingZone:
         inside = (path[len(folder) + 1 :] for path in paths if path.startswith(f"{folder}/"))
         return any(file_number(name.lstrip("_")) == number for name in inside)
 
+    def _refuse_if_taken(self, target: Target, file: Path | str) -> None:
+        """Spares a file whose number is gone already the check of its rows."""
+        with suppress(_GapError):  # it may be closed by then
+            self._number_is_free(target, file)
+
     def _number_is_free(self, target: Target, file: Path | str) -> bool:
         """Whether the file is to be placed; False if it was published before, with these bytes.
 
@@ -316,9 +323,10 @@ class LandingZone:
             for entry in self.storage.list(f"{folder}/{moved}").files
             if (number := file_number(entry.name)) is not None
         ]
-        if found or read_identity(self.storage, table) is None:
-            return max(found, default=0)
-        return Publisher(self.storage, table, dry_run=True).last_number()
+        identity = read_identity(self.storage, table)
+        snapshot = read_snapshot(self.storage, table.table_path) if identity else None
+        applied = snapshot.txns.get(identity.app_id, 0) if snapshot and identity else 0
+        return max([*found, applied])
 
     def _same_or_taken(self, target: Target, file: Path | str, path: str) -> None:
         """Accepts the same bytes again.

@@ -16,12 +16,19 @@ from threading import Event, Lock
 
 import pyarrow as pa
 
-from mirrorlake.errors import BusyError, MirrorlakeError, SourceError, UsageError
+from mirrorlake.errors import (
+    BusyError,
+    MetadataError,
+    MirrorlakeError,
+    SourceError,
+    UsageError,
+)
+from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.landing.tokens import read_footer
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName
 from mirrorlake.sources.folder import NewFolder, make_durable, mend_folders
-from mirrorlake.sources.position import FOOTER, Position, read_standing, write_standing
+from mirrorlake.sources.position import FOOTER, Position, Standing, read_standing, write_standing
 from mirrorlake.sources.source import Batch, Group, Source
 from mirrorlake.sources.status import SourceReport, SourceTable, write_report
 from mirrorlake.storage import Storage
@@ -92,42 +99,66 @@ class _Run:
         """Finds where each table stands, and loads those that have not begun."""
         mend_folders(self.storage, self.source.name)
         for table, keys in self.source.tables().items():
-            self.lines[table] = SourceTable(str(table))
-            self.report.tables.append(self.lines[table])
-            try:
-                self.find(table, keys, again=table in reseed)
-            except MirrorlakeError as error:
-                self.halt(table, error)
+            self.meet(table, keys, again=table in reseed)
         if unknown := reseed - self.lines.keys():
-            raise UsageError(f"The source has no table {min(unknown)} to reseed.")
+            raise UsageError(f"The source has no table {min(unknown, key=str)} to reseed.")
         self.load()
 
-    def find(
-        self, table: TableName, keys: tuple[str, ...] | MirrorlakeError, *, again: bool
+    def meet(
+        self, table: TableName, keys: tuple[str, ...] | MirrorlakeError, *, again: bool = False
     ) -> None:
-        """Finds where a table stands; raises why it can't go on."""
-        standing = read_standing(self.storage, table, self.source.name)
+        """Takes up a table."""
+        self.lines[table] = SourceTable(str(table))
+        self.report.tables.append(self.lines[table])
+        try:
+            standing = read_standing(self.storage, table, self.source.name)
+        except MetadataError as error:
+            self.halt(table, error)
+            return
+        self.find(table, keys, standing, again=again)
+
+    def find(
+        self,
+        table: TableName,
+        keys: tuple[str, ...] | MirrorlakeError,
+        standing: Standing | None,
+        *,
+        again: bool,
+    ) -> None:
+        """Puts a table among those that go on, that are to be loaded, or that are stopped."""
+        if standing is not None:
+            self.since[table] = standing.position  # so that `halt` says it in the folder
         if isinstance(keys, MirrorlakeError):
-            if standing is not None:
-                self.since[table] = standing.position  # so that `halt` says it in the folder
-            raise keys
+            self.halt(table, keys)
+            return
         self.keys[table] = keys
         if standing is None or again or standing.stopped == _LOADING:
             self.again.add(table)
         elif standing.stopped:
+            del self.since[table]
             self.lines[table].state, self.lines[table].error = "Stopped", standing.stopped
         elif not self.source.covers(table):
-            # A kill during the load must not make the old position look like a good one.
-            name, position = self.source.name, standing.position
-            write_standing(self.storage, table, name, position, _LOADING)
-            self.again.add(table)
+            self.load_again(table)
+        elif (kept := read_metadata(self.storage, table).keys) != keys:
+            self.halt(
+                table,
+                MetadataError(
+                    f"The key of {table} was {list(kept)}, and is {list(keys)} now.",
+                    hint=f"load it again: --reseed {table}; its history is kept.",
+                ),
+            )
         else:
-            self.since[table] = standing.position
             self.lines[table].state = "Running"
+
+    def load_again(self, table: TableName) -> None:
+        """Asks for a new load; a kill meanwhile must not make the old position look good."""
+        position = self.since.pop(table)
+        write_standing(self.storage, table, self.source.name, position, _LOADING)
+        self.again.add(table)
 
     def load(self) -> None:
         """First loads of the tables that need one."""
-        for table in sorted(self.again):
+        for table in sorted(self.again, key=str):
             if self.stop.is_set():
                 return
             self.tell(now=True)
@@ -162,12 +193,13 @@ class _Run:
                     files.append(f"{table.folder}/{done.file}")
 
         begin = self.source.snapshot(table, publish, self.stop)
-        if begin is None and not self.stop.is_set():
-            begin = Position(())
-            self.open(aside.storage, table)
         if begin is None:
             aside.discard()
-            return None
+            if self.stop.is_set():
+                return None
+            self.open(self.storage, table)  # all rows come as changes
+            write_standing(self.storage, table, self.source.name, Position(()))
+            return Position(())
         make_durable(aside.storage, files)
         aside.take_its_place(begin)
         return begin
@@ -187,6 +219,10 @@ class _Run:
     def publish(self, group: Group) -> None:
         """Publishes a group; only when all its files are on the disk is it confirmed."""
         stands: list[str] = []
+        for table, keys in group.appeared.items():
+            self.meet(table, keys)
+        if group.appeared:
+            self.load()
         for batch in group.batches:
             table = batch.table
             try:
@@ -204,14 +240,11 @@ class _Run:
         table = batch.table
         if table not in self.since or batch.position <= self.since[table]:
             return []
-        if batch.keys is not None:
-            self.keys[table] = batch.keys
         if batch.problem is not None:
-            raise batch.problem
+            self.halt(table, batch.problem)
+            return []
         if batch.reseed:
-            position = self.since.pop(table)
-            write_standing(self.storage, table, self.source.name, position, _LOADING)
-            self.again.add(table)
+            self.load_again(table)
             return []
         stands = self.write(batch)
         self.since[table] = batch.position
@@ -267,7 +300,7 @@ class _Run:
         line.state, line.error = "Stopped", str(error)
         _log.error(f"{table} is stopped: {error}")
         position = self.since.pop(table, None)
-        if keep and position is not None:
+        if keep and position is not None and not self.source.keeps_changes:
             # What comes meanwhile is not kept by the source, so this must outlive the process.
             write_standing(self.storage, table, self.source.name, position, str(error))
 

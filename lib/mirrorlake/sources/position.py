@@ -63,7 +63,9 @@ def read_standing(storage: Storage, table: TableName, source: str) -> Standing |
         document = read_kept(storage, path, FORMAT)
     except (ValueError, TypeError) as error:
         raise MetadataError(
-            f"{DOCUMENT} of {table} is broken.", file=DOCUMENT, hint="reseed the table."
+            f"{DOCUMENT} of {table} is broken.",
+            file=DOCUMENT,
+            hint="delete the table's folder; it is loaded again.",
         ) from error
     if document is None:
         if any(not name.startswith("_") for name in _files(storage, table)):
@@ -76,7 +78,7 @@ def read_standing(storage: Storage, table: TableName, source: str) -> Standing |
         raise MetadataError(
             f"{table} is filled by the source {document['source']}, not by {source}.",
             file=DOCUMENT,
-            hint="name that source, choose another lake, or reseed the table.",
+            hint="name that source, or delete the table's folder; it is loaded again.",
         )
     position = Position(tuple(document["order"]), document["facts"])
     for _, footer in footers_from_the_newest(storage, table):

@@ -18,7 +18,6 @@ from mirrorlake.errors import MirrorlakeError
 from mirrorlake.names import TableName
 from mirrorlake.sources.position import Position
 
-Rows = pa.RecordBatchReader | None
 Publish = Callable[[pa.RecordBatchReader], None]
 
 
@@ -31,16 +30,14 @@ class Batch:
         rows: the changes in their order, with `__rowMarker__`; None if there are none to publish.
         position: where the table stands with them.
         replaces: the table was emptied before these rows: its folder is replaced.
-        keys: the table's key columns, where they have become known just now.
         problem: why the table can't go on; nothing of it is published any more.
         reseed: the table needs a new first load.
     """
 
     table: TableName
-    rows: Rows
+    rows: pa.RecordBatchReader | None
     position: Position
     replaces: bool = False
-    keys: tuple[str, ...] | None = None
     problem: MirrorlakeError | None = None
     reseed: bool = False
 
@@ -52,10 +49,12 @@ class Group:
     Attributes:
         batches: in the order in which they are to be published; empty when nothing happened.
         end: what `confirm` is told once all of them stand.
+        appeared: tables that were not known before, with their keys: found before the batches.
     """
 
     batches: list[Batch] = field(default_factory=list)
     end: Any = None
+    appeared: Mapping[TableName, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Source(Protocol):
@@ -64,6 +63,10 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """Which source this is: the same at each start, and another one for other data."""
+
+    @property
+    def keeps_changes(self) -> bool:
+        """Whether a stopped table can go on later: its changes are still there then."""
 
     def __enter__(self) -> Source:
         """Connects, and checks all that can be checked."""

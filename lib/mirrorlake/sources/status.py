@@ -63,7 +63,7 @@ class SourceReport(Result):
     def shown(self) -> TextTable:
         """A line a table, and one for the source."""
         facts = ", ".join(f"{name} {value}" for name, value in self.facts.items())
-        lines = [(self.source, self.state, None, None, self.error or facts)]
+        lines: list[tuple[Any, ...]] = [(self.source, self.state, None, None, self.error or facts)]
         lines += [(one.table, one.state, one.rows, one.files, one.error) for one in self.tables]
         return TextTable(("source, tables", "state", "rows", "files", "problem"), tuple(lines))
 

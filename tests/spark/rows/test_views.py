@@ -131,7 +131,8 @@ def test_what_happens_to_a_source(lake: Lake) -> None:
     run(f"UPDATE {t} SET x = x + 1 WHERE g = 'a'")
     table = lake.table("t")
     last = read_commit(lake.storage, "Tables/t", table.snapshot().version, files=True)
-    assert last.changed
+    assert last.files
+    assert all(change.startswith("_change_data/") for change in last.files)
     for change in last.files:
         Path(table.path, change).unlink()
     assert follow(lake) == ("full", "FEED_VACUUMED")

@@ -22,6 +22,7 @@ VERBS = {
     "frame": {"create", "list", "show", "release"},
     "partition": {"set", "show", "run", "stats", "advise", "delete", "alter-merge"},
     "rows": {"enable", "disable", "drop", "show", "history"},
+    "source": {"postgres", "debezium", "csv"},
     "view": {"create", "refresh", "explain", "check", "list", "drop"},
 }
 ACT = (

@@ -29,8 +29,10 @@ def test_a_snapshot_then_every_change(shop) -> None:
     shop.sql("UPDATE items SET n = -n WHERE id < 10")
     shop.sql("UPDATE items SET id = 1000 + id WHERE id > 45")
     shop.sql("DELETE FROM items WHERE id = 20")
-    shop.sql("BEGIN; INSERT INTO items VALUES (70, 1, NULL); SAVEPOINT a;"
-             "INSERT INTO items VALUES (71, 1, 'no'); ROLLBACK TO a; COMMIT")  # fmt: skip
+    shop.sql(
+        "BEGIN; INSERT INTO items VALUES (70, 1, NULL); SAVEPOINT a;"
+        "INSERT INTO items VALUES (71, 1, 'no'); ROLLBACK TO a; COMMIT"
+    )
     shop.sql("BEGIN; DELETE FROM items; ROLLBACK")
     report = shop.run("items")
     assert report.tables[0].rows == 9 + 2 * 5 + 1 + 1
@@ -39,8 +41,11 @@ def test_a_snapshot_then_every_change(shop) -> None:
 
 
 def test_schemas_odd_names_and_several_tables(shop) -> None:
-    shop.sql('CREATE SCHEMA "Odd one"; CREATE TABLE "Odd one"."T b" ("Key" int PRIMARY KEY, "a""b" int);'
-             'INSERT INTO "Odd one"."T b" VALUES (1, 2); CREATE TABLE a (id int PRIMARY KEY)')  # fmt: skip
+    shop.sql(
+        'CREATE SCHEMA "Odd one";'
+        'CREATE TABLE "Odd one"."T b" ("Key" int PRIMARY KEY, "a""b" int);'
+        'INSERT INTO "Odd one"."T b" VALUES (1, 2); CREATE TABLE a (id int PRIMARY KEY)'
+    )
     shop.run("`Odd one`.`T b`", "public.a")
     shop.sql('INSERT INTO "Odd one"."T b" VALUES (2, 3); INSERT INTO a VALUES (1)')
     shop.run("`Odd one`.`T b`", "a")
@@ -67,42 +72,53 @@ def test_each_file_says_where_it_ends(shop) -> None:
 
 
 def test_large_values_with_full_identity(shop) -> None:
-    shop.sql("CREATE TABLE t (id int PRIMARY KEY, n int, big text);"
-             "ALTER TABLE t ALTER big SET STORAGE EXTERNAL; ALTER TABLE t REPLICA IDENTITY FULL;"
-             "INSERT INTO t SELECT i, i, repeat(chr(64 + i), 9000) FROM generate_series(1, 5) i")  # fmt: skip
+    shop.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, big text);"
+        "ALTER TABLE t ALTER big SET STORAGE EXTERNAL; ALTER TABLE t REPLICA IDENTITY FULL;"
+        "INSERT INTO t SELECT i, i, repeat(chr(64 + i), 9000) FROM generate_series(1, 5) i"
+    )
     shop.run("t")
-    shop.sql("UPDATE t SET n = 10 WHERE id = 1; UPDATE t SET id = 99 WHERE id = 2;"
-             "UPDATE t SET big = NULL WHERE id = 3; UPDATE t SET n = NULL WHERE id = 3")  # fmt: skip
+    shop.sql(
+        "UPDATE t SET n = 10 WHERE id = 1; UPDATE t SET id = 99 WHERE id = 2;"
+        "UPDATE t SET big = NULL WHERE id = 3; UPDATE t SET n = NULL WHERE id = 3"
+    )
     shop.run("t")
     shop.assert_equal("t")
 
 
 def test_large_values_without_full_identity_are_refused_or_looked_up(shop) -> None:
-    shop.sql("CREATE TABLE t (id char(3), k date, n int, big text, PRIMARY KEY (id, k));"
-             "ALTER TABLE t ALTER big SET STORAGE EXTERNAL;"
-             "INSERT INTO t SELECT i, '2026-01-01', i, repeat(chr(64 + i), 9000)"
-             " FROM generate_series(1, 5) i")  # fmt: skip
+    shop.sql(
+        "CREATE TABLE t (id char(3), k date, n int, big text, PRIMARY KEY (id, k));"
+        "ALTER TABLE t ALTER big SET STORAGE EXTERNAL;"
+        "INSERT INTO t SELECT i, '2026-01-01', i, repeat(chr(64 + i), 9000)"
+        " FROM generate_series(1, 5) i"
+    )
     refused = shop.run("t")
     assert refused.failed
     assert 'ALTER TABLE "public"."t" REPLICA IDENTITY FULL;' in str(refused.tables[0].error)
     assert not folder_of(shop.root, "t").exists()
     assert not shop.run("t", toast="lookup").failed
-    shop.sql("UPDATE t SET n = 10 WHERE id = '1'; UPDATE t SET id = '99' WHERE id = '2';"
-             "UPDATE t SET n = 30 WHERE id = '3'; DELETE FROM t WHERE id = '3';"
-             "UPDATE t SET n = 40 WHERE id = '4'; UPDATE t SET big = 'new' WHERE id = '4'")  # fmt: skip
+    shop.sql(
+        "UPDATE t SET n = 10 WHERE id = '1'; UPDATE t SET id = '99' WHERE id = '2';"
+        "UPDATE t SET n = 30 WHERE id = '3'; DELETE FROM t WHERE id = '3';"
+        "UPDATE t SET n = 40 WHERE id = '4'; UPDATE t SET big = 'new' WHERE id = '4'"
+    )
     shop.run("t", toast="lookup")
     shop.assert_equal("t")
 
 
 def test_truncate_replaces_the_folder(shop) -> None:
     shop.sql(
-        f"{ITEMS}; {FULL}; INSERT INTO items VALUES (1, 1, 'a'); CREATE TABLE u (LIKE items INCLUDING ALL)"
+        f"{ITEMS}; {FULL}; INSERT INTO items VALUES (1, 1, 'a');"
+        "CREATE TABLE u (LIKE items INCLUDING ALL)"
     )
     shop.sql("ALTER TABLE u REPLICA IDENTITY FULL; INSERT INTO u TABLE items")
     shop.run("items", "u")
     shop.sql("INSERT INTO items VALUES (2, 2, 'b'); INSERT INTO u VALUES (2, 2, 'b')")
-    shop.sql("BEGIN; INSERT INTO items VALUES (3, 3, 'c'); TRUNCATE items, u;"
-             "INSERT INTO items VALUES (4, 4, 'd'); COMMIT")  # fmt: skip
+    shop.sql(
+        "BEGIN; INSERT INTO items VALUES (3, 3, 'c'); TRUNCATE items, u;"
+        "INSERT INTO items VALUES (4, 4, 'd'); COMMIT"
+    )
     shop.run("items", "u")
     shop.assert_equal("items", "u")
     assert shop.landed("u") == []
@@ -125,8 +141,11 @@ def test_tables_without_a_key_take_inserts(shop) -> None:
 
 
 def test_a_unique_index_as_key(shop) -> None:
-    shop.sql("CREATE TABLE t (id int PRIMARY KEY, code int NOT NULL UNIQUE, n int);"
-             "ALTER TABLE t REPLICA IDENTITY USING INDEX t_code_key; INSERT INTO t VALUES (1, 10, 1)")  # fmt: skip
+    shop.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, code int NOT NULL UNIQUE, n int);"
+        "ALTER TABLE t REPLICA IDENTITY USING INDEX t_code_key;"
+        "INSERT INTO t VALUES (1, 10, 1)"
+    )
     shop.run("t")
     assert json.loads((folder_of(shop.root, "t") / "_metadata.json").read_text())["keyColumns"] == [
         "code"
@@ -137,16 +156,19 @@ def test_a_unique_index_as_key(shop) -> None:
 
 
 def test_partitioned_tables_land_as_one(shop) -> None:
-    shop.sql("CREATE TABLE p (id int PRIMARY KEY, n int) PARTITION BY RANGE (id);"
-             "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);"
-             "CREATE TABLE p2 (n int, x int, id int NOT NULL); ALTER TABLE p2 DROP COLUMN x;"
-             "ALTER TABLE p ATTACH PARTITION p2 FOR VALUES FROM (10) TO (20);"
-             "INSERT INTO p SELECT i, i FROM generate_series(0, 19) i")  # fmt: skip
+    shop.sql(
+        "CREATE TABLE p (id int PRIMARY KEY, n int) PARTITION BY RANGE (id);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE p2 (n int, x int, id int NOT NULL); ALTER TABLE p2 DROP COLUMN x;"
+        "ALTER TABLE p ATTACH PARTITION p2 FOR VALUES FROM (10) TO (20);"
+        "INSERT INTO p SELECT i, i FROM generate_series(0, 19) i"
+    )
     shop.run("p")
     shop.assert_equal("p")
-    shop.sql("UPDATE p SET id = 15 WHERE id = 5 AND NOT EXISTS (SELECT 1 FROM p WHERE id = 99);"
-             if False else "DELETE FROM p WHERE id = 15; UPDATE p SET id = 15 WHERE id = 5;"
-             "UPDATE p SET n = 0 WHERE id < 12")  # fmt: skip
+    shop.sql(
+        "DELETE FROM p WHERE id = 15; UPDATE p SET id = 15 WHERE id = 5;"
+        "UPDATE p SET n = 0 WHERE id < 12"
+    )
     shop.run("p")
     shop.assert_equal("p")
 
@@ -164,15 +186,18 @@ ALTERED = {
     "ALTER TABLE items RENAME COLUMN word TO words": "Stopped",
     "ALTER TABLE items ALTER n TYPE bigint": "Stopped",
     "ALTER TABLE items RENAME TO things": "Stopped",
-    "ALTER TABLE items DROP CONSTRAINT items_pkey; ALTER TABLE items ADD PRIMARY KEY (n)": "Stopped",
+    "ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (n)": "Stopped",
 }
 
 
 @pytest.mark.parametrize("change", ALTERED)
-def test_altered_tables(shop, change: str) -> None:
+def test_an_altered_table(shop, change: str) -> None:
     """They go on, or are loaded again, or stop and say so; other tables never notice."""
-    shop.sql(f"{ITEMS}; {FULL}; INSERT INTO items SELECT i, i, 'w' || i FROM generate_series(1, 5) i;"
-             "CREATE TABLE other (id int PRIMARY KEY)")  # fmt: skip
+    shop.sql(
+        f"{ITEMS}; {FULL};"
+        "INSERT INTO items SELECT i, i, 'w' || i FROM generate_series(1, 5) i;"
+        "CREATE TABLE other (id int PRIMARY KEY)"
+    )
     shop.run("items", "other")
     shop.sql("UPDATE items SET n = n + 100 WHERE id = 1")
     shop.sql(change)
@@ -208,9 +233,11 @@ def test_altered_tables(shop, change: str) -> None:
 def test_altered_and_emptied_within_one_transaction(shop) -> None:
     shop.sql(f"{ITEMS}; {FULL}; INSERT INTO items VALUES (1, 1, 'a')")
     shop.run("items")
-    shop.sql("BEGIN; INSERT INTO items VALUES (2, 2, 'b'); ALTER TABLE items ADD COLUMN x int;"
-             "INSERT INTO items VALUES (3, 3, 'c', 3); ALTER TABLE items DROP COLUMN word;"
-             "INSERT INTO items VALUES (4, 4, 4); COMMIT")  # fmt: skip
+    shop.sql(
+        "BEGIN; INSERT INTO items VALUES (2, 2, 'b'); ALTER TABLE items ADD COLUMN x int;"
+        "INSERT INTO items VALUES (3, 3, 'c', 3); ALTER TABLE items DROP COLUMN word;"
+        "INSERT INTO items VALUES (4, 4, 4); COMMIT"
+    )
     shop.run("items")
     rows = {row["id"]: row for row in shop.landed("items")}
     assert {key: row["x"] for key, row in rows.items()} == {1: None, 2: None, 3: 3, 4: 4}
@@ -233,7 +260,7 @@ def test_a_lost_slot_stops_and_says_reseed(shop) -> None:
     shop.run("items")
     shop.sql(f"SELECT pg_drop_replication_slot('{shop.slot}')")
     shop.sql("INSERT INTO items VALUES (2, 1, 'a')")
-    with pytest.raises(SourceError, match="is lost.*--reseed items"):
+    with pytest.raises(SourceError, match=r"is lost.*--reseed items"):
         shop.run("items")
     (report,) = read_reports(Storage(shop.root))
     assert (report.state, report.failed) == ("Stopped", True)
@@ -270,7 +297,8 @@ def test_changes_during_the_snapshot_are_neither_lost_nor_doubled(shop) -> None:
     import threading
 
     shop.sql(
-        f"{ITEMS}; {FULL}; CREATE TABLE log (id int); INSERT INTO items SELECT i, i, 'w' FROM generate_series(1, 300) i"
+        f"{ITEMS}; {FULL}; CREATE TABLE log (id int);"
+        "INSERT INTO items SELECT i, i, 'w' FROM generate_series(1, 300) i"
     )
     done, chance = threading.Event(), random.Random(1)
 
@@ -278,8 +306,10 @@ def test_changes_during_the_snapshot_are_neither_lost_nor_doubled(shop) -> None:
         number = 0
         while not done.is_set():
             number += 1
-            shop.sql(f"BEGIN; UPDATE items SET n = {number} WHERE id = {chance.randrange(1, 300)};"
-                     f"INSERT INTO log VALUES ({number}); COMMIT")  # fmt: skip
+            shop.sql(
+                f"BEGIN; UPDATE items SET n = {number} WHERE id = {chance.randrange(1, 300)};"
+                f"INSERT INTO log VALUES ({number}); COMMIT"
+            )
 
     writer = threading.Thread(target=write)
     writer.start()

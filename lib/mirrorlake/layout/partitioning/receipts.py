@@ -44,6 +44,27 @@ _TASK = "__mirrorlake_task"
 
 
 @dataclass(frozen=True)
+class Dropped:
+    """What was, or would be, dropped.
+
+    Attributes:
+        table: which table.
+        files, rows, size: what goes; bytes as stored.
+        version: the commit; None for a dry run, or if nothing was old enough.
+    """
+
+    table: str
+    files: int
+    rows: int
+    size: int
+    version: int | None
+
+    def __repr__(self) -> str:
+        verb = "would drop" if self.version is None else "dropped"
+        return f"{self.table}: {verb} {self.files} files with {self.rows:,} rows"
+
+
+@dataclass(frozen=True)
 class Receipt:
     """One operation.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 from pyspark.sql import functions as F
@@ -28,7 +28,14 @@ from mirrorlake.layout.partitioning.operation import (
     run_operation,
 )
 from mirrorlake.layout.partitioning.policy import Policy, merge_policy, parse_policy
-from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt, read_receipts
+from mirrorlake.layout.partitioning.receipts import (
+    MERGE,
+    PARTITION,
+    Dropped,
+    Receipt,
+    read_receipts,
+)
+from mirrorlake.layout.partitioning.report import PartitionReport, report_partitioning
 from mirrorlake.layout.partitioning.statistics import (
     Spread,
     TableStatistics,
@@ -44,27 +51,6 @@ from mirrorlake.results import TextTable
 from mirrorlake.spark.gateway import transaction
 
 _COLUMNS = ("PolicyName", "EntityName", "Policy", "ChildEntities", "EntityType")
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """What was, or would be, dropped.
-
-    Attributes:
-        table: which table.
-        files, rows, size: what goes; bytes as stored.
-        version: the commit; None for a dry run, or if nothing was old enough.
-    """
-
-    table: str
-    files: int
-    rows: int
-    size: int
-    version: int | None
-
-    def __repr__(self) -> str:
-        verb = "would drop" if self.version is None else "dropped"
-        return f"{self.table}: {verb} {self.files} files with {self.rows:,} rows"
 
 
 class TablePolicy:
@@ -291,6 +277,19 @@ class TablePolicy:
                 found.append(receipt)
         return tuple(found)
 
+    def apply(self, document: str = "") -> tuple[Receipt, ...]:
+        """Sets a policy, if one is given, and runs; see `set` and `run`.
+
+        Args:
+            document: the policy; by default the table's own stays.
+
+        Returns:
+            A receipt for each operation; none without a policy.
+        """
+        if document.strip():
+            self.set(document)
+        return self.run()
+
     def stats(self) -> TableStatistics:
         """How many rows and files are partitioned, and how many wait for an operation.
 
@@ -343,6 +342,22 @@ class TablePolicy:
         if policy is None:
             raise self._no_policy()
         return spread_of(self.table, policy)
+
+    def report(
+        self, document: str = "", *, where: str = "", columns: Sequence[str] = ()
+    ) -> PartitionReport:
+        """The table's partitioning to be looked at; nothing is written.
+
+        Args:
+            document: a policy to try on paper; by default the table's own.
+            where: a filter whose files to count; by default one on the policy's key.
+            columns: as for `advise`.
+
+        Raises:
+            UsageError: the document is not a policy, or the table's columns don't fit.
+            QueryError: Spark can't read the filter.
+        """
+        return report_partitioning(self, document, where=where, columns=columns)
 
     def drop_older_than(self, keep: str, *, apply: bool = False) -> Dropped:
         """Drops the files of which even the youngest rows were created longer ago than a timespan.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import builtins
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -41,6 +42,7 @@ from mirrorlake.rows.views.plan import listed, make_plan
 from mirrorlake.rows.views.query import HIDDEN, parse_query
 from mirrorlake.rows.views.reasons import reason
 from mirrorlake.rows.views.refresh import (
+    HOW,
     Refresh,
     ViewListener,
     ViewStep,
@@ -53,6 +55,9 @@ from mirrorlake.rows.views.state import ViewStatus, read_view_state, view_status
 from mirrorlake.rows.views.view_sql import whole_contents
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
+
+if TYPE_CHECKING:
+    from mirrorlake.rows.views.refresh_all import ViewRuns
 
 _BY_ROW = (Method.ROWS, Method.PARTITIONS)
 
@@ -131,6 +136,38 @@ class Views:
         if check and not dry_run:
             done = replace(done, differences=self.check(definition.name).differences)
         return done
+
+    def refresh_all(
+        self,
+        names: Sequence[str] = (),
+        *,
+        how: str = "auto",
+        check: bool = False,
+        dry_run: bool = False,
+    ) -> ViewRuns:
+        """Refreshes views, those first that others read; one that fails stops no other.
+
+        Args:
+            names: which; by default all.
+            how: as for `refresh`.
+            check: as for `refresh`.
+            dry_run: as for `refresh`.
+
+        Returns:
+            How each stood before, what was done, and its error where it failed.
+
+        Raises:
+            TableNotFoundError: there is no such view.
+            UsageError: it is a table, or there is no such way to refresh.
+
+        Example:
+            >>> lake.views.refresh_all().check()  # doctest: +SKIP
+        """
+        from mirrorlake.rows.views.refresh_all import refresh_all
+
+        if how not in HOW:
+            raise UsageError(f"There is no refresh {how!r}.", hint=f"choose one of {HOW}.")
+        return refresh_all(self, self._storage, names, how=how, check=check, dry_run=dry_run)
 
     def explain(self, name: str | TableName) -> Explanation:
         """What the next refresh would do, and why; reads logs only. See `refresh` for errors."""

@@ -63,8 +63,9 @@ def compare(kept: Kept, relation: Relation, before: PgTable, now: PgTable | None
     added, dropped = new.keys() - old.keys(), old.keys() - new.keys()
     if not new.keys() >= set(before.keys):
         return Altered.KEY
-    by_number = {number: name for number, name, _, _ in kept.columns if number is not None}
-    if any(by_number.get(numbers.get(name)) in dropped for name in added if name in numbers):
+    by_number = {number: name for number, name, _, _ in kept.columns}
+    known = (numbers.get(name) for name in added)
+    if any(by_number[number] in dropped for number in known if number in by_number):
         return Altered.RENAMED
     for name in new.keys() & old.keys():
         number, oid, mod = old[name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import psycopg
 from adbc_driver_postgresql import dbapi
@@ -31,6 +31,10 @@ _SETTINGS = {
 _APPLICATION = "mirrorlake"
 
 
+class UnreachableError(SourceError):
+    """The server is not there, or ends its connections; it may be back soon."""
+
+
 class Server:
     """A server and a database, by a connection string that is never shown.
 
@@ -43,19 +47,20 @@ class Server:
 
     def __init__(self, dsn: str) -> None:
         try:
-            self._parts = conninfo_to_dict(dsn)
+            found = conninfo_to_dict(dsn)
         except psycopg.Error:
             # libpq's message quotes the text around the fault: a part of the password, maybe.
             raise UsageError(
                 "The connection string can't be read.",
                 hint="write postgresql://user@host:5432/database, or host=… dbname=… user=….",
             ) from None
-        given = str(self._parts.pop("options", "") or "")
+        self._parts = {name: str(value) for name, value in found.items() if value is not None}
+        given = self._parts.pop("options", "")
         options = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
         self._parts |= {
             "options": f"{given} {options}".strip(),
             "application_name": _APPLICATION,
-            "connect_timeout": str(self._parts.get("connect_timeout") or 10),
+            "connect_timeout": self._parts.get("connect_timeout", "10"),
         }
 
     def query(self) -> psycopg.Connection[tuple[Any, ...]]:
@@ -65,18 +70,18 @@ class Server:
             SourceError: there is none to be had.
         """
         with self.explained():
-            return psycopg.connect(make_conninfo(**self._parts), autocommit=True)
+            return psycopg.connect(make_conninfo("", **self._parts), autocommit=True)
 
     def replication(self) -> psycopg.Connection[tuple[Any, ...]]:
         """A connection of the replication protocol; raises as `query`."""
         with self.explained():
             parts = self._parts | {"replication": "database"}
-            return psycopg.connect(make_conninfo(**parts), autocommit=True)
+            return psycopg.connect(make_conninfo("", **parts), autocommit=True)
 
     def arrow(self) -> dbapi.Connection:
         """A connection whose results are Arrow batches; raises as `query`."""
         with self.explained():
-            return dbapi.connect(make_conninfo(**self._parts))
+            return dbapi.connect(make_conninfo("", **self._parts))
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -91,7 +96,7 @@ class Server:
         text = " ".join(str(error).split())
         for secret in (self._parts.get("password"), self._parts.get("sslpassword")):
             if secret:
-                text = text.replace(str(secret), "…")
+                text = text.replace(secret, "…")
         user = self._parts.get("user")
         state = getattr(error, "sqlstate", None)
         if "password authentication failed" in text or state in ("28P01", "28000"):
@@ -104,12 +109,9 @@ class Server:
         if "must be superuser or replication role" in text:
             hint = f'ALTER ROLE "{user}" REPLICATION;' if user else "ALTER ROLE … REPLICATION;"
             return SourceError(text, hint=hint)
+        if isinstance(error, psycopg.OperationalError) and (state or "08")[:2] in ("08", "57"):
+            return UnreachableError(f"PostgreSQL: {text}", hint="check that the server runs.")
         return SourceError(f"PostgreSQL: {text}")
-
-
-def literal(text: str) -> LiteralString:
-    """A statement put together from quoted names, as psycopg's types want it."""
-    return cast("LiteralString", text)
 
 
 def ident(*names: str) -> str:

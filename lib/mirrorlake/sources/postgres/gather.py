@@ -42,17 +42,13 @@ class Shape:
 
     Attributes:
         keys: the places of the key columns.
+        facts: what a position keeps of it.
     """
 
     table: PgTable
     columns: tuple[Column, ...]
     keys: tuple[int, ...]
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What a position keeps of it."""
-        columns = [column.document() for column in self.columns]
-        return {**self.table.facts(), "columns": columns}
+    facts: dict[str, Any]
 
 
 @dataclass
@@ -79,6 +75,7 @@ class Gathering:
         since: where each table stands; those that are not in it are passed over.
         tables: the tables by oid, as they are now.
         fresh: asks the catalogue again for a table.
+        columns: the columns of the stream's rows.
         lookup: fills what the stream leaves out.
     """
 
@@ -87,7 +84,7 @@ class Gathering:
         since: Mapping[TableName, Position],
         tables: Mapping[int, PgTable],
         fresh: Callable[[PgTable], PgTable | None],
-        columns: Callable[[PgTable, Relation], tuple[Column, ...]],
+        columns: Callable[[PgTable, Relation, Kept], tuple[Column, ...]],
         lookup: Lookup,
     ) -> None:
         self._since = since
@@ -176,12 +173,15 @@ class Gathering:
             now = self._fresh(table)
         found = compare(kept, relation, table, now)
         if found in (Altered.NO, Altered.GOES_ON):
-            columns = self._columns(now or table, relation)
+            columns = self._columns(now or table, relation, kept)
             places = {column.name: place for place, column in enumerate(columns)}
             if one.shape is not None and columns != one.shape.columns:
                 self._close(one, (self._lsn, one.index - 1))
             keys = tuple(places[key] for key in table.keys)
-            one.shape, one.accepted = Shape(now or table, columns, keys), True
+            # What the table was when it was loaded, not what the catalogue has by now.
+            listed = [column.document() for column in columns]
+            known = {"relid": table.relid, "columns": listed, "filenodes": kept.filenodes}
+            one.shape, one.accepted = Shape(now or table, columns, keys, known), True
             return True
         name = table.table
         problem = SourceError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from mirrorlake.sources.postgres.catalog import Connection
-from mirrorlake.sources.postgres.connect import ident, literal, quoted
+from mirrorlake.sources.postgres.connect import ident, quoted
 from mirrorlake.sources.postgres.gather import Shape
 from mirrorlake.sources.postgres.messages import UNCHANGED, Values
 
@@ -59,7 +59,7 @@ def _read(
     )
     query = f"SELECT {', '.join(columns)} FROM {shape.table.quoted} WHERE {places}"
     found = {}
-    for row in connection.execute(literal(query)).fetchall():
+    for row in connection.execute(query).fetchall():
         values = [None if value is None else value.encode() for value in row]
         found[tuple(values[key] for key in shape.keys)] = values
     return found

@@ -14,7 +14,7 @@ import psycopg
 
 from mirrorlake.errors import BusyError, MirrorlakeError, SourceError
 from mirrorlake.sources.postgres.catalog import Connection, PgTable
-from mirrorlake.sources.postgres.connect import ident, literal, quoted
+from mirrorlake.sources.postgres.connect import ident, quoted
 
 _HELD = 5.0
 _SLOT = """
@@ -163,12 +163,12 @@ class Slot:
         return {relid for (relid,) in rows}
 
     def _one(self, statement: str) -> tuple[Any, ...]:
-        found = self._connection.execute(literal(statement)).fetchone()
+        found = self._connection.execute(statement).fetchone()
         return found or (None,)
 
     def _run(self, statement: str) -> None:
         try:
-            self._connection.execute(literal(statement))
+            self._connection.execute(statement)
         except psycopg.errors.InsufficientPrivilege as error:
             raise _refused(statement, error) from None
 

@@ -14,7 +14,7 @@ from threading import Event
 import pyarrow as pa
 
 from mirrorlake.sources.postgres.catalog import PgTable
-from mirrorlake.sources.postgres.connect import Server, ident, literal, quoted
+from mirrorlake.sources.postgres.connect import Server, ident, quoted
 from mirrorlake.sources.source import Publish
 
 PAGES = 16_384  # of 8 KiB: 128 MiB of table a part
@@ -57,9 +57,7 @@ def read_snapshot(
     """
     with server.replication() as exporter, server.explained():
         made = exporter.execute(
-            literal(
-                f"CREATE_REPLICATION_SLOT {ident(slot)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
-            )
+            f"CREATE_REPLICATION_SLOT {ident(slot)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
         ).fetchone()
         assert made is not None
         lsn, snapshot = parse_lsn(made[1]), made[2]

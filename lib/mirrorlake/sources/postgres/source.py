@@ -17,8 +17,9 @@ import psycopg
 from mirrorlake.errors import BusyError, MirrorlakeError, SourceError, UsageError
 from mirrorlake.names import TableName
 from mirrorlake.sources.position import Position
+from mirrorlake.sources.postgres.altered import Kept
 from mirrorlake.sources.postgres.catalog import Catalogue, Column, Connection, PgTable, problem_of
-from mirrorlake.sources.postgres.connect import Server
+from mirrorlake.sources.postgres.connect import Server, UnreachableError
 from mirrorlake.sources.postgres.gather import Gathering
 from mirrorlake.sources.postgres.lookup import look_up
 from mirrorlake.sources.postgres.messages import Begin, Commit, Relation, Truncate, read_message
@@ -86,6 +87,7 @@ class PostgresSource:
         self._known: dict[TableName, PgTable] = {}
         self._members: set[int] = set()
         self._target = 0
+        self._sql: Connection | None = None
         self._stream: Stream | None = None
         self._committed: datetime | None = None
         self._facts: dict[str, Any] = {}
@@ -95,6 +97,11 @@ class PostgresSource:
     def name(self) -> str:
         """The server's own identity, the database, and the slot."""
         return self._name
+
+    @property
+    def keeps_changes(self) -> bool:
+        """The slot goes on for the other tables, so a stopped one misses its changes."""
+        return False
 
     def __enter__(self) -> PostgresSource:
         """Connects, and checks the server."""
@@ -107,13 +114,23 @@ class PostgresSource:
         return self
 
     def _connect(self) -> None:
-        self._sql: Connection = self._server.query()
+        self._disconnect()
+        self._sql = self._server.query()
         self._catalogue = Catalogue(self._sql, self._text)
         self._slot = Slot(self._sql, self._slot_name)
-        with self._server.explained():
-            self._slot.check_server()
-            self._has_slot = self._slot.exists()
-            self._members = self._slot.members()
+        try:
+            with self._server.explained():
+                self._slot.check_server()
+                self._has_slot = self._slot.exists()
+                self._members = self._slot.members()
+        except BaseException:
+            self._disconnect()
+            raise
+
+    def _disconnect(self) -> None:
+        self._end_stream()
+        if self._sql is not None:
+            self._sql.close()
 
     def __exit__(
         self,
@@ -122,8 +139,7 @@ class PostgresSource:
         trace: TracebackType | None,
     ) -> None:
         """Closes the connections."""
-        self._end_stream()
-        self._sql.close()
+        self._disconnect()
 
     def tables(self) -> Mapping[TableName, tuple[str, ...] | MirrorlakeError]:
         """The tables with their keys, or with what must be altered first."""
@@ -183,7 +199,7 @@ class PostgresSource:
                     wait = 0.5
                     yield group
                 return
-            except (LostConnectionError, psycopg.OperationalError) as error:
+            except (LostConnectionError, UnreachableError, psycopg.OperationalError) as error:
                 self._end_stream()
                 if once:
                     text = " ".join(str(error).split())
@@ -191,20 +207,18 @@ class PostgresSource:
                         f"The server is gone: {text}.", hint="run it again."
                     ) from None
                 _log.warning(f"{error}; connecting again in {wait:g} s …")
-            stop.wait(wait)
-            wait = min(wait * 2, 30)
-            self._reconnect()
+            while not stop.wait(wait) and not self._connects_again():
+                wait = min(wait * 2, 30)
 
-    def _reconnect(self) -> None:
-        with contextlib.suppress(psycopg.Error):
-            self._sql.close()
+    def _connects_again(self) -> bool:
         try:
             self._connect()
-        except (SourceError, BusyError) as error:
+        except (UnreachableError, BusyError) as error:
             _log.warning(str(error))
-            return
+            return False
         if not self._has_slot:
             raise self._slot.lost(self._wanted)
+        return True
 
     def _follow(
         self, since: MutableMapping[TableName, Position], stop: Event, once: bool
@@ -262,7 +276,7 @@ class PostgresSource:
                 yield gathering.group(commit)
                 stream.tell()
                 commit = None
-            if (whole and ending and commit is None and data is None) or now > ends:
+            if (whole and ending and commit is None) or now > ends:
                 stream.tell()
                 return
             if data is None:
@@ -316,11 +330,12 @@ class PostgresSource:
         except SourceError:
             return None
 
-    def _columns(self, table: PgTable, relation: Relation) -> tuple[Column, ...]:
-        known = {column.name: column for column in table.columns}
+    def _columns(self, table: PgTable, relation: Relation, kept: Kept) -> tuple[Column, ...]:
+        numbers = {column.name: column.number for column in table.columns}
+        numbers |= {name: number for number, name, _, _ in kept.columns}
         return tuple(
             Column(
-                known[name].number if name in known else None,
+                numbers.get(name),
                 name,
                 oid,
                 typmod,
@@ -330,7 +345,7 @@ class PostgresSource:
         )
 
     def _look_up(self, shape: Any, rows: list[Any]) -> list[Any]:
-        return look_up(self._sql, shape, rows)
+        return look_up(self._query, shape, rows)
 
     def _beat(self, last: float, now: float) -> float:
         if not self._heartbeat or now - last < self._heartbeat:
@@ -341,12 +356,18 @@ class PostgresSource:
     def _now(self) -> int:
         """The log's end, after a message of our own that takes the slot there."""
         with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
-            self._sql.execute(_HEARTBEAT)
+            self._query.execute(_HEARTBEAT)
         return parse_lsn(self._one("SELECT pg_current_wal_flush_lsn()")[0])
 
     def _one(self, statement: Any) -> tuple[Any, ...]:
         with self._server.explained():
-            return self._sql.execute(statement).fetchone() or ()
+            return self._query.execute(statement).fetchone() or ()
+
+    @property
+    def _query(self) -> Connection:
+        if self._sql is None:
+            raise UsageError("The source is not open.", hint="with source: …")
+        return self._sql
 
     def _end_stream(self) -> None:
         if self._stream is not None:

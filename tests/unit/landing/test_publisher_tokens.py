@@ -1,0 +1,112 @@
+"""A batch with a token lands once, whoever publishes it again and whenever."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from mirrorlake.landing.publisher import Publisher
+from mirrorlake.landing.tokens import TOKEN, footers_from_the_newest, read_footer
+from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName
+from mirrorlake.storage import Storage
+
+T = TableName(None, "t")
+WRITER = """
+import sys
+from mirrorlake.landing.publisher import Publisher
+from mirrorlake.names import TableName
+from mirrorlake.storage import Storage
+
+publisher = Publisher(Storage(sys.argv[1]), TableName(None, "t"), keys=["id"])
+for number in range(int(sys.argv[2])):
+    publisher.insert([{"id": number}], token=f"batch {number}", footer={"at": str(number)})
+"""
+
+
+def ids(storage: Storage) -> list[int]:
+    found = []
+    for entry in storage.list(T.folder).files:
+        if entry.name.endswith(".parquet") and not entry.name.startswith("_"):
+            with storage.open(f"{T.folder}/{entry.name}") as source:
+                found += pq.read_table(source).column("id").to_pylist()
+    return sorted(found)
+
+
+def test_the_same_token_writes_nothing(any_storage: Storage) -> None:
+    publisher = Publisher(any_storage, T, keys=["id"])
+    first = publisher.insert([{"id": 1}], token="a")
+    again = publisher.insert([{"id": 1}], token="a")
+    assert (first.repeated, again.repeated, again.file, again.rows) == (False, True, first.file, 1)
+    assert again.bytes == first.bytes
+    other = Publisher(any_storage, T).update([{"id": 1}], token="a")
+    assert (other.repeated, other.file) == (True, first.file)
+    assert publisher.upsert([{"id": 2}], token="b").file != first.file
+    assert not publisher.delete([{"id": 2}]).repeated
+    assert not publisher.write([{"id": 3}]).repeated  # no token: every call is a batch
+
+
+def test_footers_carry_token_and_position(any_storage: Storage) -> None:
+    publisher = Publisher(any_storage, T, keys=["id"], footer={"who": "me"})
+    file = publisher.insert([{"id": 1}], token="a", footer={"position": "7"}).file
+    footer = read_footer(any_storage, f"{T.folder}/{file}")
+    assert (footer[TOKEN], footer[b"position"], footer[b"who"]) == (b"a", b"7", b"me")
+    publisher.insert([{"id": 2}])
+    newest = [found.get(b"position") for _, found in footers_from_the_newest(any_storage, T)]
+    assert newest == [None, b"7"]
+
+
+@pytest.mark.parametrize("folder", [PROCESSED, READY_TO_DELETE])
+def test_a_file_that_the_mirror_has_moved_is_known(any_storage: Storage, folder: str) -> None:
+    publisher = Publisher(any_storage, T, keys=["id"])
+    file = publisher.insert([{"id": 1}], token="a").file
+    publisher.insert([{"id": 2}], token="b")
+    any_storage.rename(f"{T.folder}/{file}", f"{T.folder}/{folder}/{file}")
+    assert publisher.insert([{"id": 1}], token="a").repeated
+    assert Publisher(any_storage, T).insert([{"id": 1}], token="a").repeated
+    any_storage.delete(f"{T.folder}/{folder}/{file}")  # swept: nothing remembers it any more
+    assert not publisher.insert([{"id": 1}], token="a").repeated
+
+
+def test_a_folder_that_was_made_again_forgets(storage: Storage) -> None:
+    publisher = Publisher(storage, T)
+    publisher.insert([{"id": 1}], token="a")
+    storage.delete_folder(T.folder)
+    assert not publisher.insert([{"id": 1}], token="a").repeated
+
+
+def test_writers_of_the_same_batches_at_the_same_time(storage: Storage) -> None:
+    command = [sys.executable, "-c", WRITER, storage.root, "12"]
+    writers = [subprocess.Popen(command) for _ in range(3)]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    assert ids(storage) == list(range(12))
+
+
+def killed_writers(storage: Storage, kills: int, batches: int) -> None:
+    chance = random.Random(kills)
+    command = [sys.executable, "-c", WRITER, storage.root, str(batches)]
+    for _ in range(kills):
+        writer = subprocess.Popen(command)
+        while not Path(storage.root, T.folder).exists() and writer.poll() is None:
+            time.sleep(0.002)  # another process's files are no event to wait for
+        time.sleep(chance.random() * 0.15)
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+    subprocess.run(command, check=True)
+    assert ids(storage) == list(range(batches))
+
+
+def test_a_writer_that_is_killed_goes_on(storage: Storage) -> None:
+    killed_writers(storage, 4, 25)
+
+
+@pytest.mark.long
+def test_a_writer_that_is_killed_very_often(storage: Storage) -> None:
+    killed_writers(storage, 100, 200)
