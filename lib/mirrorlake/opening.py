@@ -16,6 +16,7 @@ from mirrorlake.landing.zone import find_tables
 from mirrorlake.mirror.trash import dropped_tables
 from mirrorlake.names import TABLES, ZONE, TableName, as_table
 from mirrorlake.paths import lake_path
+from mirrorlake.storage import storage_errors
 
 _PUBLISHABLE = (".parquet", ".csv", ".csv.gz")
 
@@ -38,7 +39,8 @@ def open_lake(root: str, *, new: bool = False) -> Lake:
         raise UsageError("The parameter root is empty.", hint="give a lake's folder or URI.")
     path = lake_path(root)
     if new:
-        return Lake(path)
+        with storage_errors(path):
+            return Lake(path)
     if "://" in path or Path(path).is_dir():  # a Lake would make the folder
         lake = Lake(path)
         if any(lake.storage.list(folder).folders for folder in (ZONE, TABLES)):

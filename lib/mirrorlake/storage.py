@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -21,8 +22,10 @@ from typing import IO, Any, cast
 from urllib.parse import unquote, urlsplit
 
 import obstore
-from obstore.exceptions import AlreadyExistsError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, from_url
+
+from mirrorlake.errors import MirrorlakeError, SetupError, first_line
 
 _URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
@@ -51,6 +54,27 @@ class Listing:
         """When the file of that name was modified, ISO-8601; None if there is none."""
         entry = self.file(name)
         return None if entry is None else entry.modified.isoformat()
+
+
+@contextlib.contextmanager
+def storage_errors(root: str) -> Iterator[None]:
+    """What a disk or store refuses comes out as an error with a hint; also a decorator's body.
+
+    Args:
+        root: the lake, for the message.
+
+    Raises:
+        SetupError: the disk is read-only or full, or access is refused.
+    """
+    try:
+        yield
+    except MirrorlakeError:
+        raise
+    except (OSError, BaseError) as error:
+        raise SetupError(
+            f"{root} can't be read or written: {first_line(error)}.",
+            hint="look whether its disk is read-only or full, and who may write there.",
+        ) from error
 
 
 class Storage:

@@ -60,7 +60,8 @@ def _by_spark(path: Path) -> None:
         "delta.enableRowTracking": "false",
     }
     listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
-    spark.sql(f"CREATE TABLE {name} (id bigint, `a b` string, n int) TBLPROPERTIES ({listed})")
+    columns = "id bigint, `a b` string, n int"
+    spark.sql(f"CREATE TABLE {name} ({columns}) USING delta TBLPROPERTIES ({listed})")
     rows = "SELECT id, concat('v', id % 7), CAST(id % 50 AS int) FROM range(1000)"
     spark.sql(f"INSERT INTO {name} {rows}")
     spark.sql(f"DELETE FROM {name} WHERE id % 10 = 3")

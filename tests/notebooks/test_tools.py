@@ -85,15 +85,23 @@ def test_it_ends_well_on_tables_of_others(tool: str, table: str, home: Path) -> 
         assert lake_state(home / "lake") == before
 
 
+PARTED = {"table": "parted"}
+BAD = [
+    ("monitor", {"root": "nothing"}, "is not a lake", "Hint: check the parameter root"),
+    ("time_travel", {"table": "partde"}, "no table partde", "Hint: did you mean parted?"),
+    ("time_travel", PARTED | {"to_version": 9}, "no version 9", "Hint: it has versions 0 to 0"),
+    ("time_travel", {"table": "by_spark", "from_version": 3, "to_version": 1}, "after", "Hint: "),
+    ("maintain", {"policy": "{"}, "The policy is no JSON", "Hint: write it like"),
+    ("query", {"sql": "DROP TABLE parted"}, "could change a table", "Hint: begin with SELECT"),
+    ("query", {"sql": "SELECT nothing FROM parted"}, "cannot be resolved", ""),
+    ("publish", {"source": "nowhere"}, "no file to publish", "Hint: a folder's"),
+    ("operate", PARTED | {"action": "pause"}, "No publisher feeds parted", "Hint: pause is for"),
+    ("frames", {"action": "create"}, "create needs a model", "Hint: set the parameter model"),
+]
+
+
 @pytest.mark.parametrize(
-    ("tool", "parameters", "error", "hint"),
-    [
-        ("query", {"root": "nothing"}, "is not a lake", "Hint: check the parameter root"),
-        ("query", {"sql": "DROP TABLE parted"}, "could change a table", "Hint: begin with SELECT"),
-        ("query", {"sql": "SELECT nothing FROM parted"}, "cannot be resolved", ""),
-        ("publish", {"source": "nowhere"}, "no file to publish", "Hint: a folder's"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ("tool", "parameters", "error", "hint"), BAD, ids=[f"{t}: {e}" for t, _, e, _ in BAD]
 )
 def test_bad_input_is_refused_with_a_hint(
     tool: str, parameters: dict[str, Any], error: str, hint: str, home: Path

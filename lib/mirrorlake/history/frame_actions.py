@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mirrorlake.errors import FrameError, UsageError
 from mirrorlake.history.frame_diff import FrameDiff
 from mirrorlake.history.frame_records import Frame
 from mirrorlake.results import Result, TextTable
+from mirrorlake.storage import storage_errors
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
@@ -56,7 +57,7 @@ class FrameOverview(Result):
 
     def shown(self) -> TextTable:
         """One row for each table of each frame; if there is none, that."""
-        rows = tuple(
+        rows: tuple[tuple[Any, ...], ...] = tuple(
             (
                 model,
                 diff.table,
@@ -136,10 +137,12 @@ def act_on_frame(
     if not model:
         raise UsageError(f"{action} needs a model.", hint="set the parameter model.")
     if action == "release":
-        frame = lake.frames.release(model, dry_run=dry_run)
+        with storage_errors(lake.storage.root):
+            frame = lake.frames.release(model, dry_run=dry_run)
         verb = "would be released" if dry_run else "was released: its files may be vacuumed"
         return FrameAction(f"{frame.title} {verb}", frame, not dry_run)
-    frame = lake.frames.create(model, tables, expires_in=expires_in, dry_run=dry_run)
+    with storage_errors(lake.storage.root):
+        frame = lake.frames.create(model, tables, expires_in=expires_in, dry_run=dry_run)
     at = ", ".join(f"{t.table} at version {t.version}" for t in frame.tables)
     verb = "would frame" if dry_run else "frames"
     return FrameAction(f"{model} {verb} {at}", frame, not dry_run)

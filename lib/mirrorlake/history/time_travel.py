@@ -20,6 +20,7 @@ from mirrorlake.history.diff import (
     is_made_anew,
 )
 from mirrorlake.history.versions import check_version, find_readable_range, version_at
+from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 
@@ -168,7 +169,8 @@ def find_difference(
     Args:
         table: which table.
         pair: the versions.
-        keys: the columns to match rows by; by default as `diff_versions` chooses.
+        keys: the columns to match rows by; by default the table's own keys, and if it has none as
+            `diff_versions` chooses.
         limit: most rows to show.
 
     Raises:
@@ -184,6 +186,9 @@ def find_difference(
     columns = [f"+{name}" for name in now if name not in then]
     columns += [f"-{name}" for name in then if name not in now]
     settings = [snapshot.properties if snapshot else {} for snapshot in (old, new)]
+    declared = declared_keys(settings[1])
+    if not keys and all(key in names for key in declared for names in (then, now)):
+        keys = declared
     match, known = choose_match(*settings, made_anew=is_made_anew(old, new))
     by = (
         f"by {', '.join(keys or known)}" if keys or known else f"by {match.value.replace('-', ' ')}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.landing.publisher import Published
 from mirrorlake.results import Result, TextTable
+from mirrorlake.storage import storage_errors
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
@@ -99,8 +100,9 @@ def publish_files(
     """
     if isinstance(keys, str):
         keys = [key.strip() for key in keys.split(",") if key.strip()]
-    publisher = lake.publisher(table, keys=list(keys), dry_run=dry_run)
-    batches = [publisher.publish(file, marker, token=_token(file)) for file in files]
+    with storage_errors(lake.storage.root):
+        publisher = lake.publisher(table, keys=list(keys), dry_run=dry_run)
+        batches = [publisher.publish(file, marker, token=_token(file)) for file in files]
     names = tuple(file.name for file in files)
     return PublishedFiles(str(publisher.table), names, tuple(batches), dry_run)
 

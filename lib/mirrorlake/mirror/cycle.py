@@ -16,6 +16,7 @@ from mirrorlake.mirror.options import (
 )
 from mirrorlake.names import TableName, as_table
 from mirrorlake.results import Result, TextTable
+from mirrorlake.storage import storage_errors
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
@@ -151,7 +152,8 @@ def run_cycle(
     if dry_run:
         return _preview(lake, only, options)
     before = {line.full_name: line for line in lake.status().tables}
-    report = lake.mirror(only, options=options, vorder=vorder)
+    with storage_errors(lake.storage.root):
+        report = lake.mirror(only, options=options, vorder=vorder)
     lines = tuple(_line(line, before.get(line.full_name)) for line in report.tables)
     return Cycle(lines, dropped=report.dropped)
 

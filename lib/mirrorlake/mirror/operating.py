@@ -13,6 +13,7 @@ from mirrorlake.errors import UsageError
 from mirrorlake.landing.zone import find_tables
 from mirrorlake.names import TableName, as_table
 from mirrorlake.results import Outcome
+from mirrorlake.storage import storage_errors
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
@@ -54,7 +55,19 @@ def operate(
         raise UsageError(
             f"There is no action {action!r}.", hint=f"choose one of {', '.join(ACTIONS)}."
         )
-    name = as_table(table)
+    with storage_errors(lake.storage.root):
+        return _act(lake, as_table(table), action, first, last, files, apply)
+
+
+def _act(
+    lake: Lake,
+    name: TableName,
+    action: str,
+    first: int,
+    last: int,
+    files: Sequence[Path],
+    apply: bool,
+) -> Outcome:
     if action in LOOKS:
         effect = "only looks; nothing is changed"
         return Outcome(action, str(name), effect, applied=True)

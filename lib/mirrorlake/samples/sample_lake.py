@@ -5,7 +5,8 @@ What the tools' default parameters point to; `./mirrorlake sample ROOT` makes it
 - `flights`: published and mirrored month by month, one version each; a frame of it stands some
   months behind, and the view `delays` has not been refreshed since.
 - `stock`: its second file never came, so the third waits.
-- `orders`: two rows of its second file were bad and lie in quarantine.
+- `orders`: two rows of its second file were bad and lie in quarantine; its third came after the
+  last cycle of the mirror.
 - `readings`: written by Spark alone; its change feed was off for its first two versions.
 - `visits`: 60 small files, and a partitioning policy whose operations have not run.
 - `parts`: one file of 1,100 row groups, more than the smallest capacities take.
@@ -25,6 +26,7 @@ from mirrorlake.names import TABLES as TABLES_FOLDER
 from mirrorlake.names import ZONE
 from mirrorlake.samples import flights as source
 from mirrorlake.samples.lake import SampleLake, open_sample, seal_sample
+from mirrorlake.spark.session import get_spark
 
 MONTHS: Final = 12
 EVERY: Final = 60  # about 5,600 flights
@@ -67,6 +69,7 @@ def make_sample(root: str, *, on_step: Callable[[str], None] = lambda text: None
     """
     by_hand = [f"{table}/{number:020}.parquet" for table, number in (("stock", 3), ("orders", 2))]
     lake = open_sample(root, fresh=True, tables=TABLES, writes=[*by_hand, INCOMING])
+    get_spark("small")  # unless one is running
     on_step("small tables")
     _publish_stock(lake)
     _publish_orders(lake)
@@ -84,6 +87,8 @@ def make_sample(root: str, *, on_step: Callable[[str], None] = lambda text: None
     _write_readings(lake)
     _write_visits(lake)
     _write_parts(lake)
+    late = [{"order": n, "item": "screw", "n": n % 5} for n in range(96, 104)]
+    lake.publisher("orders", keys=["order"]).upsert(late)
     seal_sample(lake)
     return lake
 

@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from matplotlib.dates import ConciseDateFormatter
+from matplotlib.ticker import MaxNLocator
 
 from mirrorlake.delta.commits import History
 from mirrorlake.history.maintenance import Maintenance
@@ -171,11 +172,14 @@ def _over_time(
         axes.set_title(title)
         for name, points in found.items():
             times: Any = [moment for moment, _ in points]
-            style = "steps-post" if steps else "default"
-            axes.plot(times, [value for _, value in points], label=name, drawstyle=style)
+            style: Any = {"drawstyle": "steps-post", "marker": ""} if steps else {}
+            axes.plot(times, [value for _, value in points], label=name, **style)
         axes.set_ylim(bottom=0)
         axes.set_ylabel(label)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(axes.xaxis.get_major_locator()))
+        if steps:  # a count has no halves
+            axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        formatter: Any = ConciseDateFormatter  # it has no types
+        axes.xaxis.set_major_formatter(formatter(axes.xaxis.get_major_locator()))
         axes.set_xlabel("UTC")
         if len(found) > 1:
             chart.legend(loc="outside right upper")

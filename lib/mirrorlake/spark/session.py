@@ -1,7 +1,8 @@
 """Starts or joins Spark: local by default, a cluster or a Connect server where one is named.
 
 Nothing local is forced when `SPARK_REMOTE`, `SPARK_MASTER`, spark-submit or a running session says
-otherwise. The profiles: `notebook` starts quickly and suits small data, `batch` suits long jobs.
+otherwise. The profiles: `notebook` starts quickly and suits small data, `batch` suits long jobs;
+`small` generates no code, which takes longer than it saves where tables have a few thousand rows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from mirrorlake.spark.java import Java, find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PROFILES = ("notebook", "batch")
+PROFILES = ("notebook", "batch", "small")
 PROFILE_VARIABLE = "MIRRORLAKE_PROFILE"
 _DAY = 86_400
 
@@ -48,20 +49,25 @@ _LOCAL = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
-_SHUFFLES = {"notebook": 2, "batch": 2 * (os.cpu_count() or 1)}
+_SHUFFLES = {"notebook": 2, "batch": 2 * (os.cpu_count() or 1), "small": 2}
+_NO_CODE = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 _FLAGS = {
     # One compiler starts quickest. Its 48 MiB for code are too few for Spark: full after two to
     # three minutes, the JVM compiles no more. 240 MiB are what two compilers get.
     "notebook": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC",
     "batch": "-XX:+UseParallelGC",
 }
+_FLAGS["small"] = _FLAGS["notebook"]
 
 
 def get_spark(profile: str | None = None) -> SparkSession:
     """The running session, or a new one.
 
     Args:
-        profile: `notebook` or `batch`; by default what `MIRRORLAKE_PROFILE` says, else `notebook`.
+        profile: one of `PROFILES`; by default what `MIRRORLAKE_PROFILE` says, else `notebook`.
 
     Raises:
         SetupError: no usable Java, no jars, or Spark did not start; with the fix.
@@ -108,6 +114,8 @@ def launch_conf(profile: str) -> dict[str, str]:
     conf |= _LOCAL | {"spark.sql.shuffle.partitions": str(_SHUFFLES[profile])}
     conf["spark.master"] = "local[*]"
     conf["spark.driver.memory"] = f"{driver_memory_mib()}m"
+    if profile == "small":
+        conf |= _NO_CODE
     flags = f"{_FLAGS[profile]} {archive_flags(java, delta)}".strip()
     conf["spark.driver.extraJavaOptions"] = flags
     return conf

@@ -8,7 +8,7 @@ import pytest
 from deltalake import write_deltalake
 from pyarrow import table as rows_of
 
-from mirrorlake import choose_tables, find_table, open_lake
+from mirrorlake import choose_tables, find_sources, find_table, open_lake
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.names import TableName
 
@@ -59,3 +59,17 @@ def test_an_unknown_table_is_an_error_with_the_nearest_name(root: Path) -> None:
         find_table(open_lake(str(root)), "stokc")
     assert "did you mean stock?" in str(refused.value)
     assert "sales.orders" in str(refused.value)
+
+
+def test_sources_are_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b.csv", "a.PARQUET", "c.csv.gz", "d.txt", "_e.csv", ".f.csv"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "g.csv").mkdir()
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path.parent))
+    folder = [file.name for file in find_sources(tmp_path.name)]
+    assert folder == ["a.PARQUET", "b.csv", "c.csv.gz"]
+    assert [file.name for file in find_sources(str(tmp_path / "*.csv"))] == ["b.csv"]
+    assert find_sources(str(tmp_path / "d.txt")) == [tmp_path / "d.txt"]  # its reader refuses it
+    for nothing in ("", "nowhere", str(tmp_path / "g.csv"), str(tmp_path / "*.json")):
+        with pytest.raises(UsageError, match=r"no file to publish|is empty"):
+            find_sources(nothing)

@@ -139,12 +139,15 @@ def test_profiles(builder: FakeBuilder, monkeypatch: pytest.MonkeyPatch, way: st
             monkeypatch.setenv(PROFILE_VARIABLE, profile)
         get_spark(profile if way == "argument" else None)
         found[profile] = builder.confs["spark.driver.extraJavaOptions"]
-        expected = 2 if profile == "notebook" else 2 * (os.cpu_count() or 1)
+        expected = 2 * (os.cpu_count() or 1) if profile == "batch" else 2
         assert builder.confs["spark.sql.shuffle.partitions"] == str(expected)
+        generates = builder.confs.get("spark.sql.codegen.factoryMode") != "NO_CODEGEN"
+        assert generates == (profile != "small")
     compiler = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     assert found == {
         "notebook": f"{compiler} -XX:+UseSerialGC -Xshare:auto",
         "batch": "-XX:+UseParallelGC -Xshare:auto",
+        "small": f"{compiler} -XX:+UseSerialGC -Xshare:auto",
     }
 
 

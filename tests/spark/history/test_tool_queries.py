@@ -1,0 +1,105 @@
+"""What the tools ask of Spark: queries as of a moment, expectations, differences, saved rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from mirrorlake import (
+    Lake,
+    choose_versions,
+    find_difference,
+    plan_restore,
+    plot_history,
+    plot_rows,
+    save_rows,
+    show_rows,
+)
+from mirrorlake.errors import QueryError, UsageError, VersionError
+
+
+@pytest.fixture
+def shop(lake: Lake, spark: SparkSession) -> Lake:
+    """`stock` in three versions; `items` in two, and unchanged since before the third of those."""
+    for rows in ("1, 'bolt'), (2, 'nut'", "3, 'screw'"):
+        frame = spark.sql(f"SELECT * FROM VALUES ({rows}) AS t(id, item)").coalesce(1)
+        lake.write("stock" if "bolt" in rows else "items", frame)
+    lake.spark.sql(f"DELETE FROM {lake.table('stock').sql_name} WHERE id = 1")
+    return lake
+
+
+def test_every_table_is_read_as_of(shop: Lake, spark: SparkSession) -> None:
+    count = "SELECT count(*) AS n FROM stock"
+    assert shop.sql(count).first()[0] == 1
+    assert shop.sql(count, as_of=1).first()[0] == 2
+    assert shop.sql(f"{count}@v2", as_of="1").first()[0] == 1  # what names its version keeps it
+    before, now = (c.timestamp for c in reversed(shop.table("stock").timeline(2).commits))
+    assert before
+    assert now
+    both = f"SELECT ({count}) AS n, (SELECT count(*) FROM items i) AS m"
+    assert tuple(shop.sql(both, as_of=now.isoformat()).first()) == (1, 1)
+    joined = "SELECT count(*) FROM stock s JOIN stock t USING (id)"
+    assert shop.sql(joined, as_of=before).first()[0] == 2
+    with pytest.raises(VersionError, match="no version 9"):
+        shop.sql(count, as_of=9)
+    with pytest.raises(UsageError, match="either a frame or as_of"):
+        shop.sql(count, as_of=1, frame="m")
+
+
+def test_rows_are_shown_drawn_and_saved(shop: Lake, tmp_path: Path) -> None:
+    rows = shop.sql("SELECT item, id, id + 1 AS id FROM stock@v1 ORDER BY id", read_only=True)
+    shown = show_rows(shop.sql("SELECT item, id AS n, id AS n FROM stock"), limit=5)
+    assert shown.columns == ("item", "n", "n")  # names may be there twice
+    assert plot_rows(shown) is None
+    pair = show_rows(shop.sql("SELECT item, id FROM stock@v1 ORDER BY item"))
+    assert pair.rows == (("bolt", 1), ("nut", 2))
+    assert plot_rows(pair) is not None
+    target = tmp_path / "new" / "rows.parquet"
+    assert save_rows(shop.sql("SELECT * FROM stock@v1"), str(target)) == 2
+    assert pq.read_table(target).num_rows == 2
+    with pytest.raises(UsageError, match="is there already"):
+        save_rows(rows, str(target))
+    with pytest.raises(QueryError, match="not a query"):
+        shop.sql("DELETE FROM stock", read_only=True)
+    with pytest.raises(QueryError, match="DIVIDE_BY_ZERO"):
+        show_rows(shop.sql("SELECT id / 0 FROM stock"))
+
+
+def test_expectations(shop: Lake) -> None:
+    found = shop.check_expectations(
+        {
+            "every row has an item": "SELECT * FROM stock WHERE item IS NULL",
+            "no nuts": "SELECT * FROM stock WHERE item = 'nut'",
+            "few rows": "SELECT id FROM stock@v1 UNION ALL SELECT id FROM items",
+            "a column": "SELECT nothing FROM stock",
+            "a change": "DELETE FROM stock",
+        },
+        limit=2,
+    )
+    assert [one.is_met for one in found.checked] == [True, False, False, False, False]
+    assert [one.problem for one in found.checked][:3] == ["", "1 row", "more than 2 rows"]
+    assert found.checked[1].found.rows == ((2, "nut"),)
+    assert "nothing" in found.checked[3].problem
+    assert repr(found) == "1 of 5 expectations are met"
+    with pytest.raises(UsageError, match="they are a mapping"):
+        shop.check_expectations(["SELECT 1"])  # type: ignore[arg-type]
+
+
+def test_the_difference_of_two_versions(shop: Lake) -> None:
+    stock = shop.table("stock")
+    timeline = stock.timeline()
+    assert [c.rows.deleted for c in timeline.commits][:1] == [1]
+    assert plot_history(timeline) is not None
+    found = find_difference(stock, choose_versions(stock))
+    assert found.counts == {"added": 0, "removed": 1, "changed": 0}
+    assert found.rows is not None
+    assert found.rows.rows == ((1, "bolt", "delete"),)
+    assert find_difference(stock, choose_versions(stock, 1, 1)).counts is None
+    assert not plan_restore(stock, -1, apply=True).applied
+    assert stock.version() == 2
+    assert plan_restore(stock, 1).version == 1
+    with pytest.raises(VersionError, match="no version 9"):
+        plan_restore(stock, 9, apply=True)

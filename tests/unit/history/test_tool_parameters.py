@@ -1,0 +1,112 @@
+"""What the tools' parameters name: versions, policies, queries that only read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import write_deltalake
+from pyarrow import table as rows_of
+
+from mirrorlake import Lake, act_on_frame, choose_versions, frame_overview, parse_policy
+from mirrorlake.errors import QueryError, UsageError, VersionError
+from mirrorlake.history.sql import check_reads_only, parse_statement
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    for _ in range(4):
+        write_deltalake(tmp_path / "Tables" / "t", rows_of({"id": [1]}), mode="append")
+    write_deltalake(tmp_path / "Tables" / "once", rows_of({"id": [1]}))
+    return Lake(tmp_path)
+
+
+def test_versions_by_number_and_by_default(lake: Lake) -> None:
+    found = choose_versions(lake.table("t"))
+    assert (found.before, found.after, found.note) == (2, 3, "")
+    found = choose_versions(lake.table("t"), 0, 2)
+    assert (found.before, found.after) == (0, 2)
+    assert choose_versions(lake.table("t"), 1, 1).note == "Both ends are one version."
+    assert "oldest that is left" in choose_versions(lake.table("once")).note
+
+
+def test_versions_by_moment(lake: Lake) -> None:
+    moment = lake.table("t").timeline().commits[1].timestamp
+    assert moment is not None
+    found = choose_versions(lake.table("t"), from_version=0, to_time=moment.isoformat())
+    assert (found.before, found.after) == (0, 2)
+    found = choose_versions(lake.table("t"), from_version=0, to_time="2999-01-01")
+    assert found.after == 3
+    with pytest.raises(VersionError, match="before the first version"):
+        choose_versions(lake.table("t"), from_time="2001-01-01")
+
+
+@pytest.mark.parametrize(
+    ("ends", "error", "message"),
+    [
+        ({"from_version": 3, "to_version": 1}, UsageError, "is after version 1"),
+        ({"to_version": 9}, VersionError, "no version 9 of t"),
+        ({"from_version": -7}, UsageError, "no version -7"),
+        ({"from_version": 1, "from_time": "2024-01-01"}, UsageError, "either a version or"),
+        ({"to_time": "yesterday"}, UsageError, "yesterday"),
+    ],
+)
+def test_versions_that_make_no_sense(lake: Lake, ends, error, message: str) -> None:
+    with pytest.raises(error, match=message):
+        choose_versions(lake.table("t"), **ends)
+
+
+def test_a_policy_vacuums_only_if_it_says_so() -> None:
+    assert parse_policy("").vacuum is False
+    assert parse_policy('{"vacuum": true}', apply=True).vacuum is True
+    for text in ("{", "[1]", '{"files": 3}', '{"vacuum": 1}', '{"apply": true}'):
+        with pytest.raises(UsageError, match="Hint"):
+            parse_policy(text)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 1",
+        "WITH a AS (SELECT 1) SELECT * FROM a",
+        "(SELECT 1) UNION ALL (SELECT 2)",
+        "SELECT 'DROP TABLE x' AS text",
+        "SHOW TABLES",
+        "DESCRIBE TABLE x",
+    ],
+)
+def test_queries_are_let_through(query: str) -> None:
+    check_reads_only(parse_statement(query))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "DROP TABLE x",
+        "INSERT INTO x SELECT 1",
+        "WITH a AS (SELECT 1) INSERT INTO x SELECT * FROM a",
+        "FROM a INSERT INTO x SELECT *",
+        "DELETE FROM x",
+        "CREATE TABLE x AS SELECT 1",
+        "SELECT 1; DROP TABLE x",
+        "OPTIMIZE x",
+        "VACUUM x",
+        "SET a = b",
+        "MERGE INTO x USING y ON x.a = y.a WHEN MATCHED THEN DELETE",
+    ],
+)
+def test_what_could_change_a_table_is_refused(query: str) -> None:
+    with pytest.raises(QueryError, match="not a query"):
+        check_reads_only(parse_statement(query))
+
+
+def test_frames_of_a_lake_without_any(lake: Lake) -> None:
+    assert "No model has a frame" in repr(frame_overview(lake).shown())
+    assert not act_on_frame(lake, "show", "").applied
+    planned = act_on_frame(lake, "create", "m", ["t"], dry_run=True)
+    assert (repr(planned), planned.applied) == ("m would frame t at version 3", False)
+    for action, model in (("make", "m"), ("create", "")):
+        with pytest.raises(UsageError, match="Hint"):
+            act_on_frame(lake, action, model, ["t"])
+    assert lake.frames.list() == []
