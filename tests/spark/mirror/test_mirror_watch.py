@@ -121,6 +121,6 @@ def test_a_failed_table_is_exit_status_1_and_the_watch_goes_on(lake: Lake) -> No
     assert process.returncode == 1
     assert "zero bytes" in " ".join(out.decode().split())
     states = {
-        line["sourceTableName"]: line["status"] for line in monitoring(lake, "tables")["data"]
+        line["sourceTableName"]: line["status"] for line in monitoring(lake, "tables")["tables"]
     }
     assert states == {"bad": "Failed", "more": "Initialized"}
