@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mirrorlake.delta.dropped import is_dropped
+from mirrorlake.delta.log_files import has_log
 from mirrorlake.names import TABLES, TableName
 from mirrorlake.storage import Storage
 
@@ -41,7 +43,12 @@ class Catalog:
     def _is_table(self, name: TableName) -> bool:
         # What lies in a table's own folder is no table.
         outer = () if name.schema is None else self._folders(f"{TABLES}/{name.schema}")
-        return _LOG not in outer and _LOG in self._folders(name.table_path)
+        path = name.table_path
+        return (
+            (_LOG not in outer and _LOG in self._folders(path))
+            and has_log(self._storage, path)
+            and not is_dropped(self._storage, path)
+        )
 
     def _folders(self, folder: str) -> tuple[str, ...]:
         if folder not in self._listed:

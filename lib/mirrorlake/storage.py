@@ -14,19 +14,26 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, cast
 from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import LocalStore, from_url
+from obstore.store import LocalStore
 
 from mirrorlake.errors import MirrorlakeError, SetupError, first_line
+from mirrorlake.stores.conditional import create_file, rename_file
+from mirrorlake.stores.markers import remove_markers
+from mirrorlake.stores.opening import CLOUDS, open_store, scheme_of
 
+_COPIES = 16
 _URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
@@ -91,8 +98,9 @@ class Storage:
         self.local: Path | None = None if _URI.match(text) else Path(text).expanduser().absolute()
         self.root = text.rstrip("/") if self.local is None else str(self.local)
         self._store: Any = (
-            _open_store(self.root) if self.local is None else LocalStore(self.local, mkdir=True)
+            open_store(self.root) if self.local is None else LocalStore(self.local, mkdir=True)
         )
+        self._in_cloud = self.local is None and scheme_of(self.root) in CLOUDS
 
     def __repr__(self) -> str:
         return f"Storage({self.root!r})"
@@ -106,10 +114,12 @@ class Storage:
         if self.local is not None:
             return self._list_local(self.path(folder))
         found = obstore.list_with_delimiter(self._store, folder)
+        below = f"{folder}/" if folder else ""
         folders = sorted(p.rstrip("/").rpartition("/")[2] for p in found["common_prefixes"])
         files = [
             Entry(meta["path"].rpartition("/")[2], meta["size"], meta["last_modified"])
             for meta in found["objects"]
+            if meta["path"].startswith(below)  # else it is Hadoop's marker of the folder itself
         ]
         return Listing(tuple(folders), tuple(sorted(files, key=lambda entry: entry.name)))
 
@@ -204,6 +214,8 @@ class Storage:
         """
         if not make_folder and self.local is not None:
             return self._create_in_folder(self.local / path, data)
+        if self._in_cloud:
+            return create_file(self._store, path, data)
         try:
             obstore.put(self._store, path, data, mode="create")
         except AlreadyExistsError:
@@ -222,12 +234,18 @@ class Storage:
             staged.unlink(missing_ok=True)
         return True
 
+    @cached_property
+    def _unrepeated(self) -> Any:
+        return open_store(self.root, retried=False)
+
     def rename(self, source: str, target: str) -> bool:
         """Renames a file without ever overwriting; False if the target was there.
 
         Raises:
             FileNotFoundError: there is no such source.
         """
+        if self._in_cloud:
+            return rename_file(self._store, self._unrepeated, source, target)
         try:
             obstore.rename(self._store, source, target, overwrite=False)
         except AlreadyExistsError:
@@ -253,14 +271,14 @@ class Storage:
             (self.local / source).rename(self.local / target)
             return True
         files = self.files_below(source)
-        if not files or self.files_below(target):
+        copies = {target + path[len(source) :]: path for path in files}
+        # What an earlier move left when it was cut short is no other's, and is copied again.
+        if not files or not copies.keys() >= set(self.files_below(target)):
             return False
-        # A table is visible by its log: it comes last, and goes first.
-        ordered = sorted(files, key=lambda path: "/_delta_log/" in path)
-        for path in ordered:
-            obstore.copy(self._store, path, target + path[len(source) :])
-        for path in reversed(ordered):
-            self.delete(path)
+        with ThreadPoolExecutor(_COPIES) as pool:
+            for _, some in groupby(sorted(copies, key=_stage), key=_stage):
+                list(pool.map(lambda path: obstore.copy(self._store, copies[path], path), some))
+        self.delete_folder(source)
         return True
 
     def delete_folder(self, folder: str) -> None:
@@ -268,13 +286,30 @@ class Storage:
         if self.local is not None:
             shutil.rmtree(self.local / folder, ignore_errors=True)
             return
-        for path in self.files_below(folder):
+        files, markers = self._objects_below(folder)
+        self._delete_all(files)
+        if markers and folder:
+            remove_markers(self.path(folder))
+
+    def _delete_all(self, paths: Iterable[str]) -> None:
+        for path in sorted(paths, key=_stage, reverse=True):
             self.delete(path)
 
     def files_below(self, folder: str) -> tuple[str, ...]:
         """The paths of all files in a folder and its folders, relative to the root."""
+        return self._objects_below(folder)[0]
+
+    def _objects_below(self, folder: str) -> tuple[tuple[str, ...], bool]:
+        """The paths of all files in a folder, and whether there are markers of folders."""
         pages = obstore.list(self._store, f"{folder}/" if folder else None)
-        return tuple(sorted(meta["path"] for page in pages for meta in page))
+        found = sorted((meta["path"], meta["size"]) for page in pages for meta in page)
+        # A marker is listed as an empty file without its last `/`: a file that is not there.
+        files = tuple(
+            path
+            for path, size in found
+            if size or self.local is not None or (path != folder and self.exists(path))
+        )
+        return files, len(files) < len(found)
 
     def delete(self, path: str) -> None:
         """Removes a file; nothing happens if there is none."""
@@ -290,13 +325,14 @@ def to_json(document: Any) -> bytes:
     return json.dumps(document, indent=2, ensure_ascii=False).encode(errors="backslashreplace")
 
 
-def _open_store(uri: str) -> Any:
-    if uri.lower().startswith("s3") and "AWS_COPY_IF_NOT_EXISTS" not in os.environ:
-        # Without it obstore refuses every rename that must not overwrite.
-        return from_url(uri, copy_if_not_exists="multipart")
-    if uri.lower().startswith("http://"):
-        return from_url(uri, client_options={"allow_http": True})  # else obstore refuses it
-    return from_url(uri)
+def _stage(path: str) -> int:
+    """In which order a table's files are put there; they go in the other one.
+
+    A table is visible by its log: from its first version on, or from a checkpoint on.
+    """
+    _, is_log, name = path.rpartition("/_delta_log/")
+    starts = name == f"{0:020d}.json" or "checkpoint" in name
+    return 0 if not is_log else 2 if starts else 1
 
 
 class _Reader(io.RawIOBase):

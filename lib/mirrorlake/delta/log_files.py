@@ -115,6 +115,17 @@ def list_log(storage: Storage, table_path: str) -> LogListing:
     return LogListing(commits, _complete_checkpoints(f"{table_path}/_delta_log", names))
 
 
+def has_log(storage: Storage, table_path: str) -> bool:
+    """Whether a table's folder with a log in it is a table; on a local disk it always is.
+
+    In a store the log's folder may be no more than the marker that Hadoop leaves of a folder.
+    """
+    if storage.local is not None:
+        return True
+    log = list_log(storage, table_path)
+    return bool(log.commits or log.checkpoints)
+
+
 def find_checkpoint(
     storage: Storage, table_path: str, version: int | None = None
 ) -> tuple[int, tuple[str, ...]]:

@@ -12,7 +12,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from mirrorlake.delta.log_files import Action, commit_path, find_checkpoint, read_actions
+from mirrorlake.delta.dropped import dropped_in_place, is_dropped
+from mirrorlake.delta.log_files import (
+    Action,
+    commit_path,
+    find_checkpoint,
+    has_log,
+    read_actions,
+)
 from mirrorlake.errors import ConflictError
 from mirrorlake.kept import check_format
 from mirrorlake.names import SCHEMA_SUFFIX, STATE, TABLES, TableName
@@ -93,14 +100,19 @@ class Snapshot:
             self.txns[action["appId"]] = action["version"]
 
 
-def read_snapshot(storage: Storage, table_path: str, version: int | None = None) -> Snapshot | None:
+def read_snapshot(
+    storage: Storage, table_path: str, version: int | None = None, *, dropped: bool = False
+) -> Snapshot | None:
     """A snapshot of the Delta table in a folder, or None if there is no table.
 
     Args:
         storage: the lake's files.
         table_path: the table's folder.
         version: which one; by default, or beyond the end, the newest.
+        dropped: read a table that is dropped where it lies, too.
     """
+    if not dropped and is_dropped(storage, table_path):
+        return None
     at, paths = find_checkpoint(storage, table_path, version)
     snapshot = Snapshot()
 
@@ -139,17 +151,20 @@ def delta_tables(storage: Storage, *, but: Collection[TableName] = ()) -> list[T
         but: tables that are known: nobody looks into their folders.
     """
     found: list[TableName] = []
+    hidden = {*but, *dropped_in_place(storage)}
     for folder in storage.list(TABLES).folders:
-        if TableName(None, folder) in but:
+        if TableName(None, folder) in hidden:
             continue
         inner = storage.list(f"{TABLES}/{folder}").folders
         if "_delta_log" in inner:
-            found.append(TableName(None, folder))
+            if has_log(storage, f"{TABLES}/{folder}"):
+                found.append(TableName(None, folder))
             continue
         for name in inner:
-            if TableName(folder, name) in but:
+            if TableName(folder, name) in hidden:
                 continue
-            if "_delta_log" in storage.list(f"{TABLES}/{folder}/{name}").folders:
+            path = f"{TABLES}/{folder}/{name}"
+            if "_delta_log" in storage.list(path).folders and has_log(storage, path):
                 found.append(TableName(folder, name))
     return sorted(found, key=lambda table: (table.schema or "", table.name))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from tempfile import TemporaryDirectory
@@ -27,7 +27,7 @@ from mirrorlake.landing.identity import last_applied, read_identity
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
 from mirrorlake.landing.metadata import MARKER, Marker, declare_keys
 from mirrorlake.landing.sources import open_source
-from mirrorlake.landing.tokens import TOKEN, TokenIndex, encoded
+from mirrorlake.landing.tokens import TOKEN, TokenIndex, encoded, read_footer
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage, to_json
@@ -327,7 +327,7 @@ class Publisher:
             if token is not None and self._tokens.find(token):
                 return None
             name = names.file_name(number)
-            if not self._storage.rename(staged, f"{folder}/{name}"):
+            if not self._take(staged, name, batch):
                 number += 1
                 continue
             holder = self._processed_batch(name)
@@ -335,8 +335,31 @@ class Publisher:
             if holder in (None, batch):
                 return name
             # This writer was so slow that its number was applied and moved away meanwhile.
-            self._storage.rename(f"{folder}/{name}", staged)
+            if not self._storage.rename(f"{folder}/{name}", staged):
+                self._storage.delete(f"{folder}/{name}")  # the staged file was not gone yet
             number = self._last_number() + 1
+
+    def _take(self, staged: str, name: str, batch: str) -> bool:
+        """Renames to a number; whatever the store answered, what counts is whose batch is there."""
+        path = f"{self.table.folder}/{name}"
+        try:
+            if self._storage.rename(staged, path):
+                return True
+        except Exception:
+            if not self._stands(path, batch):
+                raise
+        else:
+            if self._storage.local is not None or not self._stands(path, batch):
+                return False  # a local disk's refusal is never about the own file
+        with suppress(Exception):  # it is published; what is left over is hidden
+            self._storage.delete(staged)
+        return True
+
+    def _stands(self, path: str, batch: str) -> bool:
+        """Whether a batch was published under a path, even if it is applied and moved by now."""
+        if read_footer(self._storage, path).get(_BATCH, b"").decode() == batch:
+            return True
+        return self._processed_batch(path.rpartition("/")[2]) == batch
 
     def _repeated(self, path: str) -> Published:
         with self._storage.open(path) as source:

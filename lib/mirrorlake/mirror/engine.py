@@ -21,6 +21,7 @@ from mirrorlake.errors import (
 from mirrorlake.landing.zone import BadFolder, find_tables, no_folder
 from mirrorlake.mirror.apply import explain
 from mirrorlake.mirror.cleanup import sweep
+from mirrorlake.mirror.follow import Followed, follow_folders
 from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.lock import only_mirror
 from mirrorlake.mirror.operator_settings import OperatorSettings, all_settings
@@ -39,7 +40,7 @@ from mirrorlake.mirror.state import (
 )
 from mirrorlake.mirror.status import is_idle, listed_folder, status_of
 from mirrorlake.mirror.table_cycle import TableCycle
-from mirrorlake.mirror.trash import follow_folders, purge_dropped
+from mirrorlake.mirror.trash import purge_dropped
 from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.storage import Listing, Storage
 
@@ -94,14 +95,16 @@ class Engine:
         kept = load_states(self._storage)
         states = dict(kept or {})
         found: list[TableName | BadFolder] = [only] if only else list(find_tables(self._storage))
-        dropped: tuple[TableName, ...] = ()
+        followed = Followed()
         if only is not None and self._storage.list(only.folder) == Listing((), ()):
             raise no_folder(only)
         if kept is None:  # of all tables, or else the drops of the others would go unseen
             states = rebuild_states(self._storage, delta_tables(self._storage))
         if only is None:
-            dropped = follow_folders(self._storage, states, found)
-            self._purge(bool(dropped))
+            followed = follow_folders(self._storage, states, found)
+            stuck = {state.table.folder for state in followed.failed}
+            found = [table for table in found if table.folder not in stuck]
+            self._purge(bool(followed.dropped))
         schemas = set(self._storage.list(ZONE).folders)
         self._settings = all_settings(self._storage)
 
@@ -128,9 +131,9 @@ class Engine:
         states |= {folder: state for folder, state, _ in finished}
         if states != kept or not is_told_running(self._storage):
             save_states(self._storage, states)
-        return Report(
-            tuple(status for _, _, status in finished), tuple(str(table) for table in dropped)
-        )
+        lines = [status for _, _, status in finished]
+        lines += [status_of(state, None) for state in followed.failed]
+        return Report(tuple(lines), tuple(str(table) for table in followed.dropped))
 
     def close(self) -> None:
         """Says in the monitoring files that the mirror has stopped."""

@@ -61,7 +61,7 @@ def key_columns(storage: Storage, table: TableName) -> dict[str, str]:
         UsageError: the table has no keys.
     """
     for path in delta_paths(storage, table):
-        snapshot = read_snapshot(storage, path)
+        snapshot = read_snapshot(storage, path, dropped=True)
         if snapshot is None:
             continue
         keys = json.loads(snapshot.properties.get(KEYS_PROPERTY, "[]"))
@@ -78,7 +78,7 @@ def key_columns(storage: Storage, table: TableName) -> dict[str, str]:
 def delta_paths(storage: Storage, table: TableName) -> list[str]:
     """Where a table and the dropped copies of it lie, relative to the lake's root."""
     copies = [d.path for d in dropped_tables(storage) if d.table == table]
-    return [table.table_path, *copies]
+    return list(dict.fromkeys([table.table_path, *copies]))
 
 
 def read_key(

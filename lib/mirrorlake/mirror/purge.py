@@ -67,7 +67,7 @@ def trace_delta(
         path: the table, relative to the lake's root.
         count: how many of the rows looked for some of its files have, by file.
     """
-    if read_snapshot(storage, path) is None:
+    if read_snapshot(storage, path, dropped=True) is None:
         return None
     log = f"{path}/_delta_log/"
     below = storage.files_below(path)
@@ -126,7 +126,7 @@ def erase_rows(
     target = delta_name(storage.path(traces.path))
     if traces.current:
         commit_with_retries(lambda: _delete(session, target, columns, condition))
-    snapshot = read_snapshot(storage, traces.path)
+    snapshot = read_snapshot(storage, traces.path, dropped=True)
     if snapshot and "deletionVectors" in snapshot.writer_features:
         # A deletion vector hides rows that its file still has.
         session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect()
@@ -146,7 +146,7 @@ def _delete(session: SparkSession, target: str, columns: list[str], condition: s
 def _cut_log(session: SparkSession, storage: Storage, path: str) -> None:
     """Lets the log begin with a checkpoint of now; the mirror's last note goes along."""
     target = delta_name(storage.path(path))
-    snapshot = read_snapshot(storage, path)
+    snapshot = read_snapshot(storage, path, dropped=True)
     before = snapshot.properties.get(_INTERVAL) if snapshot else None
     with committing(session, _last_note(storage, path)):
         session.sql(f"ALTER TABLE {target} SET TBLPROPERTIES ({literal(_INTERVAL)} = '1')")

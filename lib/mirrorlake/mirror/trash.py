@@ -1,8 +1,11 @@
-"""Tables follow their folders: renamed with them, dropped when they go, taken back on demand.
+"""Dropped tables: put aside, kept for a while, taken back on demand; see `follow` for when.
 
 A folder is known by the identity in it, not by its name. Deleted means that its table is moved
 aside and kept for a while; renamed, that its table moves along with all it has; copied, that the
 copy starts an incarnation of its own.
+
+On an object store a dropped table lies where it was, and a document hides it: see `delta.dropped`.
+Only a table that takes another's place is moved there.
 
 A table that comes back brings its whole history along: the folder's next incarnation overwrites
 it in one commit, so that old versions, and frames of them, survive a drop.
@@ -11,28 +14,30 @@ it in one commit, so that old versions, and frames of them, survive a drop.
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
-from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.errors import InvalidNameError, MirrorlakeError, TableNotFoundError, UsageError
-from mirrorlake.kept import read_kept
-from mirrorlake.landing.identity import (
-    Identity,
-    is_in_folder,
-    read_identity,
-    renew_identity,
-    write_identity,
+from mirrorlake.delta.dropped import (
+    dropped_in_place,
+    is_dropped,
+    note_drop,
+    read_drop,
+    take_note_back,
 )
+from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.errors import TableNotFoundError, UsageError
+from mirrorlake.kept import read_kept
+from mirrorlake.landing.identity import Identity, write_identity
 from mirrorlake.landing.metadata import declare_keys
 from mirrorlake.landing.zone import BadFolder, find_tables
-from mirrorlake.mirror.ledger import read_mirrored
 from mirrorlake.mirror.properties import KEYS_PROPERTY
-from mirrorlake.mirror.state import TableState
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Outcome
 from mirrorlake.storage import Listing, Storage
 
+_log = logging.getLogger(__name__)
 FORMAT = 1  # notes of earlier versions have none
 _DROPPED = f"{STATE}/dropped"
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
@@ -44,7 +49,7 @@ class DroppedTable:
 
     Attributes:
         when: when it was dropped.
-        path: where it lies now, relative to the lake's root.
+        path: where it lies now, relative to the lake's root; on a store where it always was.
         identity: the folder's incarnation that filled it last, where that is known.
     """
 
@@ -53,9 +58,14 @@ class DroppedTable:
     path: str
     identity: Identity | None
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether it still lies where it was, hidden by a document."""
+        return self.path == self.table.table_path
+
 
 def drop_table(storage: Storage, table: TableName, identity: Identity | None) -> bool:
-    """Moves a table aside; False if there is none.
+    """Moves a table aside, or hides it in its place on a store; False if there is none.
 
     Args:
         storage: the lake's files.
@@ -63,14 +73,31 @@ def drop_table(storage: Storage, table: TableName, identity: Identity | None) ->
         identity: the incarnation that filled it, so that it can be taken back under another name.
     """
     stamp = datetime.now(timezone.utc).strftime(_STAMP)
+    if storage.local is None:
+        if is_dropped(storage, table.table_path) or not storage.files_below(table.table_path):
+            return False
+        note_drop(storage, table, {"when": stamp, **_told(identity)})
+        return True
+    return _move_aside(storage, table, identity, stamp)
+
+
+def _told(identity: Identity | None) -> dict[str, Any]:
+    if identity is None:
+        return {}
+    origin = identity.origin or identity.table
+    return {"incarnation": identity.incarnation, "origin": str(origin)}
+
+
+def _known(table: TableName, document: dict[str, Any] | None) -> Identity | None:
+    if document is None or "incarnation" not in document:
+        return None
+    return Identity(table, document["incarnation"], TableName.parse(document["origin"]))
+
+
+def _move_aside(storage: Storage, table: TableName, identity: Identity | None, stamp: str) -> bool:
     folder = f"{_DROPPED}/{table.place}/{stamp}"
     if identity is not None:
-        document = {
-            "format": FORMAT,
-            "incarnation": identity.incarnation,
-            "origin": str(identity.origin or identity.table),
-        }
-        storage.write_json(f"{folder}/identity.json", document)
+        storage.write_json(f"{folder}/identity.json", {"format": FORMAT, **_told(identity)})
     if storage.move_folder(table.table_path, f"{folder}/table"):
         return True
     storage.delete_folder(folder)
@@ -86,13 +113,20 @@ def dropped_tables(storage: Storage) -> list[DroppedTable]:
         for stamp in storage.list(f"{_DROPPED}/{table.place}").folders:
             folder = f"{_DROPPED}/{table.place}/{stamp}"
             when = datetime.strptime(stamp, _STAMP).replace(tzinfo=timezone.utc)
-            known = read_kept(storage, f"{folder}/identity.json", FORMAT)
-            identity = None
-            if known is not None:
-                origin = TableName.parse(known["origin"])
-                identity = Identity(table, known["incarnation"], origin)
+            identity = _known(table, read_kept(storage, f"{folder}/identity.json", FORMAT))
             found.append(DroppedTable(table, when, f"{folder}/table", identity))
+    for table in dropped_in_place(storage):
+        if (dropped := _in_place(storage, table)) is not None:
+            found.append(dropped)
     return sorted(found, key=lambda dropped: dropped.when, reverse=True)
+
+
+def _in_place(storage: Storage, table: TableName) -> DroppedTable | None:
+    document = read_drop(storage, table)
+    if document is None:
+        return None
+    when = datetime.strptime(document["when"], _STAMP).replace(tzinfo=timezone.utc)
+    return DroppedTable(table, when, table.table_path, _known(table, document))
 
 
 def take_back(storage: Storage, identity: Identity) -> bool:
@@ -132,13 +166,14 @@ def undrop(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outc
         raise TableNotFoundError(
             f"No dropped table {table} is kept.", hint="a week after its drop a table is deleted."
         )
-    if storage.list(table.table_path) != Listing((), ()):
+    there = storage.list(table.table_path) != Listing((), ())
+    if there and not is_dropped(storage, table.table_path):
         raise UsageError(f"There is a table {table} again.", hint="it has the old one's history.")
     dropped = f"the table that was dropped at {chosen.when:%Y-%m-%d %H:%M:%S} UTC is back"
     done = Outcome("undrop", str(table), f"{dropped}, and so is its folder", applied=not dry_run)
     if dry_run:
         return done
-    snapshot = read_snapshot(storage, chosen.path)
+    snapshot = read_snapshot(storage, chosen.path, dropped=True)
     keys = json.loads(snapshot.properties.get(KEYS_PROPERTY, "[]")) if snapshot else []
     # The folder first: a mirror that finds it without its table takes the table back itself.
     declare_keys(storage, table, tuple(keys))
@@ -153,65 +188,32 @@ def purge_dropped(storage: Storage, *, keep: timedelta) -> None:
     now = datetime.now(timezone.utc)
     for dropped in dropped_tables(storage):
         if now - dropped.when >= keep:
-            storage.delete_folder(dropped.path.rpartition("/")[0])
+            try:
+                _purge(storage, dropped)
+            except Exception as error:  # what is left over stops no mirror
+                _log.warning("%s, dropped long ago, is kept: %s", dropped.table, error)
+
+
+def _purge(storage: Storage, dropped: DroppedTable) -> None:
+    if not dropped.is_in_place:
+        storage.delete_folder(dropped.path.rpartition("/")[0])
+    elif _in_place(storage, dropped.table) == dropped:  # and not taken back meanwhile
+        storage.delete_folder(dropped.path)
+        take_note_back(storage, dropped.table)
 
 
 def _move_back(storage: Storage, dropped: DroppedTable, table: TableName) -> bool:
+    if dropped.path == table.table_path:
+        take_note_back(storage, table)
+        return True
+    other = _in_place(storage, table) if storage.local is None else None
+    if other is not None:  # dropped as well, and in the place that is wanted now
+        _move_aside(storage, table, other.identity, other.when.strftime(_STAMP))
+        take_note_back(storage, table)
     if not storage.move_folder(dropped.path, table.table_path):
         return False
-    storage.delete_folder(dropped.path.rpartition("/")[0])
+    if dropped.is_in_place:
+        take_note_back(storage, dropped.table)
+    else:
+        storage.delete_folder(dropped.path.rpartition("/")[0])
     return True
-
-
-def follow_folders(
-    storage: Storage, states: dict[str, TableState], found: list[TableName | BadFolder]
-) -> tuple[TableName, ...]:
-    """Renames and drops tables as their folders were; `states` is brought in line.
-
-    Args:
-        storage: the lake's files.
-        states: what was known of each folder.
-        found: the folders that the zone has now.
-
-    Returns:
-        The tables that were dropped.
-    """
-    present = {table.folder for table in found}
-    for table in found:
-        if isinstance(table, TableName) and table.folder not in states:
-            _follow_rename(storage, states, present, table)
-    dropped = []
-    for folder in [folder for folder in states if folder not in present]:
-        state = states.pop(folder)
-        try:
-            table = state.table
-        except InvalidNameError:
-            continue  # it never had a table
-        identity = Identity(table, state.incarnation) if state.incarnation else None
-        if read_mirrored(storage, table) and drop_table(storage, table, identity):
-            dropped.append(table)
-    return tuple(dropped)
-
-
-def _follow_rename(
-    storage: Storage, states: dict[str, TableState], present: set[str], table: TableName
-) -> None:
-    try:
-        identity = read_identity(storage, table)
-    except MirrorlakeError:
-        return  # the table's own cycle reports it
-    if identity is None:
-        return
-    alike = (f for f, state in states.items() if state.incarnation == identity.incarnation)
-    old = next(alike, None)
-    if old is None:
-        return
-    before = states[old].table
-    if old in present and is_in_folder(storage, before, identity):
-        renew_identity(storage, table)
-    elif (
-        storage.move_folder(before.table_path, table.table_path)
-        or read_snapshot(storage, before.table_path) is None
-    ):
-        # Kept under the new name, so that a copy of the renamed folder is known as one.
-        states[table.folder] = replace(states.pop(old), schema=table.schema, name=table.name)

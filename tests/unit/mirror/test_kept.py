@@ -56,6 +56,8 @@ def make_settings(storage: Storage) -> str:
 def make_trash(storage: Storage) -> str:
     storage.write(f"{T.table_path}/_delta_log/{0:020d}.json", b"{}")
     drop_table(storage, T, LIFE)
+    if storage.local is None:
+        return "Files/_mirrorlake/dropped_in_place/t.json"
     (stamp,) = storage.list("Files/_mirrorlake/dropped/t").folders
     return f"Files/_mirrorlake/dropped/t/{stamp}/identity.json"
 

@@ -7,10 +7,12 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.landing.identity import Identity, read_identity, write_identity
 from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.mirror.engine import Engine
+from mirrorlake.mirror.follow import Followed, follow_folders
 from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.properties import KEYS_PROPERTY
@@ -18,7 +20,6 @@ from mirrorlake.mirror.state import TableState, load_states
 from mirrorlake.mirror.trash import (
     drop_table,
     dropped_tables,
-    follow_folders,
     purge_dropped,
     take_back,
     undrop,
@@ -43,6 +44,8 @@ def make_table(storage: Storage, table: TableName, content: str = "rows", life: 
 
 def content(storage: Storage, table: TableName) -> str | None:
     path = f"{table.table_path}/part.parquet"
+    if read_snapshot(storage, table.table_path) is None:
+        return None
     return storage.read(path).decode() if storage.exists(path) else None
 
 
@@ -52,7 +55,9 @@ def test_a_dropped_table_comes_back_whole(any_storage: Storage, table: TableName
     before = any_storage.files_below(table.table_path)
     identity = Identity(table, "1")
     assert drop_table(any_storage, table, identity)
-    assert any_storage.files_below("Tables") == ()
+    assert content(any_storage, table) is None
+    assert delta_tables(any_storage) == []
+    assert not drop_table(any_storage, table, identity)
     (dropped,) = dropped_tables(any_storage)
     assert (dropped.table, dropped.identity) == (table, Identity(table, "1", table))
     assert datetime.now(timezone.utc) - dropped.when < timedelta(minutes=1)
@@ -85,29 +90,29 @@ def test_a_life_finds_its_own_table_before_one_of_its_name(any_storage: Storage)
     ]
 
 
-def test_of_several_drops_of_one_name_the_last_comes_back(any_storage: Storage):
+def test_of_several_drops_of_one_name_the_last_comes_back(storage: Storage):
     for number in range(3):
-        make_table(any_storage, A, f"rows {number}")
-        drop_table(any_storage, A, Identity(A, f"life {number}") if number else None)
-    make_table(any_storage, B, "other")
-    drop_table(any_storage, B, None)
-    assert [d.table.name for d in dropped_tables(any_storage)] == ["b", "a", "a", "a"]
-    assert take_back(any_storage, Identity(A, "a new life"))
-    assert content(any_storage, A) == "rows 2"
-    assert take_back(any_storage, Identity(TableName(None, "c"), "life 1", A))
-    assert content(any_storage, TableName(None, "c")) == "rows 1"
-    assert len(dropped_tables(any_storage)) == 2
+        make_table(storage, A, f"rows {number}")
+        drop_table(storage, A, Identity(A, f"life {number}") if number else None)
+    make_table(storage, B, "other")
+    drop_table(storage, B, None)
+    assert [d.table.name for d in dropped_tables(storage)] == ["b", "a", "a", "a"]
+    assert take_back(storage, Identity(A, "a new life"))
+    assert content(storage, A) == "rows 2"
+    assert take_back(storage, Identity(TableName(None, "c"), "life 1", A))
+    assert content(storage, TableName(None, "c")) == "rows 1"
+    assert len(dropped_tables(storage)) == 2
 
 
-def test_nothing_comes_back_over_a_table(any_storage: Storage):
-    make_table(any_storage, A, "old")
-    drop_table(any_storage, A, Identity(A, "1"))
-    make_table(any_storage, A, "new")
-    assert not take_back(any_storage, Identity(A, "1"))
+def test_nothing_comes_back_over_a_table(storage: Storage):
+    make_table(storage, A, "old")
+    drop_table(storage, A, Identity(A, "1"))
+    make_table(storage, A, "new")
+    assert not take_back(storage, Identity(A, "1"))
     with pytest.raises(UsageError, match="There is a table a again"):
-        undrop(any_storage, A)
-    assert content(any_storage, A) == "new"
-    assert len(dropped_tables(any_storage)) == 1
+        undrop(storage, A)
+    assert content(storage, A) == "new"
+    assert len(dropped_tables(storage)) == 1
 
 
 @pytest.mark.parametrize("table", [A, IN_SCHEMA], ids=str)
@@ -174,7 +179,7 @@ def test_a_folder_that_is_gone_drops_its_table_and_no_other(any_storage: Storage
     any_storage.write("Tables/c/_delta_log/00000000000000000000.json", b'{"metaData":{"id":"x"}}')
     nobodys = TableName(None, "c")
     states = states_of((A, "1"), (B, "2"), (nobodys, "3"))
-    assert follow_folders(any_storage, states, [B]) == (A,)
+    assert follow_folders(any_storage, states, [B]).dropped == (A,)
     assert list(states) == [B.folder]
     assert (content(any_storage, A), content(any_storage, B)) == (None, "rows")
     assert any_storage.files_below("Tables/c") != ()
@@ -189,7 +194,7 @@ def test_a_renamed_folder_takes_its_table_along(any_storage: Storage):
     make_table(any_storage, A)
     states = states_of((A, "1"))
     copy_identity(any_storage, Identity(A, "1"), IN_SCHEMA)
-    assert follow_folders(any_storage, states, [IN_SCHEMA]) == ()
+    assert follow_folders(any_storage, states, [IN_SCHEMA]) == Followed()
     assert (content(any_storage, A), content(any_storage, IN_SCHEMA)) == (None, "rows")
     assert [state.table for state in states.values()] == [IN_SCHEMA]
     assert read_identity(any_storage, IN_SCHEMA) == Identity(IN_SCHEMA, "1", A)
@@ -218,7 +223,7 @@ def test_copies_live_on_their_own_even_of_a_folder_just_renamed(any_storage: Sto
 def test_copies_of_a_renamed_folder_without_a_table_are_copies_too(any_storage: Storage):
     states = states_of((A, "1"))
     copy_identity(any_storage, Identity(A, "1"), B, IN_SCHEMA)
-    assert follow_folders(any_storage, states, [B, IN_SCHEMA]) == ()
+    assert follow_folders(any_storage, states, [B, IN_SCHEMA]) == Followed()
     assert [state.table for state in states.values()] == [B]
     assert read_identity(any_storage, B) == Identity(B, "1", A)
     own = read_identity(any_storage, IN_SCHEMA)

@@ -244,10 +244,13 @@ class Views:
         done = Outcome("drop", str(definition.name), effect, applied=apply)
         if not apply:
             return done
-        grave = f"{STATE}/views/dropped-{uuid.uuid4().hex}"
-        # Moved first: a view that is killed while it is deleted is gone all the same.
-        self._storage.move_folder(definition.name.table_path, grave)
-        self._storage.delete_folder(grave)
+        if self._storage.local is None:
+            self._storage.delete_folder(definition.name.table_path)  # its log goes first
+        else:
+            grave = f"{STATE}/views/dropped-{uuid.uuid4().hex}"
+            # Moved first: a view that is killed while it is deleted is gone all the same.
+            self._storage.move_folder(definition.name.table_path, grave)
+            self._storage.delete_folder(grave)
         forget_costs(self._storage, definition.name)
         return done
 

@@ -1,0 +1,143 @@
+"""Creates and renames on an object store that know their outcome, whatever the answer was.
+
+An answer can be lost after the store did what it was asked for: the connection breaks, a gateway
+says 503. Repeated, the request is refused on account of itself: 412, since the file is there, or
+404, since the upload is. So every file that is created carries an id of its own in its metadata,
+and after each refusal or error the file is asked for whose it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotSupportedError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+
+MARK = "mirrorlakewrite"  # Azure takes only letters and digits
+_TRIES = 6
+_PAUSE = 0.1  # seconds before the second try, doubled for each further one
+_REFUSED = (AlreadyExistsError, PreconditionError)
+# Trying again changes nothing about these.
+_FINAL = (PermissionDeniedError, UnauthenticatedError, NotSupportedError)
+
+
+def create_file(store: Any, path: str, data: bytes) -> bool:
+    """Puts a file there if there is none; False if there is one of somebody else.
+
+    Args:
+        store: an object store that keeps metadata of files.
+        path: the file.
+        data: its content.
+
+    Raises:
+        BaseError: the store can't be written to; nothing of this call is there as far as it tells.
+    """
+    own = uuid.uuid4().hex
+    for again in _tries():
+        try:
+            obstore.put(
+                store, path, data, mode="create", attributes={MARK: own}, use_multipart=False
+            )
+        except _FINAL:
+            raise
+        except (BaseError, OSError) as error:
+            found = _mark(store, path)
+            if found is not None:
+                return found == own
+            if isinstance(error, _REFUSED):
+                return False  # somebody's file was there, and is gone again
+            if not again:
+                raise
+        else:
+            return True
+    raise AssertionError("unreachable")
+
+
+def rename_file(store: Any, unrepeated: Any, source: str, target: str) -> bool:
+    """Copies a file to where there is none and deletes it; False if the target was there.
+
+    A copy carries no id. It is asked for once at a time, so that a refusal is about another's
+    file; only after a lost answer a target with the source's content is taken for the own one.
+
+    Args:
+        store: the object store.
+        unrepeated: the same store, whose requests are not repeated.
+        source: the file.
+        target: where it goes.
+
+    Raises:
+        FileNotFoundError: there is no such source.
+        BaseError: the store can't be written to.
+    """
+    doubtful = False
+    for again in _tries():
+        try:
+            obstore.copy(unrepeated, source, target, overwrite=False)
+        except _FINAL:
+            raise
+        except _REFUSED:
+            if not (doubtful and _is_copy(store, source, target)):
+                return False
+        except (BaseError, OSError):
+            doubtful = True
+            if _head(store, target) is None:
+                # What is missing is the source itself, or only the upload.
+                if not again or _head(store, source) is None:
+                    raise
+                continue
+            if not _is_copy(store, source, target):
+                return False
+        obstore.delete(store, source)
+        return True
+    raise AssertionError("unreachable")
+
+
+def _tries() -> Iterator[bool]:
+    """Whether there is another try after this one, for each; with pauses between them."""
+    for number in range(_TRIES):
+        if number:
+            time.sleep(_PAUSE * 2**number)
+        yield number < _TRIES - 1
+
+
+def _mark(store: Any, path: str) -> str | None:
+    """The id that a file was created with; "" if it has none, None if there is no file."""
+    try:
+        found = obstore.get(store, path, options={"head": True}).attributes
+    except FileNotFoundError:
+        return None
+    # Stores and proxies spell the names of metadata as they like.
+    return next((str(v) for k, v in found.items() if k.lower() == MARK), "")
+
+
+def _head(store: Any, path: str) -> Any | None:
+    try:
+        return obstore.head(store, path)
+    except FileNotFoundError:
+        return None
+
+
+def _is_copy(store: Any, source: str, target: str) -> bool:
+    """Whether two files have the same bytes."""
+    one, other = _head(store, source), _head(store, target)
+    if one is None or other is None or one["size"] != other["size"]:
+        return False
+    return _digest(store, source) == _digest(store, target)
+
+
+def _digest(store: Any, path: str) -> bytes:
+    found = hashlib.sha256()
+    for part in obstore.get(store, path).stream():
+        found.update(part)
+    return found.digest()

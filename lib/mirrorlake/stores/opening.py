@@ -1,0 +1,60 @@
+"""Opens an object store by its URI, with the settings of the standard variables.
+
+`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID` and their like are read by obstore itself; here stands what
+it would refuse, or do in a way that loses certainty, without being told.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from obstore.store import from_url
+
+CLOUDS = ("s3", "s3a", "az", "abfs", "abfss", "adl", "azure", "gs")
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_NO_RETRY: Any = {"max_retries": 0}
+# A store that is down is an error within this time, not after obstore's three minutes.
+_RETRY: Any = {
+    "max_retries": 8,
+    "retry_timeout": timedelta(seconds=40),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5)},
+}
+
+
+def scheme_of(uri: str) -> str:
+    """The scheme of a URI, in lower case."""
+    return urlsplit(uri).scheme.lower()
+
+
+def s3_endpoint() -> str | None:
+    """The address of an S3 server other than Amazon's, by the standard variables."""
+    return next((found for name in ENDPOINTS if (found := os.environ.get(name))), None)
+
+
+def open_store(uri: str, *, retried: bool = True) -> Any:
+    """The store behind a URI.
+
+    Args:
+        uri: such as `s3://bucket/lake`.
+        retried: obstore repeats a request whose answer was an error or lost. A repeated request
+            can be refused on account of the first, so some callers repeat on their own.
+    """
+    scheme = scheme_of(uri)
+    if scheme not in CLOUDS:
+        # Without the option obstore refuses HTTP without TLS.
+        return from_url(uri, client_options={"allow_http": True}) if scheme == "http" else (
+            from_url(uri)
+        )  # fmt: skip
+    options: dict[str, Any] = {"retry_config": _RETRY if retried else _NO_RETRY}
+    if scheme in ("s3", "s3a"):
+        if "AWS_COPY_IF_NOT_EXISTS" not in os.environ:
+            # Without it obstore refuses every rename that must not overwrite.
+            options["copy_if_not_exists"] = "multipart"
+        if endpoint := s3_endpoint():
+            options["endpoint"] = endpoint
+            if endpoint.lower().startswith("http://"):
+                options["client_options"] = {"allow_http": True}
+    return from_url(uri, **options)

@@ -1,0 +1,160 @@
+"""Dropping, taking back and renaming tables on a real store, with the markers of Hadoop."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+import pytest
+
+from helpers.fault_proxy import Fault, FaultProxy
+from mirrorlake.catalog import Catalog
+from mirrorlake.delta.snapshot import delta_tables, read_snapshot
+from mirrorlake.landing.identity import Identity, write_identity
+from mirrorlake.mirror.engine import Engine
+from mirrorlake.mirror.follow import Followed, follow_folders
+from mirrorlake.mirror.ledger import rebuild_states
+from mirrorlake.mirror.properties import KEYS_PROPERTY
+from mirrorlake.mirror.state import FAILED, save_states
+from mirrorlake.mirror.trash import (
+    drop_table,
+    dropped_tables,
+    purge_dropped,
+    take_back,
+    undrop,
+    was_elsewhere,
+)
+from mirrorlake.names import TableName
+from mirrorlake.storage import Storage
+from mirrorlake.stores.markers import arrow_s3
+
+A, B, IN_SCHEMA = TableName(None, "a"), TableName(None, "b"), TableName("s", "a.b")
+
+
+@pytest.fixture
+def storage(root: str) -> Storage:
+    return Storage(root)
+
+
+def make_marker(storage: Storage, folder: str) -> None:
+    """What S3A leaves of a folder that it made."""
+    place = urlsplit(storage.path(folder))
+    arrow_s3().create_dir(f"{place.netloc}{place.path}")
+
+
+def make_table(storage: Storage, table: TableName, life: str = "1") -> None:
+    """The least of a Delta table that a mirror takes for its own, as Spark leaves it on S3."""
+    metadata = {"configuration": {KEYS_PROPERTY: '["id"]'}, "schemaString": '{"fields": []}'}
+    info = {"userMetadata": json.dumps({"incarnation": life})}
+    lines = [json.dumps({"commitInfo": info}), json.dumps({"metaData": metadata})]
+    for folder in ("", "/_delta_log", "/_delta_log/_staged_commits", "/_change_data"):
+        make_marker(storage, f"{table.table_path}{folder}")
+    log = f"{table.table_path}/_delta_log/{0:020d}.json"
+    storage.write(log, "\n".join(lines).replace(": ", ":").encode())
+    storage.write(f"{table.table_path}/part.parquet", b"rows")
+
+
+def test_markers_are_no_files_and_no_tables(storage: Storage):
+    make_table(storage, A)
+    assert [entry.name for entry in storage.list(A.table_path).files] == ["part.parquet"]
+    assert len(storage.files_below(A.table_path)) == 2
+    for path in storage.files_below(A.table_path):
+        storage.delete(path)
+    assert "_delta_log" in storage.list(A.table_path).folders
+    assert delta_tables(storage) == []
+    assert Catalog(storage).find(A) is None
+    assert read_snapshot(storage, A.table_path) is None
+
+
+def test_a_deleted_folder_leaves_no_marker(storage: Storage):
+    make_table(storage, A)
+    make_table(storage, TableName(None, "ab"))
+    storage.delete_folder(A.table_path)
+    assert storage.list("Tables").folders == ("ab",)
+    assert len(storage.files_below("Tables")) == 2
+
+
+@pytest.mark.parametrize("table", [A, IN_SCHEMA], ids=str)
+def test_a_drop_is_one_write_and_so_is_taking_it_back(
+    storage: Storage, proxy: FaultProxy, table: TableName
+):
+    make_table(storage, table)
+    before = storage.files_below(table.table_path)
+    proxy.requests.clear()
+    assert drop_table(storage, table, Identity(table, "1"))
+    assert [r.method for r in proxy.requests if r.method not in ("GET", "HEAD")] == ["PUT"]
+    assert storage.files_below(table.table_path) == before
+    assert read_snapshot(storage, table.table_path) is None
+    assert delta_tables(storage) == []
+    assert Catalog(storage).find(table) is None
+    assert not drop_table(storage, table, Identity(table, "1"))
+    (dropped,) = dropped_tables(storage)
+    assert (dropped.table, dropped.identity) == (table, Identity(table, "1", table))
+    undrop(storage, table)
+    assert read_snapshot(storage, table.table_path) is not None
+    assert delta_tables(storage) == [table]
+    assert dropped_tables(storage) == []
+
+
+def test_a_life_that_comes_back_under_another_name_moves_whom_it_finds_there(storage: Storage):
+    make_table(storage, A, "mine")
+    drop_table(storage, A, Identity(A, "mine"))
+    make_table(storage, B, "of the name")
+    drop_table(storage, B, Identity(B, "another"))
+    renamed = Identity(B, "mine", A)
+    assert was_elsewhere(storage, renamed)
+    assert take_back(storage, renamed)
+    assert delta_tables(storage) == [B]
+    (kept,) = dropped_tables(storage)
+    assert (kept.identity, kept.is_in_place) == (Identity(B, "another", B), False)
+    assert storage.list("Tables").folders == ("b",)
+
+
+def test_what_was_dropped_long_ago_goes_for_good(storage: Storage):
+    make_table(storage, A)
+    drop_table(storage, A, None)
+    purge_dropped(storage, keep=timedelta(days=7))
+    assert len(dropped_tables(storage)) == 1
+    purge_dropped(storage, keep=timedelta(0))
+    assert storage.files_below("") == ()
+    assert storage.list("Tables").folders == ()
+
+
+def test_a_renamed_folder_takes_its_table_along_after_a_move_was_cut_short(
+    storage: Storage, proxy: FaultProxy
+):
+    make_table(storage, A)
+    states = rebuild_states(storage, [A])
+    write_identity(storage, Identity(IN_SCHEMA, "1", A), make_folder=True)
+    proxy.faults = lambda request: (
+        Fault(403, times=0) if request.method == "PUT" and "_delta_log" in request.key else Fault()
+    )
+    stuck = follow_folders(storage, states, [IN_SCHEMA])
+    assert (stuck.dropped, [state.table for state in stuck.failed]) == ((), [IN_SCHEMA])
+    assert read_snapshot(storage, A.table_path) is not None
+    proxy.faults = lambda _request: Fault()
+    assert follow_folders(storage, states, [IN_SCHEMA]) == Followed()
+    assert [state.table for state in states.values()] == [IN_SCHEMA]
+    assert delta_tables(storage) == [IN_SCHEMA]
+    assert storage.list("Tables").folders == ("s",)
+
+
+def no_spark():
+    raise AssertionError("Spark was asked for")
+
+
+def test_a_table_that_can_not_be_dropped_stops_no_other(storage: Storage, proxy: FaultProxy):
+    for table in (A, B):
+        make_table(storage, table)
+    save_states(storage, rebuild_states(storage, [A, B]))
+    storage.write("Files/LandingZone/c/_metadata.json", b"{}")
+    proxy.faults = lambda request: (
+        Fault(403, times=0) if "dropped_in_place/a" in request.key else Fault()
+    )
+    report = Engine(storage, no_spark).run_cycle()
+    assert report.dropped == ("b",)
+    assert {table.name: table.state for table in report.tables} == {"c": "Initialized", "a": FAILED}
+    proxy.faults = lambda _request: Fault()
+    report = Engine(storage, no_spark).run_cycle()
+    assert (report.dropped, [table.name for table in report.tables]) == (("a",), ["c"])
