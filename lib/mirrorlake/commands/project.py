@@ -120,11 +120,11 @@ def test(
 
 
 def needs_no_spark(arguments: list[str]) -> bool:
-    """Whether all paths among pytest's arguments are in the layer that starts no JVM."""
-    unit = PROJECT / "tests" / "unit"
+    """Whether all paths among pytest's arguments are in the layers that start no JVM."""
+    layers = [PROJECT / "tests" / layer for layer in ("unit", "servers")]
     files = [PROJECT / argument.split("::")[0] for argument in arguments]
     paths = [file.resolve() for file in files if file.exists()]
-    return bool(paths) and all(path.is_relative_to(unit) for path in paths)
+    return bool(paths) and all(any(map(path.is_relative_to, layers)) for path in paths)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -1,6 +1,6 @@
 """What a source is: three questions that `sources/engine.py` asks, whatever stands behind them.
 
-A new source answers them and passes `tests/unit/sources/test_conformance.py`; publishing exactly
+A new source answers them and passes `tests/servers/sources/test_conformance.py`; publishing exactly
 once, first loads, stopping one table and restarts are the engine's.
 """
 

@@ -123,6 +123,7 @@ def test_ci_runs_the_tests_that_everybody_runs() -> None:
         (["tests/unit/", "-q", "-k", "names"], False),
         (["-x", "tests/unit/test_names.py::test_refused", "tests/unit/lint"], False),
         ([str(PROJECT / "tests" / "unit")], False),
+        (["tests/unit", "tests/servers"], False),
         (["tests/unit", "tests/spark"], True),
         (["tests/unit/../spark/delta"], True),
         (["-q"], True),
