@@ -67,7 +67,7 @@ if (left := SparkContext._jvm.org.apache.spark.SparkContext.getActive()).isDefin
 def shared_jvm(tmp_path: Path) -> Iterator[dict[str, str]]:
     """The environment of kernels that join one JVM in turn, as spark-submit's programs join theirs.
 
-    A JVM that is warm runs a notebook in two thirds of the time. papermill's have one each.
+    That saves each the start of a JVM, and its slow first minute. papermill's have one each.
     """
     startup = tmp_path / "ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True)

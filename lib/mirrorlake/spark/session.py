@@ -48,12 +48,28 @@ _LOCAL = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
+    # Nobody sees Spark's notices, but it puts each together: a snapshot's, for one, whole.
+    "spark.log.level": "WARN",
+    # What a page that is off would show: plans and tasks of the last thousand queries, in memory.
+    **dict.fromkeys(
+        (
+            "spark.ui.retainedJobs",
+            "spark.ui.retainedStages",
+            "spark.sql.ui.retainedExecutions",
+        ),
+        "20",
+    ),
+    "spark.ui.retainedTasks": "1000",
 }
-_SHUFFLES = {"notebook": 2, "batch": 2 * (os.cpu_count() or 1), "small": 2}
+# Small data: after each commit Delta replays the log in three steps, and planning each of them
+# again by what the one before has found costs more than it saves.
+_SMALL = {"spark.sql.adaptive.enabled": "false", "spark.databricks.delta.snapshotPartitions": "1"}
 _NO_CODE = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+_SHUFFLES = {"notebook": 2, "batch": 2 * (os.cpu_count() or 1), "small": 2}
+_MOST_MIB = {"notebook": 1536, "batch": 16 * 1024, "small": 1536}
 _FLAGS = {
     # One compiler starts quickest. Its 48 MiB for code are too few for Spark: full after two to
     # three minutes, the JVM compiles no more. 240 MiB are what two compilers get.
@@ -112,8 +128,10 @@ def launch_conf(profile: str) -> dict[str, str]:
     if master := os.environ.get("SPARK_MASTER"):
         return conf | {"spark.master": master, "spark.jars": ",".join(paths)}
     conf |= _LOCAL | {"spark.sql.shuffle.partitions": str(_SHUFFLES[profile])}
+    if profile != "batch":
+        conf |= _SMALL
     conf["spark.master"] = "local[*]"
-    conf["spark.driver.memory"] = f"{driver_memory_mib()}m"
+    conf["spark.driver.memory"] = f"{driver_memory_mib(profile)}m"
     if profile == "small":
         conf |= _NO_CODE
     flags = f"{_FLAGS[profile]} {archive_flags(java, delta)}".strip()
@@ -137,13 +155,16 @@ def new_session(spark: SparkSession) -> SparkSession:
     return prepare(clone(spark) if clone else spark.newSession())
 
 
-def driver_memory_mib() -> int:
-    """Half of the memory this process may use, between 1 and 16 GiB."""
+def driver_memory_mib(profile: str) -> int:
+    """Half of the memory this process may use: 1 to 16 GiB, at most 1.5 in a notebook.
+
+    Two notebooks are often open, and tests run in two processes: all that has to fit into 8 GiB.
+    """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.is_file() and (text := limit.read_text().strip()).isdigit():
         total = min(total, int(text))
-    return max(1024, min(16 * 1024, total // 2 // 2**20))
+    return max(1024, min(_MOST_MIB[profile], total // 2 // 2**20))
 
 
 def launch_environment() -> tuple[Java, list[Path]]:

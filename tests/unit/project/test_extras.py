@@ -151,8 +151,9 @@ def test_every_import_is_of_the_core_or_of_an_extra() -> None:
         return {canonicalize_name(Requirement(line).name) for line in lines}
 
     core = brought(SETTINGS["dependencies"])
-    # They come with others: nbformat and IPython with papermill and JupyterLab, py4j with PySpark.
-    indirect = {"nbformat", "IPython", "py4j"}
+    # They come with others: nbformat, IPython and tqdm with papermill and JupyterLab, py4j with
+    # PySpark.
+    indirect = {"nbformat", "IPython", "py4j", "tqdm"}
     for name, places in imported().items():
         extra = next((extra for extra, names in EXTRAS.items() if name in names), None)
         wanted = core if extra is None else brought(SETTINGS["optional-dependencies"][extra])

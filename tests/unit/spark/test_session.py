@@ -122,7 +122,7 @@ def test_local_by_default(builder: FakeBuilder) -> None:
     confs = builder.confs
     assert (DELTA | SESSION_CONFS).items() <= confs.items()
     assert confs["spark.master"] == "local[*]"
-    assert confs["spark.driver.memory"] == f"{driver_memory_mib()}m"
+    assert confs["spark.driver.memory"] == f"{driver_memory_mib('notebook')}m"
     assert confs["spark.driver.extraClassPath"] == "/c/delta.jar:/c/storage.jar"
     assert confs["spark.driver.host"] == "127.0.0.1"
     assert confs["spark.ui.enabled"] == confs["spark.ui.showConsoleProgress"] == "false"
@@ -143,6 +143,8 @@ def test_profiles(builder: FakeBuilder, monkeypatch: pytest.MonkeyPatch, way: st
         assert builder.confs["spark.sql.shuffle.partitions"] == str(expected)
         generates = builder.confs.get("spark.sql.codegen.factoryMode") != "NO_CODEGEN"
         assert generates == (profile != "small")
+        is_planned_once = builder.confs.get("spark.sql.adaptive.enabled") == "false"
+        assert is_planned_once == (profile != "batch")
     compiler = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     assert found == {
         "notebook": f"{compiler} -XX:+UseSerialGC -Xshare:auto",
@@ -177,6 +179,12 @@ LOCAL_ONLY = {
     "spark.sql.shuffle.partitions",
     "spark.databricks.delta.snapshotPartitions",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism",
+    "spark.sql.adaptive.enabled",
+    "spark.log.level",
+    "spark.ui.retainedJobs",
+    "spark.ui.retainedStages",
+    "spark.ui.retainedTasks",
+    "spark.sql.ui.retainedExecutions",
 }
 
 
@@ -297,11 +305,12 @@ def test_driver_memory_is_half_of_what_there_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mib: int, limit: str | None, expected: int
 ) -> None:
     machine(monkeypatch, tmp_path, mib, limit)
-    assert driver_memory_mib() == expected
+    assert driver_memory_mib("batch") == expected
+    assert driver_memory_mib("notebook") == min(expected, 1536)
 
 
 def test_driver_memory_of_this_very_machine() -> None:
-    assert 1024 <= driver_memory_mib() <= 16 * 1024
+    assert 1024 <= driver_memory_mib("batch") <= 16 * 1024
 
 
 def test_what_a_launch_hands_down(monkeypatch: pytest.MonkeyPatch) -> None:
