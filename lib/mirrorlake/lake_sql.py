@@ -7,76 +7,99 @@ table of the lake is left to Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
-from sqlglot.tokenizer_core import TokenType
+from sqlglot import exp
 
 from mirrorlake.catalog import Catalog
 from mirrorlake.delta.commits import read_versions
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import InvalidNameError, MirrorlakeError, QueryError, UsageError
+from mirrorlake.delta.timestamps import parse_utc_timestamp
+from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.feed.changes import readable_span
-from mirrorlake.feed.schema import RESERVED
+from mirrorlake.feed.schema import FEED_COLUMNS
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.sql import (
+    DIALECT,
     Edit,
     Relation,
     Statement,
     When,
     apply_edits,
-    closing,
+    check_reads_only,
     parse_statement,
     resolve_tables,
 )
-from mirrorlake.history.versions import check_when, is_enforced
+from mirrorlake.history.versions import check_when, is_enforced, version_at
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.definition import hiding_columns
-from mirrorlake.spark.sql import literal, spark_message
+from mirrorlake.spark.sql import literal, query_errors
 from mirrorlake.storage import Storage
 
 
+@query_errors()
 def query_lake(
-    spark: SparkSession, storage: Storage, query: str, *, frame: str | None = None
+    spark: SparkSession,
+    storage: Storage,
+    query: str,
+    *,
+    frame: str | None = None,
+    as_of: int | str | datetime | None = None,
+    read_only: bool = False,
 ) -> DataFrame:
-    """Runs a query; names, errors and `frame` are those of `Lake.sql`."""
+    """Runs a query; names, errors and options are those of `Lake.sql`."""
     catalog = Catalog(storage)
+    when = _when(as_of)
+    if frame is not None and when is not None:
+        raise UsageError("Give either a frame or as_of: a frame has its own versions.")
 
     def open_table(name: TableName) -> Table | None:
         found = catalog.find(name)
         return None if found is None else Table(spark, storage, found)
 
     def find(name: TableName) -> Relation | None:
-        found = catalog.find(name)
+        found, check, version = catalog.find(name), partial(_refuse, name), None
         if frame is not None:
             path = Frames(storage, lambda: spark).table_path(frame, name)
-            return Relation(path, hiding_columns(storage, found), partial(_refuse, name))
-        if found is None:
+        elif found is None:
             return None
-        path = storage.path(found.table_path)
-        return Relation(
-            path, hiding_columns(storage, found), partial(_check, spark, storage, found)
-        )
+        else:
+            path = storage.path(found.table_path)
+            check = partial(check_when, storage, found, enforced=is_enforced(spark))
+            version = _version(found, when)
+        return Relation(path, hiding_columns(storage, found), check, version)
 
-    try:
-        statement = parse_statement(query)
-        feeds = _resolve_feeds(statement, open_table)
-        tables = resolve_tables(statement, find, partial(_evaluate, spark))
-        return spark.sql(apply_edits(statement.text, [*feeds, *tables]))
-    except MirrorlakeError:
-        raise
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+    def _version(table: TableName, when: When | None) -> int | None:
+        if isinstance(when, datetime):
+            return version_at(storage, table, when, enforced=is_enforced(spark))
+        if when is not None:
+            check_when(storage, table, when, enforced=is_enforced(spark))
+        return when
+
+    statement = parse_statement(query)
+    if read_only:
+        check_reads_only(statement)
+    feeds = _resolve_feeds(statement, open_table)
+    tables = resolve_tables(statement, find, partial(_evaluate, spark))
+    return spark.sql(apply_edits(statement.text, [*feeds, *tables]))
+
+
+def _when(as_of: int | str | datetime | None) -> When | None:
+    """A version, or a moment, or neither; digits alone are a version."""
+    if isinstance(as_of, str):
+        text = as_of.strip().removeprefix("v")
+        if not text:
+            return None
+        return int(text) if text.isdecimal() else parse_utc_timestamp(text)
+    return as_of
 
 
 def _refuse(name: TableName, when: When) -> None:
     raise UsageError(f"A frame has {name} at one version only: {when} can't be asked.")
-
-
-def _check(spark: SparkSession, storage: Storage, name: TableName, when: When) -> None:
-    check_when(storage, name, when, enforced=is_enforced(spark))
 
 
 def _evaluate(spark: SparkSession, expression: str) -> datetime | None:
@@ -88,7 +111,7 @@ def _evaluate(spark: SparkSession, expression: str) -> datetime | None:
 
 def _resolve_feeds(
     statement: Statement, open_table: Callable[[TableName], Table | None]
-) -> list[Edit]:
+) -> Iterator[Edit]:
     """What is to be changed so that every `table_changes` of a lake's table reads by path.
 
     Args:
@@ -99,37 +122,14 @@ def _resolve_feeds(
         FeedError: the feed doesn't hold what is asked for.
         UsageError: the arguments make no sense.
     """
-    edits: list[Edit] = []
-    tokens = statement.tokens
-    for index, token in enumerate(tokens[:-3]):
-        called = token.text.lower() == "table_changes" and token.token_type != TokenType.STRING
-        if not called or tokens[index + 1].token_type != TokenType.L_PAREN:
+    for call in (call for tree in statement.trees for call in tree.find_all(exp.Anonymous)):
+        name, *ends = call.expressions or [None]
+        if call.name.lower() != "table_changes" or not (name and name.is_string):
             continue
-        name, last = tokens[index + 2], closing(tokens, index + 1)
-        if name.token_type != TokenType.STRING or last == index + 1:
-            continue
-        try:
-            table = open_table(TableName.parse(name.text))
-        except InvalidNameError:
-            continue
-        if table is not None:
-            ends = _arguments(statement, index + 2, last)[1:]
-            edits.append((token.start, tokens[last].end + 1, _relation(table, ends)))
-    return edits
-
-
-def _arguments(statement: Statement, first: int, last: int) -> list[str]:
-    """The texts between a call's commas, from its first token up to its closing parenthesis."""
-    tokens, found, start, index = statement.tokens, [], first, first
-    while index <= last:
-        kind = tokens[index].token_type
-        if kind == TokenType.L_PAREN:
-            index = closing(tokens, index)
-        elif (kind == TokenType.COMMA or index == last) and index > start:
-            found.append(statement.text[tokens[start].start : tokens[index - 1].end + 1])
-            start = index + 1
-        index += 1
-    return found
+        with suppress(InvalidNameError):
+            if table := open_table(TableName.parse(name.name)):
+                texts = [end.sql(DIALECT, normalize_functions=False) for end in ends]
+                yield *call.meta["span"], _relation(table, texts)
 
 
 def _relation(table: Table, ends: list[str]) -> str:
@@ -142,8 +142,7 @@ def _relation(table: Table, ends: list[str]) -> str:
     timeline = read_versions(table.storage, table.name.table_path)
     span = readable_span(table, timeline, start, end if len(ends) == 2 else None)
     if span.is_empty:
-        kinds = ("STRING", "BIGINT", "TIMESTAMP")
-        nulls = [f"CAST(NULL AS {k}) AS {n}" for n, k in zip(RESERVED, kinds, strict=True)]
+        nulls = [f"CAST(NULL AS {kind}) AS {name}" for name, kind in FEED_COLUMNS.items()]
         return f"(SELECT *, {', '.join(nulls)} FROM {table.sql_name} WHERE false)"
     return f"table_changes_by_path({literal(table.path)}, {span.start}, {span.end})"
 

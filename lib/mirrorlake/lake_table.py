@@ -11,11 +11,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from mirrorlake.delta.commits import CommitLog, History
 from mirrorlake.delta.table import Table
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.api import Changes
-from mirrorlake.feed.schema import declared_keys
 from mirrorlake.history.diff import Match, diff_versions
 from mirrorlake.history.restore import Restore, restore_table
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
@@ -30,6 +30,7 @@ from mirrorlake.layout.analysis import Analysis, analyze_table
 from mirrorlake.layout.api import Optimize
 from mirrorlake.layout.partitioning.scan import Scan, scan_table
 from mirrorlake.layout.partitioning.table_policy import TablePolicy
+from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.rows.api import RowTracking
 from mirrorlake.spark.sql import literal
 
@@ -168,6 +169,24 @@ class LakeTable(Table):
         """
         most = "" if limit is None else f" LIMIT {int(limit)}"
         return self.spark.sql(f"DESCRIBE HISTORY {self.sql_name}{most}")
+
+    def timeline(self, limit: int = 20) -> History:
+        """The newest versions: when each was made, by what, and how many rows that changed.
+
+        Args:
+            limit: at most so many; only their commits are read, and no Spark is needed.
+
+        Raises:
+            UsageError: the limit is less than 1.
+
+        Example:
+            >>> lake.table("sales").timeline(5).commits[0].rows.inserted  # doctest: +SKIP
+            12
+        """
+        if limit < 1:
+            raise UsageError(f"At most {limit} versions were asked for.", hint="ask for 1 or more.")
+        log = CommitLog(self.storage, self.name.table_path)
+        return log.read(self.version(), limit)
 
     def readable_range(self) -> ReadableRange:
         """Which versions can be read, and why not older ones.

@@ -1,4 +1,4 @@
-"""What verbs hand back: results, and rows to look at, as aligned text and as HTML alike."""
+"""What verbs hand back: results, findings, and rows to look at, as text and as HTML alike."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from decimal import Decimal
 from html import escape
-from typing import Any
+from typing import Any, ClassVar
 
 _NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
 _TEXT = "text-align:left"
@@ -26,16 +26,40 @@ class TextTable:
     rows: tuple[tuple[Any, ...], ...]
     more: bool = False
 
+    @classmethod
+    def of(cls, items: Iterable[object], columns: tuple[str, ...]) -> TextTable:
+        """One row for each object, with these attributes of it."""
+        return cls(columns, tuple(tuple(getattr(i, name) for name in columns) for i in items))
+
     def document(self) -> dict[str, Any]:
         """Columns and rows, as `--json` prints them."""
         rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
         return {"columns": list(self.columns), "rows": rows}
 
     def __repr__(self) -> str:
-        return text_table(self)
+        lines = [list(self.columns), *([_text(value) for value in row] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        right = [self._is_numeric(i) for i in range(len(widths))]
+        texts = [
+            "  ".join(
+                cell.rjust(width) if number else cell.ljust(width)
+                for cell, width, number in zip(line, widths, right, strict=True)
+            ).rstrip()
+            for line in lines
+        ]
+        return "\n".join(texts + ["… and more rows"] * self.more)
 
     def _repr_html_(self) -> str:
-        return html_table(self)
+        """The rows as HTML, numbers to the right, every value escaped."""
+        styles = [_NUMBER if self._is_numeric(i) else _TEXT for i in range(len(self.columns))]
+        head = _html_row("th", self.columns, styles)
+        body = "".join(_html_row("td", map(_text, row), styles) for row in self.rows)
+        more = "<p>… and more rows</p>" if self.more else ""
+        return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>{more}"
+
+    def _is_numeric(self, index: int) -> bool:
+        values = [row[index] for row in self.rows if row[index] not in (None, "")]
+        return bool(values) and all(isinstance(v, (int, float, Decimal)) for v in values)
 
 
 class Result:
@@ -46,31 +70,7 @@ class Result:
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
-        return html_table(self.shown())
-
-
-def html_table(shown: TextTable) -> str:
-    """The rows as HTML, numbers to the right, every value escaped."""
-    styles = [_NUMBER if _is_numeric(shown, i) else _TEXT for i in range(len(shown.columns))]
-    head = _html_row("th", shown.columns, styles)
-    body = "".join(_html_row("td", map(_text, row), styles) for row in shown.rows)
-    more = "<p>… and more rows</p>" if shown.more else ""
-    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>{more}"
-
-
-def text_table(shown: TextTable) -> str:
-    """The rows as aligned text."""
-    lines = [list(shown.columns), *([_text(value) for value in row] for row in shown.rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    right = [_is_numeric(shown, i) for i in range(len(widths))]
-    texts = [
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(line, widths, right, strict=True)
-        ).rstrip()
-        for line in lines
-    ]
-    return "\n".join(texts + ["… and more rows"] * shown.more)
+        return self.shown()._repr_html_()
 
 
 def _html_row(tag: str, cells: Iterable[str], styles: list[str]) -> str:
@@ -81,16 +81,23 @@ def _html_row(tag: str, cells: Iterable[str], styles: list[str]) -> str:
     return f"<tr>{inner}</tr>"
 
 
-def _is_numeric(shown: TextTable, index: int) -> bool:
-    values = [row[index] for row in shown.rows if row[index] is not None]
-    return bool(values) and all(isinstance(v, (int, float, Decimal)) for v in values)
-
-
 def _text(value: Any) -> str:
     if value is None:
         return "NULL"
     # Sums of parts differ in the last digits from run to run.
     return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def size_text(size: float) -> str:
+    """Bytes as people read them.
+
+    Example:
+        >>> size_text(1536), size_text(3 * 2**30)
+        ('1.5 KiB', '3.0 GiB')
+    """
+    units = ("KiB", "MiB", "GiB")
+    power = sum(abs(size) >= 1000 * 1024**n for n in (1, 2))
+    return f"{size / 1024 ** (power + 1):,.1f} {units[power]}"
 
 
 @dataclass(frozen=True)
@@ -118,3 +125,55 @@ class Outcome:
     def __repr__(self) -> str:
         done = "" if self.applied else " Nothing was changed: a dry run."
         return f"{self.verb} {self.table}: {self.effect}.{done}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that a check found. Checks that know more add fields of their own.
+
+    Attributes:
+        rule: the rule's id.
+        table: the table, or its folder where it can't be one; None for the zone itself.
+        file: the file's name.
+        row: the row in it, counted from 1; where several are alike, the first.
+        column: the column's name.
+        message: what was found, as a sentence.
+        fix: what to do, in the imperative.
+
+    Example:
+        >>> Finding(rule="key-null", message="Key 'id' is NULL.", fix="Fill it in.", row=3).row
+        3
+    """
+
+    rule: str
+    table: str | None = None
+    file: str | None = None
+    row: int | None = None
+    column: str | None = None
+    message: str
+    fix: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The finding as the commands' `--json` shows it."""
+        names = ("rule", "table", "file", "row", "column", "message", "fix")
+        return {name: getattr(self, name) for name in names}
+
+
+class Findings(Result):
+    """What a check hands back: one row and one entry of the document for each finding.
+
+    Attributes:
+        findings: what was found, in order.
+        fields: which of a finding's fields people see.
+    """
+
+    findings: tuple[Finding, ...]
+    fields: ClassVar[tuple[str, ...]] = ("rule", "table", "message", "fix")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `--json` prints."""
+        return {"findings": [finding.as_dict() for finding in self.findings]}
+
+    def shown(self) -> TextTable:
+        """One row for each finding."""
+        return TextTable.of(self.findings, self.fields)

@@ -214,7 +214,7 @@ class Bench:
             self.lake.table(name).partitioning.set(POLICY)
             self.lake.table(name).partitioning.operate()
             raw_table(self.lake, name, 2, hour=1)
-            return clock(self.lake.partition, name)
+            return clock(self.lake.partitioning.run, name)
 
         return self.timed(
             "cycle, old rows ten times as many", lambda: grown(FILES), lambda: grown(2)
@@ -240,12 +240,12 @@ class Bench:
 
         def cycle(lake: Lake) -> float:
             rows.write.format("delta").mode("append").save(lake.storage.path("Tables/busy"))
-            return clock(lake.partition)
+            return clock(lake.partitioning.run)
 
         busy = self.timed(
             f"cycle, {IDLE} idle tables more", lambda: cycle(many), lambda: cycle(alone)
         )
-        looks = statistics.median(clock(many.partition) for _ in range(self.pairs + 1))
+        looks = statistics.median(clock(many.partitioning.run) for _ in range(self.pairs + 1))
         return join_results(
             "partition",
             [

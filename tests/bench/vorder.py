@@ -196,7 +196,7 @@ def compare_rewrite(
     def ours(number: int) -> float:
         path = lake.storage.path(f"Tables/o{number}")
         source.write.format("delta").save(path)
-        return clock(lake.table(f"o{number}").vorder, apply=True)
+        return clock(lake.table(f"o{number}").optimize.vorder)
 
     def peer(number: int) -> float:
         path = lake.storage.path(f"Tables/p{number}")

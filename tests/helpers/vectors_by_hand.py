@@ -41,8 +41,9 @@ def serialised(positions: list[int], *, runs: bool) -> bytes:
             data += b"\0\0\0\0" * len(containers)
         for low in containers.values():
             if runs:
-                starts = [v for v in low if v - 1 not in low]
-                ends = [v for v in low if v + 1 not in low]
+                here = set(low)
+                starts = [v for v in low if v - 1 not in here]
+                ends = [v for v in low if v + 1 not in here]
                 pairs = zip(starts, ends, strict=True)
                 data += struct.pack("<H", len(starts)) + b"".join(
                     struct.pack("<HH", start, end - start) for start, end in pairs

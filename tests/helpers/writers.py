@@ -13,7 +13,7 @@ from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 
 WRITERS = 8
-BATCHES = 50
+BATCHES = 25
 TABLE = TableName(None, "t")
 PROGRAM = Path(__file__).with_name("publisher_process.py")
 

@@ -17,9 +17,10 @@ from mirrorlake.paths import NOTEBOOKS, PROJECT
 from mirrorlake.runs.plan import run_plan
 from mirrorlake.samples.lake import open_sample, seal_sample
 
+NAMED = ("01_publish", "02_mirror", "04_operate", "12_partitioning_policy")
 MAKERS = [
-    path.stem
-    for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
+    f"learn/{path.stem}"
+    for path in sorted((NOTEBOOKS / "learn").glob("*.ipynb"))
     if "open_sample(" in path.read_text(encoding="utf-8")
 ]
 
@@ -70,7 +71,7 @@ def plan_of(folder: Path, notebook: str, root: Path) -> Path:
 
 
 def test_there_are_some() -> None:
-    assert {"01_publish", "02_mirror", "04_operate", "12_partitioning_policy"} <= set(MAKERS)
+    assert {f"learn/{name}" for name in NAMED} <= set(MAKERS)
 
 
 @pytest.mark.parametrize("notebook", MAKERS)
@@ -90,7 +91,7 @@ def test_it_ends_with_an_error_and_a_hint(
 
 def test_the_command_ends_with_status_1(own: Path, tmp_path: Path) -> None:
     before = state(own)
-    plan = plan_of(tmp_path, "01_publish", own)
+    plan = plan_of(tmp_path, "learn/01_publish", own)
     command = [sys.executable, "-m", "mirrorlake.cli", "run", str(plan), "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, check=False)
     assert done.returncode == 1

@@ -43,13 +43,8 @@ from mirrorlake.layout.partitioning.receipts import (
     recover,
     write_receipt,
 )
-from mirrorlake.layout.partitioning.store import (
-    alter_policy,
-    delete_policy,
-    read_history,
-    read_setting,
-    set_policy,
-)
+from mirrorlake.layout.partitioning.store import read_setting
+from mirrorlake.layout.partitioning.table_policy import TablePolicy
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import STATE, TableName
 from mirrorlake.rows.views.cost_model import Cost, read_costs, save_cost
@@ -74,6 +69,10 @@ def handle(storage: Storage) -> Table:
     return Table(no_spark, storage, T)
 
 
+def partitioning(storage: Storage) -> TablePolicy:
+    return TablePolicy(handle(storage))
+
+
 def archive(storage: Storage) -> Archive:
     return Archive(handle(storage), TableName(None, "old"))
 
@@ -83,7 +82,7 @@ def storage(storage: Storage) -> Storage:
     """A lake with one table, of which a document of each kind is kept."""
     HandMade(Path(storage.root) / T.table_path).create(pa.schema([("k", pa.string())]))
     save_frame(storage, FRAME)
-    set_policy(storage, T, POLICY)
+    partitioning(storage).set(POLICY)
     write_receipt(storage, T, RECEIPT)
     write_idle(storage, T, Idle(0, 1))
     write_capacity(storage, 3)
@@ -104,10 +103,10 @@ CASES: list[tuple[str, Callable[[Storage], object]]] = [
     (RECORD, lambda storage: find_pins(storage, utc_now())),  # so nothing is vacuumed
     (SETTING, lambda storage: read_setting(storage, T)),
     (SETTING, lambda storage: has_policy(storage, T)),  # so nothing is compacted
-    (SETTING, lambda storage: read_history(storage, T)),
-    (SETTING, lambda storage: set_policy(storage, T, POLICY)),
-    (SETTING, lambda storage: alter_policy(storage, T, {})),
-    (SETTING, lambda storage: delete_policy(storage, T)),
+    (SETTING, lambda storage: partitioning(storage).history()),
+    (SETTING, lambda storage: partitioning(storage).set(POLICY)),
+    (SETTING, lambda storage: partitioning(storage).alter_merge({})),
+    (SETTING, lambda storage: partitioning(storage).delete()),
     (SETTING, lambda storage: append_policy(storage, T, {})),
     (RECEIPTS, lambda storage: read_receipts(storage, T)),
     (RECEIPTS, lambda storage: recover(storage, T, locked=True)),

@@ -1,1 +1,64 @@
-"""The command line, a module a group of commands: thin calls into the library."""
+"""The command line, one module for each group of commands: thin calls into the library.
+
+Here is what they share: the app, and how they open lakes and tables.
+
+One rule: what loses no row and no history acts, and `--dry-run` only says what would be done; what
+deletes, takes back or passes over only says it, and `--apply` does it.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+import typer
+
+from mirrorlake.errors import UsageError
+from mirrorlake.lake import Lake
+from mirrorlake.opening import find_table, split_names
+
+if TYPE_CHECKING:
+    from mirrorlake.lake_table import LakeTable
+
+__all__ = ["app", "open_lake", "open_table", "split_names", "stop_on_signals", "verbs"]
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="An open lakehouse in notebooks.",
+)
+
+
+def verbs(noun: str, text: str) -> typer.Typer:
+    """A group of commands: `NOUN VERB ROOT …`, each verb with its own help and options."""
+    group = typer.Typer(no_args_is_help=True, help=text)
+    app.add_typer(group, name=noun)
+    return group
+
+
+def open_lake(root: str) -> Lake:
+    """The lake at a root that must be there; a URI is not checked."""
+    if "://" not in root and not Path(root).is_dir():
+        raise UsageError(f"There is no lake at {root}.", hint="publish something there first.")
+    return Lake(root)
+
+
+def open_table(root: str, table: str) -> LakeTable:
+    """A Delta table that must be there.
+
+    Raises:
+        TableNotFoundError: there is none of that name.
+    """
+    lake = open_lake(root)
+    return lake.table(find_table(lake, table))
+
+
+def stop_on_signals() -> Event:
+    """An event that SIGTERM and Ctrl-C set, for what ends after the work at hand."""
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    return stop

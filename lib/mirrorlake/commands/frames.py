@@ -7,77 +7,63 @@ from typing import Annotated
 
 import typer
 
-from mirrorlake.commands.base import (
-    DRY_RUN,
-    DryRunOption,
-    JsonOption,
-    RootArgument,
-    find_table,
-    open_lake,
-    progress,
-    split_names,
-    tell,
-    verbs,
-)
+from mirrorlake.commands import open_lake, split_names, verbs
+from mirrorlake.commands.options import DryRun, Json, Root
+from mirrorlake.commands.printing import DRY_RUN, progress, tell
+from mirrorlake.opening import find_table
 from mirrorlake.results import TextTable
 
-frame = verbs("frame", "Pin the versions that a model's readers see.")
+frame = verbs("frame", "Frames: the versions of tables that a model's readers see.")
 
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")]
 
 
 @frame.command()
 def create(
-    root: RootArgument,
-    model: ModelArgument,
+    root: Root,
+    model: Model,
     tables: Annotated[str, typer.Option(help="Tables to frame, separated by commas.")] = "",
     expires_in: Annotated[
-        float, typer.Option(help="Days until it no longer holds files; 0 for never.", min=0)
+        float, typer.Option(help="Days until the frame expires; 0: never.", min=0)
     ] = 30.0,
-    owner: Annotated[str | None, typer.Option(help="Whom to ask about it.")] = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
+    owner: Annotated[str | None, typer.Option(help="Whom to ask about the frame.")] = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
-    """Frame the newest versions of some tables, all as they were at one moment."""
+    """Frame the newest versions of some tables, consistent at one timestamp."""
     lake = open_lake(root)
     names = [find_table(lake, name) for name in split_names(tables)]
     with progress("framing …"):
         done = lake.frames.create(
             model, names, owner=owner, expires_in=expires_in or None, dry_run=dry_run
         )
-    tell(as_json, done.as_dict(), done, note=DRY_RUN * dry_run)
+    tell(as_json, done.as_dict(), done, DRY_RUN * dry_run)
 
 
 @frame.command("list")
-def list_(root: RootArgument, as_json: JsonOption = False) -> None:
+def list_(root: Root, as_json: Json = False) -> None:
     """List the frame of each model."""
     found = open_lake(root).frames.list()
-    rows = [
-        (
-            one.model,
-            one.number,
-            one.state,
-            one.owner,
-            one.expires or "never",
-            ", ".join(f"{framed.table}@v{framed.version}" for framed in one.tables),
-        )
-        for one in found
-    ]
+    rows = []
+    for one in found:
+        tables = ", ".join(f"{framed.table}@v{framed.version}" for framed in one.tables)
+        expires = one.expires or "never"
+        rows.append((one.model, one.number, one.state, one.owner, expires, tables))
     columns = ("model", "frame", "state", "owner", "expires", "tables")
     tell(as_json, {"frames": [one.as_dict() for one in found]}, TextTable(columns, tuple(rows)))
 
 
 @frame.command()
 def show(
-    root: RootArgument,
-    model: ModelArgument,
+    root: Root,
+    model: Model,
     delete_from: Annotated[
-        str | None, typer.Option(help="What a DELETE from this table would change.")
+        str | None, typer.Option(help="Show what a DELETE from this table would change.")
     ] = None,
     where: Annotated[str, typer.Option(help="The predicate of that DELETE.")] = "true",
-    as_json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
-    """Show how far the lake has moved on, and what the next frame would reload."""
+    """Show what has changed since the frame, and what the next one would reload."""
     lake = open_lake(root)
     delete = (find_table(lake, delete_from), where) if delete_from else None
     with progress("comparing …"):
@@ -86,12 +72,7 @@ def show(
 
 
 @frame.command()
-def release(
-    root: RootArgument,
-    model: ModelArgument,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Let the model's files go; its readers get an error until it is framed again."""
+def release(root: Root, model: Model, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Release the model's frame; its readers get an error until it is framed again."""
     done = open_lake(root).frames.release(model, dry_run=dry_run)
-    tell(as_json, done.as_dict(), done, note=DRY_RUN * dry_run)
+    tell(as_json, done.as_dict(), done, DRY_RUN * dry_run)

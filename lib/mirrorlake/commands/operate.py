@@ -7,17 +7,12 @@ from typing import Annotated
 
 import typer
 
-from mirrorlake.commands.base import (
+from mirrorlake.commands import app, open_lake
+from mirrorlake.commands.options import AnyTable, Apply, DryRun, Json, Root, Table
+from mirrorlake.commands.printing import (
     APPLY_DOES_IT,
-    ApplyOption,
-    DryRunOption,
-    JsonOption,
-    RootArgument,
-    TableArgument,
-    app,
     finding_line,
     first_rows,
-    open_lake,
     print_rows,
     progress,
     tell,
@@ -27,120 +22,94 @@ from mirrorlake.results import Outcome
 
 
 @app.command()
-def pause(
-    root: RootArgument,
-    table: TableArgument,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Apply no further files of a table until it is resumed."""
+def pause(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Pause a table: no further files are applied until it is resumed."""
     _tell(open_lake(root).operations.pause(table, dry_run=dry_run), as_json)
 
 
 @app.command()
-def resume(
-    root: RootArgument,
-    table: TableArgument,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Let a paused table go on."""
+def resume(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Resume a paused table."""
     _tell(open_lake(root).operations.resume(table, dry_run=dry_run), as_json)
 
 
 @app.command()
 def skip(
-    root: RootArgument,
-    table: TableArgument,
+    root: Root,
+    table: Table,
     number: Annotated[int, typer.Argument(help="The file's number, as in its name.", min=1)],
-    apply: ApplyOption = False,
-    as_json: JsonOption = False,
+    apply: Apply = False,
+    as_json: Json = False,
 ) -> None:
-    """Pass over a file that can't be applied, or that never comes."""
+    """Skip a file that can't be applied, or that never arrives."""
     _tell(open_lake(root).operations.skip(table, number, apply=apply), as_json, APPLY_DOES_IT)
 
 
 @app.command()
 def replay(
-    root: RootArgument,
-    table: TableArgument,
+    root: Root,
+    table: Table,
     first: Annotated[int, typer.Option("--from", help="The first file's number.", min=1)],
     last: Annotated[int | None, typer.Option("--to", help="The last file's number.")] = None,
-    as_is: Annotated[bool, typer.Option("--as-is", help="Leave inserts what they are.")] = False,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
+    as_is: Annotated[bool, typer.Option("--as-is", help="Keep inserts as inserts.")] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
-    """Publish applied files once more; inserts become upserts."""
-    _tell(
-        open_lake(root).operations.replay(table, first, last, as_is=as_is, dry_run=dry_run), as_json
-    )
+    """Publish applied files again; inserts become upserts."""
+    operations = open_lake(root).operations
+    _tell(operations.replay(table, first, last, as_is=as_is, dry_run=dry_run), as_json)
 
 
 @app.command()
 def reseed(
-    root: RootArgument,
-    table: TableArgument,
+    root: Root,
+    table: Table,
     files: Annotated[list[Path] | None, typer.Argument(help="A new initial load.")] = None,
-    apply: ApplyOption = False,
-    as_json: JsonOption = False,
+    apply: Apply = False,
+    as_json: Json = False,
 ) -> None:
-    """Build a table again from its kept files, or from a new load, in one commit."""
-    _tell(
-        open_lake(root).operations.reseed(table, files or (), apply=apply), as_json, APPLY_DOES_IT
-    )
+    """Rebuild a table from its kept files, or from a new initial load, in one commit."""
+    operations = open_lake(root).operations
+    _tell(operations.reseed(table, files or (), apply=apply), as_json, APPLY_DOES_IT)
 
 
 @app.command()
-def undrop(
-    root: RootArgument,
-    table: TableArgument,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Bring back a table that was dropped with its folder in the last 7 days."""
+def undrop(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Recover a table that was dropped with its folder in the last 7 days."""
     _tell(open_lake(root).operations.undrop(table, dry_run=dry_run), as_json)
 
 
 @app.command()
-def ledger(root: RootArgument, table: TableArgument, as_json: JsonOption = False) -> None:
-    """Show which files were applied, when and as what."""
+def ledger(root: Root, table: Table, as_json: Json = False) -> None:
+    """Show which files were applied, when, and in which version."""
     document = open_lake(root).operations.ledger(table).document()
     tell(as_json, document, *first_rows(document, 10_000))
 
 
 @app.command()
-def quarantine(
-    root: RootArgument,
-    table: Annotated[str | None, typer.Argument(help="Only this table's.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show the rows and files that were passed over."""
+def quarantine(root: Root, table: AnyTable = None, as_json: Json = False) -> None:
+    """Show the rows and files that were skipped."""
     print_rows(open_lake(root).operations.quarantine(table), as_json=as_json)
 
 
 @app.command()
-def reconcile(
-    root: RootArgument,
-    table: Annotated[str | None, typer.Argument(help="Only this table.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Compare tables with the manifests that their publishers left."""
+def reconcile(root: Root, table: AnyTable = None, as_json: Json = False) -> None:
+    """Compare tables with the manifests of their publishers."""
     with progress("comparing …"):
         found = open_lake(root).reconcile(table)
-    tell(as_json, found.as_dict(), *map(finding_line, found.findings), found)
-    if found.findings:
-        raise typer.Exit(1)
+    lines = map(finding_line, found.findings)
+    tell(as_json, found.as_dict(), *lines, found, failed=found.findings)
 
 
 @app.command()
 def forget(
-    root: RootArgument,
-    table: TableArgument,
-    key: Annotated[list[str], typer.Argument(metavar="COLUMN=VALUE…", help="The whole key.")],
-    apply: ApplyOption = False,
-    as_json: JsonOption = False,
+    root: Root,
+    table: Table,
+    key: Annotated[list[str], typer.Argument(metavar="COLUMN=VALUE…", help="Every key column.")],
+    apply: Apply = False,
+    as_json: Json = False,
 ) -> None:
-    """Find a person's rows in table, history, feed, quarantine and files; then remove them."""
+    """Find a person's rows in table, history, feed, quarantine and files, and delete them."""
     from mirrorlake.mirror.key_search import key_columns, parse_key
 
     lake = open_lake(root)
@@ -152,4 +121,4 @@ def forget(
 
 
 def _tell(done: Outcome, as_json: bool, note: str = "") -> None:
-    tell(as_json, done.as_dict(), *done.files, done, note=note * (not done.applied))
+    tell(as_json, done.as_dict(), *done.files, done, note * (not done.applied))

@@ -8,72 +8,60 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mirrorlake.commands.base import (
-    DRY_RUN,
-    DryRunOption,
-    IntervalOption,
-    JsonOption,
-    RootArgument,
-    TableArgument,
-    WatchOption,
-    err,
-    find_table,
-    open_lake,
-    open_table,
-    progress,
-    stop_on_signals,
-    tell,
-    verbs,
-)
+from mirrorlake.commands import open_lake, open_table, stop_on_signals, verbs
+from mirrorlake.commands.options import DryRun, Interval, Json, Root, Table, Watch
+from mirrorlake.commands.printing import DRY_RUN, progress, tell, warn
+from mirrorlake.delta.snapshot import tables_with_policies
 from mirrorlake.errors import UsageError
+from mirrorlake.opening import find_table
+from mirrorlake.results import TextTable
 
 if TYPE_CHECKING:
     from mirrorlake.layout.partitioning.process import PartitionReport
     from mirrorlake.layout.partitioning.table_policy import TablePolicy
-    from mirrorlake.results import TextTable
 
-partition = verbs("partition", "Partition a table's files by a policy, in the background.")
+partition = verbs(
+    "partition", "Partitioning policies: set and show them, and partition in the background."
+)
 
 EVERY = "*"
 
-PolicyArgument = Annotated[Path, typer.Argument(metavar="POLICY.json", help="A JSON file.")]
-EveryArgument = Annotated[str, typer.Argument(metavar="TABLE", help="A table, or '*' for all.")]
-HotOption = Annotated[
-    str | None, typer.Option(help="A timespan such as 31d; older files stay as they are.")
+PolicyFile = Annotated[Path, typer.Argument(metavar="POLICY.json", help="A JSON file.")]
+TableOrEvery = Annotated[str, typer.Argument(metavar="TABLE", help="A table, or '*' for all.")]
+Hot = Annotated[
+    str | None, typer.Option(help="A timespan such as 31d; older files are not touched.")
 ]
 
 
 @partition.command("set")
 def set_(
-    root: RootArgument,
-    table: TableArgument,
-    policy: PolicyArgument,
-    hot: HotOption = None,
+    root: Root,
+    table: Table,
+    policy: PolicyFile,
+    hot: Hot = None,
     guard: Annotated[
-        bool, typer.Option("--guard", help="CLUSTER BY the keys, against OPTIMIZE by others.")
+        bool, typer.Option("--guard", help="CLUSTER BY the keys: other OPTIMIZEs leave the files.")
     ] = False,
     bucket_column: Annotated[
         str | None, typer.Option(help="Store the bucket in this column, for other engines.")
     ] = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
     """Give a table a partitioning policy."""
-    found = _policy_of(root, table)
-    made = found.set(
-        _read(policy), hot=hot, guard=guard, bucket_column=bucket_column, dry_run=dry_run
-    )
+    found, text = _policy_of(root, table), _read(policy)
+    made = found.set(text, hot=hot, guard=guard, bucket_column=bucket_column, dry_run=dry_run)
     _tell(found.show(made), as_json, dry_run)
 
 
 @partition.command()
 def alter_merge(
-    root: RootArgument,
-    table: TableArgument,
-    policy: PolicyArgument,
-    hot: HotOption = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
+    root: Root,
+    table: Table,
+    policy: PolicyFile,
+    hot: Hot = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
     """Change some properties of a table's policy."""
     found = _policy_of(root, table)
@@ -81,19 +69,14 @@ def alter_merge(
 
 
 @partition.command()
-def show(root: RootArgument, table: TableArgument, as_json: JsonOption = False) -> None:
+def show(root: Root, table: Table, as_json: Json = False) -> None:
     """Show a table's policy."""
     _tell(_policy_of(root, table).show(), as_json)
 
 
 @partition.command()
-def delete(
-    root: RootArgument,
-    table: TableArgument,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Take a table's policy away; its files stay as they are."""
+def delete(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Delete a table's policy; its files stay as they are."""
     found = _policy_of(root, table)
     found.delete(dry_run=dry_run)
     _tell(found.show(), as_json, dry_run)
@@ -101,17 +84,14 @@ def delete(
 
 @partition.command()
 def run(
-    root: RootArgument,
-    table: EveryArgument,
-    watch: WatchOption = False,
-    interval: IntervalOption = 5,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
+    root: Root,
+    table: TableOrEvery,
+    watch: Watch = False,
+    interval: Interval = 5,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
-    """Partition what is new, and merge small files; a dry run counts what is pending."""
-    from mirrorlake.delta.snapshot import tables_with_policies
-    from mirrorlake.results import TextTable
-
+    """Partition new files and merge small ones; a dry run counts what is pending."""
     if watch and dry_run:
         raise UsageError("--watch and --dry-run exclude each other.", hint="choose one.")
     lake = open_lake(root)
@@ -141,27 +121,23 @@ def run(
         for line in report.tables
     ]
     document = {"tables": tables, "capacity": report.capacity, "put_off": list(report.put_off)}
-    tell(as_json, document, report.shown(), report)
-    if report.failed:
-        raise typer.Exit(1)
+    tell(as_json, document, report.shown(), report, failed=report.failed)
 
 
 @partition.command()
-def stats(root: RootArgument, table: EveryArgument, as_json: JsonOption = False) -> None:
-    """Count what is partitioned and what is pending; of '*' exit 1 if a table is far behind."""
+def stats(root: Root, table: TableOrEvery, as_json: Json = False) -> None:
+    """Show what is partitioned and pending; for '*' exit 1 if a table is far behind."""
     with progress("reading the log …"):
         if table != EVERY:
             _tell(_policy_of(root, table).stats().shown(), as_json)
             return
         found = open_lake(root).partitioning.diagnostics()
-    _tell(found.shown(), as_json)
-    if found.is_behind:
-        raise typer.Exit(1)
+    _tell(found.shown(), as_json, failed=found.is_behind)
 
 
 @partition.command()
-def advise(root: RootArgument, table: TableArgument, as_json: JsonOption = False) -> None:
-    """Say whether the table should have a policy, and which."""
+def advise(root: Root, table: Table, as_json: Json = False) -> None:
+    """Advise whether the table should have a policy, and which."""
     with progress("looking at the columns …"):
         advice = _policy_of(root, table).advise()
     tell(as_json, advice.as_dict(), advice.shown(), advice)
@@ -175,7 +151,7 @@ def _policy_of(root: str, table: str) -> TablePolicy:
 
 def _say(report: PartitionReport) -> None:
     if report.operations or report.failed:
-        err.print(repr(report), markup=False, highlight=False)
+        warn(repr(report))
 
 
 def _read(path: Path) -> str:
@@ -185,10 +161,10 @@ def _read(path: Path) -> str:
         raise UsageError(f"{path} can't be read: {error}.") from error
 
 
-def _tell(shown: TextTable, as_json: bool, dry_run: bool = False) -> None:
+def _tell(shown: TextTable, as_json: bool, dry_run: bool = False, *, failed: bool = False) -> None:
     document = shown.document()
     for row in document["rows"]:
         for name in ("Policy", "PartitioningPolicy"):
             if row.get(name) is not None:
                 row[name] = json.loads(row[name])
-    tell(as_json, document, shown, note=DRY_RUN * dry_run)
+    tell(as_json, document, shown, DRY_RUN * dry_run, failed=failed)

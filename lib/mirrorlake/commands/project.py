@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrorlake.commands.base import JsonOption, app, err, print_json, progress, rich_table, tell
+from mirrorlake.commands import app
+from mirrorlake.commands.options import Json
+from mirrorlake.commands.printing import print_json, progress, say, tell, warn
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS, PROJECT
+from mirrorlake.results import TextTable
 
 if TYPE_CHECKING:
     from mirrorlake.runs.plan import RunSummary
@@ -22,9 +25,9 @@ if TYPE_CHECKING:
 
 @app.command()
 def demo(
-    root: Annotated[Path | None, typer.Option(help="Where the demo's lake goes.")] = None,
+    root: Annotated[Path | None, typer.Option(help="The folder of the demo's lake.")] = None,
 ) -> None:
-    """Publish, mirror and query a year of real flights, by the notebooks."""
+    """Publish, mirror and query a year of real flights with the notebooks."""
     overrides = {} if root is None else {"root": str(root.absolute())}
     summary = _run_plan(_source(PARAMETERS, "notebooks") / "plans" / "demo.yaml", None, overrides)
     answers = {k: v for step in summary.steps for k, v in step.records.items()}
@@ -32,12 +35,27 @@ def demo(
 
 
 @app.command()
+def sample(
+    root: Annotated[str, typer.Argument(help="An absent or empty folder, or a sample lake.")],
+) -> None:
+    """Make the sample lake: a year of flights, and small tables with one trouble each."""
+    from mirrorlake.samples.sample_lake import make_sample
+
+    _warm_up()
+    with progress("making the sample lake …") as update:
+        lake = make_sample(
+            str(Path(root).absolute()) if "://" not in root else root, on_step=update
+        )
+    say(f"✓ {lake.storage.root}")
+
+
+@app.command()
 def run(
     plan: Annotated[Path, typer.Argument(help="A plan, such as parameters/plans/demo.yaml.")],
-    out_folder: Annotated[Path | None, typer.Option("--out", help="For the results.")] = None,
-    as_json: JsonOption = False,
+    out_folder: Annotated[Path | None, typer.Option("--out", help="Folder of the results.")] = None,
+    as_json: Json = False,
 ) -> None:
-    """Execute a plan of notebooks by papermill; failures are kept and reported."""
+    """Run a plan of notebooks with papermill; failed notebooks are kept and reported."""
     _finish_run(_run_plan(plan, out_folder, {}), as_json)
 
 
@@ -62,28 +80,32 @@ def _run_plan(plan: Path, folder: Path | None, overrides: dict[str, Any]) -> Run
 
     load_plan(plan)  # before anything is started
     _warm_up()
-
-    def say(name: str, index: int, total: int) -> None:
-        err.print(f"[{index}/{total}] {name} …", markup=False, highlight=False)
-
-    return run_plan(plan, folder, overrides=overrides, on_step=say)
+    return run_plan(
+        plan,
+        folder,
+        overrides=overrides,
+        on_step=lambda name, index, total: warn(f"[{index}/{total}] {name} …"),
+    )
 
 
 def _finish_run(summary: RunSummary, as_json: bool, *answers: str) -> None:
-    steps = [(step.notebook, step.status, f"{step.seconds:.1f}") for step in summary.steps]
-    table = rich_table(("notebook", "status", "seconds"), steps)
+    steps = tuple((step.notebook, step.status, f"{step.seconds:.1f}") for step in summary.steps)
+    table = TextTable(("notebook", "status", "seconds"), steps)
     tell(as_json, summary.as_dict(), *answers, table, f"executed notebooks: {summary.folder}")
     if (failed := summary.failed) and failed.error:
         where = f", cell {failed.error['cell']}" if failed.error["cell"] else ""
         what = f"{failed.error['name']}: {failed.error['message']}"
-        err.print(f"{failed.notebook}{where}: {what}", markup=False, highlight=False)
+        warn(f"{failed.notebook}{where}: {what}")
         raise typer.Exit(1)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def test(
     context: typer.Context,
-    long: Annotated[bool, typer.Option("--long", help="Add kill matrices and soaks.")] = False,
+    long: Annotated[bool, typer.Option("--long", help="Add kill matrices and soak tests.")] = False,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Only what changes since the last commit can touch.")
+    ] = False,
 ) -> None:
     """Run the tests, in two processes; further arguments go to pytest (`-n 0`: in one)."""
     source = _source(PROJECT / "tests", "tests").parent
@@ -92,6 +114,7 @@ def test(
     # A file's tests stay in one process, and the files in their order: the notebooks take longest.
     processes = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
     options = [*processes, "--durations=10", *(["--long"] if long else [])]
+    options += ["--changed"] if changed else []
     command = [sys.executable, "-m", "pytest", *options, *context.args]
     raise typer.Exit(subprocess.run(command, cwd=source, check=False).returncode)
 
@@ -115,11 +138,11 @@ def lab(context: typer.Context) -> None:
 @app.command()
 def bench(
     name: Annotated[str | None, typer.Argument(help="One bench; by default all.")] = None,
-    pairs: Annotated[int, typer.Option(help="Pairs that count.", min=1)] = 3,
+    pairs: Annotated[int, typer.Option(help="How many pairs to measure.", min=1)] = 3,
     part: Annotated[str | None, typer.Option(help="One part of the bench.")] = None,
-    as_json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
-    """Measure ratios side by side: how many times better than the peer."""
+    """Run benchmarks side by side: how many times better than the peer."""
     if part and not name:
         raise UsageError("--part without a bench.", hint="name the bench it is a part of.")
     sys.path.append(str(_source(PROJECT / "tests", "benches")))
@@ -133,6 +156,6 @@ def bench(
         figures += [(what, f"{ratio:.2f} ×") for what, ratio in result.ratios.items()]
         documents.append(asdict(result))
         if not as_json:  # at once: each takes minutes
-            tell(False, None, rich_table((f"bench {chosen}", "figure"), figures))
+            say(TextTable((f"bench {chosen}", "figure"), tuple(figures)))
     if as_json:
         print_json(documents[0] if name else {"benches": documents})

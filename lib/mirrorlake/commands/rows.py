@@ -7,60 +7,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrorlake.commands.base import (
-    ApplyOption,
-    DryRunOption,
-    JsonOption,
-    RootArgument,
-    TableArgument,
-    first_rows,
-    open_table,
-    progress,
-    tell,
-    verbs,
-)
+from mirrorlake.commands import open_table, verbs
+from mirrorlake.commands.options import Apply, DryRun, Json, Root, Table
+from mirrorlake.commands.printing import first_rows, progress, tell
 from mirrorlake.errors import UsageError
 
 if TYPE_CHECKING:
     from mirrorlake.rows.tracking import FeatureChange
 
-rows = verbs("rows", "Track rows: give them ids, show these, and tell one row's history.")
+rows = verbs("rows", "Row tracking: enable or disable it, show row ids and the history of a row.")
 
 
 @rows.command()
-def enable(
-    root: RootArgument,
-    table: TableArgument,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Give all rows ids, by commits that rewrite no file."""
+def enable(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Enable row tracking: all rows get ids, and no file is rewritten."""
     with progress("looking at the table's files …"):
         done = open_table(root, table).row_tracking.enable(dry_run=dry_run)
     _tell(done, as_json)
 
 
 @rows.command()
-def disable(
-    root: RootArgument,
-    table: TableArgument,
-    apply: ApplyOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Hide the ids, which can't be trusted afterwards; the feature stays."""
+def disable(root: Root, table: Table, apply: Apply = False, as_json: Json = False) -> None:
+    """Disable row tracking: ids can't be trusted afterwards; the table feature stays."""
     with progress("looking at the table's files …"):
         done = open_table(root, table).row_tracking.disable(apply=apply)
     _tell(done, as_json)
 
 
 @rows.command()
-def drop(
-    root: RootArgument,
-    table: TableArgument,
-    apply: ApplyOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Take the feature out of the protocol; all ids are lost."""
+def drop(root: Root, table: Table, apply: Apply = False, as_json: Json = False) -> None:
+    """Drop the table feature of row tracking; all ids are lost."""
     with progress("looking at the table's files …"):
         done = open_table(root, table).row_tracking.drop(apply=apply)
     _tell(done, as_json)
@@ -68,12 +44,12 @@ def drop(
 
 @rows.command()
 def show(
-    root: RootArgument,
-    table: TableArgument,
-    limit: Annotated[int, typer.Option(help="How many rows with their ids.", min=0)] = 20,
-    as_json: JsonOption = False,
+    root: Root,
+    table: Table,
+    limit: Annotated[int, typer.Option(help="Most rows to show with their ids.", min=0)] = 20,
+    as_json: Json = False,
 ) -> None:
-    """Show since when rows have ids, how far these can be trusted, and some of them."""
+    """Show since when rows have ids, how far to trust them, and some rows with ids."""
     from mirrorlake.show.tables import rows_document
 
     found = open_table(root, table)
@@ -83,23 +59,23 @@ def show(
     if tracking.enabled:
         sample = found.row_tracking.read()
         document = rows_document(sample.orderBy(sample.columns[-2]).limit(limit))
-    sample_rows = first_rows(document, limit) if tracking.enabled else []
+    sample_rows = first_rows(document, limit) if tracking.enabled else ()
     tell(as_json, tracking.as_dict() | document, tracking.shown(), *sample_rows)
 
 
 @rows.command()
 def history(
-    root: RootArgument,
-    table: TableArgument,
+    root: Root,
+    table: Table,
     key: Annotated[
         list[str] | None,
-        typer.Option(help="The row's key, VALUE or COLUMN=VALUE; one a key column."),
+        typer.Option(help="VALUE or COLUMN=VALUE, once for each key column."),
     ] = None,
     row_id: Annotated[int | None, typer.Option(help="The row's id.", min=0)] = None,
     start: Annotated[int | None, typer.Option("--from", help="The first version.", min=0)] = None,
-    as_json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
-    """Show everything that happened to one row, by its key or its id."""
+    """Show the history of one row, by its key or its id."""
     from mirrorlake.show.tables import rows_document
 
     found = open_table(root, table)
@@ -107,14 +83,11 @@ def history(
     with progress("following the row …"):
         story = found.row_tracking.history(key=wanted, row_id=row_id, start=start)
         document = rows_document(story.events)
-    facts = {"table": story.table, "ids": list(story.ids)}
     findings = [finding.as_dict() for finding in story.findings]
-    parts = [*first_rows(document, len(document["rows"])), story.shown()]
-    if not document["rows"]:
-        parts.append("No row of that key or id was found in these versions.")
-    tell(as_json, facts | document | {"findings": findings}, *parts)
-    if not document["rows"]:
-        raise typer.Exit(1)
+    facts = {"table": story.table, "ids": list(story.ids), **document, "findings": findings}
+    none = "" if document["rows"] else "No row of that key or id was found in these versions."
+    events, _ = first_rows(document, len(document["rows"]))
+    tell(as_json, facts, events, story.shown(), none, failed=none)
 
 
 def parse_row_key(given: list[str], declared: tuple[str, ...]) -> dict[str, str]:

@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mirrorlake.commands.base import (
-    JsonOption,
-    RootArgument,
-    WatchOption,
-    split_names,
-    stop_on_signals,
-    tell,
-    verbs,
-)
+from mirrorlake.commands import split_names, stop_on_signals, verbs
+from mirrorlake.commands.options import Json, Root, Watch
+from mirrorlake.commands.printing import tell
 from mirrorlake.errors import UsageError
 from mirrorlake.sources.engine import run_source, stopped_tables
 from mirrorlake.storage import Storage
@@ -37,10 +31,10 @@ ReseedOption = Annotated[str, typer.Option(help="Tables to load again from the s
 
 @source.command()
 def postgres(
-    root: RootArgument,
+    root: Root,
     tables: TablesOption,
     dsn: DsnOption = "",
-    watch: WatchOption = False,
+    watch: Watch = False,
     reseed: ReseedOption = "",
     slot: Annotated[str, typer.Option(help="The slot's name at the server.")] = "mirrorlake",
     toast: Annotated[
@@ -49,7 +43,7 @@ def postgres(
     ] = "refuse",
     text: Annotated[str, typer.Option(help="Columns to land as text: table.column,…")] = "",
     interval: Annotated[float, typer.Option(help="Publish at least so often.", min=0.05)] = 5,
-    as_json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
     """Publish tables of a PostgreSQL database: a snapshot, then every change."""
     from mirrorlake.sources.postgres.source import PostgresSource, reseeded
@@ -73,11 +67,11 @@ KeysOption = Annotated[
 
 @source.command()
 def debezium(
-    root: RootArgument,
+    root: Root,
     folder: FolderArgument,
     keys: KeysOption = None,
-    watch: WatchOption = False,
-    as_json: JsonOption = False,
+    watch: Watch = False,
+    as_json: Json = False,
 ) -> None:
     """Publish Debezium's events: files with one event a line, which may grow."""
     from mirrorlake.sources.debezium.files import DebeziumFiles
@@ -88,11 +82,11 @@ def debezium(
 
 @source.command(name="csv")
 def csv_drops(
-    root: RootArgument,
+    root: Root,
     folder: FolderArgument,
     keys: KeysOption = None,
-    watch: WatchOption = False,
-    as_json: JsonOption = False,
+    watch: Watch = False,
+    as_json: Json = False,
 ) -> None:
     """Publish CSV files, FOLDER/TABLE/*.csv, which may grow and may arrive twice; as text."""
     from mirrorlake.sources.csv_drops import CsvDrops
@@ -114,6 +108,5 @@ def _keys(given: list[str] | None) -> dict[str, list[str]]:
 def _run(root: str, one: Source, *, watch: bool, reseed: list[TableName], as_json: bool) -> None:
     stop: Event = stop_on_signals()
     report = run_source(Storage(root), one, once=not watch, stop=stop, reseed=reseed)
-    tell(as_json, report.as_dict(), report.shown(), *stopped_tables(report), report)
-    if report.failed:
-        raise typer.Exit(1)
+    shown = (report.shown(), *stopped_tables(report), report)
+    tell(as_json, report.as_dict(), *shown, failed=report.failed)

@@ -9,26 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.live import Live
-from rich.table import Table as RichTable
 
-from mirrorlake.commands.base import (
-    DryRunOption,
-    IntervalOption,
-    JsonOption,
-    RootArgument,
-    TableArgument,
-    WatchOption,
-    app,
+from mirrorlake.commands import app, open_lake, split_names, stop_on_signals
+from mirrorlake.commands.options import DryRun, Interval, Json, Only, Root, Table, VOrder, Watch
+from mirrorlake.commands.printing import (
     err,
     finding_line,
-    open_lake,
-    out,
+    place_of,
     print_json,
     progress,
     rich_table,
-    split_names,
-    stop_on_signals,
+    say,
     tell,
+    warn,
 )
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import SetupError, UsageError
@@ -36,11 +29,11 @@ from mirrorlake.lake import Lake
 from mirrorlake.mirror.options import MirrorOptions, Step
 from mirrorlake.mirror.state import Report, TableStatus
 from mirrorlake.names import TableName
+from mirrorlake.results import TextTable
 from mirrorlake.sources.status import read_reports
 
 if TYPE_CHECKING:
     from mirrorlake.rows.views.state import ViewStatus
-
 
 MarkerWord = Literal["insert", "update", "delete", "upsert"]
 OnError = Literal["stop", "skip-row", "skip-file"]
@@ -48,39 +41,39 @@ OnError = Literal["stop", "skip-row", "skip-file"]
 
 @app.command()
 def publish(
-    root: RootArgument,
-    table: TableArgument,
+    root: Root,
+    table: Table,
     files: Annotated[list[Path], typer.Argument(help="Parquet or CSV files.")],
     keys: Annotated[str, typer.Option(help="Key columns, separated by commas.")] = "",
-    marker: Annotated[MarkerWord | None, typer.Option(help="What all rows ask for.")] = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
+    marker: Annotated[MarkerWord | None, typer.Option(help="The change of every row.")] = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
-    """Publish files into the landing zone; without --marker as they are."""
+    """Publish files to the landing zone; without --marker as they are."""
     publisher = Lake(root).publisher(table, keys=split_names(keys), dry_run=dry_run)
     verb = publisher.write if marker is None else getattr(publisher, marker)
     published = []
     for file in files:
         published.append(verb(file))
         if not as_json:  # at once: a later file may be refused
-            out.print(repr(published[-1]), markup=False, highlight=False)
+            say(published[-1])
     if as_json:
         print_json({"published": [asdict(batch) for batch in published]})
 
 
 @app.command()
 def mirror(
-    root: RootArgument,
-    table: Annotated[str | None, typer.Option(help="Only this table.")] = None,
-    watch: WatchOption = False,
-    interval: IntervalOption = 5,
-    on_error: Annotated[OnError, typer.Option(help="What a bad row or file does.")] = "stop",
-    widen: Annotated[bool, typer.Option("--widen", help="Let types grow safely.")] = False,
-    vorder: Annotated[bool, typer.Option("--vorder", help="Then order rows within files.")] = False,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
+    root: Root,
+    table: Only = None,
+    watch: Watch = False,
+    interval: Interval = 5,
+    on_error: Annotated[OnError, typer.Option(help="What to do about a bad row or file.")] = "stop",
+    widen: Annotated[bool, typer.Option("--widen", help="Allow safe type widening.")] = False,
+    vorder: VOrder = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
-    """Apply what is published to the Delta tables, once or again and again."""
+    """Apply published files to the Delta tables, once or continuously."""
     lake = open_lake(root)
     options = MirrorOptions(widen=widen, on_error=on_error)
     if watch and (vorder or dry_run):
@@ -90,25 +83,21 @@ def mirror(
         )
     if dry_run:
         with progress("checking …"):
-            planned = lake.preview(table, options=options)
-        problems = _problems(one.status for one in planned.tables)
-        tell(as_json, planned.as_dict(), planned.shown(), *problems, planned)
-        failed = bool(planned.failed)
+            plan = lake.preview(table, options=options)
+        problems = _problems(one.status for one in plan.tables)
+        tell(as_json, plan.as_dict(), plan.shown(), *problems, plan, failed=plan.failed)
+        return
+    if watch:
+        report = _watch(lake, table, interval, options)
     else:
-        if watch:
-            report = _watch(lake, table, interval, options)
-        else:
-            with progress("mirroring …") as update:
-                report = lake.mirror(
-                    table,
-                    options=options,
-                    on_step=lambda name, step: update(f"{name}: {step.value}"),
-                    vorder=vorder,
-                )
-        tell(as_json, report.as_dict(), *_report_parts(report))
-        failed = bool(report.failed)
-    if failed:
-        raise typer.Exit(1)
+        with progress("mirroring …") as update:
+            report = lake.mirror(
+                table,
+                options=options,
+                on_step=lambda name, step: update(f"{name}: {step.value}"),
+                vorder=vorder,
+            )
+    tell(as_json, report.as_dict(), *_report_parts(report), failed=report.failed)
 
 
 def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOptions) -> Report:
@@ -123,11 +112,11 @@ def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOption
         def show(report: Report) -> None:
             nonlocal last
             last = report
-            live.update(_report_table(report, steps))
+            live.update(rich_table(_report_table(report, steps)))
 
         def step(name: TableName, done: Step) -> None:
             steps[f"{name.schema}.{name.name}" if name.schema else name.name] = done.value
-            live.update(_report_table(last, steps))
+            show(last)
 
         return lake.watch(
             stop, table=table, interval=interval, options=options, on_step=step, on_report=show
@@ -136,16 +125,16 @@ def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOption
 
 @app.command()
 def status(
-    root: RootArgument,
+    root: Root,
     max_lag: Annotated[
-        float | None, typer.Option(help="Exit with 1 if a table lags more seconds than this.")
+        float | None, typer.Option(help="Exit with status 1 if a table lags by more seconds.")
     ] = None,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Read the kept state again from the tables' logs.")
+        bool, typer.Option("--rebuild", help="Rebuild the kept state from the tables' logs.")
     ] = False,
-    as_json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
-    """Show how each table stands."""
+    """Show the state of each table."""
     lake = open_lake(root)
     report = lake.status(rebuild=rebuild)
     mirrored = {TableName(line.schema, line.name) for line in report.tables}
@@ -154,7 +143,7 @@ def status(
         views = lake.views.status(others) if others else []
     except SetupError as error:  # the tables' status needs no extra
         views = []
-        err.print(f"mirrorlake: views are left out: {error}", markup=False, highlight=False)
+        warn(f"mirrorlake: views are left out: {error}")
     sources = read_reports(lake.storage)
     document = report.as_dict() | {"views": [one.as_dict() for one in views]}
     document |= {"sources": [one.as_dict() for one in sources]}
@@ -162,28 +151,25 @@ def status(
     tell(as_json, document, *_report_parts(report), *parts)
     late = [t for t in report.tables if max_lag is not None and t.lag_seconds > max_lag]
     for line in late:
-        text = f"{line.full_name} lags {line.lag_seconds:.0f} s."
-        err.print(text, markup=False, highlight=False)
+        warn(f"{line.full_name} lags {line.lag_seconds:.0f} s.")
     if late or report.failed:
         raise typer.Exit(1)
 
 
 @app.command()
 def lint(
-    root: RootArgument,
-    table: Annotated[str | None, typer.Option(help="Only this table.")] = None,
-    as_json: JsonOption = False,
+    root: Root,
+    table: Only = None,
+    as_json: Json = False,
 ) -> None:
-    """Check the landing zone before a mirror stumbles over it; reads only."""
+    """Check the landing zone against the rules of its format; changes nothing."""
     lake = open_lake(root)
     with progress("linting …") as update:
         report = lake.lint(
             table, on_file=lambda name, done, total: update(f"{name}: {done:,} of {total:,} files")
         )
     lines = [f"{found.severity} {finding_line(found)}" for found in report.findings]
-    tell(as_json, report.as_dict(), *lines, report)
-    if report.errors:
-        raise typer.Exit(1)
+    tell(as_json, report.as_dict(), *lines, report, failed=report.errors)
 
 
 def _report_parts(report: Report) -> list[object]:
@@ -194,17 +180,11 @@ def _report_parts(report: Report) -> list[object]:
 
 def _problems(tables: Iterable[TableStatus]) -> list[str]:
     """What is wrong with each table, and where."""
-    lines = []
-    for line in tables:
-        if line.error:
-            places = ((k, line.error[k]) for k in ("file", "row", "column"))
-            where = ", ".join(f"{key} {value}" for key, value in places if value is not None)
-            place = f" [{where}]" if where else ""
-            lines.append(f"{line.full_name}: {line.error['message']}{place}")
-    return lines
+    failed = ((line.full_name, line.error) for line in tables if line.error)
+    return [f"{name}: {error['message']}{place_of(error)}" for name, error in failed]
 
 
-def _view_table(views: list[ViewStatus]) -> RichTable:
+def _view_table(views: list[ViewStatus]) -> TextTable:
     rows = []
     for line in views:
         sources = ", ".join(
@@ -214,12 +194,12 @@ def _view_table(views: list[ViewStatus]) -> RichTable:
         )
         state = f"{line.state}: {line.reason}" if line.reason else line.state
         lag = "?" if line.lag_seconds is None else f"{line.lag_seconds:.0f} s"
-        rows.append((line.view, state, str(line.version), sources, lag))
-    return rich_table(("view", "state", "version", "sources at versions", "lag"), rows)
+        rows.append((line.view, state, line.version, sources, lag))
+    return TextTable(("view", "state", "version", "sources at versions", "lag"), tuple(rows))
 
 
-def _report_table(report: Report, steps: dict[str, str] | None = None) -> RichTable:
-    columns = ["table", "state", "rows applied", "last file", "backlog", "lag", "problem"]
+def _report_table(report: Report, steps: dict[str, str] | None = None) -> TextTable:
+    columns = ("table", "state", "rows applied", "last file", "backlog", "lag", "problem")
     rows = []
     for line in report.tables:
         problem = ""
@@ -228,7 +208,7 @@ def _report_table(report: Report, steps: dict[str, str] | None = None) -> RichTa
         if line.error:
             problem = "see below" if steps is None else line.error["message"]
         backlog = f"{line.backlog_files}, {line.backlog_bytes:,} B" if line.backlog_files else "0"
-        numbers = (f"{line.rows:,}", str(line.last_file), backlog, f"{line.lag_seconds:.0f} s")
-        cells = [line.full_name, line.state, *numbers, problem]
-        rows.append(cells + ([steps.get(line.full_name, "")] if steps else []))
-    return rich_table([*columns, *(["last step"] if steps else [])], rows)
+        numbers = (f"{line.rows:,}", line.last_file, backlog, f"{line.lag_seconds:.0f} s")
+        last = (steps.get(line.full_name, ""),) if steps else ()
+        rows.append((line.full_name, line.state, *numbers, problem, *last))
+    return TextTable((*columns, *(("last step",) if steps else ())), tuple(rows))

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.delta.log_files import (
@@ -29,6 +29,7 @@ from mirrorlake.delta.vectors import vector_id, vector_path
 from mirrorlake.storage import Storage
 
 _THREADS = 16
+URI = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 # What only ever writes new rows; any other operation may carry rows and their ids along.
 _NEW_ROWS = ("WRITE", "STREAMING UPDATE", "CREATE TABLE AS SELECT")
 _KEPT = ("path", "partitionValues", "size", "stats", "deletionVector")
@@ -110,6 +111,40 @@ def missing_files(storage: Storage, table_path: str, removed: Iterable[Removed])
     with ThreadPoolExecutor(_THREADS) as pool:
         found = pool.map(gone, [own[thread::_THREADS] for thread in range(_THREADS)])
         return sorted(name for names in found for name in names)
+
+
+class Places:
+    """Where a table's files lie: mostly in its own folder, a clone's in another's.
+
+    Args:
+        storage: the lake's files.
+        table_path: the table's folder, relative to its root.
+    """
+
+    def __init__(self, storage: Storage, table_path: str) -> None:
+        self._own = storage
+        self._table_path = table_path
+        self._others: dict[str, Storage] = {}
+
+    def place(self, path: str) -> tuple[Storage, str]:
+        """The storage that has a file, and the file's path in it."""
+        if not URI.match(path) and not path.startswith("/"):
+            return self._own, f"{self._table_path}/{path}"
+        if path.lower().startswith("file:"):
+            path = "/" + path[5:].lstrip("/")
+        if path.startswith("/"):
+            folder, name = "/", path[1:]
+        else:
+            parts = urlsplit(path)
+            folder, name = f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/")
+        if folder not in self._others:
+            self._others[folder] = Storage(folder)
+        return self._others[folder], name
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is there that the log names, URL-encoded."""
+        storage, file = self.place(unquote(path))
+        return storage.exists(file)
 
 
 def live_files(storage: Storage, table_path: str, version: int) -> list[Action]:

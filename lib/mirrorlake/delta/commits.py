@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from mirrorlake.delta.commit_figures import RowsChanged, describe_commit, rows_changed
 from mirrorlake.delta.log_files import (
-    COMMIT,
     Action,
     commit_path,
     find_checkpoint,
+    list_log,
     parse_actions,
     read_actions,
 )
@@ -47,7 +48,6 @@ class Commit:
         metadata: the table's metadata if this commit wrote them.
         files: paths of what its changes are read from, relative to the table; only if asked for.
         size: bytes of those files, as far as the log knows.
-        changed: whether some of them are change files.
     """
 
     version: int
@@ -59,7 +59,11 @@ class Commit:
     metadata: dict[str, Any] | None = None
     files: tuple[str, ...] = ()
     size: int = 0
-    changed: bool = False
+
+    @property
+    def rows(self) -> RowsChanged:
+        """How many rows it inserted, updated and deleted, where its writer said so."""
+        return rows_changed(self.operation, self.metrics)
 
 
 @dataclass(frozen=True)
@@ -74,21 +78,20 @@ class History(Result):
     more: bool = False
 
     def shown(self) -> TextTable:
-        """One row a version, without its timestamp, which changes from run to run."""
+        """One row a version: when it was made, by what, and how many rows that changed."""
         rows = tuple(
-            (commit.version, commit.operation, _short(commit.parameters), _short(commit.metrics))
+            (
+                commit.version,
+                f"{commit.timestamp:%Y-%m-%d %H:%M:%S}",
+                commit.operation,
+                *("" if n is None else n for n in (rows.inserted, rows.updated, rows.deleted)),
+                describe_commit(commit.operation, commit.parameters, commit.metrics, commit.note),
+            )
             for commit in self.commits
+            for rows in [commit.rows]
         )
-        return TextTable(("version", "operation", "parameters", "metrics"), rows, more=self.more)
-
-    def with_moments(self) -> TextTable:
-        """The same, with when each version was made."""
-        shown = self.shown()
-        moments = [f"{commit.timestamp:%Y-%m-%d %H:%M:%S}" for commit in self.commits]
-        rows = tuple(
-            (row[0], moment, *row[1:]) for row, moment in zip(shown.rows, moments, strict=True)
-        )
-        return TextTable(("version", "made (UTC)", *shown.columns[1:]), rows, more=self.more)
+        columns = ("version", "made (UTC)", "operation", "inserted", "updated", "deleted", "what")
+        return TextTable(columns, rows, more=self.more)
 
     def as_dict(self) -> dict[str, Any]:
         """The document that `history --json` prints."""
@@ -188,7 +191,7 @@ class CommitLog:
         for version in range(first, min(first + interval, newest) + 1):
             if self.storage.exists(f"{log}/{version:020d}.checkpoint.parquet"):
                 return version
-        marks = _checkpoint_versions([entry.name for entry in self.storage.list(log).files])
+        marks = list_log(self.storage, self.table_path).checkpoints
         return min((mark for mark in marks if mark >= first), default=newest)
 
     def raw_timestamp(self, version: int) -> datetime | None:
@@ -255,8 +258,7 @@ def find_newest(storage: Storage, table_path: str) -> int | None:
 
 def versions(storage: Storage, table_path: str) -> list[int]:
     """The versions whose commits the log still has, rising."""
-    names = (entry.name for entry in storage.list(f"{table_path}/_delta_log").files)
-    return sorted(int(name[:20]) for name in names if COMMIT.fullmatch(name))
+    return list(list_log(storage, table_path).commits)
 
 
 def read_versions(storage: Storage, table_path: str) -> Timeline:
@@ -268,30 +270,23 @@ def read_versions(storage: Storage, table_path: str) -> Timeline:
         storage: the lake's files.
         table_path: the table's folder; it holds a table.
     """
-    names = storage.list(f"{table_path}/_delta_log").files
-    commits = [(int(m[1]), e) for e in names if (m := COMMIT.fullmatch(e.name))]
-    # What lies before a hole in the numbers can't be replayed.
-    held = [commits[-1]]
-    for commit in reversed(commits[:-1]):
-        if commit[0] != held[-1][0] - 1:
-            break
-        held.append(commit)
-    held.reverse()
-    oldest = held[0][0]
-    checkpoints = _checkpoint_versions([entry.name for entry in names])
-    starts = [max(c, oldest) for c in checkpoints if c >= oldest - 1]
+    log = list_log(storage, table_path)
+    oldest = latest = max(log.commits)
+    while oldest - 1 in log.commits:  # what lies before a hole in the numbers can't be replayed
+        oldest -= 1
+    starts = [max(c, oldest) for c in log.checkpoints if c >= oldest - 1]
     first = 0 if oldest == 0 else min(starts, default=oldest)
     newest = read_snapshot(storage, table_path)
     in_commit = newest is not None and newest.properties.get("delta.enableInCommitTimestamps")
     times: list[int] = []
-    for version, entry in held:
-        moment = to_milliseconds(entry.modified)
+    for version in range(oldest, latest + 1):
+        moment = to_milliseconds(log.commits[version].modified)
         if in_commit == "true":
             info = read_commit_info(storage, table_path, version)
             moment = int(info.get("inCommitTimestamp", moment))
         # Delta moves a commit that seems to be older than the one before it.
         times.append(max(moment, times[-1] + 1) if times else moment)
-    return Timeline(first, held[-1][0], tuple(version for version, _ in held), tuple(times))
+    return Timeline(first, latest, tuple(range(oldest, latest + 1)), tuple(times))
 
 
 def read_commit_info(storage: Storage, table_path: str, version: int) -> dict[str, Any]:
@@ -335,7 +330,6 @@ def read_commit(storage: Storage, table_path: str, version: int, *, files: bool 
         metadata=found["metaData"][0] if found["metaData"] else None,
         files=tuple(action["path"] for action in used),
         size=sum(action.get("size") or 0 for action in used),
-        changed=bool(found["cdc"]),
     )
 
 
@@ -368,10 +362,6 @@ def _first(low: int, high: int, is_so: Callable[[int], bool]) -> int:
     return high
 
 
-def _checkpoint_versions(names: list[str]) -> set[int]:
-    return {int(n[:20]) for n in names if n[:20].isdecimal() and n[20:].startswith(".checkpoint.")}
-
-
 def _commit(version: int, info: dict[str, Any], **more: Any) -> Commit:
     return Commit(
         version=version,
@@ -385,11 +375,3 @@ def _commit(version: int, info: dict[str, Any], **more: Any) -> Commit:
 
 def _number(text: Any) -> Any:
     return int(text) if isinstance(text, str) and text.isdecimal() else text
-
-
-def _short(values: dict[str, Any]) -> str:
-    kept = {k: v for k, v in values.items() if v not in (None, "", "[]", 0) and "Time" not in k}
-    text = ", ".join(
-        f"{k} {v if isinstance(v, (str, int)) else json.dumps(v)}" for k, v in kept.items()
-    )
-    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -29,11 +29,10 @@ def create_delta(
     properties: Mapping[str, str],
     *,
     partition_by: Sequence[str] = (),
-    may_exist: bool = True,
 ) -> None:
     """Creates a table, also where a process was killed while it wrote version 0.
 
-    Columns are mapped where a name needs it.
+    Columns are mapped where a name needs it. Nothing happens if there is a table.
 
     Args:
         spark: the session.
@@ -41,7 +40,6 @@ def create_delta(
         columns: Spark's type by name, as DDL.
         properties: the table's.
         partition_by: the columns that it is partitioned by.
-        may_exist: nothing happens if there is one; otherwise Spark refuses.
     """
     remove_empty_log(path)
     ddl = ", ".join(f"{quote(name)} {kind}" for name, kind in columns.items())
@@ -49,7 +47,7 @@ def create_delta(
     listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in wanted.items())
     parts = ", ".join(map(quote, partition_by))
     spark.sql(
-        f"CREATE TABLE {'IF NOT EXISTS ' if may_exist else ''}{delta_name(path)} ({ddl})"
+        f"CREATE TABLE IF NOT EXISTS {delta_name(path)} ({ddl})"
         f" USING delta{f' PARTITIONED BY ({parts})' if parts else ''}"
         f"{f' TBLPROPERTIES ({listed})' if listed else ''}"
     )

@@ -13,9 +13,11 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from mirrorlake.delta.actions import encode
 from mirrorlake.delta.log_files import Segment, commit_path, find_segment
-from mirrorlake.delta.snapshot import OPEN_TAG, read_snapshot
-from mirrorlake.delta.vectors import Z85
+from mirrorlake.delta.snapshot import OPEN_TAG
+from mirrorlake.delta.table import Table
+from mirrorlake.delta.vectors import vector_path
 from mirrorlake.spark.sql import escape_glob
 from mirrorlake.storage import Storage
 
@@ -86,9 +88,7 @@ def live_files(actions: DataFrame) -> DataFrame:
     return ranked.where("rank = 1 AND kind = 'add'").drop("rank", "kind", "body")
 
 
-def latest_actions(
-    spark: SparkSession, storage: Storage, table_path: str, version: int
-) -> DataFrame:
+def latest_actions(table: Table, version: int) -> DataFrame:
     """The last word of the log, up to a version, on each file and deletion vector.
 
     Returns:
@@ -97,52 +97,54 @@ def latest_actions(
         partition's values as JSON), `ordered` (whether its rows are in V-Order), `live` (whether it
         is in the version), `removed` (when it was removed, milliseconds since 1970).
     """
-    segment = find_segment(storage, table_path, version)
-    return _last_words(storage, table_path, _read_segment(spark, storage, segment))
+    segment = find_segment(table.storage, table.name.table_path, version)
+    return _last_words(table, _read_segment(table.spark, table.storage, segment))
 
 
-def changed_files(
-    spark: SparkSession, storage: Storage, table_path: str, first: int, last: int
-) -> DataFrame:
+def changed_files(table: Table, first: int, last: int) -> DataFrame:
     """The last word of a range of commits on each file that they name; see `latest_actions`."""
-    return _last_words(storage, table_path, _read_range(spark, storage, table_path, first, last))
+    return _last_words(table, _read_range(table, first, last))
 
 
-def files_of(spark: SparkSession, storage: Storage, table_path: str, version: int) -> DataFrame:
+def files_of(table: Table, version: int) -> DataFrame:
     """The data files of a version; columns as in `latest_actions`, without the last two."""
-    found = latest_actions(spark, storage, table_path, version).where("live")
-    return found.drop("live", "removed")
+    return latest_actions(table, version).where("live").drop("live", "removed")
 
 
-def feed_files(
-    spark: SparkSession, storage: Storage, table_path: str, first: int, last: int
-) -> DataFrame:
+def feed_files(table: Table, first: int, last: int) -> DataFrame:
     """Every file that the change feed of these versions is read from: `path`."""
-    base = hadoop_path(storage, table_path)
-    actions = _read_range(spark, storage, table_path, first, last)
+    base = hadoop_path(table.storage, table.name.table_path)
+    actions = _read_range(table, first, last)
     named = F.coalesce("add.path", "remove.path", "cdc.path")
-    vector = F.coalesce("add.deletionVector", "remove.deletionVector")
-    both = F.array(full_path(named, base), _vector_file(vector, base))
+    both = F.array(full_path(named, base), _vector_file(table))
     return actions.select(F.explode(both).alias("path")).where("path IS NOT NULL").distinct()
 
 
-def _read_range(
-    spark: SparkSession, storage: Storage, table_path: str, first: int, last: int
-) -> DataFrame:
-    return _read_commits(
-        spark, storage, [commit_path(table_path, version) for version in range(first, last + 1)]
-    )
+def matching_files(table: Table, predicate: str) -> DataFrame:
+    """The files with rows that a predicate picks: `path`, and how many, `hits`."""
+    base = hadoop_path(table.storage, table.name.table_path)
+    # The predicate becomes a column of its own: nothing in it can end the statement.
+    rows = table.rows().where(F.expr(predicate))
+    path = full_path(F.col("_metadata.file_path"), base).alias("path")
+    return rows.groupBy(path).agg(F.count("*").alias("hits"))
+
+
+def total(column: Column | str) -> Column:
+    """The sum of a column, 0 where there is nothing to add."""
+    return F.coalesce(F.sum(column), F.lit(0))
+
+
+def _read_range(table: Table, first: int, last: int) -> DataFrame:
+    paths = [commit_path(table.name.table_path, version) for version in range(first, last + 1)]
+    return _read_commits(table.spark, table.storage, paths)
 
 
 def _read_segment(spark: SparkSession, storage: Storage, segment: Segment) -> DataFrame:
     parts = [_read_commits(spark, storage, segment.commits)]
-    for suffix in (".parquet", ".json"):
-        some = [
-            escape_glob(storage.path(path)) for path in segment.checkpoint if path.endswith(suffix)
-        ]
-        if some:
-            reader = spark.read.schema(_CHECKPOINT)
-            rows = reader.parquet(*some) if suffix == ".parquet" else reader.json(some)
+    for kind in ("parquet", "json"):
+        if some := [path for path in segment.checkpoint if path.endswith(f".{kind}")]:
+            paths = [escape_glob(storage.path(path)) for path in some]
+            rows = spark.read.schema(_CHECKPOINT).load(paths, format=kind)
             base = F.lit(segment.base).cast("bigint").alias("version")
             parts.append(rows.select(base, "add", "remove"))
     return reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
@@ -157,18 +159,13 @@ def _read_commits(spark: SparkSession, storage: Storage, paths: Sequence[str]) -
     return rows.select(version, *rows.columns)
 
 
-def _last_words(storage: Storage, table_path: str, actions: DataFrame) -> DataFrame:
-    snapshot = read_snapshot(storage, table_path)
-    base = hadoop_path(storage, table_path)
-    vector = F.coalesce("add.deletionVector", "remove.deletionVector")
+def _last_words(table: Table, actions: DataFrame) -> DataFrame:
+    base = hadoop_path(table.storage, table.name.table_path)
     masked = F.coalesce("add.deletionVector.cardinality", F.lit(0).cast("bigint"))
-    # Decoding their names is much code for Spark to compile: most tables have none.
-    marked = snapshot is not None and "deletionVectors" in snapshot.reader_features
-    file = _vector_file(vector, base) if marked else F.lit(None)
     flat = actions.where("add IS NOT NULL OR remove IS NOT NULL").select(
         "version",
         full_path(F.coalesce("add.path", "remove.path"), base).alias("path"),
-        file.cast("string").alias("vector"),
+        _vector_file(table).alias("vector"),
         F.coalesce("add.size", "remove.size").alias("size"),
         (_records() - masked).alias("rows"),
         masked.alias("masked"),
@@ -205,32 +202,20 @@ def _decoded(path: Column) -> Column:
     return F.url_decode(F.replace(path, F.lit("+"), F.lit("%2B")))
 
 
-def _vector_file(vector: Column, base: str) -> Column:
-    """The file of a deletion vector; an inline one stands in for itself, so that it counts."""
-    where = vector["pathOrInlineDv"]
-    encoded = F.right(where, F.lit(20))
-    folder = F.left(where, F.length(where) - 20)
-    starts = F.array(*[F.lit(5 * word) for word in range(4)])
-    digits = F.array_join(F.transform(starts, lambda start: _word(encoded, start)), "")
-    number = F.regexp_replace(digits, "^(.{8})(.{4})(.{4})(.{4})", "$1-$2-$3-$4-")
-    slash = F.when(F.length(folder) > 0, F.concat(folder, F.lit("/"))).otherwise("")
-    own = F.concat(F.lit(f"{base}/"), slash, F.lit("deletion_vector_"), number, F.lit(".bin"))
-    kind = vector["storageType"]
-    return (
-        F.when(kind == "u", own)
-        .when(kind == "p", full_path(where, base))
-        .when(kind == "i", F.concat(F.lit("inline:"), where))
-    )
+def _vector_file(table: Table) -> Column:
+    """The file of an action's deletion vector; an inline one stands for itself, so that it counts.
 
+    Tables without vectors start no Python worker for it.
+    """
 
-def _word(encoded: Column, start: Column) -> Column:
-    """Five characters of Z85, after the first so many, as eight hexadecimal digits."""
+    @F.udf(returnType="string", useArrow=False)
+    def named(kind: str | None, where: str | None) -> str | None:
+        path = vector_path({"storageType": kind, "pathOrInlineDv": where}) if kind else None
+        return None if path is None else encode(path)
 
-    def take(value: Column, place: Column) -> Column:
-        digit = F.instr(F.lit(Z85), F.substring(encoded, start + place, F.lit(1))) - 1
-        return value * 85 + digit
-
-    # Lambdas are not compiled: written out, this would be most of what Spark compiles for a query.
-    places = F.array(*[F.lit(place) for place in range(1, 6)])
-    value = F.aggregate(places, F.lit(0).cast("bigint"), take)
-    return F.lpad(F.lower(F.hex(value)), 8, "0")
+    if "deletionVectors" not in table.snapshot().reader_features:
+        return F.lit(None).cast("string")
+    vector = F.coalesce("add.deletionVector", "remove.deletionVector")
+    kind, where = vector["storageType"], vector["pathOrInlineDv"]
+    file = full_path(named(kind, where), hadoop_path(table.storage, table.name.table_path))
+    return F.when(kind == "i", F.concat(F.lit("inline:"), where)).otherwise(file)

@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from mirrorlake.errors import TableNotFoundError, UsageError
-from mirrorlake.storage import Storage
+from mirrorlake.storage import Entry, Storage
 
 Action = dict[str, Any]
-COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
+_COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)
 # version.checkpoint.parquet, version.checkpoint.part.parts.parquet, version.checkpoint.uuid.parquet
 # or .json; Spark leaves `.….parquet.crc` files beside them on local disks.
 _CHECKPOINT = re.compile(
@@ -94,6 +94,27 @@ def read_actions(
                 yield from ((kind, a) for a in found.to_pylist(maps_as_pydicts="strict"))
 
 
+@dataclass(frozen=True)
+class LogListing:
+    """What a log's folder holds.
+
+    Attributes:
+        commits: their files, by version, ascending.
+        checkpoints: the paths of the whole ones, by version.
+    """
+
+    commits: dict[int, Entry]
+    checkpoints: dict[int, tuple[str, ...]]
+
+
+def list_log(storage: Storage, table_path: str) -> LogListing:
+    """Lists a table's log; both parts are empty if there is no table."""
+    files = storage.list(f"{table_path}/_delta_log").files
+    commits = {int(m[1]): entry for entry in files if (m := _COMMIT.fullmatch(entry.name))}
+    names = [entry.name for entry in files]
+    return LogListing(commits, _complete_checkpoints(f"{table_path}/_delta_log", names))
+
+
 def find_checkpoint(
     storage: Storage, table_path: str, version: int | None = None
 ) -> tuple[int, tuple[str, ...]]:
@@ -111,8 +132,7 @@ def find_checkpoint(
         return -1, ()
     if pointed is not None and (version is None or pointed[0] <= version):
         return pointed
-    log = f"{table_path}/_delta_log"
-    found = _complete_checkpoints(log, [entry.name for entry in storage.list(log).files])
+    found = list_log(storage, table_path).checkpoints
     known = [at for at in found if version is None or at <= version]
     return (max(known), found[max(known)]) if known else (-1, ())
 
@@ -140,10 +160,8 @@ def find_segment(
         TableNotFoundError: there is no Delta table.
         UsageError: that version is not there, or no longer there.
     """
-    log = f"{table_path}/_delta_log"
-    names = [entry.name for entry in storage.list(log).files]
-    commits = {int(m[1]): f"{log}/{m[0]}" for m in map(COMMIT.fullmatch, names) if m}
-    checkpoints = _complete_checkpoints(log, names)
+    log = list_log(storage, table_path)
+    commits, checkpoints = log.commits, log.checkpoints
     newest = max([*commits, *checkpoints], default=None)
     if newest is None:
         raise TableNotFoundError(f"There is no Delta table at {storage.path(table_path)}.")
@@ -158,7 +176,8 @@ def find_segment(
     base = whole[0] if oldest else whole[-1]
     paths = checkpoints.get(base, ())
     paths += _sidecars(storage, table_path, paths)
-    return Segment(wanted, base, paths, tuple(commits[v] for v in range(base + 1, wanted + 1)))
+    after = tuple(commit_path(table_path, version) for version in range(base + 1, wanted + 1))
+    return Segment(wanted, base, paths, after)
 
 
 def cut_before_checkpoint(storage: Storage, table_path: str) -> None:

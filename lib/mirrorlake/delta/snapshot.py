@@ -59,6 +59,11 @@ class Snapshot:
         return {entry["name"]: entry["type"] for entry in self.fields}
 
     @property
+    def partition_columns(self) -> list[str]:
+        """The columns whose values are folders."""
+        return list(self.metadata.get("partitionColumns") or ())
+
+    @property
     def writer_features(self) -> tuple[str, ...]:
         """What a writer must know, by the protocol's names."""
         return tuple(self.protocol.get("writerFeatures") or ())

@@ -22,18 +22,24 @@ class Table:
         spark: the session to read with, or what gives it; asked for only when rows are.
         storage: the lake's files.
         name: which table.
+        snapshot: what all that is done with this handle goes by; by default the newest each time.
 
     Raises:
         TableNotFoundError: there is none in that place.
     """
 
     def __init__(
-        self, spark: SparkSession | Callable[[], SparkSession], storage: Storage, name: TableName
+        self,
+        spark: SparkSession | Callable[[], SparkSession],
+        storage: Storage,
+        name: TableName,
+        snapshot: Snapshot | None = None,
     ) -> None:
         self._spark = spark
         self.storage = storage
         self.name = name
         self.path = storage.path(name.table_path)
+        self._pinned = snapshot
         self.snapshot()
 
     def __repr__(self) -> str:
@@ -57,13 +63,19 @@ class Table:
         Raises:
             TableNotFoundError: the table is not there, or no longer.
         """
-        snapshot = read_snapshot(self.storage, self.name.table_path)
+        snapshot = self._pinned or read_snapshot(self.storage, self.name.table_path)
         if snapshot is None:
             raise TableNotFoundError(
                 f"There is no table {self.name} in the lake.",
                 hint="run `mirror` after publishing, or look at `status` for its error.",
             )
         return snapshot
+
+    def for_one_operation(self) -> Table:
+        """The same table with one snapshot, read now, and a session of its own."""
+        from mirrorlake.spark.session import new_session
+
+        return Table(lambda: new_session(self.spark), self.storage, self.name, self.snapshot())
 
     def rows(self, version: int | None = None) -> DataFrame:
         """The rows of a version, by default the newest, in no particular order."""

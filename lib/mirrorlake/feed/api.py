@@ -1,18 +1,39 @@
-"""A table's change feed: `lake.table(…).changes`."""
+"""A table's change feed: `lake.table(…).changes`, as batches and as a stream.
+
+Delta ignores an end version in streams, and its `excludeRegex` leaves out change files too, so that
+updates and deletes are lost. Here an end is kept, and change files can't be excluded.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
+from mirrorlake.delta.commits import read_versions
 from mirrorlake.delta.table import Table
-from mirrorlake.feed.changes import End, Outside, read_changes
+from mirrorlake.errors import UsageError
+from mirrorlake.feed.changes import (
+    End,
+    Outside,
+    Span,
+    key_columns,
+    nothing,
+    readable_span,
+    refusal,
+    resolve_span,
+)
 from mirrorlake.feed.cursor import Cursor
-from mirrorlake.feed.doctor import diagnose
+from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.enable import enable_feed
 from mirrorlake.feed.findings import Diagnosis
-from mirrorlake.feed.streams import stream_changes
+from mirrorlake.feed.gaps import ORIGIN, bridge
+from mirrorlake.feed.net import net_changes
+from mirrorlake.feed.report import FeedReport, report_changes
+from mirrorlake.feed.schema import read_feed
+
+_ALLOWED = ("allowSourceColumnRename", "allowSourceColumnDrop", "allowSourceColumnTypeChange")
 
 
 class Changes:
@@ -58,14 +79,7 @@ class Changes:
         Example:
             >>> lake.table("sales").changes.read(3, 5).show()  # doctest: +SKIP
         """
-        return read_changes(
-            self._table,
-            start,
-            end,
-            across_gaps=across_gaps,
-            beyond_latest=beyond_latest,
-            before_feed=before_feed,
-        )
+        return self._read(start, end, across_gaps, beyond_latest, before_feed)[0]
 
     def net(
         self,
@@ -95,16 +109,27 @@ class Changes:
         Example:
             >>> lake.table("sales").changes.net(3, 5, keys=["id"]).show()  # doctest: +SKIP
         """
-        return read_changes(
-            self._table,
-            start,
-            end,
-            net=True,
-            keys=keys,
-            across_gaps=across_gaps,
-            beyond_latest=beyond_latest,
-            before_feed=before_feed,
-        )
+        chosen = key_columns(self._table, keys)
+        rows, span = self._read(start, end, across_gaps, beyond_latest, before_feed)
+        # Declared keys are relied on to tell rows apart; given ones may be any columns.
+        unique = range(span.start, span.end + 1) if keys is None else None
+        return net_changes(rows.drop(ORIGIN), chosen, unique=unique)
+
+    def _read(
+        self, start: End, end: End | None, across: bool, beyond: Outside | None, before: Outside
+    ) -> tuple[DataFrame, Span]:
+        table = self._table
+        timeline = read_versions(table.storage, table.name.table_path)
+        if not across:
+            span = readable_span(table, timeline, start, end, beyond, before)
+            if span.is_empty:
+                return nothing(table), span
+            return read_feed(table.spark, table.path, span.start, span.end), span
+        span = resolve_span(table.spark, timeline, start, end, beyond)
+        if span.is_empty:
+            return nothing(table).selectExpr("*", f"CAST(NULL AS STRING) AS {ORIGIN}"), span
+        found = examine(table, timeline, span.start, span.end, files=True)
+        return bridge(table, timeline, found), span
 
     def stream(
         self,
@@ -119,30 +144,66 @@ class Changes:
         """The changes as a Structured Streaming source.
 
         Args:
-            start: from which version or timestamp on; by default the present rows come first, as
-                inserts.
-            end: the last version or timestamp; by default there is no end.
-            max_files: most files in a batch; a version is never cut.
-            max_bytes: about how much a batch reads, such as `"64m"`.
-            exclude_regex: files that are left out, by their paths.
-            schema_tracking: a folder in which the stream notes schema changes, so that it can go
-                on after columns were renamed or dropped.
+            start: the first version or timestamp; up to one after the newest. By default the
+                newest version's rows come first, as inserts, and then what changes.
+            end: the last version or timestamp: later changes are left out. Delta itself ignores an
+                end in streams. For `availableNow` triggers; go on from the version after it with a
+                new checkpoint, not with the same one.
+            max_files: most files in a micro-batch. Changed rows of a version stay in one; a
+                version that only inserts may be split between files. `Cursor.for_each` has the
+                same limits and splits no version at all.
+            max_bytes: about how much a micro-batch reads, such as `"64m"`.
+            exclude_regex: data files to leave out, by their paths within the table. Change files
+                are never left out.
+            schema_tracking: a folder inside the checkpoint's, which lets a stream go on after
+                columns were renamed, dropped or widened; it stops there once, and has to be
+                started again.
 
         Raises:
-            FeedError: the feed doesn't reach back to the start.
+            FeedError: the feed can't be read from there; with what to do.
+            UsageError: the ends make no sense.
 
         Example:
             >>> lake.table("sales").changes.stream(3).writeStream  # doctest: +SKIP
         """
-        return stream_changes(
-            self._table,
-            start,
-            end,
-            max_files=max_files,
-            max_bytes=max_bytes,
-            exclude_regex=exclude_regex,
-            schema_tracking=schema_tracking,
-        )
+        table = self._table
+        reader = table.spark.readStream.format("delta").option("readChangeFeed", "true")
+        options = {
+            "maxFilesPerTrigger": max_files,
+            "maxBytesPerTrigger": max_bytes,
+            "excludeRegex": exclude_regex and keep_change_files(exclude_regex),
+            "schemaTrackingLocation": schema_tracking,
+        }
+        if schema_tracking is not None:  # else Delta stops at every start after such a change
+            options |= dict.fromkeys(_ALLOWED, "always")
+        given = {name: value for name, value in options.items() if value is not None}
+        reader = reader.options(**given)
+        if start is None:
+            if end is not None:
+                raise UsageError(
+                    "A stream with an end needs a start.",
+                    hint="start at version 0, or read the snapshot as a batch: table.read().",
+                )
+            return reader.load(table.path)
+        timeline = read_versions(table.storage, table.name.table_path)
+        latest = timeline.latest
+        # One after the latest is what a consumer that has read everything goes on from.
+        from_now = str(start) == str(latest + 1)
+        span = resolve_span(table.spark, timeline, latest if from_now else start, end, None)
+        first = span.start + from_now
+        found = examine(table, timeline, span.start, latest, files=False)
+        passable = {"schema"} if schema_tracking else set()
+        if any(finding.rule not in passable for finding in found.blocking):
+            raise refusal(found)
+        # Delta refuses to start after the latest version, and to go on from a checkpoint with
+        # another start than it was made with: so it starts one before; that version is pruned.
+        before = max(first - 1, timeline.first)
+        if before < first and examine(table, timeline, before, before, files=False).blocking:
+            before = first
+        rows = reader.option("startingVersion", before).load(table.path)
+        if before < first:
+            rows = rows.where(F.col("_commit_version") >= first)
+        return rows if end is None else rows.where(F.col("_commit_version") <= span.end)
 
     def cursor(self, consumer: str, *, start: int = 0) -> Cursor:
         """A consumer's place in the feed, kept in the lake.
@@ -178,11 +239,69 @@ class Changes:
         """What stands in the way of reading the feed, and the ranges that can be read.
 
         Args:
-            start: the first version asked about; by default the first that the log has.
+            start: the first version asked about; by default the oldest there ever was.
             end: the last version asked about; by default the newest.
 
         Example:
             >>> lake.table("sales").changes.diagnose().readable  # doctest: +SKIP
             [(0, 7)]
         """
-        return diagnose(self._table, start, end)
+        table = self._table
+        timeline = read_versions(table.storage, table.name.table_path)
+        last = timeline.latest if end is None else min(end, timeline.latest)
+        return examine(table, timeline, start or 0, last, files=True)
+
+    def report(
+        self,
+        start: str = "",
+        end: str = "",
+        *,
+        newest: int = 100,
+        keys: Sequence[str] = (),
+        where: str = "",
+        across_gaps: bool = False,
+    ) -> FeedReport:
+        """A range to be looked at: findings, changes by version and kind, one key's history.
+
+        Unlike `read` it refuses nothing that it can show in part.
+
+        Args:
+            start: the first version, or a timestamp; empty for the newest versions.
+            end: the last version, or a timestamp; empty for the newest.
+            newest: how many versions to look at without a start.
+            keys: as for `net`.
+            where: only changed rows of this predicate.
+            across_gaps: as for `read`.
+
+        Raises:
+            FeedError: an end beyond the newest version.
+            UsageError: the ends make no sense, or a key is no column.
+            QueryError: Spark refuses the predicate.
+
+        Example:
+            >>> lake.table("sales").changes.report(where="id = 7").timeline  # doctest: +SKIP
+        """
+        return report_changes(
+            self._table,
+            start=start,
+            end=end,
+            newest=newest,
+            keys=keys,
+            where=where,
+            across_gaps=across_gaps,
+        )
+
+
+def keep_change_files(regex: str) -> str:
+    """A regular expression that finds what another finds, but never in a change file's path.
+
+    Change files have a folder of their own, but under column mapping only a name.
+
+    Example:
+        >>> import re
+        >>> guarded = keep_change_files("parquet")
+        >>> paths = ("a.parquet", "_change_data/cdc-0.parquet", "xY/cdc-0.parquet")
+        >>> [bool(re.search(guarded, path)) for path in paths]
+        [True, False, False]
+    """
+    return rf"^(?!(?:.*/)?(?:_change_data/|cdc-[^/]*$))(?=.*(?:{regex}))"

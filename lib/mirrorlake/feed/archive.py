@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from mirrorlake.delta.commits import Timeline, read_commit_info, read_versions
 from mirrorlake.delta.create import column_types
 from mirrorlake.delta.snapshot import read_snapshot
@@ -24,10 +22,10 @@ from mirrorlake.feed.changes import refusal
 from mirrorlake.feed.cursor import FORMAT, Lag, consumer_folder, lag_of, table_id
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.enable import create_table
-from mirrorlake.feed.schema import RESERVED
+from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED
 from mirrorlake.kept import read_kept
 from mirrorlake.names import TableName
-from mirrorlake.spark.sql import delta_name, literal, quote, spark_message
+from mirrorlake.spark.sql import literal, quote, spark_message
 
 SOURCE_PROPERTY = "mirrorlake.archive.source"
 _ALL = str(2**31 - 1)  # files a micro-batch: all, so that no version is ever split
@@ -76,19 +74,17 @@ class Archive:
         self.table = table
         self.target = target
         self._storage = table.storage
-        self._path = table.storage.path(target.table_path)
         self._state = f"{consumer_folder(table.name)}/archive-{target}"
 
     @property
     def position(self) -> int:
         """The last archived version that changed something; -1 if there is none."""
-        query = f"SELECT max({RESERVED[1]}) AS v FROM {delta_name(self._path)}"
-        (row,) = self._spark.sql(query).toArrow().to_pylist()
+        rows = self._archived().rows().selectExpr(f"max({RESERVED[1]}) AS v")
+        (row,) = rows.toArrow().to_pylist()
         return -1 if row["v"] is None else int(row["v"])
 
-    @property
-    def _spark(self) -> SparkSession:
-        return self.table.spark
+    def _archived(self) -> Table:
+        return Table(self.table.spark, self._storage, self.target)
 
     def plan(self, *, start: int | None = None) -> ArchiveReport:
         """What `run` would append; changes nothing."""
@@ -129,26 +125,22 @@ class Archive:
         if kept is None or recovered:
             kept = self._new_checkpoint(place + 1)
             on_step("saved")
-        if place < timeline.latest:
-            try:
-                self._stream(kept, place, timeline)
-            except Exception as error:
-                if fresh:
-                    raise FeedError(
-                        f"The archive {self.target} of {source.name} stopped:"
-                        f" {spark_message(error)}",
-                        hint="run it again; `doctor` tells what stands in the way.",
-                    ) from error
-                # The checkpoint is broken or its schema outdated; the archive knows its place.
-                recovered = f"new checkpoint: {type(error).__name__}"
-                place = max(self.position, place)
-                kept = self._new_checkpoint(place + 1)
-                self._stream(kept, place, timeline)
-            on_step("streamed")
-        target = read_snapshot(self._storage, self.target.table_path)
-        assert target is not None
+        try:
+            self._stream(kept, place, timeline)
+        except Exception as error:
+            if fresh:
+                raise FeedError(
+                    f"The archive {self.target} of {source.name} stopped: {spark_message(error)}",
+                    hint="run it again; `doctor` tells what stands in the way.",
+                ) from error
+            # The checkpoint is broken or its schema outdated; the archive knows its place.
+            recovered = f"new checkpoint: {type(error).__name__}"
+            place = max(self.position, place)
+            kept = self._new_checkpoint(place + 1)
+            self._stream(kept, place, timeline)
+        on_step("streamed")
         done = max(timeline.latest, place)
-        self._save(kept | {"target_version": target.version})
+        self._save(kept | {"target_version": self._archived().snapshot().version})
         newest = read_versions(source.storage, source.name.table_path)
         lag = lag_of(newest, done)
         return ArchiveReport(str(source.name), str(self.target), first, done, lag, recovered)
@@ -158,11 +150,10 @@ class Archive:
         source = self.table
         found = read_snapshot(self._storage, self.target.table_path)
         if found is None:
-            columns = column_types(source.rows().schema)
-            kinds = ("string", "bigint", "timestamp")
-            columns |= dict(zip(RESERVED, kinds, strict=True))
+            columns = column_types(source.rows().schema) | FEED_COLUMNS
             properties = {SOURCE_PROPERTY: table_id(source)}
-            create_table(self._spark, self._path, columns, feed=False, properties=properties)
+            path = self._storage.path(self.target.table_path)
+            create_table(source.spark, path, columns, feed=False, properties=properties)
             return -1
         if found.properties.get(SOURCE_PROPERTY) != table_id(source):
             raise FeedError(
@@ -180,11 +171,9 @@ class Archive:
         moment = literal(timestamp_text(timeline.time(latest)) + "Z")
         marks = ("'insert'", f"{latest}L", f"TIMESTAMP {moment}")
         marked = [f"{value} AS {quote(n)}" for n, value in zip(RESERVED, marks, strict=True)]
-        rows = self._spark.sql(
-            f"SELECT *, {', '.join(marked)} FROM {source.sql_name} VERSION AS OF {latest}"
-        )
         # One commit, so that a kill leaves all of the snapshot or nothing.
-        rows.write.format("delta").mode("append").save(self._path)
+        rows = source.rows(latest).selectExpr("*", *marked)
+        rows.write.format("delta").mode("append").save(self._archived().path)
         return latest
 
     def _first(self, timeline: Timeline, start: int | None) -> int:
@@ -216,9 +205,8 @@ class Archive:
             return ""
         if not self._storage.list(self._checkpoint(kept)).folders:
             return "new checkpoint: the old one is gone"
-        target = read_snapshot(self._storage, self.target.table_path)
-        assert target is not None
-        for version in range(int(kept["target_version"]) + 1, target.version + 1):
+        newest = self._archived().snapshot().version
+        for version in range(int(kept["target_version"]) + 1, newest + 1):
             info = read_commit_info(self._storage, self.target.table_path, version)
             if info.get("operation") == "RESTORE":
                 return "new checkpoint: the archive was restored"
@@ -235,7 +223,7 @@ class Archive:
         if found.blocking:
             raise refusal(found)
         query = (
-            self._spark.readStream.format("delta")
+            source.spark.readStream.format("delta")
             .option("readChangeFeed", "true")
             .option("startingVersion", kept["start"])  # a checkpoint wants the same each time
             .option("maxFilesPerTrigger", _ALL)
@@ -244,6 +232,6 @@ class Archive:
             .option("checkpointLocation", self._storage.path(self._checkpoint(kept)))
             .option("mergeSchema", "true")
             .trigger(availableNow=True)
-            .start(self._path)
+            .start(self._archived().path)
         )
         query.awaitTermination()

@@ -1,4 +1,4 @@
-"""Reads the change feed: a range of versions or moments as a batch, or all that comes as a stream.
+"""Ranges of a change feed: which versions two ends mean, and whether the feed holds them.
 
 A range is looked at before it is read, so that a refusal says which version is to blame and how to
 get past it. Both ends are included.
@@ -15,7 +15,7 @@ from typing import Literal
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.commits import Timeline, read_versions
+from mirrorlake.delta.commits import Timeline
 from mirrorlake.delta.table import Table
 from mirrorlake.delta.timestamps import (
     parse_session_timestamp,
@@ -25,9 +25,8 @@ from mirrorlake.delta.timestamps import (
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.findings import Diagnosis, span_text
-from mirrorlake.feed.gaps import ORIGIN, bridge
-from mirrorlake.feed.net import net_changes
-from mirrorlake.feed.schema import RESERVED, declared_keys, read_feed
+from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED
+from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.spark.sql import quote
 
 End = int | str | datetime
@@ -46,69 +45,6 @@ class Span:
     def is_empty(self) -> bool:
         """Whether no version is in it."""
         return self.start > self.end
-
-
-def read_changes(
-    table: Table,
-    start: End,
-    end: End | None = None,
-    *,
-    net: bool = False,
-    keys: Sequence[str] | None = None,
-    across_gaps: bool = False,
-    beyond_latest: Outside | None = None,
-    before_feed: Outside = "error",
-) -> DataFrame:
-    """The changes of a range of versions.
-
-    Args:
-        table: the table.
-        start: the first version, or a moment `yyyy-MM-dd[ HH:mm:ss[.SSS]]` in the session's time
-            zone: the first version from then on.
-        end: the last version, or a moment: the last version until then. By default the newest.
-        net: one outcome a key over the range instead of every change; see `net_changes`. It has
-            no origin.
-        keys: the key columns; by default the table's own, as its publisher declared them. Only
-            those are relied on to tell all rows apart, which is quicker; the job that reads the
-            changes fails where they don't.
-        across_gaps: where the feed can't be read, compare versions instead; each row then names
-            its origin in `_change_origin`.
-        beyond_latest: `error` or `clip` ends beyond the latest version (a start beyond it gives no
-            rows); by default what Spark's `changeDataFeed.timestampOutOfRange.enabled` says.
-        before_feed: `error`, or `clip` to start where the feed that reaches the end starts.
-
-    Returns:
-        The table's columns, `_change_type` (insert, update_preimage, update_postimage, delete),
-        `_commit_version` and `_commit_timestamp`.
-
-    Raises:
-        FeedError: the feed doesn't hold all of the range; with what to do.
-        UsageError: an end that is not a version, nor a timestamp, or a start after the end.
-    """
-    timeline = read_versions(table.storage, table.name.table_path)
-    chosen = key_columns(table, keys) if net else ()
-    if across_gaps:
-        span = resolve_span(table.spark, timeline, start, end, beyond_latest)
-        found = examine(table, timeline, span.start, span.end, files=True)
-        if span.is_empty:
-            rows = nothing(table).selectExpr("*", f"CAST(NULL AS STRING) AS {ORIGIN}")
-        else:
-            rows = bridge(table, timeline, found)
-        return _net(rows.drop(ORIGIN), chosen, keys, span) if net else rows
-    span = readable_span(table, timeline, start, end, beyond_latest, before_feed)
-    if span.is_empty:
-        rows = nothing(table)
-    else:
-        rows = read_feed(table.spark, table.path, span.start, span.end)
-    return _net(rows, chosen, keys, span) if net else rows
-
-
-def _net(
-    rows: DataFrame, chosen: Sequence[str], given: Sequence[str] | None, span: Span
-) -> DataFrame:
-    """Declared keys are relied on to tell rows apart; given ones may be any columns."""
-    versions = range(span.start, span.end + 1) if given is None else None
-    return net_changes(rows, chosen, unique=versions)
 
 
 def readable_span(
@@ -218,13 +154,8 @@ def _resolve(
 
 def nothing(table: Table) -> DataFrame:
     """No rows, with the feed's columns."""
-    nothing = table.rows().limit(0)
-    return nothing.selectExpr(
-        "*",
-        f"CAST(NULL AS STRING) AS {quote(RESERVED[0])}",
-        f"CAST(NULL AS BIGINT) AS {quote(RESERVED[1])}",
-        f"CAST(NULL AS TIMESTAMP) AS {quote(RESERVED[2])}",
-    )
+    nulls = (f"CAST(NULL AS {kind}) AS {quote(name)}" for name, kind in FEED_COLUMNS.items())
+    return table.rows().limit(0).selectExpr("*", *nulls)
 
 
 def refusal(found: Diagnosis) -> FeedError:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from mirrorlake.delta.commits import Timeline, read_commit, read_versions
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.changes import nothing, readable_span
+from mirrorlake.feed.changes import Span, nothing, readable_span
 from mirrorlake.feed.schema import read_feed
 from mirrorlake.kept import read_kept
 from mirrorlake.names import STATE, TableName, check_part
@@ -39,8 +39,8 @@ class Lag:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Whole versions of a feed.
+class Batch(Span):
+    """Whole versions of a feed; empty if none is new, one without changes is.
 
     Attributes:
         start: the first version.
@@ -48,14 +48,7 @@ class Batch:
         rows: their changes.
     """
 
-    start: int
-    end: int
     rows: DataFrame
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no new version; one without changes is none the less new."""
-        return self.start > self.end
 
     def __repr__(self) -> str:
         return "nothing new" if self.is_empty else f"versions {self.start} to {self.end}"
@@ -192,7 +185,7 @@ class Cursor:
 
 def consumer_folder(name: TableName) -> str:
     """Where the places of a table's consumers lie, relative to the lake's root."""
-    return f"{STATE}/feeds/{name.folder.partition('/LandingZone/')[2]}"
+    return f"{STATE}/feeds/{name.place}"
 
 
 def table_id(table: Table) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
@@ -13,7 +14,7 @@ from mirrorlake.delta.create import column_types
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.enable import create_table
 from mirrorlake.feed.schema import RESERVED
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import delta_name, quote, temporary_view
 
 
 @dataclass(frozen=True)
@@ -95,18 +96,20 @@ OWN = (START, END, SEQUENCE, SEQUENCES, INHERITED, CHANGES)
 # Columns of changes on their way, never of a table.
 IS_DELETE, IS_TRUNCATE, TIE = "__mirrorlake_delete", "__mirrorlake_truncate", "__mirrorlake_tie"
 IS_NEW = "__mirrorlake_new"
+_NOT_THERE = (
+    "DELTA_TABLE_NOT_FOUND",
+    "PATH_NOT_FOUND",
+    "DELTA_PATH_DOES_NOT_EXIST",
+    "DELTA_MISSING_DELTA_TABLE",
+)
 
 
 def table_or_none(spark: SparkSession, path: str) -> DataFrame | None:
     """The rows of the Delta table at a path, or None if there is none."""
-    from pyspark.errors import AnalysisException
-
     try:
         return spark.read.format("delta").load(path)
     except AnalysisException as error:
-        if "DELTA_TABLE_NOT_FOUND" in str(error) or "PATH_NOT_FOUND" in str(error):
-            return None
-        if "DELTA_PATH_DOES_NOT_EXIST" in str(error) or "DELTA_MISSING_DELTA_TABLE" in str(error):
+        if any(condition in str(error) for condition in _NOT_THERE):
             return None
         raise
 
@@ -134,13 +137,15 @@ def first_of_each(events: DataFrame, keys: Sequence[str], order: Sequence[str]) 
 
 def of_same_keys(rows: DataFrame, events: DataFrame, keys: Sequence[str]) -> DataFrame:
     """The rows whose key occurs in some changes; NULL equals NULL."""
-    from functools import reduce
-
-    wanted = events.select(*map(quote, keys))
-    same = [rows[quote(key)].eqNullSafe(wanted[quote(key)]) for key in keys]
-    return rows.join(wanted, reduce(lambda a, b: a & b, same), "left_semi")
+    return rows.alias("t").join(events.alias("s"), F.expr(same_key(keys)), "left_semi")
 
 
 def same_key(keys: Sequence[str], left: str = "t", right: str = "s") -> str:
     """The SQL condition that two rows have one key; NULL equals NULL."""
     return " AND ".join(f"{left}.{quote(key)} <=> {right}.{quote(key)}" for key in keys)
+
+
+def merge_into(rows: DataFrame, path: str, on: str, clauses: str) -> None:
+    """Merges rows `s` into the table `t` at a path, in one commit."""
+    with temporary_view(rows) as view:
+        rows.sparkSession.sql(f"MERGE INTO {delta_name(path)} t USING {view} s ON {on} {clauses}")

@@ -6,39 +6,25 @@ reads what the doctor says can be read, and fails to read what it says cannot.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from mirrorlake.delta.commits import State, Timeline, read_states, read_versions
+from mirrorlake.delta.actions import Places
+from mirrorlake.delta.commits import State, Timeline, read_states
 from mirrorlake.delta.log_files import log_file
 from mirrorlake.delta.table import Table
 from mirrorlake.delta.timestamps import parse_interval
 from mirrorlake.feed.findings import Diagnosis, FeedFinding, span_text
 from mirrorlake.feed.schema import Break, find_breaks, reserved_columns
 from mirrorlake.history.versions import ENFORCED, FILE_RETENTION, is_enforced
-from mirrorlake.storage import Storage
 
 UNSAFE_CONF = (
     "spark.databricks.delta.changeDataFeed.unsafeBatchReadOnIncompatibleSchemaChanges.enabled"
 )
-
-
-def diagnose(table: Table, start: int | None = None, end: int | None = None) -> Diagnosis:
-    """Looks at everything that could keep a range from being read, the files included.
-
-    Args:
-        table: the table.
-        start: the first version; by default the oldest there ever was.
-        end: the last version; by default the newest.
-    """
-    timeline = read_versions(table.storage, table.name.table_path)
-    end = timeline.latest if end is None else min(end, timeline.latest)
-    first = 0 if start is None else start
-    return examine(table, timeline, first, end, files=True)
 
 
 def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bool) -> Diagnosis:
@@ -54,17 +40,8 @@ def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bo
     name = str(table.name)
     findings: list[FeedFinding] = []
     if start < timeline.first:
-        last = min(end, timeline.first - 1)
-        findings.append(
-            FeedFinding(
-                rule="log-lost",
-                table=name,
-                message=f"The log no longer holds {span_text((start, last), 'version')}.",
-                fix=f"start at version {timeline.first}; delta.logRetentionDuration says how long"
-                " versions are kept.",
-                versions=(start, last),
-            )
-        )
+        lost = (start, min(end, timeline.first - 1))
+        findings.append(_finding("log-lost", name, lost, file=None, first=timeline.first))
     begin = max(start, timeline.first)
     if begin > end:
         return Diagnosis(name, start, end, tuple(findings), ())
@@ -72,251 +49,192 @@ def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bo
     path = table.name.table_path
     states = list(read_states(table.storage, path, begin, end, files=files))
     (latest,) = read_states(table.storage, path, timeline.latest, timeline.latest)
-    bad: set[int] = set()
     spans = [
         *_feed_off(name, states),
         *_retention(table, timeline, states, latest),
         *(_missing_files(table, states) if files else ()),
     ]
+    breaks = list(_breaks_between(name, states)) if latest.is_mapped else []
     if not latest.is_mapped:
         spans += _unlike_latest(name, states, latest)
-    for finding in spans:
-        findings.append(finding)
-        bad.update(range(finding.versions[0], finding.versions[1] + 1))
-    if latest.is_mapped:
-        findings += _breaks_between(name, states)
-    findings += [*_reserved(name, states[-1]), *_notes(name, states)]
-    readable = tuple(_readable(states, bad, mapped=latest.is_mapped))
+    findings += [*spans, *breaks, *_reserved(name, states[-1]), *_notes(name, states)]
+    bad = {v for found in spans for v in range(found.versions[0], found.versions[1] + 1)}
+    good = (version for version in range(begin, end + 1) if version not in bad)
+    readable = tuple(_runs(good, [found.versions[0] for found in breaks]))
     findings.sort(key=lambda finding: (finding.versions, not finding.blocks))
-    findings += [_advice(name, span) for span in readable if span != (start, end)]
+    parts = [span for span in readable if span != (start, end)]
+    findings += [_finding("readable", name, span, file=None, blocks=False) for span in parts]
     return Diagnosis(name, start, end, tuple(findings), readable)
 
 
-def _runs(versions: Iterable[int]) -> list[tuple[int, int]]:
+def _runs(versions: Iterable[int], starts: Collection[int] = ()) -> list[tuple[int, int]]:
+    """Versions without a hole between them; some of them start a run of their own."""
     runs: list[tuple[int, int]] = []
     for version in versions:
-        if runs and runs[-1][1] == version - 1:
+        if runs and runs[-1][1] == version - 1 and version not in starts:
             runs[-1] = (runs[-1][0], version)
         else:
             runs.append((version, version))
     return runs
 
 
-def _feed_off(name: str, states: list[State]) -> list[FeedFinding]:
-    return [
-        FeedFinding(
-            rule="feed-off",
-            table=name,
-            message=f"The change feed was not enabled in {span_text((a, b), 'version')};"
-            " changes are recorded only from enabling on.",
-            fix=f"start at version {b + 1}"
-            if b < states[-1].version
-            else "enable it: table.changes.enable(); or bridge the gap: --across-gaps.",
-            versions=(a, b),
-            file=log_file(a),
-        )
-        for a, b in _runs(state.version for state in states if not state.has_feed)
-    ]
+def _feed_off(name: str, states: list[State]) -> Iterator[FeedFinding]:
+    for span in _runs(state.version for state in states if not state.has_feed):
+        after = f"start at version {span[1] + 1}"
+        still = "enable it: table.changes.enable(); or bridge the gap: --across-gaps."
+        yield _finding("feed-off", name, span, fix=after if span[1] < states[-1].version else still)
 
 
 def _retention(
     table: Table, timeline: Timeline, states: list[State], latest: State
-) -> list[FeedFinding]:
+) -> Iterator[FeedFinding]:
     if not is_enforced(table.spark):
-        return []
+        return
     kept = latest.properties.get(FILE_RETENTION, "interval 1 week")
     oldest = time.time_ns() // 1_000_000 - parse_interval(kept) // timedelta(milliseconds=1)
     old = [s.version for s in states if timeline.time(s.version) < oldest]
-    return [
-        FeedFinding(
-            rule="retention",
-            table=str(table.name),
-            message=f"{span_text((a, b), 'Version')} {'are' if b > a else 'is'} older than"
-            f" {FILE_RETENTION} ({kept}); Delta refuses to read them even where the files"
-            " are still there.",
-            fix=f"SET {ENFORCED} = false for this read, and set a longer {FILE_RETENTION}"
-            " so that no VACUUM takes the files.",
-            versions=(a, b),
-            file=log_file(a),
-        )
-        for a, b in _runs(version for version in old if version != timeline.latest)
-    ]
+    for span in _runs(version for version in old if version != timeline.latest):
+        verb = "are" if span[1] > span[0] else "is"
+        yield _finding("retention", str(table.name), span, verb=verb, kept=kept)
 
 
-def _missing_files(table: Table, states: list[State]) -> list[FeedFinding]:
-    findings = []
-    for state in states:
-        missing = [p for p in state.commit.files if not file_exists(table, p)]
-        if missing:
-            findings.append(
-                FeedFinding(
-                    rule="missing-file",
-                    table=str(table.name),
-                    message=f"Version {state.version} is read from {len(state.commit.files)} files,"
-                    f" of which {len(missing)} are gone: a VACUUM has removed them.",
-                    fix=f"start after version {state.version}, or bridge it: --across-gaps.",
-                    versions=(state.version, state.version),
-                    file=unquote(missing[0]),
-                )
-            )
-    return findings
+def _missing_files(table: Table, states: list[State]) -> Iterator[FeedFinding]:
+    places = Places(table.storage, table.name.table_path)
+    for version, files in ((state.version, state.commit.files) for state in states):
+        if missing := [path for path in files if not places.exists(path)]:
+            name, span, file = str(table.name), (version, version), unquote(missing[0])
+            counts = (len(files), len(missing))
+            yield _finding("missing-file", name, span, file=file, counts=counts)
 
 
-def file_exists(table: Table, path: str) -> bool:
-    """Whether a file is there that a log names, relative to the table or as a full URI."""
-    decoded = unquote(path)
-    if "://" not in path and not path.startswith("file:/") and not os.path.isabs(decoded):
-        return table.storage.exists(f"{table.name.table_path}/{decoded}")
-    # A shallow clone names the files of its source in full.
-    folder, _, file = path.rpartition("/")
-    if path.startswith("file:/"):
-        folder = unquote(urlsplit(folder).path)
-    return Storage(folder).exists(unquote(file))
-
-
-def _unlike_latest(name: str, states: list[State], latest: State) -> list[FeedFinding]:
+def _unlike_latest(name: str, states: list[State], latest: State) -> Iterator[FeedFinding]:
     """Without column mapping every version is read with the latest columns."""
-    found: dict[int, list[Break]] = {}
-    for state in states:
-        if breaks := find_breaks(state.fields, latest.fields):
-            found[state.version] = breaks
-    return [
-        FeedFinding(
-            rule="schema",
-            table=name,
-            message=f"After version {b} the table {_said(found[b])}. A feed is read with the latest"
-            f" columns, which {span_text((a, b), 'version')} {'do' if b > a else 'does'} not fit.",
-            fix=f"start at version {b + 1}, or SET {UNSAFE_CONF} = true if the old values fit the"
-            " new columns, or bridge them: --across-gaps.",
-            versions=(a, b),
-            file=log_file(b + 1),
-            column=found[b][0].column,
+    breaks = {state.version: find_breaks(state.fields, latest.fields) for state in states}
+    for a, b in _runs(version for version, found in breaks.items() if found):
+        verb, after, column = "do" if b > a else "does", b + 1, breaks[b][0].column
+        said, file = _said(breaks[b]), log_file(after)
+        yield _finding(
+            "schema", name, (a, b), file=file, column=column, said=said, verb=verb, next=after
         )
-        for a, b in _runs(found)
-    ]
 
 
-def _breaks_between(name: str, states: list[State]) -> list[FeedFinding]:
+def _breaks_between(name: str, states: list[State]) -> Iterator[FeedFinding]:
     """With column mapping a range is read with its end's columns."""
-    findings = []
     for before, after in pairwise(states):
         if breaks := find_breaks(before.fields, after.fields):
-            version = after.version
-            findings.append(
-                FeedFinding(
-                    rule="schema",
-                    table=name,
-                    message=f"Version {version} {_said(breaks)}. No range can be read across it.",
-                    fix=f"read up to version {version - 1}, then from version {version} on; or"
-                    " bridge it: --across-gaps.",
-                    versions=(version, version),
-                    file=log_file(version),
-                    column=breaks[0].column,
-                )
-            )
-    return findings
+            span, column, said = (after.version, after.version), breaks[0].column, _said(breaks)
+            found = _finding("break", name, span, column=column, said=said, before=span[0] - 1)
+            yield replace(found, rule="schema")
 
 
 def _said(breaks: list[Break]) -> str:
     return " and ".join(found.text for found in breaks)
 
 
-def _reserved(name: str, state: State) -> list[FeedFinding]:
-    return [
-        FeedFinding(
-            rule="reserved-column",
-            table=name,
-            message=f"The column {column} is named like one of the feed's own.",
-            fix="rename it: table.changes.enable(rename_reserved=True).",
-            versions=(state.version, state.version),
-            file=log_file(state.version),
-            column=column,
-        )
-        for column in reserved_columns(state.fields)
-    ]
+def _reserved(name: str, state: State) -> Iterator[FeedFinding]:
+    for column in reserved_columns(state.schema):
+        yield _finding("reserved-column", name, (state.version, state.version), column=column)
 
 
-def _notes(name: str, states: list[State]) -> list[FeedFinding]:
+def _notes(name: str, states: list[State]) -> Iterator[FeedFinding]:
     """What does not stand in the way, but surprises people who read raw feeds."""
-    findings = []
-
-    def note(rule: str, version: int, message: str, fix: str) -> None:
-        span = (version, version)
-        findings.append(
-            FeedFinding(
-                rule=rule,
-                table=name,
-                message=message,
-                fix=fix,
-                versions=span,
-                file=log_file(version),
-                blocks=False,
-            )
-        )
-
     life: tuple[str, str | None] | None = None
     for state in states:
-        version, commit = state.version, state.commit
+        span, commit = (state.version, state.version), state.commit
         mode = str(commit.parameters.get("mode", "")).lower()
         if commit.operation == "RESTORE":
-            note(
-                "restore",
-                version,
-                f"Version {version} is a RESTORE to {commit.parameters.get('version') or 'a time'}:"
-                " rows that it leaves as they were may show up as deleted and inserted.",
-                "read it with --net: what is the same before and after is gone.",
-            )
+            then = commit.parameters.get("version") or "a time"
+            yield _finding("restore", name, span, blocks=False, then=then)
         elif commit.operation == "CLONE":
-            note(
-                "clone",
-                version,
-                f"Version {version} is a clone: its feed starts with all rows as inserts, and what"
-                " happened in the source is in the source's feed.",
-                "read the source's own feed for what was before.",
-            )
+            yield _finding("clone", name, span, blocks=False)
         elif mode == "overwrite" or commit.operation.startswith(("REPLACE", "CREATE OR REPLACE")):
-            note(
-                "overwrite",
-                version,
-                f"Version {version} overwrites rows: those that stay the same show up as deleted"
-                " and inserted.",
-                "read it with --net: what is the same before and after is gone.",
-            )
+            yield _finding("overwrite", name, span, blocks=False)
         table_id, folder = life or (state.metadata["id"], None)
         life = (state.metadata["id"], state.incarnation or folder)
         if life[0] != table_id or (folder is not None and life[1] != folder):
-            note(
-                "recreated",
-                version,
-                f"With version {version} the table is another one of the same name.",
-                "read up to it and from it on separately.",
-            )
-    return findings
+            yield _finding("recreated", name, span, blocks=False)
 
 
-def _readable(states: list[State], bad: set[int], *, mapped: bool) -> list[tuple[int, int]]:
-    spans: list[tuple[int, int]] = []
-    previous: State | None = None
-    for state in states:
-        if state.version in bad:
-            previous = None
-            continue
-        broken = mapped and previous is not None and find_breaks(previous.fields, state.fields)
-        if previous is None or broken:
-            spans.append((state.version, state.version))
-        else:
-            spans[-1] = (spans[-1][0], state.version)
-        previous = state
-    return spans
+# What to know, and what to do then.
+_TEXTS = {
+    "log-lost": (
+        "The log no longer holds {versions}.",
+        "start at version {first}; delta.logRetentionDuration says how long versions are kept.",
+    ),
+    "feed-off": (
+        "The change feed was not enabled in {versions}; changes are recorded only from enabling"
+        " on.",
+        "{fix}",
+    ),
+    "retention": (
+        "{Versions} {verb} older than"
+        f" {FILE_RETENTION} ({{kept}}); Delta refuses to read them even where the files are still"
+        " there.",
+        f"SET {ENFORCED} = false for this read, and set a longer {FILE_RETENTION} so that no"
+        " VACUUM takes the files.",
+    ),
+    "missing-file": (
+        "{Versions} is read from {counts[0]} files, of which {counts[1]} are gone: a VACUUM has"
+        " removed them.",
+        "start after {versions}, or bridge it: --across-gaps.",
+    ),
+    "schema": (
+        "After version {end} the table {said}. A feed is read with the latest columns, which"
+        " {versions} {verb} not fit.",
+        f"start at version {{next}}, or SET {UNSAFE_CONF} = true if the old values fit the new"
+        " columns, or bridge them: --across-gaps.",
+    ),
+    "break": (
+        "{Versions} {said}. No range can be read across it.",
+        "read up to version {before}, then from {versions} on; or bridge it: --across-gaps.",
+    ),
+    "reserved-column": (
+        "The column {column} is named like one of the feed's own.",
+        "rename it: table.changes.enable(rename_reserved=True).",
+    ),
+    "restore": (
+        "{Versions} is a RESTORE to {then}: rows that it leaves as they were may show up as"
+        " deleted and inserted.",
+        "read it with --net: what is the same before and after is gone.",
+    ),
+    "clone": (
+        "{Versions} is a clone: its feed starts with all rows as inserts, and what happened in the"
+        " source is in the source's feed.",
+        "read the source's own feed for what was before.",
+    ),
+    "overwrite": (
+        "{Versions} overwrites rows: those that stay the same show up as deleted and inserted.",
+        "read it with --net: what is the same before and after is gone.",
+    ),
+    "recreated": (
+        "With {versions} the table is another one of the same name.",
+        "read up to it and from it on separately.",
+    ),
+    "readable": ("{Versions} can be read.", "--from {start} --to {end}"),
+}
 
 
-def _advice(name: str, span: tuple[int, int]) -> FeedFinding:
-    a, b = span
+def _finding(
+    rule: str,
+    name: str,
+    span: tuple[int, int],
+    *,
+    file: str | None = "",
+    column: str | None = None,
+    blocks: bool = True,
+    **facts: object,
+) -> FeedFinding:
+    """A finding in the words of its rule; by default its file is the first version's commit."""
+    facts |= {"start": span[0], "end": span[1], "column": column}
+    facts |= {noun + "s": span_text(span, noun) for noun in ("version", "Version")}
+    message, fix = (text.format(**facts) for text in _TEXTS[rule])
     return FeedFinding(
-        rule="readable",
+        rule=rule,
         table=name,
-        message=f"{span_text(span, 'Version')} can be read.",
-        fix=f"--from {a} --to {b}",
+        file=log_file(span[0]) if file == "" else file,
+        column=column,
+        message=message,
+        fix=fix,
         versions=span,
-        blocks=False,
+        blocks=blocks,
     )

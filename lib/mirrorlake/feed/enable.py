@@ -11,7 +11,8 @@ from mirrorlake.delta.create import create_delta
 from mirrorlake.delta.snapshot import FEED, ROW_TRACKING
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.feed.schema import KEYS_PROPERTY, RESERVED
+from mirrorlake.feed.schema import reserved_columns
+from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.spark.sql import delta_name, quote
 
 DEFAULT_CONF = "spark.databricks.delta.properties.defaults.enableChangeDataFeed"
@@ -32,7 +33,7 @@ def enable_feed(table: Table, *, rename_reserved: bool = False) -> int:
         FeedError: columns are named like the feed's own.
     """
     snapshot = table.snapshot()
-    reserved = [name for name in snapshot.schema if name.lower() in RESERVED]
+    reserved = reserved_columns(snapshot.schema)
     if reserved and not rename_reserved:
         raise _clash(str(table.name), reserved)
     if reserved:
@@ -79,7 +80,7 @@ def create_table(
         FeedError: a column is named like one of the feed's own.
         UsageError: a key is no column.
     """
-    reserved = [name for name in columns if name.lower() in RESERVED]
+    reserved = reserved_columns(columns)
     if feed and reserved:
         raise _clash(delta_name(path), reserved)
     if missing := [key for key in keys if key not in columns]:
@@ -92,11 +93,6 @@ def create_table(
     if keys:
         wanted[KEYS_PROPERTY] = json.dumps(list(keys), ensure_ascii=False)
     create_delta(spark, path, columns, wanted)
-
-
-def enable_for_new_tables(spark: SparkSession, *, enabled: bool = True) -> None:
-    """Makes the session switch the feed on (or no longer) for every table that it creates."""
-    spark.conf.set(DEFAULT_CONF, str(enabled).lower())
 
 
 def _clash(table: str, reserved: list[str]) -> FeedError:

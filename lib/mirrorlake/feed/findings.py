@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from mirrorlake.findings import Finding, findings_document
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Finding, Findings, TextTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +22,7 @@ class FeedFinding(Finding):
 
 
 @dataclass(frozen=True)
-class Diagnosis(Result):
+class Diagnosis(Findings):
     """What a range's feed is like.
 
     Attributes:
@@ -45,10 +43,6 @@ class Diagnosis(Result):
     def blocking(self) -> tuple[FeedFinding, ...]:
         """The findings that stand in the way of reading the whole range."""
         return tuple(finding for finding in self.findings if finding.blocks)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The document that `--json` prints."""
-        return findings_document(self.findings)
 
     def shown(self) -> TextTable:
         """One row a finding."""

@@ -8,20 +8,20 @@ step: its rows carry the gap's last version, and what was done and undone within
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from mirrorlake.delta.actions import Places
 from mirrorlake.delta.commits import State, Timeline, read_states
+from mirrorlake.delta.snapshot import physical_name
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.doctor import file_exists
 from mirrorlake.feed.findings import Diagnosis, span_text
-from mirrorlake.feed.schema import RESERVED, physical_name, read_feed
+from mirrorlake.feed.schema import RESERVED, read_feed
 from mirrorlake.history.diff import CHANGE_TYPE, Match, choose_match, diff_rows, is_tracked
 from mirrorlake.spark.sql import quote
 
@@ -47,7 +47,7 @@ def bridge(table: Table, timeline: Timeline, found: Diagnosis) -> DataFrame:
         found: what was found about the range, its files included.
 
     Returns:
-        What `read_changes` returns, and the column `_change_origin`.
+        What `Changes.read` returns, and the column `_change_origin`.
 
     Raises:
         FeedError: no version is readable on one side of a gap.
@@ -57,12 +57,12 @@ def bridge(table: Table, timeline: Timeline, found: Diagnosis) -> DataFrame:
     path = table.name.table_path
     states = {s.version: s for s in read_states(table.storage, path, first, found.end)}
     last = states[found.end]
-    parts = []
-    for segment in segments:
-        if segment.by_feed:
-            parts.append(_from_feed(table, segment, states[segment.end], last))
-        else:
-            parts.append(_compared(table, timeline, segment, states, last))
+    parts = (
+        _from_feed(table, segment, states[segment.end], last)
+        if segment.by_feed
+        else _compared(table, timeline, segment, states, last)
+        for segment in segments
+    )
     return reduce(lambda left, right: left.unionByName(right), parts)
 
 
@@ -89,7 +89,7 @@ def plan_segments(found: Diagnosis, is_whole: Callable[[int], bool]) -> list[Seg
                 high += 1
                 if high > found.end:
                     raise _lost(found, at, start - 1, "after")
-            segments = [_cut(s, low) for s in segments if s.start <= low]
+            segments = [replace(s, end=min(s.end, low)) for s in segments if s.start <= low]
             segments.append(Segment(low + 1, high, by_feed=False))
             start = max(start, high + 1)
         at = max(at, start)
@@ -97,10 +97,6 @@ def plan_segments(found: Diagnosis, is_whole: Callable[[int], bool]) -> list[Seg
             segments.append(Segment(start, end, by_feed=True))
             at = end + 1
     return segments
-
-
-def _cut(segment: Segment, last: int) -> Segment:
-    return Segment(segment.start, min(segment.end, last), segment.by_feed)
 
 
 def _lost(found: Diagnosis, start: int, end: int, side: str) -> FeedError:
@@ -117,14 +113,11 @@ def _is_whole(table: Table, version: int) -> bool:
     if version < 0:
         return True
     try:
-        files = _version(table, version).inputFiles()
+        files = table.rows(version).inputFiles()
     except Exception:  # refused, or its log is gone: as good as lost
         return False
-    return all(file_exists(table, file) for file in files)
-
-
-def _version(table: Table, version: int) -> DataFrame:
-    return table.rows(int(version))
+    places = Places(table.storage, table.name.table_path)
+    return all(map(places.exists, files))
 
 
 def _from_feed(table: Table, segment: Segment, state: State, last: State) -> DataFrame:
@@ -137,26 +130,23 @@ def _compared(
 ) -> DataFrame:
     """The difference of the versions before and at the end of a gap."""
     after = states[segment.end]
-    new = _aligned(_version(table, after.version), after, last)
+    new = _aligned(table.rows(after.version), after, last)
     match = Match.ROW
     if segment.start == 0:
         rows = new.withColumn(CHANGE_TYPE, F.lit("insert"))
     else:
-        (before,) = read_states(
-            table.storage, table.name.table_path, segment.start - 1, segment.start - 1
-        )
+        then = segment.start - 1
+        (before,) = read_states(table.storage, table.name.table_path, then, then)
         inside = [s for v, s in states.items() if segment.start <= v <= segment.end]
-        match, keys = _match([before, *inside], _names(last))
-        old = _aligned(_version(table, before.version), before, last)
+        match, keys = _match([before, *inside], list(last.schema))
+        old = _aligned(table.rows(before.version), before, last)
         rows = diff_rows(old, new, match, keys)
-    moment = F.timestamp_millis(F.lit(timeline.time(segment.end)))
-    return rows.withColumns(
-        {
-            RESERVED[1]: F.lit(segment.end).cast("bigint"),
-            RESERVED[2]: moment,
-            ORIGIN: F.lit(ROW_IDS if match is Match.ROW_ID else SNAPSHOTS),
-        }
+    marks = (
+        F.lit(segment.end).cast("bigint"),
+        F.timestamp_millis(F.lit(timeline.time(segment.end))),
+        F.lit(ROW_IDS if match is Match.ROW_ID else SNAPSHOTS),
     )
+    return rows.withColumns(dict(zip((*RESERVED[1:], ORIGIN), marks, strict=True)))
 
 
 def _match(states: Sequence[State], columns: Sequence[str]) -> tuple[Match, tuple[str, ...]]:
@@ -172,20 +162,11 @@ def _match(states: Sequence[State], columns: Sequence[str]) -> tuple[Match, tupl
 
 def _aligned(rows: DataFrame, state: State, last: State, more: Sequence[str] = ()) -> DataFrame:
     """One version's rows with another version's columns, known by their physical names."""
-    found = {physical_name(field): field["name"] for field in state.fields}
-    types = {f.name: f.dataType for f in StructType.fromJson(_schema(last)).fields}
+    found = {physical_name(field).lower(): field["name"] for field in state.fields}
+    types = {f.name: f.dataType for f in StructType.fromJson(last.schema_document)}
     columns = []
     for field in last.fields:
-        name = found.get(physical_name(field))
+        name = found.get(physical_name(field).lower())
         value = F.lit(None) if name is None else F.col(quote(name))
         columns.append(value.cast(types[field["name"]]).alias(field["name"]))
     return rows.select(*columns, *more)
-
-
-def _schema(state: State) -> dict[str, Any]:
-    schema: dict[str, Any] = state.schema_document
-    return schema
-
-
-def _names(state: State) -> list[str]:
-    return [field["name"] for field in state.fields]

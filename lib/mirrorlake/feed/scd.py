@@ -20,7 +20,8 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.cursor import Batch
+from mirrorlake.feed.changes import key_columns
+from mirrorlake.feed.cursor import Batch, Cursor
 from mirrorlake.feed.dimension import (
     END,
     IS_DELETE,
@@ -48,9 +49,6 @@ def follow_feed(
     dry_run: bool = False,
 ) -> Batch:
     """Brings a dimension up to date with a table's feed; see `Lake.update_dimension`."""
-    from mirrorlake.feed.changes import key_columns
-    from mirrorlake.feed.cursor import Cursor
-
     cursor = Cursor(source, f"dimension {into}")
     batch = cursor.read()
     dimension = feed_dimension(key_columns(source, keys), stored_as)

@@ -6,7 +6,6 @@ written first: a run that is killed between the two is made good by running the 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, Window
@@ -20,6 +19,7 @@ from mirrorlake.feed.dimension import (
     TIE,
     Dimension,
     first_of_each,
+    merge_into,
     ready_table,
     same_key,
     table_or_none,
@@ -60,7 +60,7 @@ def _bury(events: DataFrame, path: str, keys: Sequence[str]) -> None:
     same = f"{same_key(keys)} AND t.__TRUNCATE = s.__TRUNCATE"
     names = ", ".join(map(quote, graves.columns))
     values = ", ".join(f"s.{quote(name)}" for name in graves.columns)
-    _merge(
+    merge_into(
         graves,
         path + TOMBSTONES,
         same,
@@ -88,20 +88,15 @@ def _with_floor(
     events: DataFrame, path: str, keys: Sequence[str], emptied: Column | None
 ) -> DataFrame:
     """The changes, each with the last delete of its key, if any."""
-    from functools import reduce
-
     graves = table_or_none(events.sparkSession, path + TOMBSTONES)
     if graves is None:
         return events.withColumn(_FLOOR, F.lit(None).cast(events.schema[SEQUENCE].dataType))
-    buried = graves.where("NOT __TRUNCATE").select(
-        *[F.col(quote(key)).alias(f"__grave_{n}") for n, key in enumerate(keys)],
-        F.col(SEQUENCE).alias(_FLOOR),
-    )
-    same = [F.col(quote(key)).eqNullSafe(F.col(f"__grave_{n}")) for n, key in enumerate(keys)]
-    found = events.join(buried, reduce(lambda a, b: a & b, same), "left")
+    buried = graves.where("NOT __TRUNCATE").select(*map(quote, keys), F.col(SEQUENCE).alias(_FLOOR))
+    same = F.expr(same_key(keys, "e", "g"))
+    found = events.alias("e").join(buried.alias("g"), same, "left").select("e.*", f"g.{_FLOOR}")
     if emptied is not None:
         found = found.withColumn(_FLOOR, F.greatest(F.col(_FLOOR), emptied))
-    return found.drop(*[f"__grave_{n}" for n in range(len(keys))])
+    return found
 
 
 def _merge_rows(rows: DataFrame, path: str, columns: list[str], keys: Sequence[str]) -> None:
@@ -117,7 +112,7 @@ def _merge_rows(rows: DataFrame, path: str, columns: list[str], keys: Sequence[s
         }
     ).select(*map(quote, columns), SEQUENCE, IS_DELETE)
     names = [quote(name) for name in [*columns, SEQUENCE]]
-    _merge(
+    merge_into(
         last,
         path,
         same_key(keys),
@@ -171,7 +166,7 @@ def _merge_columns(rows: DataFrame, path: str, columns: list[str], keys: Sequenc
         )
         kept.append(f"{literal(name)}, CASE WHEN {stays} THEN {t} ELSE {s} END")
     names = [quote(name) for name in [*keys, *values, SEQUENCE, SEQUENCES]]
-    _merge(
+    merge_into(
         source,
         path,
         same_key(keys),
@@ -184,12 +179,3 @@ def _merge_columns(rows: DataFrame, path: str, columns: list[str], keys: Sequenc
         THEN INSERT ({", ".join(names)}) VALUES ({", ".join(f"s.{name}" for name in names)})
         """,
     )
-
-
-def _merge(rows: DataFrame, path: str, on: str, clauses: str) -> None:
-    view = f"changes_{uuid.uuid4().hex}"
-    rows.createOrReplaceTempView(view)
-    try:
-        rows.sparkSession.sql(f"MERGE INTO {delta_name(path)} t USING {view} s ON {on} {clauses}")
-    finally:
-        rows.sparkSession.catalog.dropTempView(view)

@@ -9,7 +9,6 @@ tells is kept as an empty period, `__START_AT` equal to `__END_AT`.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column, DataFrame, Window
@@ -27,13 +26,14 @@ from mirrorlake.feed.dimension import (
     TIE,
     Dimension,
     first_of_each,
+    merge_into,
     of_same_keys,
     ready_table,
     same_key,
 )
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.schema import RESERVED
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import quote
 
 
 def apply_type_2(events: DataFrame, path: str, columns: list[str], dimension: Dimension) -> None:
@@ -76,17 +76,14 @@ def periods(events: DataFrame, columns: list[str], dimension: Dimension) -> Data
         life = "__mirrorlake_life"
         found = found.withColumn(life, F.sum(gone.cast("int")).over(ordered))
         alive = Window.partitionBy(*keys, life).orderBy(SEQUENCE)
-        own = F.array_compact(
+        are_null = F.array_compact(
             F.array(*[F.when(F.col(quote(name)).isNull(), F.lit(name)) for name in values])
         )
-        found = found.withColumn(INHERITED, own)
+        found = found.withColumn(INHERITED, are_null)
         found = found.withColumns(
             {name: F.last(quote(name), ignorenulls=True).over(alive) for name in values}
         )
-        still_null = F.array_compact(
-            F.array(*[F.when(F.col(quote(name)).isNull(), F.lit(name)) for name in values])
-        )
-        found = found.withColumn(INHERITED, F.array_except(INHERITED, still_null))
+        found = found.withColumn(INHERITED, F.array_except(INHERITED, are_null))
         if dimension.track_history is None:
             extra.append(F.col(INHERITED))
     found = found.withColumns(
@@ -178,19 +175,15 @@ def _difference(old: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataF
 
 
 def _merge(rows: DataFrame, path: str, keys: Sequence[str]) -> None:
-    view = f"periods_{uuid.uuid4().hex}"
-    rows.createOrReplaceTempView(view)
     names = [quote(name) for name in rows.columns if name != IS_DELETE]
-    try:
-        rows.sparkSession.sql(
-            f"""
-            MERGE INTO {delta_name(path)} t USING {view} s
-            ON {same_key(keys)} AND t.{START} = s.{START}
-            WHEN MATCHED AND s.{IS_DELETE} THEN DELETE
-            WHEN MATCHED THEN UPDATE SET {", ".join(f"{name} = s.{name}" for name in names)}
-            WHEN NOT MATCHED AND NOT s.{IS_DELETE}
-            THEN INSERT ({", ".join(names)}) VALUES ({", ".join(f"s.{name}" for name in names)})
-            """
-        )
-    finally:
-        rows.sparkSession.catalog.dropTempView(view)
+    merge_into(
+        rows,
+        path,
+        f"{same_key(keys)} AND t.{START} = s.{START}",
+        f"""
+        WHEN MATCHED AND s.{IS_DELETE} THEN DELETE
+        WHEN MATCHED THEN UPDATE SET {", ".join(f"{name} = s.{name}" for name in names)}
+        WHEN NOT MATCHED AND NOT s.{IS_DELETE}
+        THEN INSERT ({", ".join(names)}) VALUES ({", ".join(f"s.{name}" for name in names)})
+        """,
+    )

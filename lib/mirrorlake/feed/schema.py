@@ -6,18 +6,22 @@ columns are harmless; so is a column that becomes nullable.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta.snapshot import PHYSICAL_NAME
+from mirrorlake.delta.snapshot import physical_name
 from mirrorlake.spark.gateway import feed_scan, has_gateway
 
 Field = dict[str, Any]
-KEYS_PROPERTY = "mirrorlake.keys"
-RESERVED = ("_change_type", "_commit_version", "_commit_timestamp")
+FEED_COLUMNS = {
+    "_change_type": "STRING",
+    "_commit_version": "BIGINT",
+    "_commit_timestamp": "TIMESTAMP",
+}
+RESERVED = tuple(FEED_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -28,14 +32,9 @@ class Break:
     text: str
 
 
-def declared_keys(properties: dict[str, str]) -> tuple[str, ...]:
-    """The key columns that a table's properties declare."""
-    return tuple(json.loads(properties.get(KEYS_PROPERTY, "[]")))
-
-
-def reserved_columns(fields: list[Field]) -> list[str]:
+def reserved_columns(names: Iterable[str]) -> list[str]:
     """The columns that are named like one of the feed's own."""
-    return [field["name"] for field in fields if field["name"].lower() in RESERVED]
+    return [name for name in names if name.lower() in RESERVED]
 
 
 def find_breaks(old: list[Field], new: list[Field], *, prefix: str = "") -> list[Break]:
@@ -46,11 +45,11 @@ def find_breaks(old: list[Field], new: list[Field], *, prefix: str = "") -> list
         new: the newer columns.
         prefix: the struct's path, for columns inside of one.
     """
-    by_name = {physical_name(field): field for field in new}
+    by_name = {physical_name(field).lower(): field for field in new}
     breaks: list[Break] = []
     for field in old:
         name = prefix + field["name"]
-        later = by_name.get(physical_name(field))
+        later = by_name.get(physical_name(field).lower())
         if later is None:
             breaks.append(Break(name, f"drops column {name}"))
             continue
@@ -70,20 +69,8 @@ def _type_breaks(name: str, old: Any, new: Any) -> list[Break]:
         return [b for part in parts for b in _type_breaks(f"{name}.{part}", old[part], new[part])]
     if old == new:
         return []
-    return [Break(name, f"changes column {name} from {type_text(old)} to {type_text(new)}")]
-
-
-def type_text(kind: Any) -> str:
-    """A type as people write it."""
-    if not isinstance(kind, dict):
-        return str(kind)
-    return str(kind["type"])
-
-
-def physical_name(field: Field) -> str:
-    """What tells a column from others in the files, whatever it is called."""
-    known = (field.get("metadata") or {}).get(PHYSICAL_NAME)
-    return str(known) if known else str(field["name"]).lower()
+    was, now = (kind["type"] if isinstance(kind, dict) else kind for kind in (old, new))
+    return [Break(name, f"changes column {name} from {was} to {now}")]
 
 
 def read_feed(spark: SparkSession, path: str, start: int, end: int) -> DataFrame:

@@ -15,14 +15,13 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from mirrorlake.delta.files import files_of, full_path, hadoop_path
-from mirrorlake.delta.snapshot import Snapshot, has_policy
+from mirrorlake.delta.files import files_of, matching_files, total
+from mirrorlake.delta.snapshot import has_policy
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import QueryError, UsageError
+from mirrorlake.errors import UsageError
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import quote, spark_message
+from mirrorlake.spark.sql import query_errors, quote
 
 MIB = 2**20
 DEFAULT_TARGET = 1024 * MIB  # Delta's own
@@ -79,6 +78,7 @@ class Compaction(Result):
         return f"{self.table}: {self.action} made {self.files_added} files of {self.files}"
 
 
+@query_errors()
 def compact_files(
     table: Table,
     *,
@@ -91,7 +91,7 @@ def compact_files(
 
     Clustering by `zorder_by` has no forecast of its own: a dry run counts all files in question.
     """
-    snapshot = table.snapshot()
+    work = table.for_one_operation()
     if has_policy(table.storage, table.name):
         raise UsageError(
             f"{table.name} has a partitioning policy, and OPTIMIZE would mix its partitions.",
@@ -99,38 +99,37 @@ def compact_files(
         )
     if target_bytes <= 0:
         raise UsageError(f"Files can't be of {target_bytes} bytes.")
-    _check_columns(where, list(snapshot.metadata.get("partitionColumns") or []))
-    session = new_session(table.spark)
-    files = _in(session, table, snapshot, where)
+    _check_columns(where, work.snapshot().partition_columns)
+    files = _in(work, where)
     found = Compaction(
         table.name,
         "optimize",
-        version=snapshot.version,
+        version=work.snapshot().version,
         **_figures(files if zorder_by else _crowded(files, target_bytes)),
     )
     if dry_run:
         return found
-    session.conf.set(f"{_CONF}.maxFileSize", str(target_bytes))
-    session.conf.set(f"{_CONF}.minFileSize", str(target_bytes))
+    work.spark.conf.set(f"{_CONF}.maxFileSize", str(target_bytes))
+    work.spark.conf.set(f"{_CONF}.minFileSize", str(target_bytes))
     clause = f" WHERE {where}" if where else ""
     order = f" ZORDER BY ({', '.join(map(quote, zorder_by))})" if zorder_by else ""
-    return _run(session, table, found, f"OPTIMIZE {table.sql_name}{clause}{order}")
+    return _run(work.spark, table, found, f"OPTIMIZE {table.sql_name}{clause}{order}")
 
 
+@query_errors()
 def purge_files(table: Table, *, dry_run: bool = False) -> Compaction:
     """Rewrites files with deleted rows or dropped columns, so that vacuum can remove both.
 
     Arguments and errors are those of `Optimize.purge`. Which files hold dropped columns is found
     out while rewriting.
     """
-    snapshot = table.snapshot()
-    session = new_session(table.spark)
-    files = files_of(session, table.storage, table.name.table_path, snapshot.version)
-    masked = files.where("masked > 0")
-    found = Compaction(table.name, "reorg", version=snapshot.version, **_figures(masked))
+    work = table.for_one_operation()
+    version = work.snapshot().version
+    masked = files_of(work, version).where("masked > 0")
+    found = Compaction(table.name, "reorg", version=version, **_figures(masked))
     if dry_run:
         return found
-    return _run(session, table, found, f"REORG TABLE {table.sql_name} APPLY (PURGE)")
+    return _run(work.spark, table, found, f"REORG TABLE {table.sql_name} APPLY (PURGE)")
 
 
 def _check_columns(where: str | None, parts: list[str]) -> None:
@@ -154,44 +153,29 @@ def _crowded(files: DataFrame, target: int) -> DataFrame:
     return small.join(crowded, small["parts"].eqNullSafe(crowded["parts"]), "left_semi")
 
 
-def _in(spark: SparkSession, table: Table, snapshot: Snapshot, where: str | None) -> DataFrame:
+def _in(table: Table, where: str | None) -> DataFrame:
     """The files of the chosen partitions: those with a row that the predicate picks."""
-    files = files_of(spark, table.storage, table.name.table_path, snapshot.version)
+    files = files_of(table, table.snapshot().version)
     if where is None:
         return files
-    folder = hadoop_path(table.storage, table.name.table_path)
-    path = full_path(F.col("_metadata.file_path"), folder).alias("path")
-    try:
-        chosen = spark.sql(f"SELECT * FROM {table.sql_name}").where(F.expr(where)).select(path)
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
-    return files.join(chosen.distinct(), "path", "left_semi")
+    return files.join(matching_files(table, where), "path", "left_semi")
 
 
 def _figures(files: DataFrame) -> dict[str, Any]:
-    def total(column: str) -> Any:
-        return F.coalesce(F.sum(column), F.lit(0))
-
-    try:
-        return (
-            files.agg(
-                F.count("*").alias("files"),
-                total("size").alias("bytes"),
-                total("masked").alias("masked_rows"),
-                F.count_if("ordered").alias("in_vorder"),
-            )
-            .collect()[0]
-            .asDict()
+    return (
+        files.agg(
+            F.count("*").alias("files"),
+            total("size").alias("bytes"),
+            total("masked").alias("masked_rows"),
+            F.count_if("ordered").alias("in_vorder"),
         )
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+        .collect()[0]
+        .asDict()
+    )
 
 
 def _run(session: SparkSession, table: Table, planned: Compaction, statement: str) -> Compaction:
-    try:
-        row = session.sql(statement).select("metrics.*").collect()[0].asDict(recursive=True)
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+    row = session.sql(statement).select("metrics.*").collect()[0].asDict(recursive=True)
     return replace(
         planned,
         files=row["numFilesRemoved"],

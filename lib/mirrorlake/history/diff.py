@@ -6,7 +6,6 @@ rows cancel out, counted as often as they occur; nothing is collected on the dri
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import Enum
 
@@ -18,7 +17,7 @@ from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.landing.identity import incarnations
-from mirrorlake.mirror.properties import KEYS_PROPERTY
+from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.spark.sql import quote
 
 CHANGE_TYPE = "_change_type"
@@ -48,9 +47,9 @@ def choose_match(
     """
     if is_tracked(before) and is_tracked(after) and not made_anew:
         return Match.ROW_ID, ()
-    keys = after.get(KEYS_PROPERTY, "[]")
-    if keys != "[]" and before.get(KEYS_PROPERTY, "[]") in ("[]", keys):  # they may come late
-        return Match.KEY, tuple(json.loads(keys))
+    keys = declared_keys(after)
+    if keys and declared_keys(before) in ((), keys):  # they may come late
+        return Match.KEY, keys
     return Match.ROW, ()
 
 
@@ -99,7 +98,7 @@ def diff_versions(
     elif keys:
         best = Match.KEY
     if best is Match.KEY:
-        known = tuple(keys) or tuple(json.loads(properties[1].get(KEYS_PROPERTY, "[]")))
+        known = tuple(keys) or declared_keys(properties[1])
     old, new = (table.rows(int(version)) for version in (before, after))
     return diff_rows(old, new, best, known)
 
@@ -179,21 +178,9 @@ def _key_columns(columns: list[str], keys: Sequence[str]) -> list[str]:
 
 def _by_id(both: DataFrame) -> DataFrame:
     """One row a row id: what it was, what it is, and only where these differ."""
-
-    def on(side: int, column: str) -> Column:
-        return F.max_by(column, _SIDE) if side == _NEW else F.min_by(column, _SIDE)
-
-    found = both.groupBy(_ID).agg(
-        F.min(_SIDE).alias("low"),
-        F.max(_SIDE).alias("high"),
-        on(_OLD, _ROW).alias("old"),
-        on(_NEW, _ROW).alias("new"),
-        on(_OLD, _SAME).alias("old_same"),
-        on(_NEW, _SAME).alias("new_same"),
-    )
-    moved = F.col("low") < F.col("high")
-    kept = found.where(~moved | ~F.col("old_same").eqNullSafe(F.col("new_same")))
-    return _unfold(kept, moved, F.col("low") == F.lit(_NEW))
+    found = _paired(both, [_ID], _SAME)
+    same = F.col(f"old{_SAME}").eqNullSafe(F.col(f"new{_SAME}"))
+    return _unfold(found.where((F.col("low") == F.col("high")) | ~same))
 
 
 def _by_row(both: DataFrame, keys: list[str]) -> DataFrame:
@@ -208,26 +195,30 @@ def _by_row(both: DataFrame, keys: list[str]) -> DataFrame:
     order = Window.partitionBy(*by, F.col(_SIDE)).orderBy(_SAME)
     named = [column.alias(f"k{number}") for number, column in enumerate(by)]
     ranked = left.select(_ROW, _SIDE, *named, F.row_number().over(order).alias(_RANK))
-    keyed = [f"k{number}" for number in range(len(by))]
-    found = ranked.groupBy(*keyed, _RANK).agg(
+    return _unfold(_paired(ranked, [*(f"k{number}" for number in range(len(by))), _RANK]))
+
+
+def _paired(rows: DataFrame, by: list[str], *more: str) -> DataFrame:
+    """What is on both sides side by side: `low` and `high` say on which it is."""
+    return rows.groupBy(*by).agg(
         F.min(_SIDE).alias("low"),
         F.max(_SIDE).alias("high"),
-        F.min_by(_ROW, _SIDE).alias("old"),
-        F.max_by(_ROW, _SIDE).alias("new"),
+        *[F.min_by(column, _SIDE).alias(f"old{column}") for column in (_ROW, *more)],
+        *[F.max_by(column, _SIDE).alias(f"new{column}") for column in (_ROW, *more)],
     )
-    return _unfold(found, F.col("low") < F.col("high"), F.col("low") > 0)
 
 
-def _unfold(found: DataFrame, moved: Column, added: Column) -> DataFrame:
+def _unfold(found: DataFrame) -> DataFrame:
     """One or two rows of a pair: what it was and what it is."""
 
     def change(kind: str, row: str) -> Column:
         return F.struct(F.lit(kind).alias(CHANGE_TYPE), F.col(row).alias(_ROW))
 
+    old, new = f"old{_ROW}", f"new{_ROW}"
     changes = (
-        F.when(moved, F.array(change(BEFORE, "old"), change(AFTER, "new")))
-        .when(added, F.array(change(INSERT, "new")))
-        .otherwise(F.array(change(DELETE, "old")))
+        F.when(F.col("low") < F.col("high"), F.array(change(BEFORE, old), change(AFTER, new)))
+        .when(F.col("low") > 0, F.array(change(INSERT, new)))
+        .otherwise(F.array(change(DELETE, old)))
     )
     return found.select(F.explode(changes).alias("change")).select("change.*")
 

@@ -14,13 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import CommitLog
-from mirrorlake.delta.files import changed_files, files_of, full_path, hadoop_path
+from mirrorlake.delta.files import changed_files, files_of, matching_files, total
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.errors import QueryError
-from mirrorlake.history.frame_records import Frame, FramedTable, read_list
+from mirrorlake.delta.table import Table
+from mirrorlake.history.frame_records import Frame, FramedTable, read_lists
 from mirrorlake.history.listing import measure_files
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import delta_name, spark_message
+from mirrorlake.spark.sql import query_errors
 from mirrorlake.storage import Storage
 
 _MANY = 1_000  # commits; beyond these the newest checkpoint is the shorter way
@@ -93,6 +93,7 @@ class FrameDiff(Result):
         return f"{self}; {self.preserved:.0%} of the row groups preserved"
 
 
+@query_errors()
 def compare_table(
     spark: Callable[[], SparkSession],
     storage: Storage,
@@ -113,8 +114,7 @@ def compare_table(
     Raises:
         QueryError: Spark refused the predicate.
     """
-    table = framed.name
-    snapshot = read_snapshot(storage, table.table_path)
+    snapshot = read_snapshot(storage, framed.name.table_path)
     kept: dict[str, Any] = {
         "files_preserved": framed.files,
         "row_groups_preserved": framed.row_groups,
@@ -124,20 +124,16 @@ def compare_table(
     recreated = snapshot.metadata["id"] != framed.table_id
     if delete is None and not recreated and snapshot.version == framed.version:
         return FrameDiff(framed.table, framed.version, framed.version, **kept)
-    session = spark()
-    before = read_list(session, storage, frame, framed)
-    if delete is None and not recreated and _holds_since(storage, framed, snapshot.version):
-        before, now = _touched(session, storage, framed, snapshot.version, before)
+    table = Table(spark, storage, framed.name, snapshot)
+    before = read_lists(table.spark, storage, [frame], framed.name)
+    if delete is None and not recreated and _holds_since(table, framed.version):
+        before, now = _touched(table, framed.version, before)
     else:
-        now = files_of(session, storage, table.table_path, snapshot.version)
+        now = files_of(table, snapshot.version)
     if delete is not None:
-        vectors = snapshot.properties.get("delta.enableDeletionVectors", "false") == "true"
-        now = _after_delete(session, storage, framed, now, delete, vectors=vectors)
-    try:
-        added = _added(session, storage, before, now, written=delete is None)
-        figures = added.crossJoin(_removed(before, now)).collect()[0].asDict()
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+        now = _after_delete(table, now, delete)
+    added = _added(table, before, now, written=delete is None)
+    figures = added.crossJoin(_removed(before, now)).collect()[0].asDict()
     return FrameDiff(
         framed.table,
         framed.version,
@@ -150,36 +146,30 @@ def compare_table(
     )
 
 
-def _holds_since(storage: Storage, framed: FramedTable, newest: int) -> bool:
+def _holds_since(table: Table, framed: int) -> bool:
     """Whether the log still has every commit since the frame, and these are the shorter way."""
-    log = CommitLog(storage, framed.name.table_path)
-    first = framed.version + 1
     # Commits are cut off at the front: with the first all of them are there.
-    return first <= newest < first + _MANY and log.has(first)
+    log = CommitLog(table.storage, table.name.table_path)
+    return 0 < table.snapshot().version - framed <= _MANY and log.has(framed + 1)
 
 
-def _touched(
-    spark: SparkSession, storage: Storage, framed: FramedTable, newest: int, before: DataFrame
-) -> tuple[DataFrame, DataFrame]:
+def _touched(table: Table, framed: int, before: DataFrame) -> tuple[DataFrame, DataFrame]:
     """The files that commits since the frame name: as they were framed, and as they are now."""
-    path = framed.name.table_path
-    changed = changed_files(spark, storage, path, framed.version + 1, newest)
+    changed = changed_files(table, framed + 1, table.snapshot().version)
     named = F.broadcast(changed.select("path").distinct())
     return before.join(named, "path", "left_semi"), changed.where("live").drop("live", "removed")
 
 
-def _added(
-    spark: SparkSession, storage: Storage, before: DataFrame, now: DataFrame, *, written: bool
-) -> DataFrame:
+def _added(table: Table, before: DataFrame, now: DataFrame, *, written: bool) -> DataFrame:
     added = now.join(before.select("path"), "path", "left_anti")
     if written:
-        added = measure_files(spark, storage, added)
-    groups = F.coalesce(F.sum("row_groups"), F.lit(0)) if written else F.lit(None).cast("bigint")
+        added = measure_files(table.storage, added)
+    groups = total("row_groups") if written else F.lit(None).cast("bigint")
     return added.agg(
         F.count("*").alias("files_added"),
         groups.alias("row_groups_added"),
-        F.coalesce(F.sum("rows"), F.lit(0)).alias("rows_added"),
-        F.coalesce(F.sum("size"), F.lit(0)).alias("bytes_added"),
+        total("rows").alias("rows_added"),
+        total("size").alias("bytes_added"),
     )
 
 
@@ -194,44 +184,24 @@ def _removed(before: DataFrame, now: DataFrame) -> DataFrame:
     gone = F.col("there").isNull()
     moved = ~gone & ~F.col("vector").eqNullSafe(F.col("vector_now"))
 
-    def total(when: Any, what: Any) -> Any:
-        return F.coalesce(F.sum(F.when(when, what)), F.lit(0))
-
     # Not every file has statistics, but each deletion vector says how many rows it takes.
-    taken = total(moved, F.col("masked_now") - F.col("masked"))
+    taken = total(F.when(moved, F.col("masked_now") - F.col("masked")))
     return both.agg(
         F.count_if(gone).alias("files_removed"),
-        total(gone, F.col("row_groups")).alias("row_groups_removed"),
-        (total(gone, F.col("rows")) + taken).alias("rows_removed"),
-        total(gone, F.col("size")).alias("bytes_removed"),
+        total(F.when(gone, F.col("row_groups"))).alias("row_groups_removed"),
+        (total(F.when(gone, F.col("rows"))) + taken).alias("rows_removed"),
+        total(F.when(gone, F.col("size"))).alias("bytes_removed"),
         F.count_if(moved).alias("vectors_changed"),
     )
 
 
-def _after_delete(
-    spark: SparkSession,
-    storage: Storage,
-    framed: FramedTable,
-    now: DataFrame,
-    predicate: str,
-    *,
-    vectors: bool,
-) -> DataFrame:
+def _after_delete(table: Table, now: DataFrame, predicate: str) -> DataFrame:
     """The files as a DELETE would leave them: gone, rewritten under other names, or masked."""
-    name = delta_name(storage.path(framed.name.table_path))
-    base = hadoop_path(storage, framed.name.table_path)
-    try:
-        # The predicate becomes a column of its own: nothing in it can end the statement.
-        matched = spark.sql(f"SELECT * FROM {name}").where(F.expr(predicate))
-        hits = matched.groupBy(full_path(F.col("_metadata.file_path"), base).alias("path")).agg(
-            F.count("*").alias("hits")
-        )
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+    hits = matching_files(table, predicate)
     both = now.join(hits, "path", "left").withColumn("hits", F.coalesce("hits", F.lit(0)))
     left = both.where("rows IS NULL OR hits < rows")
     touched = F.col("hits") > 0
-    if vectors:
+    if table.snapshot().properties.get("delta.enableDeletionVectors", "false") == "true":
         changed = left.withColumn("vector", F.when(touched, "new").otherwise(F.col("vector")))
     else:
         renamed = F.when(touched, F.concat("path", F.lit(" rewritten"))).otherwise(F.col("path"))

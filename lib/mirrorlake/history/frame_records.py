@@ -19,10 +19,11 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import rewrite_paths
 from mirrorlake.delta.files import full_path, hadoop_path
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import FrameError
 from mirrorlake.history.listing import measure_files
 from mirrorlake.kept import read_kept
-from mirrorlake.names import SCHEMA_SUFFIX, STATE, TABLES, TableName, check_part
+from mirrorlake.names import STATE, TABLES, TableName, check_part
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import escape_glob
 from mirrorlake.storage import Storage, to_json
@@ -102,15 +103,11 @@ class Frame(Result):
 
     def log_path(self, table: TableName) -> str:
         """The table as framed: a log of its own over the table's files."""
-        return f"{self._place(table)}/table"
+        return f"{self.folder}/{table.place}/table"
 
     def files_path(self, table: TableName) -> str:
         """The list of the framed files, as Parquet."""
-        return f"{self._place(table)}/files"
-
-    def _place(self, table: TableName) -> str:
-        inner = "" if table.schema is None else f"{table.schema}{SCHEMA_SUFFIX}/"
-        return f"{self.folder}/{inner}{table.name}"
+        return f"{self.folder}/{table.place}/files"
 
     def is_expired(self, now: datetime) -> bool:
         """Whether its time is over."""
@@ -182,7 +179,7 @@ def newest_complete(frames: list[Frame]) -> Frame | None:
     return done[-1] if done else None
 
 
-def live_frame(storage: Storage, model: str, now: datetime | None = None) -> Frame:
+def live_frame(storage: Storage, model: str) -> Frame:
     """The frame that a model's readers see.
 
     Raises:
@@ -197,7 +194,7 @@ def live_frame(storage: Storage, model: str, now: datetime | None = None) -> Fra
     again = f"create a frame of {model} again."
     if frame.state == RELEASED:
         raise FrameError(f"Frame {frame.number} of {model} was released.", hint=again)
-    if frame.is_expired(now or utc_now()):
+    if frame.is_expired(utc_now()):
         raise FrameError(f"Frame {frame.number} of {model} expired at {frame.expires}.", hint=again)
     return frame
 
@@ -236,46 +233,35 @@ def read_horizon(storage: Storage, table: TableName, table_id: str) -> int:
 
 
 def _horizons(table: TableName, table_id: str) -> str:
-    inner = "" if table.schema is None else f"{table.schema}{SCHEMA_SUFFIX}/"
-    return f"{HORIZONS}/{inner}{table.name}/{table_id}"
+    return f"{HORIZONS}/{table.place}/{table_id}"
 
 
-def write_list(
-    spark: SparkSession, storage: Storage, frame: Frame, table: TableName, files: DataFrame
-) -> DataFrame:
+def write_list(frame: Frame, table: Table, files: DataFrame) -> DataFrame:
     """Measures a version's files and keeps their list; the list as it was written."""
-    base = hadoop_path(storage, "") + "/"
+    base = hadoop_path(table.storage, "") + "/"
 
     def relative(name: str) -> Column:
         column = F.col(name)
         cut = F.substring(column, F.lit(len(base) + 1), F.length(column))
         return F.when(column.startswith(base), cut).otherwise(column).alias(name)
 
-    measured = measure_files(spark, storage, files)
+    measured = measure_files(table.storage, files)
     others = [name for name in measured.columns if name not in ("path", "vector")]
-    target = storage.path(frame.files_path(table))
+    target = table.storage.path(frame.files_path(table.name))
     rows = measured.select(relative("path"), relative("vector"), *others)
     rows.write.mode("overwrite").parquet(target)
-    return spark.read.parquet(escape_glob(target))
-
-
-def read_list(
-    spark: SparkSession, storage: Storage, frame: Frame, framed: FramedTable
-) -> DataFrame:
-    """The files of one framed table, by full paths as Hadoop prints them."""
-    return _read(spark, storage, [frame.files_path(framed.name)])
+    return table.spark.read.parquet(escape_glob(target))
 
 
 def read_lists(
     spark: SparkSession, storage: Storage, frames: list[Frame], table: TableName
 ) -> DataFrame:
-    """The files of one table in several frames: `path`, `vector`, `frame` (`frame 1 of model`)."""
-    found = [(frame, frame.table(table)) for frame in frames]
-    paths = [frame.files_path(framed.name) for frame, framed in found if framed]
-    return _read(spark, storage, paths).select("path", "vector", "frame")
+    """The files of one table in several frames, each with its `frame` (`frame 1 of model`).
 
-
-def _read(spark: SparkSession, storage: Storage, lists: list[str]) -> DataFrame:
+    Paths are full, as Hadoop prints them.
+    """
+    found = [frame.table(table) for frame in frames]
+    lists = [f.files_path(t.name) for f, t in zip(frames, found, strict=True) if t]
     base = hadoop_path(storage, "") + "/"
 
     def full(name: str) -> Column:

@@ -7,7 +7,6 @@ it outlives the clean-up of the table's log and the table's being made anew.
 from __future__ import annotations
 
 import getpass
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -16,8 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import CommitLog
-from mirrorlake.delta.files import files_of, hadoop_path
+from mirrorlake.delta.files import files_of, hadoop_path, total
 from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import FrameError, MirrorlakeError, TableNotFoundError, UsageError
 from mirrorlake.history.frame_diff import FrameDiff, compare_table
 from mirrorlake.history.frame_records import (
@@ -35,7 +35,7 @@ from mirrorlake.history.frame_records import (
     newest_complete,
     read_frames,
     read_horizon,
-    read_list,
+    read_lists,
     reserve_frame,
     save_frame,
     utc_now,
@@ -45,7 +45,6 @@ from mirrorlake.history.listing import missing_files
 from mirrorlake.history.versions import ENFORCED, newest_versions, versions_at_once
 from mirrorlake.history.versions import TRIES as _TRIES
 from mirrorlake.names import TableName, as_table, check_part
-from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage import Storage
 
@@ -144,34 +143,32 @@ class Frames:
                 f"The tables changed {_TRIES} times while they were looked at.",
                 hint="frame fewer tables, or when less is written.",
             )
-        return tuple(self._describe(t, v) for t, v in zip(tables, versions, strict=True))
-
-    def _describe(self, table: TableName, version: int) -> FramedTable:
-        snapshot = read_snapshot(self._storage, table.table_path, version)
-        made = CommitLog(self._storage, table.table_path).timestamp(version)
-        if snapshot is None or made is None:
-            raise TableNotFoundError(f"The table {table} is being removed.")
-        moment = made.isoformat(timespec="milliseconds")
-        return FramedTable(str(table), version, moment, str(snapshot.metadata["id"]))
+        stamps = []
+        for table, version in zip(tables, versions, strict=True):
+            snapshot = read_snapshot(self._storage, table.table_path, version)
+            made = CommitLog(self._storage, table.table_path).timestamp(version)
+            if snapshot is None or made is None:
+                raise TableNotFoundError(f"The table {table} is being removed.")
+            moment = made.isoformat(timespec="milliseconds")
+            stamps.append(FramedTable(str(table), version, moment, str(snapshot.metadata["id"])))
+        return tuple(stamps)
 
     def _take(self, frame: Frame, framed: FramedTable) -> FramedTable:
         """Copies the log, lists the files, and sees that each of them is there."""
-        table = framed.name
-        session = new_session(self._spark())
-        session.conf.set(ENFORCED, "false")  # the newest version may be older than that
-        source = delta_name(self._storage.path(table.table_path))
-        copy = delta_name(self._storage.path(frame.log_path(table)))
-        session.sql(
-            f"CREATE OR REPLACE TABLE {copy} SHALLOW CLONE {source} VERSION AS OF {framed.version}"
+        table = Table(self._spark, self._storage, framed.name).for_one_operation()
+        table.spark.conf.set(ENFORCED, "false")  # the newest version may be older than that
+        copy = delta_name(self._storage.path(frame.log_path(framed.name)))
+        table.spark.sql(
+            f"CREATE OR REPLACE TABLE {copy} SHALLOW CLONE {table.sql_name}"
+            f" VERSION AS OF {framed.version}"
         )
-        files = files_of(session, self._storage, table.table_path, framed.version)
         figures = (
-            write_list(session, self._storage, frame, table, files)
+            write_list(frame, table, files_of(table, framed.version))
             .agg(
                 F.count("*").alias("files"),
-                F.coalesce(F.sum("row_groups"), F.lit(0)).alias("row_groups"),
-                F.coalesce(F.sum("rows"), F.lit(0)).alias("rows"),
-                F.coalesce(F.sum("size"), F.lit(0)).alias("bytes"),
+                total("row_groups").alias("row_groups"),
+                total("rows").alias("rows"),
+                total("size").alias("bytes"),
                 F.min_by("path", "found").alias("first"),
                 F.coalesce(F.min("found"), F.lit(True)).alias("found"),
             )
@@ -181,7 +178,7 @@ class Frames:
         first, found = figures.pop("first"), figures.pop("found")
         if not found:
             raise FrameError(
-                f"Version {framed.version} of {table} can't be framed: {first} is gone.",
+                f"Version {framed.version} of {framed.name} can't be framed: {first} is gone.",
                 file=str(first),
                 hint="another tool vacuumed it; restore the table to a version that is whole.",
             )
@@ -213,8 +210,8 @@ class Frames:
 
     def _verify(self, frame: Frame, framed: FramedTable) -> None:
         spark = self._spark()
-        files = read_list(spark, self._storage, frame, framed)
-        gone = missing_files(spark, self._storage, files).limit(1).collect()
+        files = read_lists(spark, self._storage, [frame], framed.name)
+        gone = missing_files(self._storage, files).limit(1).collect()
         if gone:
             raise FrameError(
                 f"The frame of {frame.model} is broken: {gone[0][0]}, which {framed.table}"
@@ -298,7 +295,7 @@ class Frames:
             if is_last or now - datetime.fromisoformat(ended or frame.created) < ABANDONED:
                 continue  # the last one tells why the model has no frame
             self._storage.delete(f"{frame.folder}.json")
-            _remove_folder(self._storage, frame.folder)
+            self._storage.delete_folder(frame.folder)
             swept.append(frame)
         return swept
 
@@ -308,14 +305,3 @@ class Frames:
             newest_complete(read_frames(self._storage, model)) for model in models(self._storage)
         ]
         return [frame for frame in found if frame is not None]
-
-
-def _remove_folder(storage: Storage, folder: str) -> None:
-    if storage.local is not None:
-        shutil.rmtree(storage.local / folder, ignore_errors=True)
-        return
-    listing = storage.list(folder)
-    for name in listing.folders:
-        _remove_folder(storage, f"{folder}/{name}")
-    for entry in listing.files:
-        storage.delete(f"{folder}/{entry.name}")

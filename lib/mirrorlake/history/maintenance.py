@@ -1,11 +1,13 @@
 """Maintenance of a whole lake by a policy: purge, compact, vacuum, table by table.
 
-A policy is a small YAML file, `parameters/07_maintain.yaml` for one; the notebook of that name runs
-it, and a scheduler runs the notebook. Nothing is changed unless the policy says `apply: true`.
+A policy is a small YAML file, `parameters/learn/07_maintain.yaml` for one; the notebook of that
+name runs it, and a scheduler runs the notebook. Nothing is changed unless the policy says
+`apply: true`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from mirrorlake.delta.snapshot import has_policy
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import MirrorlakeError, UsageError
+from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
 from mirrorlake.history.compact import MIB, Compaction, compact_files, purge_files
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
@@ -82,6 +84,16 @@ class Maintenance(Result):
         """The tables with an error."""
         return tuple(line for line in self.tables if line.error)
 
+    def check(self) -> None:
+        """Ends a run with an error if a table has one.
+
+        Raises:
+            CheckError: with the first table's error.
+        """
+        if self.failed:
+            first = self.failed[0]
+            raise CheckError(f"{len(self.failed)} tables failed; {first.table}: {first.error}")
+
     def shown(self) -> TextTable:
         """One row a table."""
         rows = tuple(
@@ -123,6 +135,36 @@ def load_policy(path: Path) -> MaintenancePolicy:
     if not isinstance(document, dict):
         raise UsageError(f"{path} is not a mapping of names to values.")
     return make_policy({k: v for k, v in document.items() if k not in _OTHERS}, str(path))
+
+
+def parse_policy(text: str, *, tables: str = "", apply: bool = False) -> MaintenancePolicy:
+    """The policy that a notebook's parameter holds as JSON; it vacuums only if it says so.
+
+    Args:
+        text: a JSON object with keys of `MaintenancePolicy`; empty for its defaults.
+        tables: names separated by commas; empty for all.
+        apply: do it, not only say it.
+
+    Raises:
+        UsageError: it is no JSON object, has an unknown key, or a value of the wrong kind.
+
+    Example:
+        >>> parse_policy('{"min_files": 8}').vacuum
+        False
+    """
+    try:
+        values = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise UsageError(
+            f"The policy is no JSON: {error}.", hint='write it like {"min_files": 4}.'
+        ) from error
+    if not isinstance(values, dict):
+        raise UsageError("The policy is no JSON object.", hint='write it like {"min_files": 4}.')
+    if taken := {"tables", "apply"} & set(values):
+        raise UsageError(
+            f"The policy has {sorted(taken)[0]!r}.", hint="that is a parameter of its own."
+        )
+    return make_policy({"vacuum": False} | values | {"tables": tables, "apply": apply})
 
 
 def make_policy(values: dict[str, Any], source: str = "The policy") -> MaintenancePolicy:

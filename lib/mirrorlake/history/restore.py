@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mirrorlake.delta.actions import removed_since
-from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import QueryError
 from mirrorlake.history.diff import is_made_anew
 from mirrorlake.history.versions import check_version
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import spark_message
-from mirrorlake.storage import Storage
+from mirrorlake.spark.sql import query_errors
 
 
 @dataclass(frozen=True)
@@ -63,38 +60,33 @@ class Restore(Result):
         return f"{verb} {self.table} from version {self.newest} to {self.version}"
 
 
+@query_errors()
 def restore_table(table: Table, version: int, *, apply: bool) -> Restore:
     """Makes a table what it was; arguments and errors are those of `LakeTable.restore`."""
     check_version(table.storage, table.name, version)
-    newest = CommitLog(table.storage, table.name.table_path).newest()
-    plan = _plan(table.storage, table.name, version, newest)
+    plan = _plan(table.for_one_operation(), version)
     if not apply:
         return plan
-    try:
-        done = table.spark.sql(
-            f"RESTORE TABLE {table.sql_name} TO VERSION AS OF {int(version)}"
-        ).first()
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+    done = table.spark.sql(
+        f"RESTORE TABLE {table.sql_name} TO VERSION AS OF {int(version)}"
+    ).first()
     figures = done.asDict() if done is not None else {}
-    return Restore(
-        **{
-            **vars(plan),
-            "returned_files": int(figures.get("num_restored_files", plan.returned_files)),
-            "dropped_files": int(figures.get("num_removed_files", 0)),
-            "applied": True,
-        }
+    return replace(
+        plan,
+        returned_files=int(figures.get("num_restored_files", plan.returned_files)),
+        dropped_files=int(figures.get("num_removed_files", 0)),
+        applied=True,
     )
 
 
-def _plan(storage: Storage, table: TableName, version: int, newest: int) -> Restore:
-    then = read_snapshot(storage, table.table_path, version)
-    now = read_snapshot(storage, table.table_path)
-    old, new = (s.schema if s else {} for s in (then, now))
+def _plan(table: Table, version: int) -> Restore:
+    path, now = table.name.table_path, table.snapshot()
+    then = read_snapshot(table.storage, path, version)
+    old, new = then.schema if then else {}, now.schema
     columns = [f"+{name}" for name in old if name not in new]
     columns += [f"-{name}" for name in new if name not in old]
     warnings = []
-    if now is not None and INCARNATION_PROPERTY in now.properties:
+    if INCARNATION_PROPERTY in now.properties:
         warnings.append(
             "A mirror feeds this table. It goes on after the last file it has applied: what was"
             f" published since version {version} is not applied again. Publish those changes"
@@ -106,10 +98,10 @@ def _plan(storage: Storage, table: TableName, version: int, newest: int) -> Rest
                 " and keys need not be those of today."
             )
     return Restore(
-        table=table,
+        table=table.name,
         version=version,
-        newest=newest,
-        returned_files=len(removed_since(storage, table.table_path, version, newest)),
+        newest=now.version,
+        returned_files=len(removed_since(table.storage, path, version, now.version)),
         dropped_files=None,
         columns=tuple(columns),
         warnings=tuple(warnings),

@@ -1,4 +1,4 @@
-"""Where a statement names tables, and at which versions.
+"""Where a statement names tables and calls functions, and at which versions.
 
 The text is changed only where sqlglot's parser finds a table; strings and comments stay untouched.
 Besides Spark's `VERSION AS OF 2` these work: `name@v2`, `name@20240428091500000`
@@ -8,7 +8,7 @@ Besides Spark's `VERSION AS OF 2` these work: `name@v2`, `name@20240428091500000
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -35,7 +35,10 @@ class AsWritten(Spark):
     """Spark's SQL with every function call kept as it is written, under its own name."""
 
     class Parser(SparkParser):
-        """Knows functions of odd syntax only, and those that need no parentheses."""
+        """Knows functions of odd syntax only, and those that need no parentheses.
+
+        Calls and versions say in their `meta` which `span` of the text they are.
+        """
 
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
         ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}  # in Spark `array(1, 2)[0]` is an element
@@ -57,6 +60,22 @@ class AsWritten(Spark):
             # One interval of two units becomes a sum, and may stand behind a minus.
             return exp.Paren(this=found) if isinstance(found, exp.Add) else found
 
+        def _parse_function_call(self, *args: Any, **options: Any) -> Any:
+            first = self._curr
+            found = super()._parse_function_call(*args, **options)
+            if isinstance(found, exp.Anonymous):
+                found.meta["span"] = (first.start, self._prev.end + 1)
+            return found
+
+        def _parse_version(self) -> exp.Version | None:
+            first = self._index
+            found = super()._parse_version()
+            words = [token.text.upper() for token in self._tokens[first : self._index]]
+            if found is not None and "OF" in words:  # what follows is the value
+                value = self._tokens[first + words.index("OF") + 1]
+                found.meta["span"] = (value.start, self._prev.end + 1)
+            return found
+
 
 DIALECT = AsWritten()
 
@@ -69,11 +88,13 @@ class Relation:
         path: the Delta table's full path.
         columns: those that may be seen, where it hides some; None for all.
         check: refuses a version or moment that can't be read.
+        version: the version that is read where the query names none; None for the newest.
     """
 
     path: str
     columns: list[str] | None = None
     check: Callable[[When], None] = lambda when: None
+    version: int | None = None
 
 
 @dataclass(frozen=True)
@@ -82,13 +103,11 @@ class Statement:
 
     Attributes:
         text: the query.
-        tokens: its tokens; none if it can't be cut into tokens.
         trees: sqlglot's, one for each statement; none if its parser does not know the query.
         error: what sqlglot says against it, if so.
     """
 
     text: str
-    tokens: tuple[Token, ...] = ()
     trees: tuple[exp.Expr, ...] = ()
     error: SqlglotError | None = None
 
@@ -121,7 +140,7 @@ def parse_statement(query: str) -> Statement:
     Raises:
         QueryError: a shorthand's moment is none.
     """
-    text, tokens = query, []
+    text = query
     try:
         tokens = DIALECT.tokenize(query)
         if edits := _shorthands(tokens):
@@ -129,8 +148,34 @@ def parse_statement(query: str) -> Statement:
             tokens = DIALECT.tokenize(text)
         trees = DIALECT.parser().parse(tokens, text)
     except SqlglotError as error:
-        return Statement(text, tuple(tokens), error=error)
-    return Statement(text, tuple(tokens), tuple(tree for tree in trees if tree is not None))
+        return Statement(text, error=error)
+    return Statement(text, tuple(tree for tree in trees if tree is not None))
+
+
+_READS = (exp.Query, exp.Values, exp.Table, exp.Describe, exp.Show)
+_READING = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN")
+_WRITING = re.compile(r"\b(INSERT|MERGE|UPDATE|DELETE|OVERWRITE|CREATE|DROP)\b", re.IGNORECASE)
+
+
+def check_reads_only(statement: Statement) -> None:
+    """Refuses a statement that could change something.
+
+    What sqlglot does not know is judged by its words, and refused where they leave a doubt.
+
+    Raises:
+        QueryError: it is no query.
+    """
+    trees = [tree for tree in statement.trees if not isinstance(tree, _READS)]
+    if statement.trees and not trees:
+        return
+    words = statement.text.split(maxsplit=1)
+    is_reading = bool(words) and words[0].lstrip("(").upper() in _READING
+    is_command = all(isinstance(tree, exp.Command) for tree in trees)
+    if not (is_reading and is_command) or _WRITING.search(statement.text):
+        raise QueryError(
+            "The statement is not a query: it could change a table.",
+            hint="begin with SELECT or WITH; changes have commands of their own.",
+        )
 
 
 def _shorthands(tokens: list[Token]) -> list[Edit]:
@@ -227,10 +272,13 @@ def _table_edits(
 ) -> list[Edit]:
     start, end, node = named.start, named.end, named.node
     path = delta_name(relation.path)
-    edits: list[Edit] = [(start, end, path)]
     after = end
-    if version := node.args.get("version"):
-        first, after = _span_of_version(statement.tokens, end)
+    version = node.args.get("version")
+    if not version and relation.version is not None:
+        path += f" VERSION AS OF {relation.version}"
+    edits: list[Edit] = [(start, end, path)]
+    if version and "span" in version.meta:
+        first, after = version.meta["span"]
         when = _literal_version(version)
         if when is None and str(version.this).upper() == "TIMESTAMP":
             # Spark itself works moments out only for tables of a catalog, not for paths.
@@ -260,44 +308,6 @@ def _literal_version(version: exp.Expr) -> When | None:
         return parse_utc_timestamp(value.name)
     except UsageError:
         return None
-
-
-def _span_of_version(tokens: tuple[Token, ...], start: int) -> tuple[int, int]:
-    """Where the value of `VERSION AS OF …` or `TIMESTAMP AS OF …` begins and ends.
-
-    It is one value, or a sum of values.
-    """
-    rest = [token for token in tokens if token.start >= start]
-    words = [token.text.upper() for token in rest] + [""]
-    index = words.index("OF") + 1
-    first = rest[index].start
-    while True:
-        index += words[index] == "-"
-        if words[index] == "INTERVAL":
-            index += 2  # the number and its unit
-        elif words[index] in ("TIMESTAMP", "DATE") and words[index + 1] != "(":
-            index += 1  # a typed literal
-        elif words[index] == "(":
-            index = closing(rest, index)
-        else:
-            while words[index + 1] == ".":
-                index += 2
-            if words[index + 1] == "(":
-                index = closing(rest, index + 1)
-        if words[index + 1] not in ("+", "-"):
-            return first, rest[index].end + 1
-        index += 2
-
-
-def closing(tokens: Sequence[Token], opening: int) -> int:
-    """The place of the parenthesis that closes the one at a place; that place if none does."""
-    depth = 0
-    for index in range(opening, len(tokens)):
-        kind = tokens[index].token_type
-        depth += (kind == TokenType.L_PAREN) - (kind == TokenType.R_PAREN)
-        if depth == 0:
-            return index
-    return opening
 
 
 def apply_edits(text: str, edits: list[Edit]) -> str:

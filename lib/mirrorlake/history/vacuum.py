@@ -8,20 +8,19 @@ written within the retention, files of frames that hold, and files the change fe
 from __future__ import annotations
 
 import math
-import uuid
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import CommitLog
-from mirrorlake.delta.files import feed_files, files_of, latest_actions
+from mirrorlake.delta.files import feed_files, files_of, latest_actions, total
 from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import MirrorlakeError, QueryError, RetentionError
+from mirrorlake.errors import RetentionError
 from mirrorlake.history.frame_records import (
     PINNED,
     Frame,
@@ -34,8 +33,7 @@ from mirrorlake.history.listing import list_files
 from mirrorlake.history.versions import FILE_RETENTION, retention
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, quote, spark_message
+from mirrorlake.spark.sql import query_errors, temporary_view
 from mirrorlake.storage import Storage
 
 FEED_PROPERTY = "mirrorlake.feedRetentionHours"
@@ -97,6 +95,7 @@ class Vacuum(Result):
         return f"{self.table}: {verb} {goes}, {kept} stay"
 
 
+@query_errors()
 def vacuum_table(
     table: Table,
     *,
@@ -106,21 +105,16 @@ def vacuum_table(
     apply: bool = False,
 ) -> Vacuum:
     """Deletes files that nobody needs; arguments and errors are those of `LakeTable.vacuum`."""
-    snapshot = table.snapshot()
+    work = table.for_one_operation()
+    snapshot = work.snapshot()
     hours = _check_retention(table.name, snapshot, retention_hours, allow_short=allow_short)
     _check_nesting(table.storage, table.name)
     feed = float(snapshot.properties.get(FEED_PROPERTY, 0)) if feed_hours is None else feed_hours
-    session = new_session(table.spark)
-    job = _Job(session, table.storage, table.name, snapshot, hours, max(feed, hours), utc_now())
-    try:
-        if not apply:
-            return job.plan()
-        publish_horizon(table.storage, table.name, job.table_id, snapshot.version)
-        return job.apply()  # looks for frames only now
-    except MirrorlakeError:
-        raise
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+    job = _Job(work, hours, max(feed, hours), utc_now())
+    if not apply:
+        return job.summarise(job.files())
+    publish_horizon(table.storage, table.name, job.table_id, job.version)
+    return job.apply()  # looks for frames only now
 
 
 def _check_retention(
@@ -153,10 +147,7 @@ def _check_nesting(storage: Storage, table: TableName) -> None:
 
 @dataclass(frozen=True)
 class _Job:
-    spark: SparkSession
-    storage: Storage
-    table: TableName
-    snapshot: Snapshot
+    table: Table
     hours: float
     feed_hours: float
     now: datetime
@@ -169,10 +160,12 @@ class _Job:
     @property
     def table_id(self) -> str:
         """Delta's id of the table."""
-        return str(self.snapshot.metadata["id"])
+        return str(self.table.snapshot().metadata["id"])
 
-    def plan(self) -> Vacuum:
-        return self.summarise(self.files())
+    @property
+    def version(self) -> int:
+        """The version whose files stay."""
+        return self.table.snapshot().version
 
     def apply(self) -> Vacuum:
         files = self.files().persist()  # what is said is what is done
@@ -185,28 +178,23 @@ class _Job:
         return replace(done, applied=True)
 
     def delete(self, files: DataFrame) -> None:
-        view = f"inventory_{uuid.uuid4().hex}"
-        files.where("why IS NULL").select(
+        inventory = files.where("why IS NULL").select(
             "path",
             "length",
             (F.col("length") < 0).alias("isDir"),  # never; Delta insists on a nullable column
             "modificationTime",
-        ).createOrReplaceTempView(view)
-        self.spark.conf.set(_CHECK, "false")  # checked above, with our own words
-        name = delta_name(self.storage.path(self.table.table_path))
-        try:
-            self.spark.sql(
-                f"VACUUM {name} USING INVENTORY (SELECT * FROM {quote(view)})"
+        )
+        self.table.spark.conf.set(_CHECK, "false")  # checked above, with our own words
+        with temporary_view(inventory) as view:
+            self.table.spark.sql(
+                f"VACUUM {self.table.sql_name} USING INVENTORY (SELECT * FROM {view})"
                 f" RETAIN {self.hours:.6f} HOURS"
             )
-        finally:
-            self.spark.catalog.dropTempView(view)
 
     def files(self) -> DataFrame:
         """All files with `why` they stay; NULL for those that go."""
-        listed = list_files(self.spark, self.storage, self.table.table_path, self.snapshot)
         # One shuffle for both: what is listed, and what is known of it.
-        both = listed.unionByName(self.reasons(), allowMissingColumns=True)
+        both = list_files(self.table).unionByName(self.reasons(), allowMissingColumns=True)
         young = F.when(F.max("modificationTime") >= self.cutoff, _YOUNG)
         return (
             both.groupBy("path")
@@ -222,11 +210,10 @@ class _Job:
 
     def reasons(self) -> DataFrame:
         """Each file that something is known of, perhaps several times; NULL ranks keep nothing."""
-        pins, dead = find_pins(self.storage, self.now)
-        listed = [frame for frame in self.mine(pins) if frame.state != PINNED]
-        parts = [self.log_reasons()]
-        parts += [self.pinned_files(f) for f in self.mine(pins) if f.state == PINNED]
-        if known := listed + [frame for frame in self.mine(dead) if self.has_list(frame)]:
+        pins, dead = map(self.mine, find_pins(self.table.storage, self.now))
+        listed = [frame for frame in pins if frame.state != PINNED]
+        parts = [self.log_reasons(), *(self.pinned_files(f) for f in pins if f.state == PINNED)]
+        if known := listed + [frame for frame in dead if self.has_list(frame)]:
             parts.append(self.frame_files(known, listed))
         if (feed := self.feed_reasons()) is not None:
             parts.append(feed)
@@ -234,7 +221,7 @@ class _Job:
 
     def mine(self, frames: list[Frame]) -> list[Frame]:
         """The frames of this table; one that is just being taken of an earlier one fails anyway."""
-        found = [(frame, frame.table(self.table)) for frame in frames]
+        found = [(frame, frame.table(self.table.name)) for frame in frames]
         return [
             frame
             for frame, framed in found
@@ -243,13 +230,11 @@ class _Job:
 
     def has_list(self, frame: Frame) -> bool:
         """Whether a frame that holds nothing still has its list of files."""
-        framed = frame.table(self.table)
-        return framed is not None and bool(self.storage.list(frame.files_path(framed.name)).files)
+        framed, storage = frame.table(self.table.name), self.table.storage
+        return framed is not None and bool(storage.list(frame.files_path(framed.name)).files)
 
     def log_reasons(self) -> DataFrame:
-        last = latest_actions(
-            self.spark, self.storage, self.table.table_path, self.snapshot.version
-        )
+        last = latest_actions(self.table, self.version)
         rank = F.when(F.col("live"), _NEWEST).when(F.col("removed") >= self.cutoff, _REMOVED)
         why = F.when(F.col("live"), _WHY[_NEWEST]).when(
             F.col("removed") >= self.cutoff, _WHY[_REMOVED]
@@ -259,14 +244,14 @@ class _Job:
 
     def pinned_files(self, frame: Frame) -> DataFrame:
         """The files of a frame whose list is not written yet; the log of so new a version is."""
-        framed = frame.table(self.table)
+        framed = frame.table(self.table.name)
         assert framed is not None
-        files = files_of(self.spark, self.storage, self.table.table_path, framed.version)
+        files = files_of(self.table, framed.version)
         return _known(files, F.lit(frame.title), F.lit(_FRAME), F.lit(None))
 
     def frame_files(self, known: list[Frame], holding: list[Frame]) -> DataFrame:
         """The files of all frames that have a list, whether they hold them or not."""
-        files = read_lists(self.spark, self.storage, known, self.table)
+        files = read_lists(self.table.spark, self.table.storage, known, self.table.name)
         holds = F.col("frame").isin([frame.title for frame in holding])
         why, rank = F.when(holds, F.col("frame")), F.when(holds, _FRAME)
         return _known(files, why, rank, F.lit(None), F.when(~holds, F.col("frame")))
@@ -275,13 +260,12 @@ class _Job:
         """Files that changes are read from, if these are kept longer than other files."""
         if self.feed_hours <= self.hours:
             return None
-        log = CommitLog(self.storage, self.table.table_path)
-        newest = self.snapshot.version
-        earliest = log.earliest(newest)
+        log = CommitLog(self.table.storage, self.table.name.table_path)
         since = self.now - timedelta(hours=self.feed_hours)
-        first = log.first_since(since, earliest, newest)
-        files = feed_files(self.spark, self.storage, self.table.table_path, first, newest)
-        both = files.withColumn("vector", F.lit(None).cast("string"))
+        first = log.first_since(since, log.earliest(self.version), self.version)
+        both = feed_files(self.table, first, self.version).withColumn(
+            "vector", F.lit(None).cast("string")
+        )
         return _known(both, F.lit(_WHY[_FEED]), F.lit(_FEED), F.lit(None))
 
     def summarise(self, files: DataFrame) -> Vacuum:
@@ -289,7 +273,7 @@ class _Job:
             files.groupBy("why")
             .agg(
                 F.count("*").alias("files"),
-                F.coalesce(F.sum("length"), F.lit(0)).alias("bytes"),
+                total("length").alias("bytes"),
                 F.max(F.when(F.col("why").isNull(), F.col("removed"))).alias("removed"),
                 F.array_sort(
                     F.array_distinct(
@@ -302,8 +286,8 @@ class _Job:
         goes = next((row for row in rows if row.why is None), None)
         kept = sorted((Share(r.why, r.files, r.bytes) for r in rows if r.why), key=_order)
         return Vacuum(
-            table=self.table,
-            version=self.snapshot.version,
+            table=self.table.name,
+            version=self.version,
             retention_hours=self.hours,
             delete_files=goes.files if goes else 0,
             delete_bytes=goes.bytes if goes else 0,
@@ -316,11 +300,10 @@ class _Job:
         """The versions before the last removal of a file that goes."""
         if removed is None:
             return None
-        log = CommitLog(self.storage, self.table.table_path)
-        newest = self.snapshot.version
-        earliest = log.first_readable(newest)
+        log = CommitLog(self.table.storage, self.table.name.table_path)
+        earliest = log.first_readable(self.version)
         when = datetime.fromtimestamp(removed / 1000, self.now.tzinfo)
-        last = log.first_since(when, earliest, newest) - 1
+        last = log.first_since(when, earliest, self.version) - 1
         return (earliest, last) if last >= earliest else None
 
 

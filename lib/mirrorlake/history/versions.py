@@ -83,11 +83,15 @@ class ReadableRange(Result):
 
 def retention(snapshot: Snapshot, name: str) -> timedelta:
     """One of the table's two retentions, or Delta's default for it."""
-    return parse_interval(snapshot.properties.get(name, _DEFAULTS[name]))
+    return parse_interval(_setting(snapshot, name).partition(": ")[2])
+
+
+def _setting(snapshot: Snapshot, name: str) -> str:
+    return f"{name}: {snapshot.properties.get(name, _DEFAULTS[name])}"
 
 
 def find_readable_range(
-    storage: Storage, table: TableName, *, enforced: bool = True, now: datetime | None = None
+    storage: Storage, table: TableName, *, enforced: bool = True
 ) -> ReadableRange:
     """What can be read of a table, from its log alone; the cost does not grow with the log.
 
@@ -95,13 +99,12 @@ def find_readable_range(
         storage: the lake's files.
         table: which table.
         enforced: whether Spark's retention check is on, as it is by default.
-        now: the moment that counts; by default this one.
 
     Raises:
         TableNotFoundError: there is none of that name.
     """
     log = CommitLog(storage, table.table_path)
-    first, newest, limits = _bounds(log, _snapshot(storage, table), enforced=enforced, now=now)
+    first, newest, limits = _bounds(log, _snapshot(storage, table), enforced=enforced)
     if vacuumed := _vacuumed(log, first, newest):
         limits.append(vacuumed)
         first = max(first, vacuumed.version)
@@ -112,30 +115,22 @@ def find_readable_range(
     return ReadableRange(table, first, newest, since, until, tuple(limits))
 
 
-def _bounds(
-    log: CommitLog, snapshot: Snapshot, *, enforced: bool, now: datetime | None = None
-) -> tuple[int, int, list[Limit]]:
+def _bounds(log: CommitLog, snapshot: Snapshot, *, enforced: bool) -> tuple[int, int, list[Limit]]:
     """The range that the log and the retention check leave, whether or not its files are there."""
     newest = snapshot.version
     limits = []
     interval = int(snapshot.properties.get("delta.checkpointInterval", "10"))
     first = log.first_readable(newest, interval)
     if first > 0:
-        kept = snapshot.properties.get(LOG_RETENTION, _DEFAULTS[LOG_RETENTION])
-        limits.append(
-            Limit("log retention", first, f"older commits are cut off ({LOG_RETENTION}: {kept})")
-        )
+        why = f"older commits are cut off ({_setting(snapshot, LOG_RETENTION)})"
+        limits.append(Limit("log retention", first, why))
     if enforced:
-        horizon = (now or datetime.now(timezone.utc)) - retention(snapshot, FILE_RETENTION)
+        horizon = datetime.now(timezone.utc) - retention(snapshot, FILE_RETENTION)
         oldest = log.raw_timestamp(first)
         if oldest is not None and oldest < horizon:
-            kept = snapshot.properties.get(FILE_RETENTION, _DEFAULTS[FILE_RETENTION])
             first = log.first_since(horizon, first, newest)
-            limits.append(
-                Limit(
-                    "retention check", first, f"Delta refuses older ones ({FILE_RETENTION}: {kept})"
-                )
-            )
+            why = f"Delta refuses older ones ({_setting(snapshot, FILE_RETENTION)})"
+            limits.append(Limit("retention check", first, why))
     return first, newest, limits
 
 
@@ -255,6 +250,24 @@ def check_moment(
         )
     after = log.first_since(moment + timedelta(milliseconds=1), first, readable.newest)
     check_version(storage, table, after - 1, enforced=enforced)
+
+
+def version_at(
+    storage: Storage, table: TableName, moment: datetime, *, enforced: bool = True
+) -> int:
+    """The version that was the newest at a moment; also where the table has not changed since.
+
+    Raises:
+        VersionError: the moment is before what can be read; with the range.
+    """
+    log = CommitLog(storage, table.table_path)
+    newest = _snapshot(storage, table).version
+    made = log.timestamp(newest)
+    if made is not None and made <= moment:
+        return newest
+    check_moment(storage, table, moment, enforced=enforced)
+    first = log.first_readable(newest)
+    return log.first_since(moment + timedelta(milliseconds=1), first, newest) - 1
 
 
 TRIES = 20

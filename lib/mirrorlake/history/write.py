@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from mirrorlake.delta.create import OWN_TABLE, column_types, create_delta
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import InvalidNameError, MirrorlakeError, QueryError, UsageError
+from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, VIEW_PROPERTY
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
-from mirrorlake.spark.sql import delta_name, spark_message
+from mirrorlake.spark.sql import delta_name, query_errors
 from mirrorlake.storage import Listing, Storage
 
 MODES = ("append", "overwrite")
@@ -43,15 +43,11 @@ def write_table(
     check_own(storage, table)
     frame = _as_frame(spark, rows)
     path = storage.path(table.table_path)
-    try:
+    with query_errors():
         if snapshot is None:
             wanted = OWN_TABLE | dict(properties or {})
             create_delta(spark, path, column_types(frame.schema), wanted, partition_by=partition_by)
         (write or _save)(spark, storage, table, frame, mode)
-    except MirrorlakeError:
-        raise
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
 
 
 def _save(
@@ -84,18 +80,17 @@ def check_own(storage: Storage, table: TableName) -> None:
         raise UsageError(f"{table} is a view: its rows are its query's.", hint="refresh it.")
     outer = f"{TABLES}/{table.schema}" if table.schema else None
     inside = outer is not None and read_snapshot(storage, outer) is not None
-    around = table.schema is None and (
-        snapshot is None
-        and (
-            set(storage.list(table.table_path).folders) - {"_delta_log"} != set()
-            or storage.list(f"{ZONE}/{table.name}{SCHEMA_SUFFIX}").folders != ()
-        )
-    )
+    around = outer is None and snapshot is None and _is_schema(storage, table.name)
     if inside or around:
         what = table.schema if inside else table.name
         raise InvalidNameError(
             f"{what} can't be a table and a schema at once.", hint="rename one of the two."
         )
+
+
+def _is_schema(storage: Storage, name: str) -> bool:
+    tables = set(storage.list(f"{TABLES}/{name}").folders) - {"_delta_log"}
+    return bool(tables or storage.list(f"{ZONE}/{name}{SCHEMA_SUFFIX}").folders)
 
 
 def _as_frame(spark: SparkSession, rows: Any) -> DataFrame:
@@ -130,14 +125,12 @@ class Deletion:
         return f"{self.table}: {'deleted' if self.applied else 'would delete'} {self.rows} rows"
 
 
+@query_errors()
 def delete_rows(table: Table, where: str, *, apply: bool) -> Deletion:
     """Deletes the rows of a predicate; arguments and errors are those of `LakeTable.delete`."""
     check_own(table.storage, table.name)
-    try:
-        rows = table.rows().where(where).count()
-        if apply:
-            (done,) = table.spark.sql(f"DELETE FROM {table.sql_name} WHERE {where}").collect()
-            rows = done[0]
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+    rows = table.rows().where(where).count()
+    if apply:
+        (done,) = table.spark.sql(f"DELETE FROM {table.sql_name} WHERE {where}").collect()
+        rows = done[0]
     return Deletion(table.name, rows, table.snapshot().version, apply)

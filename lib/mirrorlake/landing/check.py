@@ -11,22 +11,24 @@ import hashlib
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError, first_line
+from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError, first_line, in_file
 from mirrorlake.landing.compression import COMPRESSED
 from mirrorlake.landing.metadata import MARKER, MARKER_HINT, Marker, TableMetadata
-from mirrorlake.landing.rows import Reject, Rejects, count_rows
+from mirrorlake.landing.rows import MOST_REJECTS, Reject, Rejects, count_rows
 from mirrorlake.landing.text import original_rows, read_text
 from mirrorlake.landing.text_format import TextFormat
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
 from mirrorlake.names import METADATA
 from mirrorlake.storage import Storage
 
-_CHUNK = 1 << 20
+_NAMELESS_HINT = "name it; in a text file, look for a separator too many in the first row."
+_KEY_HINT = f"every row needs the columns that {METADATA} names as keyColumns."
 # Spark's hidden column of every file, the mirror's own, and those of the change feed.
 _RESERVED = (
     "_metadata",
@@ -89,7 +91,7 @@ def inspect_file(
         metadata: what the table's folder declares.
         name: what to call the file in errors; by default its own name.
         number: its place in the table's sequence.
-        staged: where delimited text may be written as Parquet, relative to the root.
+        staged: where delimited text is left as Parquet, relative to the root; by default nowhere.
         skip_rows: whether bad rows are left out and reported, instead of refused with the file.
 
     Raises:
@@ -97,17 +99,20 @@ def inspect_file(
         SchemaError: a column of a type that can't be mirrored.
     """
     own = path.rpartition("/")[2]
-    name = name or own
-    size = _size(storage, path, name)
-    source = path
-    rejects = Rejects(name) if skip_rows else None
+    where, source = storage, path
+    rejects = Rejects(MOST_REJECTS if skip_rows else 0)
     in_text = 0
-    if is_text(own, metadata.text):
-        source = staged or f"{path}.parquet"
-        convert_text(storage, path, metadata, storage, source, name, rejects)
-        in_text = len(rejects.found) if rejects else 0
-    facts = _inspect_parquet(storage, source, metadata, name, rejects)
-    found = tuple(rejects.found) if rejects else ()
+    with ExitStack() as opened:
+        opened.enter_context(in_file(name or own))
+        size = _size(storage, path)
+        if is_text(own, metadata.text):
+            source = staged or own
+            if staged is None:
+                where = Storage(opened.enter_context(TemporaryDirectory()))
+            convert_text(storage, path, metadata, where, source, name or own, rejects)
+            in_text = len(rejects.found)
+        facts = _inspect_parquet(where, source, metadata, name or own, rejects)
+    found = tuple(rejects.found)
     left_out = tuple(reject.row - 1 for reject in found[in_text:])
     if in_text and left_out:  # the text's bad rows are not in its Parquet any more
         gone = [reject.row for reject in found[:in_text]]
@@ -129,13 +134,11 @@ def skipped_file(storage: Storage, path: str, number: int, reason: MirrorlakeErr
     return FileFacts(name, size, {}, None, number=number, skipped=reason)
 
 
-def _size(storage: Storage, path: str, name: str) -> int:
+def _size(storage: Storage, path: str) -> int:
     with storage.open(path) as source:
         size = source.seek(0, 2)
     if size == 0:
-        raise DataFileError(
-            "The file has zero bytes.", file=name, hint="upload it again under the same name."
-        )
+        raise DataFileError("The file has zero bytes.", hint="upload it again under the same name.")
     return size
 
 
@@ -182,110 +185,107 @@ def convert_text(
 
 
 def _inspect_parquet(
-    storage: Storage, path: str, metadata: TableMetadata, name: str, rejects: Rejects | None
+    storage: Storage, path: str, metadata: TableMetadata, name: str, rejects: Rejects
 ) -> FileFacts:
     with storage.open(path) as source:
         try:
             with pq.ParquetFile(source) as parquet:
-                return _inspect(parquet, metadata, name, rejects)
+                schema = published_schema(parquet)
+                columns = read_columns(schema, metadata.keys)
+                for _rule, error in columns.faults:
+                    raise error
+                spelled = {column.lower(): column for column in columns.data}
+                keys = [spelled[key.lower()] for key in metadata.keys]
+                marker = columns.marker
+                rows = count_rows(parquet, marker, keys, metadata, rejects)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataFileError(
                 f"Not a readable Parquet file: {first_line(error).rstrip('.')}.",
-                file=name,
                 hint="upload it again under the same name.",
             ) from error
+    marker_read = column_type(schema.field(marker).type).read if marker else "integer"
+    return FileFacts(name, 0, columns.data, marker, rows, marker_read)
 
 
 def footer_columns(storage: Storage, path: str) -> dict[str, ColumnType]:
-    """The data columns of one Parquet file, from its footer alone; raises as `inspect_file`."""
-    name = path.rpartition("/")[2]
-    with storage.open(path) as source:
-        try:
-            with pq.ParquetFile(source) as parquet:
-                return read_columns(published_schema(parquet), name)[0]
-        except (pa.ArrowException, OSError) as error:
-            raise DataFileError(
-                f"Not readable: {first_line(error).rstrip('.')}.", file=name
-            ) from error
+    """The data columns of one Parquet file, from its footer alone; none if it is not sound.
 
-
-def _inspect(
-    parquet: pq.ParquetFile, metadata: TableMetadata, name: str, rejects: Rejects | None
-) -> FileFacts:
-    schema = published_schema(parquet)
-    columns, marker = read_columns(schema, name)
-    by_lower = {column.lower(): column for column in columns}
-    keys = []
-    for key in metadata.keys:
-        if key.lower() not in by_lower:
-            raise DataFileError(
-                f"Key column {key!r} is missing.",
-                file=name,
-                column=key,
-                hint=f"every row needs the columns that {METADATA} names as keyColumns.",
-            )
-        keys.append(by_lower[key.lower()])
-    rows = count_rows(parquet, marker, keys, metadata, name=name, rejects=rejects)
-    marker_read = column_type(schema.field(marker).type).read if marker else "integer"
-    return FileFacts(name, 0, columns, marker, rows, marker_read)
-
-
-def read_columns(schema: pa.Schema, name: str) -> tuple[dict[str, ColumnType], str | None]:
-    """The data columns with their types, and the marker column's name if there is one.
-
-    Raises:
-        DataFileError: the marker column is not of whole numbers.
-        SchemaError: two columns of one name, or a type that can't be mirrored.
+    What is wrong with a file in the zone is the mirror's to report, not the next publisher's.
     """
-    columns: dict[str, ColumnType] = {}
+    try:
+        with storage.open(path) as source, pq.ParquetFile(source) as parquet:
+            columns = read_columns(published_schema(parquet))
+    except (pa.ArrowException, OSError):
+        return {}
+    return {} if columns.faults else columns.data
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A file's columns, and all that is wrong with them.
+
+    Attributes:
+        data: the sound data columns in the file's order; the marker is not among them.
+        marker: the marker column's name as written, or None.
+        faults: what is wrong, each with the id of the linter's rule; the mirror stops at the first.
+    """
+
+    data: dict[str, ColumnType]
+    marker: str | None
+    faults: list[tuple[str, MirrorlakeError]]
+
+
+def read_columns(schema: pa.Schema, keys: tuple[str, ...] = ()) -> Columns:
+    """What a file's columns become.
+
+    Args:
+        schema: as published.
+        keys: the columns that the file has to have.
+    """
+    data: dict[str, ColumnType] = {}
+    faults: list[tuple[str, MirrorlakeError]] = []
     marker: str | None = None
     seen: set[str] = set()
     for place, column in enumerate(schema, start=1):
-        if not column.name:
-            raise SchemaError(
-                f"Column {place} has no name.",
-                file=name,
-                hint="name it; in a text file, look for a separator too many in the first row.",
-            )
-        if column.name.lower() in seen:
-            raise SchemaError(
-                f"Column {column.name!r} occurs twice (names differ at most by case).",
-                file=name,
-                column=column.name,
-            )
-        seen.add(column.name.lower())
-        if column.name.lower() == MARKER.lower():
-            marker = column.name
-            if not pt.is_integer(column.type):
-                raise DataFileError(
-                    f"{MARKER} is of type {column.type}.",
-                    file=name,
-                    column=column.name,
-                    hint=MARKER_HINT,
-                )
+        name, lower = column.name, column.name.lower()
+        if lower in seen:
+            text = f"Column {name!r} occurs twice (names differ at most by case)."
+            faults.append(("column-twice", SchemaError(text, column=name)))
             continue
-        if column.name.lower().startswith(_RESERVED):
-            raise SchemaError(
-                f"The column name {column.name!r} is taken by the engine.",
-                file=name,
-                column=column.name,
-                hint="rename the column.",
-            )
-        try:
-            columns[column.name] = column_type(column.type)
-        except SchemaError as error:
-            raise SchemaError(
-                error.message, file=name, column=column.name, hint=error.hint
-            ) from error
-    if not columns:
-        raise SchemaError("The file has no data column.", file=name)
-    return columns, marker
+        seen.add(lower)
+        if not name:
+            text, hint = f"Column {place} has no name.", _NAMELESS_HINT
+            faults.append(("column-reserved", SchemaError(text, hint=hint)))
+        elif lower == MARKER.lower():
+            marker = name
+            if not pt.is_integer(column.type):
+                text = f"{MARKER} is of type {column.type}."
+                error = DataFileError(text, column=name, hint=MARKER_HINT)
+                faults.append(("marker-type", error))
+        elif lower.startswith(_RESERVED):
+            text = f"The column name {name!r} is taken by the engine."
+            taken = SchemaError(text, column=name, hint="rename the column.")
+            faults.append(("column-reserved", taken))
+        else:
+            try:
+                data[name] = column_type(column.type)
+            except SchemaError as misfit:
+                misfit.column = name
+                faults.append(("type-unsupported", misfit))
+    others = seen - {MARKER.lower()}
+    if not others:
+        faults.append(("file-without-columns", SchemaError("The file has no data column.")))
+    for key in keys:
+        if key.lower() not in others:
+            text = f"Key column {key!r} is missing."
+            faults.append(("key-missing", DataFileError(text, column=key, hint=_KEY_HINT)))
+    return Columns(data, marker, faults)
 
 
 def file_hash(storage: Storage, path: str) -> str:
     """The file's SHA-256, read in pieces."""
     digest = hashlib.sha256()
     with storage.open(path) as source:
-        while chunk := source.read(_CHUNK):
+        while chunk := source.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()

@@ -30,28 +30,28 @@ def open_decompressed(source: IO[bytes], name: str) -> IO[bytes]:
         if start.startswith(magic):
             return cast("IO[bytes]", pa.CompressedInputStream(source, codec))
     if start == _SNAPPY:
-        return cast("IO[bytes]", Pieces(_framed(source, name)))
+        return cast("IO[bytes]", Pieces(_framed(source)))
     if name.lower().endswith(".snappy"):
-        return cast("IO[bytes]", Pieces(_hadoop(source, name)))
+        return cast("IO[bytes]", Pieces(_hadoop(source)))
     return source
 
 
-def _framed(source: IO[bytes], name: str) -> Iterator[bytes]:
+def _framed(source: IO[bytes]) -> Iterator[bytes]:
     """Snappy's own framing format: chunks of a type byte, a length of three, a checksum, data."""
     while header := source.read(4):
         size = int.from_bytes(header[1:], "little")
         chunk = source.read(size)
         if len(header) < 4 or len(chunk) < size:
-            raise _broken(name)
+            raise _broken()
         if header[0] == 0:
-            yield _decompress(chunk[4:], name)
+            yield _decompress(chunk[4:])
         elif header[0] == 1:
             yield chunk[4:]
         elif header[0] < 0x80:  # reserved, and not to be passed over
-            raise _broken(name)
+            raise _broken()
 
 
-def _hadoop(source: IO[bytes], name: str) -> Iterator[bytes]:
+def _hadoop(source: IO[bytes]) -> Iterator[bytes]:
     """Hadoop's blocks: the plain length, then pieces of a compressed length and their data."""
     while header := source.read(4):
         left = int.from_bytes(header, "big")
@@ -59,13 +59,13 @@ def _hadoop(source: IO[bytes], name: str) -> Iterator[bytes]:
             size = int.from_bytes(source.read(4), "big")
             piece = source.read(size)
             if not piece or len(piece) < size:
-                raise _broken(name)
-            plain = _decompress(piece, name)
+                raise _broken()
+            plain = _decompress(piece)
             left -= len(plain)
             yield plain
 
 
-def _decompress(piece: bytes, name: str) -> bytes:
+def _decompress(piece: bytes) -> bytes:
     size, shift = 0, 0
     for byte in piece[:5]:  # the plain length, seven bits a byte
         size |= (byte & 0x7F) << shift
@@ -75,13 +75,11 @@ def _decompress(piece: bytes, name: str) -> bytes:
     try:
         return bytes(pa.decompress(piece, size, "snappy", asbytes=True))
     except (pa.ArrowException, OSError, MemoryError) as error:
-        raise _broken(name) from error
+        raise _broken() from error
 
 
-def _broken(name: str) -> DataFileError:
-    return DataFileError(
-        "The snappy data are broken.", file=name, hint="upload it again under the same name."
-    )
+def _broken() -> DataFileError:
+    return DataFileError("The snappy data are broken.", hint="upload it again under the same name.")
 
 
 class Pieces(io.RawIOBase):

@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.delta.snapshot import Snapshot
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import InvalidNameError, MetadataError
 from mirrorlake.kept import read_kept
 from mirrorlake.names import IDENTITY, TableName
@@ -65,6 +65,19 @@ def read_identity(storage: Storage, table: TableName) -> Identity | None:
             file=IDENTITY,
             hint="delete it together with the folder's files and publish the table again.",
         ) from error
+
+
+def is_in_folder(storage: Storage, table: TableName, identity: Identity) -> bool:
+    """Whether a table's folder is of this very incarnation; raises as `read_identity`."""
+    found = read_identity(storage, table)
+    return found is not None and found.incarnation == identity.incarnation
+
+
+def last_applied(storage: Storage, table: TableName) -> int:
+    """The last applied number by the table's own log; 0 if the mirror has applied none."""
+    identity = read_identity(storage, table)
+    snapshot = read_snapshot(storage, table.table_path) if identity else None
+    return snapshot.txns.get(identity.app_id, 0) if snapshot and identity else 0
 
 
 def ensure_identity(storage: Storage, table: TableName) -> Identity:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,7 +24,6 @@ from mirrorlake.storage import Storage
 
 FORMAT = 1
 MANIFEST = "_manifest.json"
-_MODULUS = 2**64
 _NULL, _NEXT = "\ufdd0", "\ufdd1"  # noncharacters: no text has them
 
 
@@ -81,23 +80,22 @@ def make_manifest(
         keys = sorted({text for batch in batches for text in key_texts(batch.column(key))})
         step = max(1, len(keys) // ranges)
         starts = keys[step::step][: ranges - 1]
-    found = digest_ranges(batches, columns, key, starts)
-    return Manifest(after, key, tuple(columns), tuple(found))
-
-
-def digest_ranges(
-    batches: Iterable[pa.RecordBatch], columns: list[str], key: str | None, starts: list[str]
-) -> list[KeyRange]:
-    """Rows and checksum of each range; there is one more than there are starts."""
+    # There is one range more than there are starts.
     sums = [[0, 0] for _ in range(len(starts) + 1)]
     for batch in batches:
         for place, rows, checksum in digest_batch(batch, columns, key, starts):
             sums[place][0] += rows
             sums[place][1] += checksum
-    return [
-        KeyRange(start, rows, f"{checksum % _MODULUS:016x}")
-        for start, (rows, checksum) in zip([None, *starts], sums, strict=True)
-    ]
+    found = (
+        KeyRange(start, rows, as_checksum(total))
+        for start, (rows, total) in zip([None, *starts], sums, strict=True)
+    )
+    return Manifest(after, key, tuple(columns), tuple(found))
+
+
+def as_checksum(total: int) -> str:
+    """A sum of digests as a manifest has it."""
+    return f"{total % 2**64:016x}"
 
 
 def digest_batch(

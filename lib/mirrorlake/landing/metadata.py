@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
-from mirrorlake.errors import MetadataError
+from mirrorlake.errors import MetadataError, in_file
 from mirrorlake.landing.text_format import TextFormat, arrow_type, parse_text_format
 from mirrorlake.landing.types import column_type
 from mirrorlake.names import METADATA, TableName
@@ -74,31 +74,27 @@ class TableMetadata:
         Raises:
             MetadataError: not JSON, not an object, or a field that makes no sense.
         """
-        try:
-            document = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
-        except (ValueError, RecursionError) as error:
-            raise MetadataError(
-                f"{METADATA} is not valid JSON: {error}.",
-                file=METADATA,
-                hint='write it again, as {"keyColumns": ["id"]}.',
-            ) from error
-        fields = _fields(document, METADATA)
-        keys = _names(fields.get("keycolumns"), "keyColumns")
-        upsert = fields.get("isupsertdefaultrowmarker", False)
-        if not isinstance(upsert, bool):
-            raise _error(f"isUpsertDefaultRowMarker is {upsert!r}, not true or false.")
-        return cls(
-            keys,
-            upsert,
-            _word(fields.get("filedetectionstrategy"), "fileDetectionStrategy", _STRATEGIES)
-            or SEQUENTIAL,
-            _columns(fields.get("schemadefinition")),
-            _text(fields),
-        )
-
-
-def _error(message: str, hint: str = "") -> MetadataError:
-    return MetadataError(message, file=METADATA, hint=hint)
+        with in_file(METADATA):
+            try:
+                document = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
+            except (ValueError, RecursionError) as error:
+                raise MetadataError(
+                    f"{METADATA} is not valid JSON: {error}.",
+                    hint='write it again, as {"keyColumns": ["id"]}.',
+                ) from error
+            fields = _fields(document, METADATA)
+            keys = _names(fields.get("keycolumns"), "keyColumns")
+            upsert = fields.get("isupsertdefaultrowmarker", False)
+            if not isinstance(upsert, bool):
+                raise MetadataError(f"isUpsertDefaultRowMarker is {upsert!r}, not true or false.")
+            return cls(
+                keys,
+                upsert,
+                _word(fields.get("filedetectionstrategy"), "fileDetectionStrategy", _STRATEGIES)
+                or SEQUENTIAL,
+                _columns(fields.get("schemadefinition")),
+                _text(fields),
+            )
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -113,11 +109,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _fields(document: Any, what: str) -> dict[str, Any]:
     """The fields of a JSON object by their lower-case names."""
     if not isinstance(document, dict):
-        raise _error(f"{what} is not a JSON object.")
+        raise MetadataError(f"{what} is not a JSON object.")
     fields = {name.lower(): value for name, value in document.items()}
     if len(fields) != len(document):
         lower = [name.lower() for name in document]
-        raise _error(f"{what} has the field {max(lower, key=lower.count)!r} twice.")
+        raise MetadataError(f"{what} has the field {max(lower, key=lower.count)!r} twice.")
     return fields
 
 
@@ -125,9 +121,9 @@ def _names(value: Any, what: str) -> tuple[str, ...]:
     """A list of column names, each once; none if there is no list."""
     names = [] if value is None else value
     if not isinstance(names, list) or not all(isinstance(k, str) and k for k in names):
-        raise _error(f"{what} is {names!r}, not a list of column names.")
+        raise MetadataError(f"{what} is {names!r}, not a list of column names.")
     if len({name.lower() for name in names}) != len(names):
-        raise _error(f"{what} names a column twice: {names!r}.")
+        raise MetadataError(f"{what} names a column twice: {names!r}.")
     return tuple(names)
 
 
@@ -136,7 +132,7 @@ def _word(value: Any, what: str, words: dict[str, Any]) -> Any:
     if value is None:
         return None
     if not isinstance(value, str) or value.lower() not in words:
-        raise _error(f"{what} is {value!r}.", f"it may be one of {sorted(words)}.")
+        raise MetadataError(f"{what} is {value!r}.", hint=f"it may be one of {sorted(words)}.")
     return words[value.lower()]
 
 
@@ -146,16 +142,18 @@ def _columns(value: Any) -> dict[str, str]:
         return {}
     listed = _fields(value, "SchemaDefinition").get("columns")
     if not isinstance(listed, list):
-        raise _error(f"SchemaDefinition.Columns is {listed!r}, not a list.")
+        raise MetadataError(f"SchemaDefinition.Columns is {listed!r}, not a list.")
     found = [_fields(column, "a column of SchemaDefinition") for column in listed]
     names = _names([column.get("name") for column in found], "SchemaDefinition.Columns")
     columns = {}
     for name, column in zip(names, found, strict=True):
         if not isinstance(column.get("isnullable"), (bool, type(None))):
-            raise _error(f"IsNullable of {name!r} is {column['isnullable']!r}, not true or false.")
+            raise MetadataError(
+                f"IsNullable of {name!r} is {column['isnullable']!r}, not true or false."
+            )
         kind = column.get("datatype")
         if not isinstance(kind, str):
-            raise _error(f"DataType of {name!r} is {kind!r}, not a text.")
+            raise MetadataError(f"DataType of {name!r} is {kind!r}, not a text.")
         arrow_type(kind, column=name)
         columns[name] = kind
     return columns
@@ -165,7 +163,7 @@ def _text(fields: dict[str, Any]) -> TextFormat:
     is_text = _word(fields.get("fileformat"), "fileFormat", _FORMATS)
     extension = fields.get("fileextension")
     if not isinstance(extension, (str, type(None))):
-        raise _error(f"fileExtension is {extension!r}, not a text.")
+        raise MetadataError(f"fileExtension is {extension!r}, not a text.")
     properties = fields.get("fileformattypeproperties")
     found = {} if properties is None else _fields(properties, "FileFormatTypeProperties")
     if "firstrowasheader" in fields:  # seen beside the properties instead of among them
@@ -188,23 +186,23 @@ def check_keys_kept(table: TableName, old: tuple[str, ...], new: tuple[str, ...]
         MetadataError: the keys differ.
     """
     if old and [k.lower() for k in old] != [k.lower() for k in new]:
-        raise _error(
+        raise MetadataError(
             f"The keys of {table} are {list(old)} and can't become {list(new)}.",
-            "restore keyColumns, or delete the table's folder and publish it again.",
+            file=METADATA,
+            hint="restore keyColumns, or delete the table's folder and publish it again.",
         )
 
 
-def planned_keys(storage: Storage, table: TableName, keys: tuple[str, ...]) -> TableMetadata:
-    """What `declare_keys` would leave, without writing it; raises what it raises."""
-    TableMetadata.parse(to_json({"keyColumns": list(keys)}))
-    found = read_metadata(storage, table)
-    if keys:
-        check_keys_kept(table, found.keys, keys)
-    return replace(found, keys=found.keys or keys)
-
-
-def declare_keys(storage: Storage, table: TableName, keys: tuple[str, ...]) -> TableMetadata:
+def declare_keys(
+    storage: Storage, table: TableName, keys: tuple[str, ...], *, dry_run: bool = False
+) -> TableMetadata:
     """Writes the keys into `_metadata.json`, leaving its other fields as they are.
+
+    Args:
+        storage: the lake's files.
+        table: whose keys.
+        keys: none leaves the file as it is.
+        dry_run: write nothing, and say what the file would declare.
 
     Raises:
         MetadataError: other keys are declared already, or these make no sense.
@@ -212,12 +210,14 @@ def declare_keys(storage: Storage, table: TableName, keys: tuple[str, ...]) -> T
     path = f"{table.folder}/{METADATA}"
     fresh = to_json({"keyColumns": list(keys)})
     TableMetadata.parse(fresh)
-    if keys and storage.create(path, fresh):
+    if keys and not dry_run and storage.create(path, fresh):
         return TableMetadata(keys)
     found = read_metadata(storage, table)
     if not keys or [k.lower() for k in found.keys] == [k.lower() for k in keys]:
         return found
     check_keys_kept(table, found.keys, keys)
+    if dry_run:
+        return replace(found, keys=keys)
     document = json.loads(storage.read(path).decode("utf-8-sig"))
     kept = {name: value for name, value in document.items() if name.lower() != "keycolumns"}
     storage.write(path, to_json({"keyColumns": list(keys)} | kept))

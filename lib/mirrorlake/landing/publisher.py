@@ -6,12 +6,12 @@ never overwrites: any number of writers lose nothing, and one that dies blocks n
 
 from __future__ import annotations
 
-import contextlib
 import os
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -19,16 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirrorlake import names
-from mirrorlake.delta.snapshot import Snapshot, read_snapshot
-from mirrorlake.errors import MirrorlakeError, SchemaError, UsageError
+from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.errors import SchemaError, UsageError
 from mirrorlake.landing.casts import cast_batch, target_schema
-from mirrorlake.landing.check import FileFacts, footer_columns, inspect_file
-from mirrorlake.landing.identity import Identity, read_identity
+from mirrorlake.landing.check import footer_columns, inspect_file
+from mirrorlake.landing.identity import last_applied, read_identity
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
-from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata, declare_keys, planned_keys
+from mirrorlake.landing.metadata import MARKER, Marker, declare_keys
 from mirrorlake.landing.sources import open_source
 from mirrorlake.landing.tokens import TOKEN, TokenIndex, encoded
-from mirrorlake.landing.types import fits
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage, to_json
@@ -79,8 +78,7 @@ class Published(Result):
 
     def shown(self) -> TextTable:
         """The same facts as a table."""
-        row = (self.table, self.file, self.rows, self.bytes)
-        return TextTable(("table", "file", "rows", "bytes"), (row,))
+        return TextTable.of([self], ("table", "file", "rows", "bytes"))
 
 
 _BATCH = b"mirrorlake.batch"
@@ -117,10 +115,8 @@ class Publisher:
             raise UsageError("keys is a text.", hint=f"write keys=[{keys!r}].")
         self._storage = storage
         self.table = table
-        self._known: dict[str, str] | None = None
         self._dry_run = dry_run
-        declare = planned_keys if dry_run else declare_keys
-        self._metadata: TableMetadata = declare(storage, table, tuple(keys))
+        self._metadata = declare_keys(storage, table, tuple(keys), dry_run=dry_run)
         self._footer = encoded(footer)
         self._tokens = TokenIndex(storage, table)
         if not dry_run:
@@ -204,6 +200,27 @@ class Publisher:
         """
         return self._publish(rows, None, token, footer)
 
+    def publish(self, rows: Any, marker: str = "", *, token: str | None = None) -> Published:
+        """Rows with a marker that a parameter names: `insert`, `update`, `delete` or `upsert`.
+
+        Args:
+            rows: as for `write`.
+            marker: the change of every row; empty as `write`.
+            token: as for `write`.
+
+        Raises:
+            UsageError: there is no such marker.
+            MirrorlakeError: as `write`.
+        """
+        if not marker:
+            return self.write(rows, token=token)
+        known = {kind.name.lower(): kind for kind in Marker}
+        if marker not in known:
+            raise UsageError(
+                f"There is no marker {marker!r}.", hint=f"choose one of {', '.join(known)}."
+            )
+        return self._publish(rows, known[marker], token, None)
+
     def manifest(self, rows: Any, *, ranges: int = 64) -> Manifest:
         """Leaves a manifest of all rows that the source has now, for `reconcile`.
 
@@ -214,12 +231,10 @@ class Publisher:
         Raises:
             MirrorlakeError: the rows can't be read, or don't fit the table.
         """
-        if self._known is None:
-            self._known = self._known_columns()
-        reader = open_source(rows, self._known)
+        reader = open_source(rows, self.known_columns)
         batches = []
         if reader is not None:
-            target = target_schema(reader.schema, self._known)
+            target = target_schema(reader.schema, self.known_columns)
             batches = [cast_batch(batch, target, 0) for batch in reader]
         names = {name.lower(): name for name in (batches[0].schema.names if batches else ())}
         key = names.get(self.keys[0].lower()) if self.keys else None
@@ -236,10 +251,7 @@ class Publisher:
     ) -> Published:
         if token is not None and (found := self._tokens.find(token)):
             return self._repeated(found)
-        if self._known is None:
-            self._known = self._known_columns()
-        known = self._known
-        reader = open_source(rows, known)
+        reader = open_source(rows, self.known_columns)
         if reader is None:
             return Published(str(self.table), None, 0, 0)
         label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
@@ -254,9 +266,8 @@ class Publisher:
             try:
                 # Two batches of the same rows must still be told apart, see `_claim`.
                 carried[_BATCH] = batch.encode()
-                self._stage(storage, reader, staged, carried, marker, known)
+                self._stage(storage, reader, staged, carried, marker)
                 facts = inspect_file(storage, staged, self._metadata, name=label)
-                _check_fits(facts, known)
                 name = None if self._dry_run else self._claim(staged, batch, token)
             except BaseException:
                 storage.delete(staged)
@@ -266,7 +277,7 @@ class Publisher:
                 return self._repeated(found)
         for column, kind in facts.columns.items():
             if kind.table != "void":
-                known.setdefault(column.lower(), kind.table)
+                self.known_columns.setdefault(column.lower(), kind.table)
         return Published(str(self.table), name, facts.row_count, facts.size)
 
     def _stage(
@@ -276,7 +287,6 @@ class Publisher:
         path: str,
         carried: Mapping[bytes, bytes],
         marker: Marker | None,
-        known: dict[str, str],
     ) -> None:
         found = reader.schema
         has_marker = any(name.lower() == MARKER.lower() for name in found.names)
@@ -289,7 +299,7 @@ class Publisher:
             found = pa.schema([column for column in found if column.name.lower() in wanted])
             if not found.names:
                 raise SchemaError("None of the key columns is in the rows.", column=self.keys[0])
-        schema = target_schema(found, known)
+        schema = target_schema(found, self.known_columns)
         whole = schema
         if marker is not None:
             # The format's newer documents want the marker last.
@@ -347,8 +357,7 @@ class Publisher:
         ]
         if found:
             return max(found)
-        identity, snapshot = self._mirrored()
-        return snapshot.txns.get(identity.app_id, 0) if identity and snapshot else 0
+        return last_applied(self._storage, self.table)
 
     def _processed_batch(self, name: str) -> str | None:
         """Which batch was processed under a name: "" if of another publisher, None if none."""
@@ -363,36 +372,18 @@ class Publisher:
             return str(found.get(_BATCH, b"").decode())
         return None
 
-    def _mirrored(self) -> tuple[Identity | None, Snapshot | None]:
-        """The folder's identity, if the mirror has seen it, and the Delta table as it is."""
-        identity = read_identity(self._storage, self.table)
-        snapshot = read_snapshot(self._storage, self.table.table_path) if identity else None
-        return identity, snapshot
-
-    def _known_columns(self) -> dict[str, str]:
+    @cached_property
+    def known_columns(self) -> dict[str, str]:
         """The table's columns so far, lower case: mirrored ones, then those still in the zone."""
         found: dict[str, str] = {}
-        identity, snapshot = self._mirrored()
+        identity = read_identity(self._storage, self.table)
+        snapshot = read_snapshot(self._storage, self.table.table_path) if identity else None
         # A table that another incarnation of this folder left behind says nothing about this one.
         if snapshot and identity and identity.app_id in snapshot.txns:
             found = {name: kind for name, kind in snapshot.schema.items() if isinstance(kind, str)}
         numbered = list_folder(self._storage, self.table).numbered
         for number in sorted({*sorted(numbered)[:1], *sorted(numbered)[-1:]}):
             path = f"{self.table.folder}/{numbered[number].name}"
-            # A file that can't be read is the mirror's to report, not the next publisher's.
-            with contextlib.suppress(MirrorlakeError, FileNotFoundError):
-                for name, column in footer_columns(self._storage, path).items():
-                    found.setdefault(name, column.table)
+            for name, column in footer_columns(self._storage, path).items():
+                found.setdefault(name, column.table)
         return {name.lower(): kind for name, kind in found.items() if kind != "void"}
-
-
-def _check_fits(facts: FileFacts, known: dict[str, str]) -> None:
-    for name, column in facts.columns.items():
-        table = known.get(name.lower())
-        if table is not None and not fits(column.table, table):
-            raise SchemaError(
-                f"Column {name!r} is {column.table}, but the table has {table}.",
-                file=facts.name,
-                column=name,
-                hint="a new type needs a new folder for the table.",
-            )

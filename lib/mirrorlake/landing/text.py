@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from mirrorlake.errors import DataFileError, first_line
+from mirrorlake.errors import DataFileError, first_line, in_file
 from mirrorlake.landing.casts import UNFIT
 from mirrorlake.landing.compression import Pieces, open_decompressed
 from mirrorlake.landing.metadata import MARKER, MARKER_HINT, TableMetadata
@@ -52,10 +52,11 @@ def read_text(
             not of its type, bytes that are not of the encoding; with the row, counted from 1
             without the header.
     """
-    text = metadata.text
-    written = _parse(open_file(), _Bytes(text, name), []).schema.names
-    data = _Bytes(text, name)
-    reader = _parse(open_file(), data, written, rejects)
+    text, rejects = metadata.text, rejects or Rejects()
+    with in_file(name):
+        written = _parse(open_file(), _Bytes(text, name), [], rejects).schema.names
+        data = _Bytes(text, name)
+        reader = _parse(open_file(), data, written, rejects)
     declared = {column.lower(): kind for column, kind in metadata.columns.items()}
     fields = []
     for column in (_plain(found, text) for found in written):
@@ -67,21 +68,26 @@ def read_text(
             kind = pa.string()
         fields.append(pa.field(column, kind))
     schema = pa.schema(fields)
-    return pa.RecordBatchReader.from_batches(schema, _typed(reader, schema, data, rejects))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with in_file(name):
+            yield from _typed(reader, schema, data, rejects)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
 def _parse(
-    source: IO[bytes], data: _Bytes, columns: list[str], rejects: Rejects | None = None
+    source: IO[bytes], data: _Bytes, columns: list[str], rejects: Rejects
 ) -> pacsv.CSVStreamingReader:
     """Opens the file; without `columns` to learn its columns only, else to read all as text."""
 
     def ragged(row: pacsv.InvalidRow) -> str:
         if not columns:
             return "skip"  # only the header is wanted
-        if rejects is None:
+        if not rejects.most:
             return "error"
         reason = f"Expected {row.expected_columns} columns, got {row.actual_columns}."
-        rejects.add(row.number - 1, None, reason, row.text)  # Arrow counts the header
+        rejects.add(row.number - 1, None, reason, "", row.text)  # Arrow counts the header
         rejects.ragged.append(row.number - 1)
         return "skip"
 
@@ -112,7 +118,7 @@ def _parse(
 
 
 def _typed(
-    reader: pacsv.CSVStreamingReader, schema: pa.Schema, data: _Bytes, rejects: Rejects | None
+    reader: pacsv.CSVStreamingReader, schema: pa.Schema, data: _Bytes, rejects: Rejects
 ) -> Iterator[pa.RecordBatch]:
     before, ended = 0, False
     while True:
@@ -131,23 +137,17 @@ def _typed(
             convert = converter(field.type, data.text.null)
             unfit = _unfit(values, convert)
             # The parser leaves out ragged rows a block ahead: those up to here are known.
-            ragged = rejects.ragged if rejects else ()
-            rows = dict(
-                zip(unfit, original_rows((before + n + 1 for n in unfit), ragged), strict=True)
-            )
+            places = original_rows((before + n + 1 for n in unfit), rejects.ragged)
+            rows = dict(zip(unfit, places, strict=True))
             for index in unfit:
                 if _CUT in values[index].as_py():
                     raise data.unfinished(rows[index])
-                reason = f"{values[index].as_py()!r} is not of type {field.type}."
-                if rejects is None:
+                if index not in bad:
+                    reason = f"{values[index].as_py()!r} is not of type {field.type}."
                     is_marker = field.name.lower() == MARKER.lower()
                     hint = MARKER_HINT if is_marker else "correct the value, or its DataType."
-                    raise DataFileError(
-                        reason, file=data.name, row=rows[index], column=field.name, hint=hint
-                    )
-                if index not in bad:
                     row = {n: t[index].as_py() for n, t in zip(schema.names, texts, strict=True)}
-                    rejects.add(rows[index], field.name, reason, row)
+                    rejects.add(rows[index], field.name, reason, hint, row)
             bad |= dict.fromkeys(unfit)
             if unfit:
                 mask = pa.array([index in unfit for index in range(len(values))])
@@ -155,8 +155,9 @@ def _typed(
             arrays.append(convert(values))
         before += batch.num_rows
         typed = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        kept = [index for index in range(typed.num_rows) if index not in bad] if bad else None
-        yield typed if kept is None else typed.take(pa.array(kept, pa.int64()))
+        if bad:
+            typed = typed.filter(pa.array([n not in bad for n in range(typed.num_rows)]))
+        yield typed
     if not ended:
         raise data.unfinished(before)
 
@@ -259,7 +260,6 @@ class _Bytes:
             return self.unfinished(row)
         return DataFileError(
             f"Not readable as delimited text: {first.rstrip('.')}.",
-            file=self.name,
             row=row or None,
             hint="compare it with FileFormatTypeProperties, and upload it again under its name.",
         )
@@ -269,13 +269,11 @@ class _Bytes:
         if self._undecoded:
             return DataFileError(
                 f"Not a text in {self.text.encoding.removesuffix('-sig')}: {self._undecoded}.",
-                file=self.name,
                 row=row or None,
                 hint="set Encoding in FileFormatTypeProperties to what the file is written in.",
             )
         return DataFileError(
             f"A value begins with {self.text.quote} and has no end.",
-            file=self.name,
             row=row or None,
             hint="close the quote, or set QuoteCharacter and EscapeCharacter as the file has them.",
         )

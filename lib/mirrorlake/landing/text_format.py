@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from mirrorlake.errors import MetadataError
-from mirrorlake.names import METADATA
 
 # In the order of `TextFormat`; the first value of each is its default.
 _CHOICES = {
@@ -78,7 +77,6 @@ def arrow_type(kind: str, *, column: str | None = None) -> pa.DataType:
     except KeyError:
         raise MetadataError(
             f"There is no data type {kind!r}.",
-            file=METADATA,
             column=column,
             hint="choose one of Boolean, ByteArray, DateTime, Double, IDate, Int16, Int32, Int64, "
             "ITime, Single, String.",
@@ -101,33 +99,22 @@ def parse_text_format(
     if properties.get("firstrowasheader", True) is not True:
         raise MetadataError(
             "FirstRowAsHeader must be true.",
-            file=METADATA,
             hint="write the column names into the first row of every text file.",
         )
     chosen: list[str] = []
     for name, allowed in _CHOICES.items():
         value = properties.get(name.lower())
         if value is not None and value not in allowed:
-            raise MetadataError(
-                f"{name} is {value!r}.", file=METADATA, hint=f"it may be one of {allowed}."
-            )
+            raise MetadataError(f"{name} is {value!r}.", hint=f"it may be one of {allowed}.")
         chosen.append(allowed[0] if value is None else value)
     null = properties.get("nullvalue")
     if not isinstance(null, (str, type(None))):
-        raise MetadataError(f"NullValue is {null!r}, not a text.", file=METADATA)
-    row, column, quote, escape = chosen
+        raise MetadataError(f"NullValue is {null!r}, not a text.")
     own = (extension or "").lower().lstrip(".")
     endings = _EXTENSIONS | ({own} - {"", "parquet"})
-    return TextFormat(
-        endings,
-        declared,
-        row,
-        column,
-        quote,
-        escape,
-        null or "",
-        _encoding(properties.get("encoding")),
-    )
+    encoding = _encoding(properties.get("encoding"))
+    row, column, quote, escape = chosen
+    return TextFormat(endings, declared, row, column, quote, escape, null or "", encoding)
 
 
 def _encoding(name: Any) -> str:
@@ -138,7 +125,7 @@ def _encoding(name: Any) -> str:
         "".encode(found.name)  # base64 and its like are codecs too, but of bytes
     except (LookupError, AttributeError, ValueError):
         raise MetadataError(
-            f"There is no encoding {name!r}.", file=METADATA, hint="UTF-8 is the default."
+            f"There is no encoding {name!r}.", hint="UTF-8 is the default."
         ) from None
     return "utf-8-sig" if found.name == "utf-8" else found.name  # a byte order mark is no data
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from mirrorlake.errors import InvalidNameError, SequenceError
+from mirrorlake.errors import InvalidNameError, SequenceError, TableNotFoundError
 from mirrorlake.names import (
     PROCESSED,
     READY_TO_DELETE,
@@ -69,13 +69,9 @@ class Folder:
         blocked = any(found > number for found in self.numbered)
         return ready, number if blocked else None
 
-    def blocked_since(self, number: int) -> datetime:
-        """When the first file behind a missing number came."""
-        return min(entry.modified for n, entry in self.numbered.items() if n > number)
-
-    def backlog(self, last: int) -> int:
-        """How many files lie behind number `last`."""
-        return sum(1 for number in self.numbered if number > last)
+    def behind(self, last: int) -> list[Entry]:
+        """The files that lie behind number `last`."""
+        return [entry for number, entry in self.numbered.items() if number > last]
 
 
 def find_tables(storage: Storage, base: str = ZONE) -> Iterator[TableName | BadFolder]:
@@ -84,22 +80,23 @@ def find_tables(storage: Storage, base: str = ZONE) -> Iterator[TableName | BadF
     Names starting with `_` are not looked at.
     """
     for folder in storage.list(base).folders:
-        if folder.startswith("_"):
-            continue
-        if folder.endswith(SCHEMA_SUFFIX):
+        schema: str | None = None
+        inner: tuple[str, ...] = (folder,)
+        if folder.endswith(SCHEMA_SUFFIX) and not folder.startswith("_"):
             schema = folder[: -len(SCHEMA_SUFFIX)]
-            for inner in storage.list(f"{base}/{folder}").folders:
-                if not inner.startswith("_"):
-                    yield _named(schema, inner)
-        else:
-            yield _named(None, folder)
+            inner = storage.list(f"{base}/{folder}").folders
+        for name in inner:
+            if not name.startswith("_"):
+                try:
+                    yield TableName(schema, name)
+                except InvalidNameError as error:
+                    yield BadFolder(schema, name, error)
 
 
-def _named(schema: str | None, name: str) -> TableName | BadFolder:
-    try:
-        return TableName(schema, name)
-    except InvalidNameError as error:
-        return BadFolder(schema, name, error)
+def no_folder(table: TableName) -> TableNotFoundError:
+    """What to say where a table that is asked for has no folder."""
+    text = f"There is no folder for {table} in the landing zone."
+    return TableNotFoundError(text, hint="publish it first.")
 
 
 def list_folder(storage: Storage, table: TableName) -> Folder:

@@ -7,15 +7,14 @@ from others) is asked of the rows, in one pass over a sample.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
 
 from pyspark.sql import Row
 
 from mirrorlake.layout.analysis import Analysis
-from mirrorlake.layout.column_facts import ColumnFacts, look_at_columns, old_rows, summary_of
 from mirrorlake.layout.measures import PROPERTIES
+from mirrorlake.layout.row_advice import Rule, on_rows, on_values
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import quote
 
@@ -67,10 +66,7 @@ class Advice(Result):
     def shown(self) -> TextTable:
         """The findings as rows."""
         columns = ("Rule", "Column", "Evidence", "Gain", "Remedy")
-        return TextTable(
-            columns,
-            tuple((f.rule, f.column, f.evidence, f.gain, f.remedy) for f in self.findings),
-        )
+        return TextTable(columns, tuple(map(astuple, self.findings)))
 
 
 def advise(
@@ -83,17 +79,17 @@ def advise(
         used: the columns that models and reports use; by default nothing is known of it.
         many_rows: from how many rows on it is worth to look for ways to have fewer.
     """
-    findings = [
+    rules = [
         *_on_files(analysis),
-        *(_on_rows(analysis) if analysis.summary["Row Count"] >= many_rows else ()),
+        *(on_rows(analysis) if analysis.summary["Row Count"] >= many_rows else ()),
         *_on_partitions(analysis),
         *_on_protocol(analysis),
         *_on_columns(analysis, used),
     ]
-    return Advice(str(analysis.name), tuple(findings))
+    return Advice(str(analysis.name), tuple(Finding(*rule) for rule in rules))
 
 
-def _on_files(analysis: Analysis) -> Iterator[Finding]:
+def _on_files(analysis: Analysis) -> Iterator[Rule]:
     s, name = analysis.summary, analysis.name
     sizes = analysis.tables["Parquet Files"].where(f"`File Size` < {_SMALL_FILE}")
     small = sizes.count()
@@ -101,7 +97,7 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
         after = next(
             one for one in analysis.guardrails().limits if one.guardrail == "Parquet Files"
         )
-        yield Finding(
+        yield (
             "small files",
             None,
             f"{small:,} of {s['Parquet Files']:,} files are under {_SMALL_FILE // _MIB} MiB",
@@ -110,7 +106,7 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
         )
     average = s["Avg Rows Per Row Group"] or 0
     if s["Row Groups"] > s["Parquet Files"] and average < _FEW_ROWS:
-        yield Finding(
+        yield (
             "row-group size",
             None,
             f"{s['Row Groups']:,} row groups of {average:,.0f} rows on average",
@@ -119,7 +115,7 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
         )
     lacking = s["Parquet Files"] - s["VOrder Files"] - s["Open V-Order Files"]
     if lacking > 0:
-        yield Finding(
+        yield (
             "no V-Order",
             None,
             f"{lacking:,} of {s['Parquet Files']:,} files are in no V-Order",
@@ -127,7 +123,7 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
             f"./mirrorlake vorder ROOT {name} --dry-run",
         )
     if s["VOrder Disagreements"]:
-        yield Finding(
+        yield (
             "V-Order signals disagree",
             None,
             f"{s['VOrder Disagreements']:,} files' footers contradict their tag or the table's"
@@ -137,7 +133,7 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
         )
     written = s["Row Count"] + s["Deleted Rows"]
     if s["Deleted Rows"] > _DELETED_SHARE * max(1, written):
-        yield Finding(
+        yield (
             "deletion vectors piled up",
             None,
             f"{s['Deleted Rows']:,} of {written:,} rows lie deleted in {s['Deletion Vectors']:,}"
@@ -146,7 +142,7 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
             f"REORG TABLE {analysis.sql_name} APPLY (PURGE)",
         )
     if s["Files Without Statistics"]:
-        yield Finding(
+        yield (
             "missing statistics",
             None,
             f"{s['Files Without Statistics']:,} files have none in the log",
@@ -155,32 +151,7 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
         )
 
 
-def _on_rows(analysis: Analysis) -> Iterator[Finding]:
-    rows, table = analysis.summary["Row Count"], analysis.sql_name
-    limits = {one.guardrail: one.limit for one in analysis.guardrails().limits}
-    allowed = limits["Rows"]
-    share = f"{rows:,} rows" + (
-        f", {100 * rows / allowed:.1f} % of the guardrail" if allowed else ""
-    )
-    if summary := summary_of(analysis):
-        groups = ", ".join(map(quote, summary.groups))
-        sums = ", ".join(f"sum({quote(m)}) AS {quote(m)}" for m in summary.measures)
-        yield Finding(
-            "fewer rows by a summary", ", ".join(summary.groups),
-            f"{share}; about {summary.rows:,} combinations of these columns",
-            f"{rows / max(1, summary.rows):,.0f} times fewer rows where totals are enough",
-            f"SELECT {groups}, {sums}, count(*) AS rows FROM {table} GROUP BY {groups}",
-        )  # fmt: skip
-    if old := old_rows(analysis):
-        yield Finding(
-            "fewer rows by less history", old.column,
-            f"{share}; {old.rows:,} are from before {old.before}, the newest is of {old.newest}",
-            f"{100 * old.rows / rows:.0f} % fewer rows",
-            f"DELETE FROM {table} WHERE {quote(old.column)} < DATE'{old.before}'",
-        )  # fmt: skip
-
-
-def _on_partitions(analysis: Analysis) -> Iterator[Finding]:
+def _on_partitions(analysis: Analysis) -> Iterator[Rule]:
     columns = analysis.metadata.get("partitionColumns") or []
     if not columns:
         return
@@ -188,7 +159,7 @@ def _on_partitions(analysis: Analysis) -> Iterator[Finding]:
     count = analysis.tables["Partitions"].count()
     average = s["File Size"] / max(1, count)
     if count >= _MANY_PARTITIONS:
-        yield Finding(
+        yield (
             "partitions of high cardinality",
             listed,
             f"{count:,} partitions, {s['Parquet Files']:,} files",
@@ -196,7 +167,7 @@ def _on_partitions(analysis: Analysis) -> Iterator[Finding]:
             _unpartition(analysis),
         )
     elif average < _PARTITION_BYTES:
-        yield Finding(
+        yield (
             "needless partitions",
             listed,
             f"{count:,} partitions of {average / _MIB:,.1f} MiB on average",
@@ -205,10 +176,10 @@ def _on_partitions(analysis: Analysis) -> Iterator[Finding]:
         )
 
 
-def _on_protocol(analysis: Analysis) -> Iterator[Finding]:
+def _on_protocol(analysis: Analysis) -> Iterator[Rule]:
     features = set(analysis.protocol.get("readerFeatures") or [])
     if demanding := sorted(features & _DEMANDING):
-        yield Finding(
+        yield (
             "features a reader may lack",
             None,
             f"the protocol asks of readers: {', '.join(demanding)}",
@@ -217,31 +188,31 @@ def _on_protocol(analysis: Analysis) -> Iterator[Finding]:
         )
 
 
-def _on_columns(analysis: Analysis, used: list[str] | None) -> Iterator[Finding]:
+def _on_columns(analysis: Analysis, used: list[str] | None) -> Iterator[Rule]:
     columns = analysis.tables["Columns"].collect()  # a row a column: of the schema's size
     known = {row["Column Name"]: row for row in columns}
     rows = analysis.summary["Row Count"]
     for row in columns:
         yield from _on_one_column(analysis, row, rows, used)
     if rows and any(row["Cardinality"] is not None for row in columns):
-        yield from _on_values(analysis, look_at_columns(analysis), known)
+        yield from on_values(analysis, known)
 
 
 def _on_one_column(
     analysis: Analysis, row: Row, rows: int, used: list[str] | None
-) -> Iterator[Finding]:
+) -> Iterator[Rule]:
     name, percent = row["Column Name"], row["Size Percent Of Table"] or 0
     table, column = analysis.sql_name, quote(name)
     evidence = f"{row['Compressed Size']:,} bytes, {percent:.0f} % of the table"
     distinct = row["Cardinality"]
     if used is not None and name.split(".")[0] not in used:
-        yield Finding(
+        yield (
             "unused column", name, evidence, f"{percent:.0f} % of the table's bytes",
             f"ALTER TABLE {table} DROP COLUMN {column}, then REORG TABLE {table} APPLY (PURGE)",
         )  # fmt: skip
         return
     if distinct is not None and distinct <= 1 < rows:
-        yield Finding(
+        yield (
             "constant column", name, f"{distinct} value in {rows:,} rows",
             "one column less to load", f"ALTER TABLE {table} DROP COLUMN {column}",
         )  # fmt: skip
@@ -250,7 +221,7 @@ def _on_one_column(
         return
     kind = row["Primitive Type"]
     if kind == "string" and (row["BytesPerRow"] or 0) > _WIDE_BYTES:
-        yield Finding(
+        yield (
             "wide strings", name, f"{evidence}, {row['BytesPerRow']:.0f} bytes a row",
             f"up to {percent:.0f} % of the table's bytes",
             "keep it in a table of its own, or drop it if no report shows it",
@@ -259,38 +230,9 @@ def _on_one_column(
         remedy = "split it, round it, or keep it out of the model"
         if kind.startswith("timestamp"):
             remedy = f"CAST({column} AS DATE) AS day, and the time of day rounded, in two columns"
-        yield Finding(
+        yield (
             "high cardinality", name, f"{distinct:,} values in {rows:,} rows; {evidence}",
             "a smaller dictionary", remedy,
-        )  # fmt: skip
-
-
-def _on_values(
-    analysis: Analysis, facts: ColumnFacts, known: Mapping[str, Any]
-) -> Iterator[Finding]:
-    table = analysis.sql_name
-    for name, (digits, before, after) in facts.roundable.items():
-        share = known[name]["Size Percent Of Table"] or 0
-        yield Finding(
-            "float precision", name,
-            f"{before:,} values in the sample, {after:,} when rounded to {digits} digits",
-            f"part of its {share:.0f} % of the table",
-            f"UPDATE {table} SET {quote(name)} = round({quote(name)}, {digits})",
-        )  # fmt: skip
-    for name, same in facts.duplicates:
-        yield Finding(
-            "duplicate column", name, f"equal to {same} in every row of the sample",
-            f"{known[name]['Compressed Size']:,} bytes",
-            f"ALTER TABLE {table} DROP COLUMN {quote(name)}",
-        )  # fmt: skip
-    for made in facts.calculated:
-        both = ", ".join(map(quote, made.parts))
-        yield Finding(
-            "calculated column", f" {made.sign} ".join(made.parts), made.evidence,
-            "Direct Lake calculates no columns, so it has to be in the table; where nothing else"
-            f" uses the parts: ALTER TABLE {table} DROP COLUMNS ({both})",
-            f"ALTER TABLE {table} ADD COLUMN {quote(made.name)} {made.kind};"
-            f" UPDATE {table} SET {quote(made.name)} = {made.expression}",
         )  # fmt: skip
 
 

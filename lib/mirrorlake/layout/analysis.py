@@ -8,7 +8,6 @@ every table stays a DataFrame.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
@@ -16,17 +15,26 @@ from operator import or_
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.files import live_files, read_actions
+from mirrorlake.delta.files import hadoop_path, live_files, read_actions
 from mirrorlake.delta.log_files import find_segment
 from mirrorlake.delta.snapshot import physical_names, read_snapshot
 from mirrorlake.delta.table import Table
+from mirrorlake.history.listing import list_files
 from mirrorlake.layout import measures
 from mirrorlake.layout.change_history import change_history
-from mirrorlake.layout.column_scan import scan_columns
-from mirrorlake.layout.footers import leaves, read_chunks, read_footers
+from mirrorlake.layout.footers import (
+    Leaf,
+    Storages,
+    leaves,
+    parallelism,
+    read_chunks,
+    read_footers,
+)
 from mirrorlake.layout.guardrails import (
     GuardrailReport,
     after_optimize,
@@ -36,9 +44,11 @@ from mirrorlake.layout.guardrails import (
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import delta_name, quote
-from mirrorlake.storage import Listing, Storage
+from mirrorlake.storage import Storage
 
 DIAGNOSTICS = "diagnostics"
+_UNCOUNTABLE = ("variant", "void")
+_RUNS = pa.schema([("physical_path", pa.string()), ("runs", pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -155,13 +165,14 @@ def analyze_table(
     chunks = read_chunks(facts, storage, path).persist()
     known = leaves(metadata)
     rows = f"{table.sql_name} VERSION AS OF {segment.version}"
-    scanned = None
-    if scan:
-        scanned = scan_columns(
-            lambda wanted: spark.sql(f"SELECT {wanted} FROM {rows}"),
-            facts, storage, path, known, exact=exact,
-        )  # fmt: skip
-    stale = stale_files(facts, storage, path)
+    scanned = spark.createDataFrame([], "physical_path string, cardinality long, runs long")
+    # What only the rows show of every column outside lists and maps.
+    wanted = [leaf for leaf in known if leaf.parts and leaf.kind not in _UNCOUNTABLE]
+    if scan and wanted:
+        counts = spark.sql(f"SELECT {_counts(wanted, exact=exact)} FROM {rows}")
+        runs = _count_runs(facts, storage, path, wanted)
+        scanned = _by_column(counts, wanted).join(runs, "physical_path", "left")
+    stale = stale_files(table, facts)
     properties = dict(metadata.get("configuration") or {})
     summary = measures.summary(facts, stale, segment.version, properties)
     tables = {
@@ -174,7 +185,7 @@ def analyze_table(
         "Row Group Sizes": measures.row_group_sizes(facts),
         "Partitions": measures.partitions(facts),
         "Stale Files": stale,
-        "Change History": change_history(spark, storage, path, segment.version),
+        "Change History": change_history(table, segment.version),
     }
     row = summary.first()
     assert row is not None  # an aggregate without groups always has a row
@@ -194,58 +205,82 @@ def _name_partitions(files: DataFrame, physical: dict[str, str]) -> DataFrame:
     return files.withColumn("partition", F.to_json(named))
 
 
-_AT_ONCE = 16
-_FILES = pa.schema(
-    [("path", pa.string()), ("Size", pa.int64()), ("Modified", pa.timestamp("us", "UTC"))]
-)
-_DDL = "path string, Size long, Modified timestamp"
-
-
-def stale_files(facts: DataFrame, storage: Storage, table_path: str) -> DataFrame:
+def stale_files(table: Table, facts: DataFrame) -> DataFrame:
     """Parquet files in the table's folder that the version does not name.
 
-    An executor lists them, several folders at a time. Hidden folders are left out, for what lies in
-    them is not the table's rows.
+    Hidden folders are left out, since what lies in them is not the table's rows.
 
     Args:
+        table: the table.
         facts: the version's files, with their `path`.
-        storage: the lake's files.
-        table_path: the table's folder.
     """
-    root = storage.root
-
-    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        files = Storage(root)
-        for _ in batches:
-            for rows in _parquet_files(files, table_path):
-                yield pa.RecordBatch.from_pylist(rows, _FILES)
-
-    files = facts.sparkSession.range(0, 1, 1, 1).mapInArrow(look, _DDL)
-    left = files.join(facts.select("path"), "path", "left_anti")
+    inside = F.lit(len(hadoop_path(table.storage, table.name.table_path)) + 2)
+    listed = list_files(table).select(
+        F.substr("path", inside).alias("path"),
+        F.col("length").alias("Size"),
+        F.timestamp_millis("modificationTime").alias("Modified"),
+    )
+    shown = listed.where("path LIKE '%.parquet' AND NOT path RLIKE '^_(change_data|delta_index)/'")
+    left = shown.join(facts.select("path"), "path", "left_anti")
     return left.withColumnRenamed("path", "Parquet File").orderBy("Parquet File")
 
 
-def _parquet_files(storage: Storage, table_path: str) -> Iterator[list[dict[str, Any]]]:
-    """A folder's files at a time, by their paths within the table."""
-
-    def listed(folder: str) -> tuple[str, Listing]:
-        return folder, storage.list(f"{table_path}/{folder}".rstrip("/"))
-
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        folders = [""]
-        while folders:
-            below: list[str] = []
-            for folder, listing in pool.map(listed, folders):
-                start = f"{folder}/" if folder else ""
-                below += [start + name for name in listing.folders if not _is_hidden(name)]
-                yield [
-                    {"path": start + file.name, "Size": file.size, "Modified": file.modified}
-                    for file in listing.files
-                    if file.name.endswith(".parquet") and not _is_hidden(file.name)
-                ]
-            folders = below
+def _counts(wanted: list[Leaf], *, exact: bool) -> str:
+    """Distinct values of each column as SQL, NULL not counted."""
+    count = "count(DISTINCT {})" if exact else "approx_count_distinct({})"
+    paths = [".".join(map(quote, leaf.parts)) for leaf in wanted]
+    return ", ".join(f"{count.format(path)} AS c{i}" for i, path in enumerate(paths))
 
 
-def _is_hidden(name: str) -> bool:
-    """As Spark has it: a partition column may start with an underscore."""
-    return name.startswith((".", "_")) and "=" not in name
+def _by_column(counts: DataFrame, wanted: list[Leaf]) -> DataFrame:
+    """One row a column of the counts' one row: `physical_path` and `cardinality`."""
+    pairs = [
+        F.struct(F.lit(leaf.physical).alias("physical_path"), F.col(f"c{i}").alias("cardinality"))
+        for i, leaf in enumerate(wanted)
+    ]
+    return counts.select(F.explode(F.array(*pairs)).alias("p")).select("p.*")
+
+
+def _count_runs(
+    facts: DataFrame, storage: Storage, table_path: str, wanted: list[Leaf]
+) -> DataFrame:
+    """Runs of equal values by column, as they lie in the files, summed over the files."""
+    root = storage.root
+    depths = {leaf.physical: len(leaf.parts) - 1 for leaf in wanted}
+
+    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        stores = Storages(root, table_path)
+        for batch in batches:
+            for path in batch.column("path").to_pylist():
+                found = _file_runs(*stores.place(path), depths)
+                yield pa.RecordBatch.from_pylist(
+                    [{"physical_path": name, "runs": runs} for name, runs in found.items()], _RUNS
+                )
+
+    files = facts.where("footer.problem IS NULL").select("path")
+    spread = files.repartition(parallelism(facts.sparkSession))
+    runs = spread.mapInArrow(count, "physical_path string, runs long")
+    return runs.groupBy("physical_path").agg(F.sum("runs").alias("runs"))
+
+
+def _file_runs(storage: Storage, path: str, depths: dict[str, int]) -> dict[str, int]:
+    with storage.open(path) as source, pq.ParquetFile(source) as file:
+        there = {file.schema.column(i).path for i in range(len(file.schema.names))}
+        wanted = {name: depth for name, depth in depths.items() if name in there}
+        return {name: _column_runs(file, name, depth) for name, depth in wanted.items()}
+
+
+def _column_runs(file: pq.ParquetFile, name: str, depth: int) -> int:
+    runs, last = 0, None
+    for batch in file.iter_batches(columns=[name]):
+        if not batch.num_rows:
+            continue
+        # The one field that was asked for of a struct; NULL where the struct is.
+        column = batch.column(0)
+        values = pc.struct_field(column, [0] * depth) if depth else column
+        ends = pc.run_end_encode(values)
+        first, runs_here = ends.values[0], len(ends.values)
+        # A run goes on over the seam of two batches.
+        runs += runs_here - (last is not None and last.equals(first))
+        last = ends.values[runs_here - 1]
+    return runs

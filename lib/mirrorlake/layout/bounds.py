@@ -32,10 +32,12 @@ class LeafType:
     Attributes:
         physical: Parquet's type.
         logical: Parquet's logical type as JSON: its name as `Type`, and its parameters.
+        shown: the same as people read it.
     """
 
     physical: str
     logical: str
+    shown: str = ""
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -87,15 +89,12 @@ def read_bounds(
     width = _WIDTHS.get(leaf.physical)
     there = lengths >= 0 if width is None else lengths == width
     starts, lengths = starts[there], lengths[there]
-    if not len(starts):
-        texts, keys = _no_order(len(starts))
-    elif leaf.physical in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
-        texts, keys = _bytes(data, starts, lengths, leaf.parameters)
-    elif width is None:
-        texts, keys = _no_order(len(starts))
-    else:
+    texts, keys = _no_order(len(starts))
+    if len(starts) and width is not None:
         raw = np.ascontiguousarray(data[starts[:, None] + np.arange(width)])
         texts, keys = _numbers(raw, leaf)
+    elif len(starts) and leaf.physical in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
+        texts, keys = _bytes(data, starts, lengths, leaf.parameters)
     return spread(texts, there), spread(keys, there)
 
 
@@ -172,9 +171,8 @@ def _big_endian(values: npt.NDArray[np.uint64]) -> pa.Array:
 def _fixed(rows: Bytes) -> pa.Array:
     """Rows of equally many bytes as values."""
     count, width = rows.shape
-    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))]
-    return pa.BinaryArray.from_buffers(pa.binary(), count, buffers)
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(rows))]
+    return pa.Array.from_buffers(pa.binary(width), count, buffers).cast(pa.binary())
 
 
 def _no_order(count: int) -> tuple[pa.Array, pa.Array]:

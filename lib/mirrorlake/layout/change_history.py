@@ -6,29 +6,27 @@ part of the bytes that a change leaves alone is its incremental effect.
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.files import read_actions
 from mirrorlake.delta.log_files import find_segment
+from mirrorlake.delta.table import Table
 from mirrorlake.layout.footers import read_footers
 from mirrorlake.storage import Storage
 
 
-def change_history(
-    spark: SparkSession, storage: Storage, table_path: str, version: int
-) -> DataFrame:
+def change_history(table: Table, version: int) -> DataFrame:
     """One row a commit, oldest first, as far back as the log still goes.
 
     Where the oldest commits are gone the counts start with the files of a checkpoint. Row groups
     are NULL from where a file is involved that VACUUM has taken: nobody can count them any more.
 
     Args:
-        spark: the session.
-        storage: the lake's files.
-        table_path: the table's folder, relative to the root.
+        table: the table.
         version: the last version to show.
     """
+    spark, storage, table_path = table.spark, table.storage, table.name.table_path
     segment = find_segment(storage, table_path, version, oldest=True)
     actions = read_actions(spark, storage, segment)
     changes = _changes(_with_groups(actions, storage, table_path))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,24 +36,18 @@ _ENCODING_NAMES = (
     "OTHER",
 )
 _DATA_PAGES, _DICTIONARY = (0, 3), (2, 8)
+Leaf = tuple[str, LeafType]  # with its path
 _NO_FALLBACK = sum(1 << number for number in (2, 3, 4, 8))
 
 
-@dataclass(frozen=True)
-class _Leaf:
-    name: str
-    logical: str
-    type: LeafType
-
-
 def footer_facts(tails: Sequence[bytes | str]) -> pa.StructArray:
-    """The facts of files and of their row groups, in `footers.FOOTER`'s fields.
+    """The facts of files and of their row groups, in the fields that Spark's column gets.
 
     Args:
         tails: each file's serialised footer with the 8 bytes behind it, or what is wrong with it.
     """
     parsed, problems = parse_footers(tails)
-    found = pa.concat_arrays([_NO_FILE, *[_file_facts(some) for some in parsed]])
+    found = pa.concat_arrays([_file_facts(some) for some in parsed])
     # The files in the order in which they were given; NULL for those with a problem.
     places = np.full(len(tails), -1, np.int64)
     places[[file for some in parsed for file in some.files]] = np.arange(len(found))
@@ -67,14 +60,14 @@ def footer_facts(tails: Sequence[bytes | str]) -> pa.StructArray:
 
 
 def chunk_facts(tails: Sequence[bytes | str], stats: Sequence[str | None]) -> pa.Table:
-    """The facts of column chunks: `file`, by its number, `group`, `rows`, and `footers.CHUNK`.
+    """The facts of column chunks: `file`, by its number, `group`, `rows`, and the struct `c`.
 
     Args:
         tails: as for `footer_facts`; files with a problem have no chunks.
         stats: each file's statistics in the log, which have bounds where a footer has none.
     """
     parsed, _ = parse_footers(tails)
-    return pa.concat_tables([_chunk_table(some, stats) for some in parsed] or [_NO_CHUNK])
+    return pa.concat_tables([_chunk_table(some, stats) for some in parsed])
 
 
 class _Parsed:
@@ -128,7 +121,7 @@ def parse_footers(tails: Sequence[bytes | str]) -> tuple[list[_Parsed], dict[int
     """Footers that were read together, and what is wrong with the others, by their numbers."""
     good = [number for number, tail in enumerate(tails) if isinstance(tail, bytes)]
     problems = {number: tail for number, tail in enumerate(tails) if isinstance(tail, str)}
-    parsed: list[_Parsed] = []
+    parsed = [_Parsed([], [])]  # it has nothing to say, but all the types
     waiting = [good] if good else []
     while waiting:
         files = waiting.pop()
@@ -197,9 +190,9 @@ def _chunk_table(some: _Parsed, stats: Sequence[str | None]) -> pa.Table:
 
 def _schemas(
     top: Level, text: bytes, tails: Sequence[bytes]
-) -> tuple[list[_Leaf], Ints, Ints]:  # fmt: skip
+) -> tuple[list[Leaf], Ints, Ints]:  # fmt: skip
     """The leaves of all schemas; for each file its first one among them, and how many it has."""
-    leaves: list[_Leaf] = []
+    leaves: list[Leaf] = []
     known: dict[bytes, tuple[int, int]] = {}
     found: list[tuple[int, int]] = []
     starts, lengths = top.spans(_SCHEMA)
@@ -214,20 +207,18 @@ def _schemas(
     return leaves, pairs[:, 0], pairs[:, 1]
 
 
-def _leaves(tail: bytes) -> list[_Leaf]:
+def _leaves(tail: bytes) -> list[Leaf]:
+    found: list[Leaf] = []
     try:
         metadata = pq.read_metadata(pa.BufferReader(tail))
-        columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
-        return [
-            _Leaf(
-                column.path,
-                str(column.logical_type),
-                LeafType(column.physical_type, column.logical_type.to_json()),
-            )
-            for column in columns
-        ]
+        for i in range(metadata.num_columns):
+            column = metadata.schema.column(i)
+            logical = column.logical_type
+            kind = LeafType(column.physical_type, logical.to_json(), str(logical))
+            found.append((column.path, kind))
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # a name may be damaged, too
         raise MalformedError(str(error)) from error
+    return found
 
 
 def _chunks(some: _Parsed) -> dict[str, pa.Array]:
@@ -237,11 +228,12 @@ def _chunks(some: _Parsed) -> dict[str, pa.Array]:
     low, high = (_bounds(some, *fields) for fields in ((_MIN, _OLD_MIN), (_MAX, _OLD_MAX)))
     nulls, at = some.of_chunks(_NULLS), pa.array(some.leaf)
     codecs = _known(some.of_chunks(_CODEC), len(_CODECS) - 1)
+    names, kinds = [name for name, _ in some.leaves], [kind for _, kind in some.leaves]
     return {
         "id": pa.array(some.number.astype(np.int32)),
-        "name": pa.array([one.name for one in some.leaves], pa.string()).take(at),
-        "physical": pa.array([one.type.physical for one in some.leaves], pa.string()).take(at),
-        "logical": pa.array([one.logical for one in some.leaves], pa.string()).take(at),
+        "name": pa.array(names, pa.string()).take(at),
+        "physical": pa.array([kind.physical for kind in kinds], pa.string()).take(at),
+        "logical": pa.array([kind.shown for kind in kinds], pa.string()).take(at),
         "codec": pa.array(_CODECS).take(pa.array(codecs)),
         "compressed": pa.array(some.of_chunks(_COMPRESSED)),
         "uncompressed": pa.array(some.of_chunks(_UNCOMPRESSED)),
@@ -299,8 +291,8 @@ def _names(masks: Ints, names: Sequence[str]) -> pa.Array:
 def _bounds(some: _Parsed, field: Path, old_field: Path) -> tuple[pa.Array, pa.Array]:
     """One side's texts and sort keys, for all chunks of one type at a time."""
     (starts, lengths), (old_starts, old_lengths) = map(some.chunks.spans, (field, old_field))
-    kinds = list(dict.fromkeys(one.type for one in some.leaves))
-    kind_of = np.array([kinds.index(one.type) for one in some.leaves], np.int64)[some.leaf]
+    kinds = list(dict.fromkeys(kind for _, kind in some.leaves))
+    kind_of = np.array([kinds.index(kind) for _, kind in some.leaves], np.int64)[some.leaf]
     found: list[tuple[pa.Array, pa.Array]] = []
     rows: list[Ints] = []
     for number, kind in enumerate(kinds):
@@ -337,7 +329,7 @@ def _fill_bounds(
             known[file] = json.loads(logged[file] or "{}")
         for side, name in (("low", "minValues"), ("high", "maxValues")):
             value: Any = known[file].get(name)
-            for part in some.leaves[some.leaf[at]].name.split("."):
+            for part in some.leaves[some.leaf[at]][0].split("."):
                 value = value.get(part) if isinstance(value, dict) else None
             sides[side].append(value.encode() if isinstance(value, str) else None)
     for side, values in sides.items():
@@ -377,8 +369,3 @@ def _struct(fields: Mapping[str, pa.Array]) -> pa.StructArray:
 
 def _texts(raw: pa.BinaryArray) -> pa.Array:
     return pa.array([v and v.decode(errors="replace") for v in raw.to_pylist()], pa.string())
-
-
-# What no footers at all have to say, with its types.
-_NO_FILE = _file_facts(_Parsed([], []))
-_NO_CHUNK = _chunk_table(_Parsed([], []), [])

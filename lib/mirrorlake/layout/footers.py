@@ -7,42 +7,28 @@ here is what a footer proves; what the log says about a file travels along untou
 from __future__ import annotations
 
 import json
-import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructField, StructType, _parse_datatype_string
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
+from pyspark.sql.types import StructField, StructType
 
+from mirrorlake.delta.actions import URI, Places
 from mirrorlake.delta.snapshot import physical_name
 from mirrorlake.layout.footer_facts import chunk_facts, footer_facts
 from mirrorlake.storage import Storage
 
-CHUNK = (
-    "struct<id: int, name: string, physical: string, logical: string, codec: string,"
-    " compressed: bigint, uncompressed: bigint, has_dict: boolean, dict_offset: bigint,"
-    " dict_bytes: bigint, value_count: bigint, nulls: bigint, encodings: string,"
-    " overflow: boolean, minimum: string, maximum: string, low: binary, high: binary>"
-)
-CHUNKS = f"path string, group int, rows bigint, c {CHUNK}"
-FOOTER = (
-    "struct<rows: bigint, created_by: string, row_groups: int, codec: string, vorder: string,"
-    " vorder_level: string, open_vorder: string, groups: array<struct<id: int, rows: bigint,"
-    " compressed: bigint, uncompressed: bigint>>, problem: string>"
-)
 _TAIL = 64 * 1024
 _AT_ONCE = 16
 _READ = 256
 _ROWS = 10_000
 _MOST_BYTES = 16 * 2**20
 _MAGIC = b"PAR1"
-_URI = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 
 
 def parallelism(spark: SparkSession) -> int:
@@ -58,8 +44,7 @@ def read_footers(files: DataFrame, storage: Storage, table_path: str) -> DataFra
         storage: the lake's files.
         table_path: the table's folder, which the paths are relative to.
     """
-    spark = files.sparkSession
-    footer = StructField("footer", _parse_datatype_string(FOOTER))
+    footer = StructField("footer", from_arrow_type(footer_facts([]).type))
     schema = StructType([*files.schema.fields, footer])
     out = to_arrow_schema(schema)
     root = storage.root
@@ -69,7 +54,7 @@ def read_footers(files: DataFrame, storage: Storage, table_path: str) -> DataFra
             found = footer_facts(tails).cast(out.field("footer").type)
             yield pa.RecordBatch.from_arrays([*part.columns, found], schema=out)
 
-    return files.repartition(parallelism(spark)).mapInArrow(read, schema)
+    return files.repartition(parallelism(files.sparkSession)).mapInArrow(read, schema)
 
 
 def read_chunks(files: DataFrame, storage: Storage, table_path: str) -> DataFrame:
@@ -81,10 +66,7 @@ def read_chunks(files: DataFrame, storage: Storage, table_path: str) -> DataFram
         storage: the lake's files.
         table_path: the table's folder.
     """
-    spark = files.sparkSession
-    schema = _parse_datatype_string(CHUNKS)
-    assert isinstance(schema, StructType)  # for the type checker
-    out = to_arrow_schema(schema)
+    out = chunk_facts([], []).schema.set(0, pa.field("path", pa.string()))
     root = storage.root
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -94,7 +76,8 @@ def read_chunks(files: DataFrame, storage: Storage, table_path: str) -> DataFram
             yield from found.set_column(0, "path", paths).cast(out).to_batches(_ROWS)
 
     wanted = files.select("path", "size", "stats")
-    return wanted.repartition(parallelism(spark)).mapInArrow(read, schema)
+    spread = wanted.repartition(parallelism(files.sparkSession))
+    return spread.mapInArrow(read, from_arrow_schema(out))
 
 
 def _in_parts(
@@ -115,7 +98,7 @@ def _in_parts(
                     done, tails = done + len(tails), []
 
 
-class Storages:
+class Storages(Places):
     """Where a table's files lie: mostly in its own folder, a clone's in another's.
 
     Args:
@@ -124,14 +107,12 @@ class Storages:
     """
 
     def __init__(self, root: str, table_path: str) -> None:
-        self._own = Storage(root)
-        self._table_path = table_path
-        self._others: dict[str, Storage] = {}
+        super().__init__(Storage(root), table_path)
 
     def all_local(self, paths: Sequence[str]) -> bool:
         """Whether files lie on local disks, where threads cost more than they save."""
         return self._own.local is not None and not any(
-            match[0].lower() != "file:/" for match in map(_URI.match, paths) if match
+            match[0].lower() != "file:/" for match in map(URI.match, paths) if match
         )
 
     def try_tail(self, path: str, size: int) -> bytes | str:
@@ -142,21 +123,6 @@ class Storages:
             return "missing"
         except (ValueError, OSError) as error:
             return f"unreadable: {error}"
-
-    def place(self, path: str) -> tuple[Storage, str]:
-        """The storage that has a file, and the file's path in it."""
-        if not _URI.match(path) and not path.startswith("/"):
-            return self._own, f"{self._table_path}/{path}"
-        if path.lower().startswith("file:"):
-            path = "/" + path[5:].lstrip("/")
-        if path.startswith("/"):
-            folder, name = "/", path[1:]
-        else:
-            parts = urlsplit(path)
-            folder, name = f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/")
-        if folder not in self._others:
-            self._others[folder] = Storage(folder)
-        return self._others[folder], name
 
 
 def read_tail(storage: Storage, path: str, size: int) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import time
 import uuid
@@ -11,15 +10,13 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta.files import live_files, read_actions
-from mirrorlake.delta.log_files import find_segment
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.footers import read_footers
+from mirrorlake.layout.analysis import analyze_table
 from mirrorlake.layout.vorder import vorder_table
-from mirrorlake.names import STATE, TABLES, TableName
+from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
 
 _REPEATS = 3
@@ -116,43 +113,36 @@ def compare_layouts(
     kept = rows.persist()
     try:
         kept.count()
-        return Comparison(
-            tuple(
-                _measure(spark, storage, kept, name, layout, queries)
-                for name, layout in layouts.items()
-            )
-        )
+        copies = [_measure(storage, kept, *layout, queries) for layout in layouts.items()]
+        return Comparison(tuple(copies))
     finally:
         kept.unpersist()
 
 
 def _measure(
-    spark: SparkSession,
-    storage: Storage,
-    rows: DataFrame,
-    name: str,
-    layout: Layout,
-    queries: Mapping[str, str],
+    storage: Storage, rows: DataFrame, name: str, layout: Layout, queries: Mapping[str, str]
 ) -> Copy:
+    spark = rows.sparkSession
     # A lake of its own, so that the copy is a table like any other and yet not one of this lake.
-    scratch = Storage(storage.path(f"{STATE}/copies/{uuid.uuid4().hex}"))
-    table = TableName(None, "copy")
+    folder = f"{STATE}/copies/{uuid.uuid4().hex}"
+    scratch = Storage(storage.path(folder))
+    copied = TableName(None, "copy")
     try:
         began = time.perf_counter()
-        _write(scratch.path(table.table_path), rows, layout)
+        _write(scratch.path(copied.table_path), rows, layout)
+        table = Table(spark, scratch, copied)
         if layout.vorder:
-            vorder_table(Table(spark, scratch, table), apply=True, sort_by=layout.sort_by)
+            vorder_table(table, apply=True, sort_by=layout.sort_by)
         write_seconds = time.perf_counter() - began
-        segment = find_segment(scratch, table.table_path)
-        actions = read_actions(spark, scratch, segment)
-        footers = read_footers(live_files(actions), scratch, table.table_path)
-        found = footers.selectExpr("count(*)", "sum(footer.row_groups)", "sum(size)").first()
-        files, groups, size = (0, 0, 0) if found is None else found
-        copy = delta_name(scratch.path(table.table_path))
-        reads = {what: _median_read(spark, q.format(table=copy)) for what, q in queries.items()}
-        return Copy(name, files, groups or 0, size or 0, write_seconds, reads)
+        analysis = analyze_table(table, scan=False)
+        analysis.release()
+        s = analysis.summary
+        asked = {what: query.format(table=table.sql_name) for what, query in queries.items()}
+        reads = {what: _median_read(spark, query) for what, query in asked.items()}
+        sizes = s["Parquet Files"], s["Row Groups"], s["File Size"]
+        return Copy(name, *sizes, write_seconds, reads)
     finally:
-        remove_folder(scratch, TABLES)
+        storage.delete_folder(folder)
 
 
 def _write(path: str, rows: DataFrame, layout: Layout) -> None:
@@ -186,15 +176,3 @@ def _median_read(spark: SparkSession, query: str) -> float:
         spark.sql(query).write.format("noop").mode("overwrite").save()
         times.append(time.perf_counter() - began)
     return statistics.median(times[1:])
-
-
-def remove_folder(storage: Storage, folder: str) -> None:
-    """Removes a folder's files, and on local disks the folder."""
-    if storage.local is not None:
-        shutil.rmtree(storage.local, ignore_errors=True)
-        return
-    listing = storage.list(folder)
-    for inner in listing.folders:
-        remove_folder(storage, f"{folder}/{inner}")
-    for file in listing.files:
-        storage.delete(f"{folder}/{file.name}")

@@ -61,14 +61,8 @@ def row_groups(facts: DataFrame) -> DataFrame:
 def column_chunks(chunks: DataFrame, known: list[Leaf]) -> DataFrame:
     """One row a column chunk."""
     named = _named(chunks, known)
-    statistics = F.when(
-        F.col("c.nulls").isNotNull(),
-        F.concat(
-            F.coalesce(F.concat(F.lit("min "), "c.minimum", F.lit(", max "), "c.maximum",
-                                F.lit(", ")), F.lit("")),
-            F.concat(F.lit("nulls "), F.col("c.nulls").cast("string")),
-        ),
-    )  # fmt: skip
+    bounds = "coalesce(concat('min ', c.minimum, ', max ', c.maximum, ', '), '')"
+    statistics = F.expr(f"concat({bounds}, 'nulls ', c.nulls)")  # NULL where none are counted
     return named.select(
         F.col("path").alias("Parquet File"),
         F.col("c.id").alias("Column ID"),
@@ -91,7 +85,7 @@ def column_chunks(chunks: DataFrame, known: list[Leaf]) -> DataFrame:
 
 
 def columns(
-    facts: DataFrame, chunks: DataFrame, known: list[Leaf], scanned: DataFrame | None
+    facts: DataFrame, chunks: DataFrame, known: list[Leaf], scanned: DataFrame
 ) -> DataFrame:
     """One row a column: its size, its values' spread, and how far the files' ranges overlap."""
     everything = Window.partitionBy()
@@ -114,14 +108,9 @@ def columns(
         .crossJoin(rows)
         .join(_overlap(chunks), "physical_path", "left")
     )
-    nothing = {"cardinality": F.lit(None).cast("long"), "runs": F.lit(None).cast("long")}
-    if scanned is None:
-        joined = grouped.withColumns(nothing)
-    else:
-        joined = grouped.join(scanned, "physical_path", "left")
-        # An estimate must not exceed the rows; `least` alone would take them for a NULL.
-        bounded = F.least("cardinality", "table_rows")
-        joined = joined.withColumn("cardinality", F.when(F.col("cardinality") >= 0, bounded))
+    # An estimate must not exceed the rows; `least` alone would take them for a NULL.
+    bounded = F.when(F.col("cardinality") >= 0, F.least("cardinality", "table_rows"))
+    joined = grouped.join(scanned, "physical_path", "left").withColumn("cardinality", bounded)
     size = F.sum("compressed").over(everything)
     return joined.select(
         F.col("name").alias("Column Name"),
@@ -159,7 +148,9 @@ def summary(
         F.count("*").alias("Parquet Files"),
         F.max(F.array_max("footer.groups.rows")).alias("Max Rows Per Row Group"),
         F.min(F.array_min("footer.groups.rows")).alias("Min Rows Per Row Group"),
-        F.try_divide(F.sum(_physical_rows()), F.sum("footer.row_groups")).alias("average"),
+        F.try_divide(F.sum(_physical_rows()), F.sum("footer.row_groups")).alias(
+            "Avg Rows Per Row Group"
+        ),
         F.bool_and(F.coalesce(signals["VOrder"], F.lit(False))).alias("VOrder Enabled"),
         _total(compressed).alias("Total Size"),
         _total("size").alias("File Size"),
@@ -171,33 +162,27 @@ def summary(
         F.count_if(F.col("footer.problem").isNotNull()).alias("Unreadable Files"),
         F.count_if(F.col("stats").isNull()).alias("Files Without Statistics"),
     )
-    return totals.crossJoin(left).select(
-        F.lit(version).cast("long").alias("Version"),
-        "Row Count", "Row Groups", "Parquet Files",
-        "Max Rows Per Row Group", "Min Rows Per Row Group",
-        F.col("average").alias("Avg Rows Per Row Group"),
-        "VOrder Enabled", "Total Size", "File Size", "Deleted Rows", "Deletion Vectors",
-        "VOrder Files", "VOrder Disagreements", "Open V-Order Files",
-        "Stale Files", "Stale Size", "Unreadable Files", "Files Without Statistics",
-    )  # fmt: skip
+    number = F.lit(version).cast("long").alias("Version")
+    *known, unreadable, without = totals.columns
+    order = [*known, *left.columns, unreadable, without]
+    return totals.crossJoin(left).select(number, *order)
 
 
 def file_sizes(facts: DataFrame) -> DataFrame:
     """Files by size: many small ones are what OPTIMIZE is for."""
-    bounds = [bound * _MIB for bound in _SIZES]
-    labels = _labels([f"{bound} MiB" for bound in _SIZES])
+    bounds = {f"{bound} MiB": bound * _MIB for bound in _SIZES}
     sizes = facts.select(F.col("size").alias("value"), _rows().alias("rows"), "size")
-    return _histogram(sizes, bounds, labels, "File Size", "Files")
+    return _histogram(sizes, bounds, "File Size", "Files")
 
 
 def row_group_sizes(facts: DataFrame) -> DataFrame:
     """Row groups by rows."""
-    labels = _labels([f"{bound:,}" for bound in _GROUP_ROWS])
+    bounds = {f"{bound:,}": bound for bound in _GROUP_ROWS}
     groups = facts.select(F.explode("footer.groups").alias("g")).select(
         F.col("g.rows").alias("value"), F.col("g.rows").alias("rows"),
         F.col("g.compressed").alias("size"),
     )  # fmt: skip
-    return _histogram(groups, list(_GROUP_ROWS), labels, "Rows In Row Group", "Row Groups")
+    return _histogram(groups, bounds, "Rows In Row Group", "Row Groups")
 
 
 def partitions(facts: DataFrame) -> DataFrame:
@@ -274,15 +259,7 @@ def _overlap(chunks: DataFrame) -> DataFrame:
         .agg(F.min("c.low").alias("low"), F.max("c.high").alias("high"))
         .where("low IS NOT NULL AND high IS NOT NULL")
     )
-    ends = ranges.select(
-        "physical_path",
-        F.explode(
-            F.array(
-                F.struct(F.col("low").alias("at"), F.lit(0).alias("is_end")),
-                F.struct(F.col("high").alias("at"), F.lit(1).alias("is_end")),
-            )
-        ).alias("e"),
-    ).select("physical_path", "e.at", "e.is_end")
+    ends = ranges.selectExpr("physical_path", "stack(2, low, 0, high, 1) AS (at, is_end)")
     order = Window.partitionBy("physical_path").orderBy("at", "is_end")
     so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     counted = ends.withColumns(
@@ -296,16 +273,12 @@ def _overlap(chunks: DataFrame) -> DataFrame:
     return counted.groupBy("physical_path").agg(((met - files) / files).alias("overlap"))
 
 
-def _labels(bounds: list[str]) -> list[str]:
-    middle = [f"{low} to {high}" for low, high in pairwise(bounds)]
-    return [f"under {bounds[0]}", *middle, f"{bounds[-1]} and more"]
-
-
-def _histogram(
-    values: DataFrame, bounds: list[int], labels: list[str], title: str, count: str
-) -> DataFrame:
+def _histogram(values: DataFrame, bounds: dict[str, int], title: str, count: str) -> DataFrame:
     """Counts of `value` between bounds, with the sums of `rows` and `size`; empty bins too."""
-    bin_of = sum((F.when(F.col("value") >= bound, 1).otherwise(0) for bound in bounds), F.lit(0))
+    above = (F.when(F.col("value") >= bound, 1).otherwise(0) for bound in bounds.values())
+    bin_of, names = sum(above, F.lit(0)), list(bounds)
+    middle = [f"{low} to {high}" for low, high in pairwise(names)]
+    labels = [f"under {names[0]}", *middle, f"{names[-1]} and more"]
     bins = values.sparkSession.createDataFrame(list(enumerate(labels)), "bin int, label string")
     found = (
         values.withColumn("bin", bin_of)

@@ -9,12 +9,14 @@ protocol's specification, and parquet.thrift.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Path = tuple[int, ...]
+At = TypeVar("At", int, Ints)  # of one struct, or of many in step
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 _FEW = 12
 _LONG = 15
@@ -39,8 +41,7 @@ class Level:
         self.count = 0
         self.below: dict[Path, Level] = {}
         self._owners: list[Ints] = []
-        self._many: dict[Path, list[tuple[Ints, Ints]]] = {}
-        self._one: dict[Path, list[tuple[int, int]]] = {}
+        self._fields: dict[Path, list[tuple[Ints | int, Ints | int]]] = {}
 
     def add(self, owners: Ints) -> Ints:
         """Makes room for more structs, each in the list of its owner; returns their numbers."""
@@ -48,22 +49,15 @@ class Level:
         self.count += len(owners)
         return np.arange(self.count - len(owners), self.count)
 
-    def put(self, field: Path, which: Ints, values: Ints) -> None:
-        """Keeps one field of many structs."""
-        self._many.setdefault(field, []).append((which, values))
+    def put(self, field: Path, which: Ints | int, values: Ints | int) -> None:
+        """Keeps one field of one struct or of many."""
+        self._fields.setdefault(field, []).append((which, values))
 
-    def put_one(self, field: Path, which: int, value: int) -> None:
-        """Keeps one field of one struct."""
-        self._one.setdefault(field, []).append((which, value))
-
-    def values(self, field: Path, missing: int = -1) -> Ints:
-        """A field of all structs."""
-        found = np.full(self.count, missing, np.int64)
-        for which, values in self._many.get(field, ()):
+    def values(self, field: Path) -> Ints:
+        """A field of all structs; -1 where it is missing."""
+        found = np.full(self.count, -1, np.int64)
+        for which, values in self._fields.get(field, ()):
             found[which] = values
-        if single := self._one.get(field):
-            pairs = np.array(single, np.int64)
-            found[pairs[:, 0]] = pairs[:, 1]
         return found
 
     def spans(self, field: Path) -> tuple[Ints, Ints]:
@@ -109,12 +103,12 @@ class Footers:
             raise MalformedError("its footer is not as long as it says")
         return top
 
-    def _struct(self, start: Ints, level: Level, path: Path, which: Ints) -> Ints:
+    def _struct(self, start: At, level: Level, path: Path, which: At) -> At:
+        if isinstance(start, int):
+            return self._one_struct(start, level, path, which)
         if len(start) <= _FEW:
-            return np.array(
-                [self._one_struct(int(at), level, path, int(w)) for at, w in
-                 zip(start, which, strict=True)], np.int64
-            )  # fmt: skip
+            pairs = zip(start.tolist(), which.tolist(), strict=True)
+            return np.array([self._one_struct(a, level, path, w) for a, w in pairs], np.int64)
         at, number = start.copy(), np.zeros(len(start), np.int64)
         alive = np.arange(len(start))
         while len(alive):
@@ -132,9 +126,9 @@ class Footers:
                     at[rows] = self._value(head & 15, at[rows], level, inside, which[rows])
         return at
 
-    def _value(self, kind: int, at: Ints, level: Level, path: Path, which: Ints) -> Ints:
+    def _value(self, kind: int, at: At, level: Level, path: Path, which: At) -> At:
         if kind == _STRUCT:
-            level.put(path, which, np.ones_like(which))
+            level.put(path, which, 1)
             return self._struct(at, level, path, which)
         if kind in (_LIST, _SET):
             return self._list(at, level, path, which)
@@ -149,11 +143,13 @@ class Footers:
             level.put((*path, -2), which, lengths)
             return at + lengths
         if kind in (_TRUE, _FALSE):
-            level.put(path, which, np.full_like(which, kind == _TRUE))
+            level.put(path, which, kind == _TRUE)
             return at
         return at + _width(kind)
 
-    def _list(self, at: Ints, level: Level, path: Path, which: Ints) -> Ints:
+    def _list(self, at: At, level: Level, path: Path, which: At) -> At:
+        if isinstance(at, int):
+            return self._one_list(at, level, path, which)
         start, heads = at, self._data[at].astype(np.int64)
         at = at + 1
         sizes = heads >> 4
@@ -172,12 +168,16 @@ class Footers:
         level.put((*path, -2), which, at - start)
         return at
 
-    def _check_sizes(self, at: Ints, sizes: Ints) -> None:
+    def _check_sizes(self, at: At, sizes: At) -> None:
+        if isinstance(at, int):
+            return  # to read beyond the end is an IndexError
         end = self._ends[np.searchsorted(self._starts, at, "right") - 1]
         if ((sizes < 0) | (sizes > end - at)).any():
             raise MalformedError("a value in its footer is longer than the footer")
 
-    def _varints(self, at: Ints) -> tuple[Ints, Ints]:
+    def _varints(self, at: At) -> tuple[At, At]:
+        if isinstance(at, int):
+            return self._one_varint(at)
         found = self._data[at].astype(np.uint64)
         at = at + 1
         more = np.flatnonzero(found >= 0x80)
@@ -191,8 +191,10 @@ class Footers:
             shift = _next(shift)
         return found.view(np.int64), at
 
-    def _integers(self, at: Ints) -> tuple[Ints, Ints]:
+    def _integers(self, at: At) -> tuple[At, At]:
         found, at = self._varints(at)
+        if isinstance(found, int):
+            return (found >> 1) ^ -(found & 1), at
         bits = found.view(np.uint64)
         return (bits >> np.uint64(1)).view(np.int64) ^ -(found & 1), at
 
@@ -203,29 +205,9 @@ class Footers:
             if head >> 4:
                 number += head >> 4
             else:
-                number, at = self._one_integer(at)
-            at = self._one_value(head & 15, at, level, (*path, number), which)
+                number, at = self._integers(at)
+            at = self._value(head & 15, at, level, (*path, number), which)
         return at + 1
-
-    def _one_value(self, kind: int, at: int, level: Level, path: Path, which: int) -> int:
-        if kind == _STRUCT:
-            level.put_one(path, which, 1)
-            return self._one_struct(at, level, path, which)
-        if kind in (_LIST, _SET):
-            return self._one_list(at, level, path, which)
-        if kind in (_I16, _I32, _I64):
-            value, at = self._one_integer(at)
-            level.put_one(path, which, value)
-            return at
-        if kind == _BINARY:
-            length, at = self._one_varint(at)
-            level.put_one((*path, -1), which, at)
-            level.put_one((*path, -2), which, length)
-            return at + length
-        if kind in (_TRUE, _FALSE):
-            level.put_one(path, which, kind == _TRUE)
-            return at
-        return at + _width(kind)
 
     def _one_list(self, at: int, level: Level, path: Path, which: int) -> int:
         start, head = at, self._bytes[at]
@@ -239,9 +221,9 @@ class Footers:
         first = inner.count
         inner.add(np.full(size, which))
         for item in range(first, first + size):
-            at = self._one_value(kind, at, inner, (), item) + (kind in (_TRUE, _FALSE))
-        level.put_one((*path, -1), which, start)
-        level.put_one((*path, -2), which, at - start)
+            at = self._value(kind, at, inner, (), item) + (kind in (_TRUE, _FALSE))
+        level.put((*path, -1), which, start)
+        level.put((*path, -2), which, at - start)
         return at
 
     def _one_varint(self, at: int) -> tuple[int, int]:
@@ -253,10 +235,6 @@ class Footers:
             if byte < 0x80:
                 return value, at
             shift = _next(shift)
-
-    def _one_integer(self, at: int) -> tuple[int, int]:
-        value, at = self._one_varint(at)
-        return (value >> 1) ^ -(value & 1), at
 
 
 def _groups(keys: Ints, rows: Ints) -> Iterator[tuple[int, Ints]]:

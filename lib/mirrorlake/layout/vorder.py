@@ -9,16 +9,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from mirrorlake.delta.snapshot import OPEN_TAG, ROW_ID_COLUMN, ROW_VERSION_COLUMN, physical_names
+from mirrorlake.delta.snapshot import (
+    OPEN_TAG,
+    ROW_ID_COLUMN,
+    ROW_VERSION_COLUMN,
+    Snapshot,
+    physical_names,
+)
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.footers import Storages, parallelism
@@ -26,9 +33,10 @@ from mirrorlake.layout.measures import MICROSOFT_TAG
 from mirrorlake.layout.partitioning.tags import SORTED
 from mirrorlake.layout.vorder_file import Outcome, Task, order_file
 from mirrorlake.names import TableName
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
+from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
 
 TRIED_TAG = f"{OPEN_TAG}.tried"
@@ -66,6 +74,21 @@ class VOrderReport(Result):
         """How many files are, or would be, replaced."""
         return sum(not one.reason for one in self.outcomes)
 
+    def summary(self) -> TextTable:
+        """What became, or would become, of the files: one row for each kind of outcome."""
+        groups: dict[tuple[str, str, str], list[Outcome]] = {}
+        for one in self.outcomes:
+            done = "stays" if one.reason else "ordered" if self.applied else "would be ordered"
+            key = (done, one.reason or one.order, ", ".join(one.columns[:4]))
+            groups.setdefault(key, []).append(one)
+        rows = tuple(
+            (*key, len(some), sum(o.rows for o in some), size_text(sum(o.size for o in some)),
+             size_text(sum(o.new_size for o in some)))
+            for key, some in sorted(groups.items())
+        )  # fmt: skip
+        names = ("outcome", "order, or why not", "sorted by", "files", "rows", "size", "then")
+        return TextTable(names, rows)
+
     def __repr__(self) -> str:
         if not self.outcomes:
             return f"{self.table}: no file is without V-Order"
@@ -96,61 +119,43 @@ def vorder_table(
     sort_by: Sequence[str] = (),
     again: bool = False,
     where: str | None = None,
-    bounds: Bounds | None = None,
 ) -> VOrderReport:
     """Orders the files that are not ordered yet, in commits of bounded size.
 
-    `bounds` is how much a commit may rewrite; a dry run looks at so much in all. The other
-    arguments and the errors are those of `Optimize.vorder`.
+    A dry run looks at as much as one commit may rewrite. Arguments and errors are those of
+    `Optimize.vorder`.
     """
-    job = _Job(table, tuple(sort_by), again=again, where=where)
+    sort_prefix(table.snapshot().metadata, sort_by)  # before anything is read or written
+    job = _Job(table, tuple(sort_by), again, where)
     if not apply:
-        return VOrderReport(str(table.name), False, (), job.dry_run(bounds or Bounds()))
+        return VOrderReport(str(table.name), False, (), job.dry_run())
     commits: list[Rewrite] = []
     outcomes: list[Outcome] = []
-    done: set[str] = set()
-    while True:
-        commit = rewrite_files(
-            table.spark,
-            job.path,
-            partial(job.choose, done=done),
-            job.write,
-            note=_NOTE,
-            bounds=bounds,
-        )
-        if commit is None:
-            break
+    make = partial(rewrite_files, table.spark, table.path, job.choose, job.write, note=_NOTE)
+    while (commit := make()) is not None:
         commits.append(commit)
         outcomes += job.outcomes
-        done |= {one.new_path or one.path for one in job.outcomes}
+        job.done |= {one.new_path or one.path for one in job.outcomes}
     return VOrderReport(str(table.name), bool(commits), tuple(commits), tuple(outcomes))
 
 
+@dataclass
 class _Job:
     """Ordering one table: what to choose, and how to write it."""
 
-    def __init__(
-        self,
-        table: Table,
-        sort_by: tuple[str, ...],
-        *,
-        again: bool,
-        where: str | None,
-    ) -> None:
-        self.path = table.path
-        self.outcomes: tuple[Outcome, ...] = ()
-        self._spark = table.spark
-        self._storage, self._name = table.storage, table.name
-        self._sort_by, self._again, self._where = sort_by, again, where
-        self._metadata = table.snapshot().metadata
-        sort_prefix(self._metadata, sort_by)  # before anything is read or written
+    table: Table
+    sort_by: tuple[str, ...]
+    again: bool
+    where: str | None
+    outcomes: tuple[Outcome, ...] = ()
+    done: set[str] = field(default_factory=set)
 
-    def choose(self, files: DataFrame, *, done: Iterable[str] = ()) -> DataFrame:
+    def choose(self, files: DataFrame) -> DataFrame:
         """Files without any V-Order, the largest first; with `again` all but those just done."""
-        if self._where is not None:
-            files = in_partitions(files, self._metadata, self._where)
-        if self._again:
-            chosen = files.where(~F.col("path").isin(list(done)))
+        if self.where is not None:
+            files = in_partitions(files, self.table.snapshot(), self.where)
+        if self.again:
+            chosen = files.where(~F.col("path").isin(list(self.done)))
         else:
             tags = F.coalesce("tags", F.create_map().cast("map<string, string>"))
             marks = [F.try_element_at(tags, F.lit(tag)) for tag in
@@ -172,10 +177,10 @@ class _Job:
                 adds.append(ordered_add(add, one))
         return Written(replaced, adds, kept)
 
-    def dry_run(self, bounds: Bounds) -> tuple[Outcome, ...]:
+    def dry_run(self) -> tuple[Outcome, ...]:
         """Orders files in memory and puts none of them down."""
-        with transaction(self._spark, self.path) as txn:
-            paths = within(self.choose(txn.files()), bounds)
+        with transaction(self.table.spark, self.table.path) as txn:
+            paths = within(self.choose(txn.files()), Bounds())
             if not paths:
                 return ()
             return self._order(txn, txn.take(paths), write=False)
@@ -184,15 +189,20 @@ class _Job:
         self, txn: DeltaTransaction, chosen: Sequence[Add], *, write: bool
     ) -> tuple[Outcome, ...]:
         metadata = txn.metadata()
-        hidden = hidden_columns(metadata) if txn.tracks_rows else ("", "")
-        prefix = sort_prefix(metadata, self._sort_by)
+        # The columns of row ids and of commit versions, as a tracking table's files name them.
+        hidden = ("", "")
+        if txn.tracks_rows:
+            properties = metadata["configuration"]
+            hidden = properties[ROW_ID_COLUMN], properties[ROW_VERSION_COLUMN]
+        prefix = sort_prefix(metadata, self.sort_by)
         # A partitioned file stays sorted by its key.
         key = [(add.get("tags") or {}).get(SORTED) for add in chosen]
         firsts = [prefix if name is None else (name, *prefix) for name in key]
         tasks = [
             Task(add, *hidden, first, write) for add, first in zip(chosen, firsts, strict=True)
         ]
-        return order_files(self._spark, self._storage, self._name, tasks)
+        table = self.table
+        return order_files(table.spark, table.storage, table.name, tasks)
 
 
 def order_files(
@@ -216,27 +226,21 @@ def order_files(
     return tuple(sorted(outcomes, key=lambda one: (-one.size, one.path)))
 
 
-def hidden_columns(metadata: dict[str, Any]) -> tuple[str, str]:
-    """The columns of row ids and of commit versions, as a tracking table's files name them."""
-    properties = metadata["configuration"]
-    return properties[ROW_ID_COLUMN], properties[ROW_VERSION_COLUMN]
-
-
-def in_partitions(files: DataFrame, metadata: dict[str, Any], where: str) -> DataFrame:
+def in_partitions(files: DataFrame, snapshot: Snapshot, where: str) -> DataFrame:
     """The files of the partitions that a predicate picks.
 
     Args:
         files: a row an `add`, under the log's field names.
-        metadata: the log's `metaData`.
+        snapshot: the table.
         where: SQL that names partition columns only.
     """
-    schema = StructType.fromJson(json.loads(metadata["schemaString"]))
-    names = physical_names(metadata)
+    schema = StructType.fromJson(snapshot.schema_document)
+    names = physical_names(snapshot.metadata)
     values = [
         F.try_element_at("partitionValues", F.lit(names[column]))
         .cast(schema[column].dataType)
         .alias(column)
-        for column in metadata.get("partitionColumns") or []
+        for column in snapshot.metadata.get("partitionColumns") or []
     ]
     return files.select(F.struct("*").alias("_file"), *values).where(where).select("_file.*")
 
@@ -273,3 +277,69 @@ def _outcome(text: str) -> Outcome:
     found["columns"] = tuple(found["columns"])
     found["tried"] = tuple(map(tuple, found["tried"]))
     return Outcome(**found)
+
+
+def write_ordered(
+    spark: SparkSession,
+    storage: Storage,
+    name: TableName,
+    rows: DataFrame,
+    mode: str,
+    *,
+    sort_by: Sequence[str] = (),
+) -> None:
+    """Writes rows in V-Order to a table that is there.
+
+    Delta writes the files with their statistics, they are ordered before anybody sees them, and
+    what no order makes smaller is committed as it is.
+
+    Args:
+        spark: a classic session.
+        storage: the lake's files.
+        name: which table.
+        rows: columns by the table's names; those left out become NULL.
+        mode: `append` or `overwrite`.
+        sort_by: columns that every file must be sorted by first.
+
+    Raises:
+        UsageError: the table lacks a column.
+        ConflictError: another writer was quicker; nothing was committed.
+    """
+    path = storage.path(name.table_path)
+    note = json.dumps({"mirrorlake": "write in vorder"})
+    with transaction(spark, path, note=note) as txn:
+        gone: list[Add] = []
+        if mode == "overwrite":
+            gone = txn.take([row["path"] for row in txn.files().select("path").collect()])
+        written = txn.write(_as_table(spark, path, rows), checked=False)
+        prefix = sort_prefix(txn.metadata(), sort_by)
+        tasks = [Task(add, prefix=prefix, write=True) for add in written]
+        outcomes = order_files(spark, storage, name, tasks) if tasks else ()
+        better = {one.path: one for one in outcomes if not one.reason}
+        adds = [
+            ordered_add(add, better[add["path"]]) if add["path"] in better else add
+            for add in written
+        ]
+        txn.commit_rows(adds, gone, mode=mode.capitalize())
+    # Delta's own files were never the table's; nothing but VACUUM would ever look for them.
+    for path_in_log in better:
+        storage.delete(f"{name.table_path}/{unquote(path_in_log)}")
+
+
+def _as_table(spark: SparkSession, path: str, rows: DataFrame) -> DataFrame:
+    """The rows with the table's columns and types, in its order."""
+    fields = spark.sql(f"SELECT * FROM {delta_name(path)}").schema.fields
+    known = {field.name.lower() for field in fields}
+    if unknown := [column for column in rows.columns if column.lower() not in known]:
+        raise UsageError(
+            f"The table has no column {', '.join(unknown)}.", hint="add it by ALTER TABLE first."
+        )
+    given = {column.lower(): column for column in rows.columns}
+    return rows.select(
+        *[
+            (F.col(quote(given[f.name.lower()])) if f.name.lower() in given else F.lit(None))
+            .cast(f.dataType)
+            .alias(f.name, metadata=f.metadata)
+            for f in fields
+        ]
+    )

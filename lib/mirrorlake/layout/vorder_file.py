@@ -284,21 +284,10 @@ def _target_field(f: pa.Field, leaves: Iterator[str]) -> pa.Field:
 
 
 def _leaf_paths(schema: pa.Schema) -> list[str]:
-    return [path for f in schema for path in _field_paths(f, f.name)]
-
-
-def _field_paths(f: pa.Field, path: str) -> Iterator[str]:
-    kind = f.type
-    if pa.types.is_struct(kind):
-        for inner in kind:
-            yield from _field_paths(inner, f"{path}.{inner.name}")
-    elif pa.types.is_map(kind):
-        yield from _field_paths(kind.key_field, f"{path}.key_value.key")
-        yield from _field_paths(kind.item_field, f"{path}.key_value.value")
-    elif pa.types.is_list(kind):
-        yield from _field_paths(kind.value_field, f"{path}.list.element")
-    else:
-        yield path
+    sink = pa.BufferOutputStream()
+    pq.write_metadata(schema, sink)
+    found = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    return [found.column(i).path for i in range(len(found))]
 
 
 def physical_shape(schema: pq.ParquetSchema) -> list[str]:

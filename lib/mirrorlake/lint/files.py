@@ -15,12 +15,19 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import pyarrow.types as pt
 
-from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError
-from mirrorlake.landing.check import FileFacts, convert_text, inspect_file, is_text, read_columns
-from mirrorlake.landing.metadata import MARKER, MARKER_HINT, Marker, TableMetadata
-from mirrorlake.landing.types import ColumnType, column_type, published_schema
+from mirrorlake.errors import DataFileError, MirrorlakeError
+from mirrorlake.landing.check import (
+    Columns,
+    FileFacts,
+    convert_text,
+    inspect_file,
+    is_text,
+    read_columns,
+)
+from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata
+from mirrorlake.landing.rows import describe_fault, read_markers, row_faults
+from mirrorlake.landing.types import ColumnType, published_schema
 from mirrorlake.lint.rules import LintFinding, finding
 from mirrorlake.storage import Entry, Storage
 
@@ -100,12 +107,13 @@ def _lint_parquet(
     except MirrorlakeError as error:
         refused = error
     findings: list[LintFinding] = []
-    schema = None
+    schema = columns = None
     try:
         with storage.open(path) as source, pq.ParquetFile(source) as parquet:
             schema = published_schema(parquet)
+            columns = read_columns(schema, metadata.keys)
             if refused is not None:
-                for rule, message, row, column in _explain(parquet, schema, metadata, keyed):
+                for rule, message, row, column in _explain(parquet, columns, metadata, keyed):
                     findings.append(report(rule, message, row=row, column=column))
     except _UNREADABLE:
         pass  # the check has said so
@@ -113,123 +121,68 @@ def _lint_parquet(
         findings.append(report("file-unreadable", refused.message, column=refused.column))
     if facts is not None and facts.row_count == 0:
         findings.append(report("file-without-rows", "The file has no rows."))
-    columns = None if schema is None else dict(_sound(schema))
-    return FileLint(name, schema, columns, facts, tuple(findings))
+    return FileLint(name, schema, columns.data if columns else None, facts, tuple(findings))
 
 
 _Problem = tuple[str, str, "int | None", "str | None"]  # rule, message, row, column
 
 
-def _sound(schema: pa.Schema) -> Iterator[tuple[str, ColumnType]]:
-    for column in schema:
-        if column.name.lower() != MARKER.lower():
-            try:
-                yield column.name, column_type(column.type)
-            except SchemaError:
-                continue  # it is a finding already
-
-
 def _explain(
-    parquet: pq.ParquetFile, schema: pa.Schema, metadata: TableMetadata, keyed: bool
+    parquet: pq.ParquetFile, columns: Columns, metadata: TableMetadata, keyed: bool
 ) -> Iterator[_Problem]:
     """All that is wrong with a file that the check has refused."""
-    first: dict[str, pa.Field] = {}
-    for column in schema:
-        if column.name.lower() in first:
-            text = f"Column {column.name!r} occurs twice (names differ at most by case)."
-            yield "column-twice", text, None, column.name
-            continue
-        first[column.name.lower()] = column
-        yield from _explain_column(column)
-    marker = first.pop(MARKER.lower(), None)
-    if not first:
-        yield "file-without-columns", "The file has no data column.", None, None
-    for key in metadata.keys:
-        if key.lower() not in first:
-            yield "key-missing", f"Key column {key!r} is missing.", None, key
-    twice = len(first) + (marker is not None) < len(schema)
-    if twice:
+    for rule, error in columns.faults:
+        hint = f" {error.hint.capitalize()}" if rule == "marker-type" else ""
+        yield rule, f"{error.message}{hint}", None, error.column
+    rules = {rule for rule, _ in columns.faults}
+    if "column-twice" in rules:
         return  # its columns can't be asked for by name
-    if marker is None or pt.is_integer(marker.type):
-        yield from _explain_markers(parquet, marker and marker.name, metadata, keyed)
-    names = [first[key.lower()].name for key in metadata.keys if key.lower() in first]
-    yield from _explain_keys(parquet, names)
-
-
-def _explain_column(column: pa.Field) -> Iterator[_Problem]:
-    if column.name.lower() == MARKER.lower():
-        if not pt.is_integer(column.type):
-            text = f"{MARKER} is of type {column.type}. {MARKER_HINT.capitalize()}"
-            yield "marker-type", text, None, column.name
-        return
-    try:
-        column_type(column.type)
-    except SchemaError as error:
-        yield "type-unsupported", error.message, None, column.name
-        return
-    try:
-        read_columns(pa.schema([column]), "")
-    except SchemaError as error:
-        yield "column-reserved", error.message, None, column.name
-
-
-def _explain_markers(
-    parquet: pq.ParquetFile, marker: str | None, metadata: TableMetadata, keyed: bool
-) -> Iterator[_Problem]:
-    rule = "key-undeclared" if keyed else "metadata-missing"
-    default = metadata.default_marker
-    if marker is None:
-        if default is not Marker.INSERT and not metadata.keys and parquet.metadata.num_rows:
-            yield rule, f"{default.name.lower()} rows, but the table has no keys.", None, None
-        return
-    unknown, needing = _Rows(), _Rows()
-    example = None
+    marker = None if "marker-type" in rules else columns.marker
+    wanted = {key.lower() for key in metadata.keys}
+    keys = [name for name in columns.data if name.lower() in wanted]
+    undeclared = "key-undeclared" if keyed else "metadata-missing"
+    if (
+        not columns.marker
+        and metadata.upsert_by_default
+        and not metadata.keys
+        and parquet.metadata.num_rows
+    ):
+        yield undeclared, "upsert rows, but the table has no keys.", None, None
+    bad: dict[tuple[str, str], _Rows] = {}
+    needing = _Rows()
+    before = 0
     for group in range(parquet.num_row_groups):
-        values = parquet.read_row_group(group, columns=[marker]).column(marker)
-        allowed = pa.array([int(value) for value in Marker], values.type)
-        bad = pc.invert(pc.is_in(values, allowed))
-        needs = pc.and_(pc.invert(bad), pc.not_equal(values, int(Marker.INSERT)))
-        if metadata.upsert_by_default:
-            needs = pc.if_else(pc.is_null(values), True, needs)
-            bad = pc.and_(bad, pc.is_valid(values))
-        if unknown.add(bad) and example is None:
-            example = values[unknown.row - unknown.before - 1].as_py()
-            example = "NULL" if example is None else example
-        needing.add(pc.fill_null(needs, False))
-        unknown.before += len(values)
-        needing.before += len(values)
-    if unknown.count:
-        yield "marker-value", f"Unknown row marker {example}{unknown}.", unknown.row, marker
-    if needing.count and not metadata.keys:
+        markers = read_markers(parquet, group, marker, metadata)
+        for rule, column, mask in row_faults(parquet, group, marker, markers, keys):
+            rows = bad.setdefault((rule, column), _Rows())
+            if rows.add(mask, before) and not rows.says:
+                first = rows.row - before - 1
+                rows.says = describe_fault(rule, column, markers, first)
+        if markers is not None and not metadata.keys:
+            with_key = [int(value) for value in Marker if value is not Marker.INSERT]
+            needing.add(pc.is_in(markers, value_set=pa.array(with_key, markers.type)), before)
+        before += parquet.metadata.row_group(group).num_rows
+    for (rule, column), rows in bad.items():
+        if rows.count:
+            yield rule, f"{rows.says}{rows}.", rows.row, column
+    if needing.count:
         text = f"Updates, deletes or upserts, but the table has no keys{needing}."
-        yield rule, text, needing.row, marker
-
-
-def _explain_keys(parquet: pq.ParquetFile, keys: list[str]) -> Iterator[_Problem]:
-    found = {key: _Rows() for key in keys}
-    for group in range(parquet.num_row_groups if keys else 0):
-        rows = parquet.read_row_group(group, columns=keys)
-        for key, nulls in found.items():
-            nulls.add(pc.is_null(rows.column(key)))
-            nulls.before += rows.num_rows
-    for key, nulls in found.items():
-        if nulls.count:
-            yield "key-null", f"Key column {key!r} is NULL{nulls}.", nulls.row, key
+        yield undeclared, text, needing.row, marker
 
 
 class _Rows:
     """How many rows of a file are of a kind, and which is the first of them, counted from 1."""
 
     def __init__(self) -> None:
-        self.before = 0
         self.count = 0
         self.row = 0
+        self.says = ""  # what is wrong with the first
 
-    def add(self, flags: pa.ChunkedArray) -> bool:
-        """Counts the flagged rows of the next group; whether there are any."""
+    def add(self, flags: pa.ChunkedArray, before: int) -> bool:
+        """Counts the flagged rows of the group after `before` rows; whether there are any."""
         more = pc.sum(flags).as_py() or 0
         if more and not self.count:
-            self.row = self.before + pc.index(flags, True).as_py() + 1
+            self.row = before + pc.index(flags, True).as_py() + 1
         self.count += more
         return bool(more)
 

@@ -8,16 +8,16 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from mirrorlake.errors import MetadataError, SequenceError
-from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata
 from mirrorlake.landing.text_format import PROPERTIES
 from mirrorlake.landing.zone import Folder, by_number
 from mirrorlake.lint.rules import LintFinding, finding
-from mirrorlake.mirror.plan import plan_of
+from mirrorlake.mirror.plan import is_as_planned, plan_of
 from mirrorlake.names import METADATA, TableName, file_name, file_number
 from mirrorlake.storage import Entry, Listing, Storage, to_json
 
@@ -56,16 +56,16 @@ def lint_metadata(
         return findings, TableMetadata()
     try:
         document = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        text = f"{METADATA} is not valid JSON: {error}."
-        return [*findings, finding("metadata-unreadable", text, table=table, file=METADATA)], None
-    if not isinstance(document, dict):
-        text = f"{METADATA} is not a JSON object."
-        return [*findings, finding("metadata-unreadable", text, table=table, file=METADATA)], None
-    findings += _unknown(table, document)
+    except (ValueError, RecursionError):
+        document = None  # the parser says what is wrong
+    if isinstance(document, dict):
+        findings += _unknown(table, document)
     try:
         return findings, TableMetadata.parse(data)
     except MetadataError as error:
+        if not isinstance(document, dict):
+            unreadable = finding("metadata-unreadable", error.message, table=table, file=METADATA)
+            return [*findings, unreadable], None
         wrong, metadata = _salvage(document, error)
     return findings + [_invalid(table, error) for error in wrong], metadata
 
@@ -199,19 +199,15 @@ def lint_sequence(folder: Folder, last: int) -> Iterator[LintFinding]:
         text = f"File {last} was applied last, and no longer lies in the folder."
         yield report("number-lost", text, file=file_name(last))
     pending = sorted(number for number in folder.numbered if number > last)
-    since = None  # the oldest of the files behind: that long they have been waiting
-    waiting = {}
-    for number in reversed(pending):
-        modified = folder.numbered[number].modified
-        since = modified if since is None else min(since, modified)
-        waiting[number] = since
+    # The oldest of each file and those behind it: that long they have been waiting.
+    waiting = list(accumulate((folder.numbered[n].modified for n in reversed(pending)), min))
     before = last
     for place, number in enumerate(pending):
         if number > before + 1:
             missing = f"{before + 1}" if number == before + 2 else f"{before + 1} to {number - 1}"
             files = len(pending) - place
             behind = "1 file lies" if files == 1 else f"{files:,} files lie"
-            text = f"Waiting for {missing} since {_utc(waiting[number])}: {behind} behind it."
+            text = f"Waiting for {missing} since {_utc(waiting[-1 - place])}: {behind} behind it."
             yield report("number-gap", text, file=file_name(before + 1))
         before = number
 
@@ -231,10 +227,8 @@ def lint_applied(
             plan = plan_of(storage, identity, number)
         if plan is None and number == last:
             return  # it is meant to lie there, and no plan knows it
-        planned = next((f for f in plan.files if f.name == entry.name), None) if plan else None
-        path = f"{identity.table.folder}/{entry.name}"
         try:
-            same = planned is not None and planned.sha256 == file_hash(storage, path)
+            same = is_as_planned(storage, identity, plan, entry)
         except FileNotFoundError:
             continue  # moved since the listing
         if not same:

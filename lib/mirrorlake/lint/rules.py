@@ -14,8 +14,7 @@ from typing import Any
 import yaml
 
 from mirrorlake import lint
-from mirrorlake.findings import Finding, findings_document, findings_table
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Finding, Findings
 
 ERROR, WARNING = "error", "warning"  # only errors make the command's exit status 1
 
@@ -111,7 +110,7 @@ def _utf8(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class LintReport(Result):
+class LintReport(Findings):
     """All findings, table by table.
 
     Attributes:
@@ -122,6 +121,7 @@ class LintReport(Result):
     findings: tuple[LintFinding, ...]
     tables: int
     files: int
+    fields = ("severity", "rule", "table", "file", "row", "column", "message", "fix")
 
     @property
     def errors(self) -> tuple[LintFinding, ...]:
@@ -132,15 +132,6 @@ class LintReport(Result):
     def warnings(self) -> tuple[LintFinding, ...]:
         """What works, but probably not as it is meant."""
         return tuple(f for f in self.findings if f.severity == WARNING)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The document that `--json` prints."""
-        return findings_document(self.findings)
-
-    def shown(self) -> TextTable:
-        """One row per finding."""
-        columns = ("severity", "rule", "table", "file", "row", "column", "message", "fix")
-        return findings_table(self.findings, columns)
 
     def __repr__(self) -> str:
         parts = (

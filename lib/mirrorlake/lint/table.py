@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import FormatError, MetadataError
-from mirrorlake.landing.identity import Identity, read_identity
+from mirrorlake.landing.identity import Identity, is_in_folder, read_identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata, check_keys_kept
-from mirrorlake.landing.zone import Folder, by_time
+from mirrorlake.landing.zone import Folder
 from mirrorlake.lint.columns import ColumnWatch
 from mirrorlake.lint.files import lint_file
 from mirrorlake.lint.folder import (
@@ -37,9 +38,9 @@ FileListener = Callable[[TableName, int, int], None]  # the table, files read so
 
 @dataclass(frozen=True)
 class _Mirrored:
-    """What a mirror has made of the folder so far; all empty if none has seen it."""
+    """What a mirror has made of the folder so far; nothing if none has seen it."""
 
-    identity: Identity | None = None
+    identity: Identity
     snapshot: Snapshot | None = None
     last: int = 0
 
@@ -96,19 +97,20 @@ class TableLint:
         if mirrored is None:
             text = f"There is already a table {self._table} that the mirror did not make."
             yield self._finding("folder-taken", text)
-            mirrored = _Mirrored()
+            mirrored = _Mirrored(Identity(self._table, ""))
         if metadata is None:
             return  # which files count, and what they need, is not known
         yield from self._lint_keys(mirrored, metadata)
         found, folder = lint_names(self._table, self._listing, metadata.strategy, self._now)
         yield from found
         if metadata.strategy == BY_TIME:
-            folder = self._by_time(mirrored, metadata)
+            folder = number_files(
+                self._storage, mirrored.identity, metadata, self._listing, mirrored.last
+            )
             yield from lint_times(folder, mirrored.last)
         else:
             yield from lint_sequence(folder, mirrored.last)
-            if mirrored.identity:
-                yield from lint_applied(self._storage, mirrored.identity, folder, mirrored.last)
+            yield from lint_applied(self._storage, mirrored.identity, folder, mirrored.last)
         visible = [e for e in self._listing.files if not e.name.startswith(("_", "."))]
         if not visible and not mirrored.last and not metadata.columns:
             yield self._finding("folder-empty", "The folder has no data file.")
@@ -121,28 +123,16 @@ class TableLint:
         if snapshot is not None and KEYS_PROPERTY not in snapshot.properties:
             return None
         if identity is None:
-            return _Mirrored()
-        if snapshot is None and identity.origin and not self._is_copy(identity, identity.origin):
+            return _Mirrored(Identity(self._table, ""))
+        if snapshot is None and identity.origin:
             # Renamed since the last cycle: the table is still where the folder was.
+            with suppress(MetadataError, FormatError):
+                if is_in_folder(self._storage, identity.origin, identity):
+                    return _Mirrored(identity)  # no, copied
             snapshot = read_snapshot(self._storage, identity.origin.table_path)
         if snapshot is None or is_stale_incarnation(snapshot, identity):
             return _Mirrored(identity)
         return _Mirrored(identity, snapshot, snapshot.txns.get(identity.app_id, 0))
-
-    def _is_copy(self, identity: Identity, origin: TableName) -> bool:
-        """Whether the folder that this one was copied from is still there."""
-        try:
-            other = read_identity(self._storage, origin)
-        except (MetadataError, FormatError):
-            return False
-        return other is not None and other.incarnation == identity.incarnation
-
-    def _by_time(self, mirrored: _Mirrored, metadata: TableMetadata) -> Folder:
-        if mirrored.identity is None:
-            return by_time(self._table, self._listing, {}, 0)
-        return number_files(
-            self._storage, mirrored.identity, metadata, self._listing, mirrored.last
-        )
 
     def _lint_keys(self, mirrored: _Mirrored, metadata: TableMetadata) -> Iterator[LintFinding]:
         if mirrored.snapshot is None:

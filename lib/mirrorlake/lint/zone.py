@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
-from mirrorlake.errors import FormatError, TableNotFoundError
-from mirrorlake.landing.zone import BadFolder, find_tables
+from mirrorlake.errors import FormatError
+from mirrorlake.landing.zone import BadFolder, find_tables, no_folder
 from mirrorlake.lint.folder import looks_like_data
 from mirrorlake.lint.rules import LintFinding, LintReport, finding
 from mirrorlake.lint.table import FileListener, TableLint
@@ -36,9 +36,7 @@ def lint_zone(
         TableNotFoundError: the single table has no folder in the zone.
     """
     if only is not None and storage.list(only.folder) == _NOTHING and not _has(storage, only):
-        raise TableNotFoundError(
-            f"There is no folder for {only} in the landing zone.", hint="publish it first."
-        )
+        raise no_folder(only)
     now = datetime.now(timezone.utc)
     tables = list(find_tables(storage))
     findings = [] if only else list(_lint_root(storage))

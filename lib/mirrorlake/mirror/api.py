@@ -1,14 +1,22 @@
-"""What operators do with a mirrored table: `lake.operations`."""
+"""The mirror as `Lake` offers it: its watching, its state, and what operators do with it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Event
+from typing import TYPE_CHECKING, Any
 
+from mirrorlake.delta.snapshot import delta_tables
+from mirrorlake.landing.zone import find_tables
 from mirrorlake.mirror import operator_settings
 from mirrorlake.mirror.ledger import Ledger, read_ledger
+from mirrorlake.mirror.options import MirrorOptions, StepListener, noop
+from mirrorlake.mirror.preview import Preview, preview_cycle
 from mirrorlake.mirror.replay import replay, reseed
+from mirrorlake.mirror.state import Report
+from mirrorlake.mirror.status import status_report
 from mirrorlake.mirror.trash import undrop
 from mirrorlake.names import TableName, as_table
 from mirrorlake.results import Outcome
@@ -16,6 +24,9 @@ from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from mirrorlake.mirror.forget import Forgotten
+    from mirrorlake.mirror.reconcile import Reconciliation
 
 
 class Operations:
@@ -146,13 +157,17 @@ class Operations:
         """
         return undrop(self._storage, as_table(table), dry_run=dry_run)
 
-    def ledger(self, table: str | TableName) -> Ledger:
+    def ledger(self, table: str | TableName, *, last: int | None = None) -> Ledger:
         """Which files were applied, when, as what, and in which version.
+
+        Args:
+            table: which table.
+            last: only the newest batches, so many of them.
 
         Example:
             >>> lake.operations.ledger("orders")  # doctest: +SKIP
         """
-        return read_ledger(self._storage, as_table(table))
+        return read_ledger(self._storage, as_table(table), last=last)
 
     def quarantine(self, table: str | TableName | None = None) -> DataFrame:
         """The rows and files that were passed over, with reasons.
@@ -168,3 +183,142 @@ class Operations:
         return read_quarantine(
             self._spark(), self._storage, None if table is None else as_table(table)
         )
+
+
+class MirroredLake:
+    """A lake as the mirror sees it: its landing zone, and the tables that follow it.
+
+    `Lake` adds what else there is to do with tables.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, spark: SparkSession | None = None) -> None:
+        self.storage = Storage(root)
+        self._spark = spark
+
+    def __repr__(self) -> str:
+        return f"Lake({self.storage.root!r})"
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session, started now if there is none."""
+        if self._spark is None:
+            from mirrorlake.spark.session import get_spark
+
+            self._spark = get_spark()
+        return self._spark
+
+    @property
+    def operations(self) -> Operations:
+        """What operators do: pause, resume, skip, replay, reseed, undrop, ledger, quarantine."""
+        return Operations(self.storage, lambda: self.spark)
+
+    def preview(
+        self, table: str | TableName | None = None, *, options: MirrorOptions | None = None
+    ) -> Preview:
+        """What the next cycle of the mirror would apply; writes nothing, needs no Spark.
+
+        Args:
+            table: only this one; by default all of the landing zone.
+            options: bounds of the cycle.
+
+        Raises:
+            TableNotFoundError: the table has no folder in the landing zone.
+
+        Example:
+            >>> lake.preview()  # doctest: +SKIP
+            3 files of 2 tables would be applied: a dry run
+        """
+        return preview_cycle(self.storage, None if table is None else as_table(table), options)
+
+    def waiting(self, table: str | TableName) -> Preview:
+        """What waits in one table's folder; empty where nothing was ever published for it.
+
+        Example:
+            >>> lake.waiting("orders").tables  # doctest: +SKIP
+            ()
+        """
+        name = as_table(table)
+        known = any(name == found for found in find_tables(self.storage))
+        return preview_cycle(self.storage, name) if known else Preview(())
+
+    def watch(
+        self,
+        stop: Event,
+        *,
+        table: str | TableName | None = None,
+        interval: float = 5,
+        options: MirrorOptions | None = None,
+        on_step: StepListener = noop,
+        on_report: Callable[[Report], None] = noop,
+    ) -> Report:
+        """Mirrors cycle after cycle until `stop` is set.
+
+        Args:
+            stop: an event; set by a signal's handler, for one. The cycle under way is finished.
+            table: only this one; by default all.
+            interval: seconds between two cycles; longer after failures.
+            options: as for `mirror`.
+            on_step: as for `mirror`.
+            on_report: called with the report of each cycle.
+
+        Returns:
+            The last cycle's report.
+        """
+        from mirrorlake.mirror.engine import Engine, watch
+
+        engine = Engine(self.storage, lambda: self.spark, options, on_step, stop)
+        only = None if table is None else as_table(table)
+        return watch(engine, stop, only=only, interval=interval, on_report=on_report)
+
+    def status(self, *, rebuild: bool = False) -> Report:
+        """How each table stands, from a listing and the kept state; needs no Spark.
+
+        Args:
+            rebuild: whether the kept state is read again from the tables' own logs.
+
+        Example:
+            >>> [line.state for line in lake.status().tables]  # doctest: +SKIP
+            ['Replicating']
+        """
+        return status_report(self.storage, rebuild=rebuild)
+
+    def reconcile(self, table: str | TableName | None = None) -> Reconciliation:
+        """Compares tables with the manifests that their publishers left.
+
+        Args:
+            table: only this one; by default all.
+
+        Returns:
+            Row counts and checksums by ranges of keys, and where they differ.
+
+        Example:
+            >>> lake.reconcile("orders").findings  # doctest: +SKIP
+            ()
+        """
+        from mirrorlake.mirror.reconcile import reconcile
+
+        tables = delta_tables(self.storage) if table is None else [as_table(table)]
+        return reconcile(self.spark, self.storage, tables)
+
+    def forget(
+        self, table: str | TableName, keys: Mapping[str, Any], *, apply: bool = False
+    ) -> Forgotten:
+        """Finds a person's rows wherever they lie; with `apply` removes them and searches again.
+
+        Args:
+            table: which table.
+            keys: the person, by column and value.
+            apply: remove what is found; by default it is only said.
+
+        Returns:
+            What was found, place by place: table, history, feed, quarantine, log, published files.
+
+        Raises:
+            UsageError: the columns are not the table's keys.
+
+        Example:
+            >>> lake.forget("people", {"id": 7})  # doctest: +SKIP
+        """
+        from mirrorlake.mirror.forget import forget
+
+        return forget(self.spark, self.storage, as_table(table), keys, apply=apply)

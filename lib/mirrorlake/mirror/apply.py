@@ -11,30 +11,27 @@ import json
 import re
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta.create import committing, create_delta, mapping_property
+from mirrorlake.delta.create import OWN_TABLE, committing, create_delta, mapping_property
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import MirrorlakeError, SchemaError
-from mirrorlake.landing.check import FileFacts
-from mirrorlake.landing.identity import Identity
-from mirrorlake.landing.metadata import Marker, TableMetadata
+from mirrorlake.landing.metadata import Marker
 from mirrorlake.landing.rows import column_statistics
 from mirrorlake.mirror.batch import ACTION, APPEND, DELETE, REPLACE, compact_changes, read_batch
 from mirrorlake.mirror.options import Step
 from mirrorlake.mirror.properties import (
+    INCARNATION_PROPERTY,
+    Batch,
+    TableContext,
     Target,
     check_keys_known,
-    creation_properties,
-    is_stale_incarnation,
     keys_property,
     reenable_feed,
     suspend_feed,
@@ -102,163 +99,112 @@ def compact(spark: SparkSession, path: str) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class Work:
-    """All that one commit needs to know.
-
-    Attributes:
-        identity: whose files they are.
-        storage: the lake's files.
-        path: the Delta table, full path.
-        files: the plan's files, in order.
-        target: the table's columns after the commit.
-        metadata: what the folder declares.
-        snapshot: the table as it is, or None.
-        note: what the commit's userMetadata says.
-        retention: properties that say how long the table keeps its past.
-    """
-
-    identity: Identity
-    storage: Storage
-    path: str
-    files: tuple[FileFacts, ...]
-    target: Target
-    metadata: TableMetadata
-    snapshot: Snapshot | None
-    note: dict[str, Any]
-    retention: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def last(self) -> int:
-        """The last file's number; 0 where there is only a declared schema."""
-        return self.files[-1].number if self.files else 0
-
-    @property
-    def recreated(self) -> bool:
-        """Whether the table there belongs to an earlier incarnation of the folder."""
-        return is_stale_incarnation(self.snapshot, self.identity)
-
-    @property
-    def rows(self) -> Counter[Marker]:
-        """Rows by operation, over all files."""
-        return sum((file.rows for file in self.files), Counter())
-
-
-def write_work(
+def write_batch(
     spark: Callable[[], SparkSession],
-    work: Work,
+    batch: Batch,
+    retention: dict[str, str],
     done: Callable[[Step], None],
-    *,
-    data: bool = True,
 ) -> None:
     """Makes version 0, or adds what an existing table lacks; then commits the data.
 
     Args:
         spark: called when a session is needed.
-        work: what to commit.
+        batch: what to commit; a table that is only declared has no data, unless it replaces one.
+        retention: properties that say how long the table keeps its past.
         done: is called after every finished step.
-        data: whether there is a data commit; a table that is only declared has none.
     """
-    if work.snapshot is None:
-        _create_table(spark(), work)
+    at = batch.at
+    if at.snapshot is None:
+        # Version 0: no rows yet, but all properties, so that feed and row ids cover everything.
+        check_keys_known(at.metadata.keys, batch.target)
+        made_for = {INCARNATION_PROPERTY: at.identity.incarnation}
+        wanted = retention | OWN_TABLE | made_for | keys_property(at.metadata)
+        create_delta(new_session(spark()), at.path, batch.target.columns, wanted)
         done(Step.CREATED)
-    elif missing := _new_properties(work):
-        _set_properties(spark(), work, missing)
-    if not data:
+    else:
+        _set_properties(spark, at, _new_properties(at.snapshot, batch, retention))
+    if batch.plan is None and not at.recreated:
         return
-    commit_with_retries(lambda: _apply_work(spark(), work))
+    commit_with_retries(lambda: _apply_batch(spark(), batch))
     done(Step.COMMITTED)
-    if work.recreated:
-        found = read_snapshot(work.storage, work.identity.table.table_path)
-        if found and (properties := reenable_feed(found.properties)):
-            _set_properties(spark(), work, properties)
+    if at.recreated:
+        found = read_snapshot(at.storage, at.identity.table.table_path)
+        _set_properties(spark, at, reenable_feed(found.properties) if found else {})
 
 
-def _create_table(spark: SparkSession, work: Work) -> None:
-    """Version 0: no rows yet, but all properties, so that feed and row ids cover everything."""
-    check_keys_known(work.metadata.keys, work.target)
-    properties = creation_properties(work.metadata, work.identity.incarnation)
-    wanted = work.retention | properties
-    create_delta(new_session(spark), work.path, work.target.columns, wanted)
-
-
-def _new_properties(work: Work) -> dict[str, str]:
+def _new_properties(snapshot: Snapshot, batch: Batch, retention: dict[str, str]) -> dict[str, str]:
     """What an existing table lacks: late keys, and what a first odd name or plain clock needs."""
-    known = work.snapshot.properties if work.snapshot else {}
-    features = work.snapshot.writer_features if work.snapshot else ()
-    wanted = work.retention | mapping_property(work.target.columns)
-    if work.target.widened:
+    known, at, columns = snapshot.properties, batch.at, batch.target.columns
+    wanted = retention | mapping_property(columns)
+    if batch.target.widened:
         wanted["delta.enableTypeWidening"] = "true"
-    if "timestamp_ntz" in work.target.columns.values() and "timestampNtz" not in features:
+    if "timestamp_ntz" in columns.values() and "timestampNtz" not in snapshot.writer_features:
         wanted["delta.feature.timestampNtz"] = "supported"  # Delta does so at creation only
-    wanted |= keys_property(work.metadata)
-    if work.snapshot is not None and work.recreated:
-        before = {name: str(kind) for name, kind in work.snapshot.schema.items()}
-        wanted |= suspend_feed(known, before, work.target.columns)
+    wanted |= keys_property(at.metadata)
+    if at.recreated:
+        before = {name: str(kind) for name, kind in snapshot.schema.items()}
+        wanted |= suspend_feed(known, before, columns)
     else:
         wanted |= reenable_feed(known)
     return {name: value for name, value in wanted.items() if known.get(name) != value}
 
 
-def _set_properties(spark: SparkSession, work: Work, properties: dict[str, str]) -> None:
+def _set_properties(
+    spark: Callable[[], SparkSession], at: TableContext, properties: dict[str, str]
+) -> None:
     """Writes properties into an existing table, in a commit before the data's."""
+    if not properties:
+        return
     listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
-    new_session(spark).sql(f"ALTER TABLE {delta_name(work.path)} SET TBLPROPERTIES ({listed})")
+    new_session(spark()).sql(f"ALTER TABLE {delta_name(at.path)} SET TBLPROPERTIES ({listed})")
 
 
-def _apply_work(spark: SparkSession, work: Work) -> None:
+def _apply_batch(spark: SparkSession, batch: Batch) -> None:
     """Commits the plan's files to the existing table; nothing happens if that is done already."""
-    session = new_session(spark)
-    markers = {marker for marker, count in work.rows.items() if count}
+    session, at = new_session(spark), batch.at
+    markers = {marker for marker, count in batch.rows.items() if count}
     ordered = bool(markers - {Marker.INSERT})
-    batch = read_batch(
-        session,
-        work.storage.root,
-        work.files,
-        work.target,
-        default=work.metadata.default_marker,
-        ordered=ordered,
-    )
+    rows = read_batch(session, batch, ordered=ordered)
     if not ordered:
-        _write(batch, work)
+        _write(rows, batch)
         return
-    keys = check_keys_known(work.metadata.keys, work.target)
-    changes = compact_changes(batch, keys, markers)
-    if work.recreated:
+    keys = check_keys_known(at.metadata.keys, batch.target)
+    changes = compact_changes(rows, keys, markers)
+    if at.recreated:
         kept = changes.where(changes[ACTION].isin(REPLACE, APPEND))
-        _write(kept.drop(ACTION), work)
+        _write(kept.drop(ACTION), batch)
         return
-    _merge(session, changes, keys, work)
+    _merge(session, changes, keys, batch)
 
 
-def _write(rows: DataFrame, work: Work) -> None:
+def _write(rows: DataFrame, batch: Batch) -> None:
     options = {
-        "txnAppId": work.identity.app_id,
-        "txnVersion": str(work.last),
-        "userMetadata": json.dumps(work.note),
+        "txnAppId": batch.at.identity.app_id,
+        "txnVersion": str(batch.last),
+        "userMetadata": json.dumps(batch.note),
     }
     mode = "append"
-    if work.recreated:
+    if batch.at.recreated:
         mode = "overwrite"
         options["overwriteSchema"] = "true"
-    elif work.target.evolved:
+    elif batch.target.evolved:
         options["mergeSchema"] = "true"
-    rows.write.format("delta").options(**options).mode(mode).save(work.path)
+    rows.write.format("delta").options(**options).mode(mode).save(batch.at.path)
 
 
-def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], work: Work) -> None:
+def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], batch: Batch) -> None:
     view = f"changes_{uuid.uuid4().hex}"
     changes.createOrReplaceTempView(view)
-    names = [quote(name) for name in work.target.columns]
+    names = [quote(name) for name in batch.target.columns]
     action = f"s.{quote(ACTION)}"
-    paths = [file.source for file in work.files]
+    paths = [file.source for file in batch.facts]
     on = " AND ".join(
         [f"t.{quote(key)} = s.{quote(key)}" for key in keys]
-        + key_conditions(work.storage, paths, keys, work.target)
+        + key_conditions(batch.at.storage, paths, keys, batch.target)
     )
-    evolution = "WITH SCHEMA EVOLUTION " if work.target.evolved else ""
+    evolution = "WITH SCHEMA EVOLUTION " if batch.target.evolved else ""
     statement = f"""
-        MERGE {evolution}INTO {delta_name(work.path)} t USING {view} s
+        MERGE {evolution}INTO {delta_name(batch.at.path)} t USING {view} s
         ON {on} AND {action} <> '{APPEND}'
         WHEN MATCHED AND {action} = '{DELETE}' THEN DELETE
         WHEN MATCHED THEN UPDATE SET {", ".join(f"{name} = s.{name}" for name in names)}
@@ -266,16 +212,16 @@ def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], wor
         THEN INSERT ({", ".join(names)}) VALUES ({", ".join(f"s.{name}" for name in names)})
     """
     try:
-        with committing(session, json.dumps(work.note), work.identity.app_id, work.last):
+        with committing(session, json.dumps(batch.note), batch.at.identity.app_id, batch.last):
             session.sql(statement)
     except Exception as error:
         # Delta 4.4 doesn't double a name's backticks where it writes an update's change rows.
-        ticked = next((name for name in work.target.columns if "`" in name), None)
+        ticked = next((name for name in batch.target.columns if "`" in name), None)
         if ticked is None or "INVALID_ATTRIBUTE_NAME_SYNTAX" not in str(error):
             raise
         raise SchemaError(
             f"Delta can't merge changes into a table with a column {ticked!r}.",
-            file=work.files[0].name,
+            file=batch.facts[0].name,
             column=ticked,
             hint="rename the column, without a backtick, and publish into a new folder.",
         ) from error
@@ -332,18 +278,13 @@ def _read_bounds(storage: Storage, path: str, keys: list[str]) -> dict[str, list
                 group = parquet.metadata.row_group(number)
                 if group.num_rows:
                     for key in keys:
-                        found[key].append(_group_bounds(group, key))
+                        known = column_statistics(group, key)
+                        bounds = (known.min, known.max) if known and known.has_min_max else None
+                        found[key].append(bounds or (None, None))
     except (pa.ArrowException, OSError, ValueError, OverflowError):
         # A text file, a date beyond the calendar, or something that Spark will complain about.
         return {key: [(None, None)] for key in keys}
     return found
-
-
-def _group_bounds(group: Any, key: str) -> _Bounds:
-    statistics = column_statistics(group, key)
-    if statistics is None or not statistics.has_min_max:
-        return None, None
-    return statistics.min, statistics.max
 
 
 def _literal(value: Any, kind: str) -> str | None:

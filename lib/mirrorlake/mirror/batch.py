@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import Marker
-from mirrorlake.mirror.properties import Target
+from mirrorlake.mirror.properties import Batch
 from mirrorlake.names import file_number
 from mirrorlake.spark.sql import escape_glob, quote
 
@@ -94,50 +94,28 @@ _ROWS = 2**40  # more rows than one file can hold; positions of later files star
 _NAME, _NUMBER = "__mirrorlake_name", "__mirrorlake_number"
 
 
-def read_batch(
-    spark: SparkSession,
-    root: str,
-    files: tuple[FileFacts, ...],
-    target: Target,
-    *,
-    default: Marker,
-    ordered: bool,
-) -> DataFrame:
+def read_batch(spark: SparkSession, batch: Batch, *, ordered: bool) -> DataFrame:
     """Reads the files, one scan per identical footer schema; an empty frame if there are none.
 
     Args:
         spark: the session of this apply.
-        root: the full path of the lake.
-        files: the plan's files, in order.
-        target: the table's columns after the batch.
-        default: what rows without a marker ask for.
+        batch: the files, in order.
         ordered: whether `MARKER` and `POSITION` are needed; an append needs neither.
     """
-    files = tuple(file for file in files if file.skipped is None)
+    files = [file for file in batch.facts if file.skipped is None]
     if not files:
-        columns = (f"{quote(name)} {kind}" for name, kind in target.columns.items())
+        columns = (f"{quote(name)} {kind}" for name, kind in batch.target.columns.items())
         return spark.createDataFrame([], ", ".join(columns))
     groups: dict[tuple[object, ...], list[FileFacts]] = {}
     for file in files:
         schema = (file.marker, file.marker_read, bool(file.left_out), *file.columns.items())
         groups.setdefault(schema, []).append(file)
-    first = files[0].number
-    frames = [
-        _read_group(spark, root, group, target, default=default, first=first, ordered=ordered)
-        for group in groups.values()
-    ]
+    frames = [_read_group(spark, batch, group, ordered=ordered) for group in groups.values()]
     return reduce(lambda left, right: left.unionAll(right), frames)
 
 
 def _read_group(
-    spark: SparkSession,
-    root: str,
-    files: list[FileFacts],
-    target: Target,
-    *,
-    default: Marker,
-    first: int,
-    ordered: bool,
+    spark: SparkSession, batch: Batch, files: list[FileFacts], *, ordered: bool
 ) -> DataFrame:
     sample = files[0]
     fields = [
@@ -147,7 +125,7 @@ def _read_group(
         fields.append(f"{quote(sample.marker)} {sample.marker_read}")
     if not fields:  # nothing but NULLs: one column of them tells how many rows there are
         fields = [f"{quote(next(iter(sample.columns)))} integer"]
-    paths = [escape_glob(f"{root}/{file.source}") for file in files]
+    paths = [escape_glob(batch.at.storage.path(file.source)) for file in files]
     # Other writers' days before 1582 are what they say, whatever the session makes of Spark 2's.
     reader = spark.read.options(datetimeRebaseMode="CORRECTED", int96RebaseMode="CORRECTED")
     raw = reader.schema(", ".join(fields)).parquet(*paths)
@@ -162,15 +140,16 @@ def _read_group(
         value = F.expr(found.convert.format(quote(source)))
         return value.cast(kind).alias(name)
 
-    columns = [column(name, kind) for name, kind in target.columns.items()]
+    columns = [column(name, kind) for name, kind in batch.target.columns.items()]
     if not ordered:
         return raw.select(*columns)
-    marker = F.lit(int(default)) if sample.marker is None else F.col(quote(sample.marker))
+    default = F.lit(int(batch.at.metadata.default_marker))
+    marker = F.col(quote(sample.marker)).cast("int") if sample.marker else default
     raw, number = _with_number(spark, raw, files)
-    position = (number - F.lit(first)) * F.lit(_ROWS) + F.col("_metadata.row_index")
+    position = (number - F.lit(batch.at.last + 1)) * F.lit(_ROWS) + F.col("_metadata.row_index")
     return raw.select(
         *columns,
-        F.coalesce(marker.cast("int"), F.lit(int(default))).alias(MARKER),
+        F.coalesce(marker, default).alias(MARKER),
         position.cast("long").alias(POSITION),
     )
 

@@ -13,7 +13,7 @@ from mirrorlake.errors import SequenceError
 from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.zone import Folder
-from mirrorlake.mirror.plan import Plan, plan_of
+from mirrorlake.mirror.plan import Plan, is_as_planned, plan_of
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_number
 from mirrorlake.storage import Entry, Storage
 
@@ -55,19 +55,12 @@ def move_leftovers(
         if plan is None or not plan.first <= number <= plan.last:
             plan = plan_of(storage, identity, number)
         try:
-            _check_planned(storage, identity, entry, plan)
+            if not is_as_planned(storage, identity, plan, entry):
+                raise _reused(entry)
             _move(storage, identity, number, entry)
         except SequenceError as error:
             reused = reused or error
     return reused
-
-
-def _check_planned(storage: Storage, identity: Identity, entry: Entry, plan: Plan | None) -> None:
-    planned = next((file for file in plan.files if file.name == entry.name), None) if plan else None
-    if planned is None or planned.size != entry.size:
-        raise _reused(entry)
-    if planned.sha256 != file_hash(storage, f"{identity.table.folder}/{entry.name}"):
-        raise _reused(entry)
 
 
 def _move(storage: Storage, identity: Identity, number: int, entry: Entry) -> None:
@@ -109,9 +102,7 @@ def sweep(storage: Storage, table: TableName, *, last: int, now: datetime, keep:
 
 def processed_number(name: str) -> int | None:
     """The number that an applied file's name begins with; None if it is no such name."""
-    digits = name[:20]
-    whole = len(digits) == 20 and digits.isascii() and digits.isdecimal()
-    return int(digits) if whole else None
+    return file_number(name[:20])
 
 
 def _is_applied(entry: Entry, last: int) -> bool:

@@ -17,14 +17,13 @@ from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import (
     FormatError,
     InvalidNameError,
-    TableNotFoundError,
 )
-from mirrorlake.landing.zone import BadFolder, find_tables
+from mirrorlake.landing.zone import BadFolder, find_tables, no_folder
 from mirrorlake.mirror.apply import explain
 from mirrorlake.mirror.cleanup import sweep
 from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.lock import only_mirror
-from mirrorlake.mirror.operator_settings import AllSettings
+from mirrorlake.mirror.operator_settings import OperatorSettings, all_settings
 from mirrorlake.mirror.options import MirrorOptions, StepListener, noop
 from mirrorlake.mirror.state import (
     INITIALIZED,
@@ -75,7 +74,7 @@ class Engine:
         self._options = options or MirrorOptions()
         self._on_step = on_step
         self._stop = stop or Event()
-        self._settings: AllSettings  # read by every cycle
+        self._settings: Callable[[TableName], OperatorSettings]  # read by every cycle
         self._purged: datetime | None = None
 
     def run_cycle(self, only: TableName | None = None) -> Report:
@@ -97,16 +96,14 @@ class Engine:
         found: list[TableName | BadFolder] = [only] if only else list(find_tables(self._storage))
         dropped: tuple[TableName, ...] = ()
         if only is not None and self._storage.list(only.folder) == Listing((), ()):
-            raise TableNotFoundError(
-                f"There is no folder for {only} in the landing zone.", hint="publish it first."
-            )
+            raise no_folder(only)
         if kept is None:  # of all tables, or else the drops of the others would go unseen
             states = rebuild_states(self._storage, delta_tables(self._storage))
         if only is None:
             dropped = follow_folders(self._storage, states, found)
             self._purge(bool(dropped))
         schemas = set(self._storage.list(ZONE).folders)
-        self._settings = AllSettings(self._storage)
+        self._settings = all_settings(self._storage)
 
         def clash(table: TableName) -> bool:
             return table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas
@@ -166,7 +163,7 @@ class Engine:
     def _if_idle(self, table: TableName, known: TableState | None) -> _Entry | None:
         """The entry of a table with nothing to do; costs a listing."""
         try:
-            paused = self._settings.of(table).paused
+            paused = self._settings(table).paused
         except FormatError:
             return None  # said where the table's other errors are
         if known is not None and paused:
@@ -190,12 +187,12 @@ class Engine:
                     f"The table {table} is named like the schema {table.name}.",
                     hint="rename one of the two folders.",
                 )
-            settings = self._settings.of(table)
+            settings = self._settings(table)
+            if settings.paused:
+                state = replace(state, state=STOPPED)
+            elif state.state == STOPPED:
+                state = replace(state, state=REPLICATING if state.last_file else INITIALIZED)
             for attempt in range(1, _TRIES + 1):
-                if settings.paused:
-                    state = replace(state, state=STOPPED)
-                elif state.state == STOPPED:
-                    state = replace(state, state=REPLICATING if state.last_file else INITIALIZED)
                 if self._stop.is_set() or settings.paused or is_idle(listing, state):
                     break
                 cycle = TableCycle(
@@ -209,13 +206,13 @@ class Engine:
                 )
                 try:
                     state = cycle.run()
-                    listing = self._storage.list(table.folder)
                     break
                 except FileNotFoundError:
                     # Another mirror applied and moved a file after our listing: look again.
                     if attempt == _TRIES:
                         raise
-                listing = self._storage.list(table.folder)
+                finally:
+                    listing = self._storage.list(table.folder)
             state = self._sweep(table, state)
         except Exception as error:  # the other tables are mirrored anyway
             state = failed(state, explain(error))

@@ -25,7 +25,7 @@ from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.identity import Identity, read_identity
 from mirrorlake.mirror.key_search import UNKNOWN, Tracer, delta_paths, read_key
 from mirrorlake.mirror.lock import only_mirror
-from mirrorlake.mirror.operator_settings import pause, read_settings, resume
+from mirrorlake.mirror.operator_settings import paused
 from mirrorlake.mirror.plan import Plan, plan_of, plan_path, staging
 from mirrorlake.mirror.purge import DeltaTraces, erase_rows, trace_delta
 from mirrorlake.mirror.quarantine import QUARANTINE
@@ -83,28 +83,33 @@ class Forgotten(Result):
             return f"{self.table}: nothing found"
         files = sum(trace.files for trace in self.traces)
         done = "gone, a second search found nothing" if self.applied else "nothing changed yet"
-        lost = "" if self.unreadable is None else f", versions {self._versions} unreadable"
+        lost = ""
+        if self.unreadable is not None:
+            lost = f", versions {self.unreadable[0]} to {self.unreadable[1]} unreadable"
         return f"{self.table}: {files} files in {len(self.traces)} places, {done}{lost}"
-
-    @property
-    def _versions(self) -> str:
-        return "" if self.unreadable is None else f"{self.unreadable[0]} to {self.unreadable[1]}"
 
     def document(self) -> dict[str, Any]:
         """Columns and rows, as `--json` prints them, and what it means for the table."""
-        columns = list(Trace.__dataclass_fields__)
-        return {
-            "table": self.table,
-            "applied": self.applied,
-            "unreadable": None if self.unreadable is None else list(self.unreadable),
-            "columns": columns,
-            "rows": [{name: getattr(t, name) for name in columns} for t in self.traces],
-        }
+        lost = None if self.unreadable is None else list(self.unreadable)
+        facts = {"table": self.table, "applied": self.applied, "unreadable": lost}
+        return facts | self.shown().document()
 
     def shown(self) -> TextTable:
         """What was found, place by place."""
-        rows = tuple((t.where, t.files, t.rows, t.action) for t in self.traces)
-        return TextTable(("where", "files", "rows", "action"), rows)
+        return TextTable.of(self.traces, tuple(Trace.__dataclass_fields__))
+
+
+_REWRITTEN = "rewritten without the rows; text is deleted"
+_KEPT, _ASIDE, _STAGED = "applied files", "files set aside", "staged files"
+_IN_PLACE, _PENDING = "applied files in place", "pending files"
+# What becomes of the files of each place in the zone; publishers count on the last one in place.
+_ACTIONS = {
+    _KEPT: _REWRITTEN,
+    _IN_PLACE: "rewritten without them; text emptied",
+    _ASIDE: _REWRITTEN,
+    _STAGED: "deleted",
+    _PENDING: "in the way: mirror or delete them first",
+}
 
 
 @dataclass(frozen=True)
@@ -112,23 +117,12 @@ class _Found:
     """All traces, as they are to be dealt with.
 
     Attributes:
-        table: the Delta table, if there is one.
-        dropped: the dropped copies of it that hold something.
-        kept: rows by file, of applied files out of the way.
-        in_place: the same of applied files that lie in the folder; publishers count on the last.
-        aside: the same of files that a reseed set aside.
-        staged: the same of what a killed mirror left.
-        pending: the same of files that are not applied.
+        deltas: what of each Delta table holds something: `table`, `dropped copies`, `quarantine`.
+        files: rows by file, of each place in the zone.
     """
 
-    table: DeltaTraces | None
-    dropped: tuple[DeltaTraces, ...]
-    quarantine: DeltaTraces | None
-    kept: dict[str, int]
-    in_place: dict[str, int]
-    aside: dict[str, int]
-    staged: dict[str, int]
-    pending: dict[str, int]
+    deltas: dict[str, list[DeltaTraces]]
+    files: dict[str, dict[str, int]]
 
 
 def forget(
@@ -171,18 +165,15 @@ def forget(
 def _apply(spark: SparkSession, storage: Storage, tracer: Tracer) -> Forgotten:
     table = tracer.table
     found = _search(spark, storage, tracer)
-    if found.pending:
+    if pending := found.files[_PENDING]:
         raise SequenceError(
-            f"{len(found.pending)} files that are not applied yet hold the person.",
-            file=min(found.pending).rpartition("/")[2],
+            f"{len(pending)} files that are not applied yet hold the person.",
+            file=min(pending).rpartition("/")[2],
             hint="mirror the table, or delete these files; then forget.",
         )
     # Where there is no lock: a mirror must not take a file that is being replaced for a new one.
-    was_paused = read_settings(storage, table).paused is not None
-    pause(storage, table)
-    _remove(spark, storage, tracer, found)
-    if not was_paused:
-        resume(storage, table)
+    with paused(storage, table):
+        _remove(spark, storage, tracer, found)
     left = _report(table, _search(spark, storage, tracer), applied=False).traces
     if left:
         places = ", ".join(f"{trace.where} ({trace.files} files)" for trace in left)
@@ -197,41 +188,38 @@ def _search(spark: SparkSession, storage: Storage, tracer: Tracer) -> _Found:
         for path in delta_paths(storage, table)
     )
     quarantine = trace_delta(spark, storage, QUARANTINE, tracer.in_quarantine)
-    if quarantine is not None and not (quarantine.current or quarantine.history):
-        quarantine = None  # its log tells of other tables' rows, too
+    # Its log tells of other tables' rows, too.
+    held = quarantine is not None and (quarantine.current or quarantine.history)
+    deltas = {
+        "table": [own] if own else [],
+        "dropped copies": [copy for copy in copies if copy is not None and copy.found],
+        "quarantine": [quarantine] if quarantine is not None and held else [],
+    }
     identity = read_identity(storage, table)
-    kept, aside, staged = (
-        tracer.in_zone(file for folder in folders for file in _files(storage, folder))
-        for folders in (
-            [f"{table.folder}/{PROCESSED}", f"{table.folder}/{READY_TO_DELETE}"],
-            _set_aside(storage, table),
-            [staging(identity)] if identity else [],
+    folders = {
+        _KEPT: [f"{table.folder}/{PROCESSED}", f"{table.folder}/{READY_TO_DELETE}"],
+        _ASIDE: _set_aside(storage, table),
+        _STAGED: [staging(identity)] if identity else [],
+        _PENDING: [table.folder],
+    }
+    own_files = {f"{table.folder}/{name}" for name in (METADATA, IDENTITY)}
+    files = {
+        place: tracer.in_zone(
+            file
+            for folder in inside
+            for entry in storage.list(folder).files
+            if (file := f"{folder}/{entry.name}") not in own_files
         )
-    )
-    here = tracer.in_zone(
-        file
-        for file in _files(storage, table.folder)
-        if file.rpartition("/")[2] not in (METADATA, IDENTITY)
-    )
-    applied = {
-        file
-        for file in here
+        for place, inside in folders.items()
+    }
+    files[_IN_PLACE] = {
+        file: rows
+        for file, rows in files[_PENDING].items()
         if identity is not None and _plan_with(storage, tracer, identity, file) is not None
     }
-    return _Found(
-        own,
-        tuple(copy for copy in copies if copy is not None and copy.found),
-        quarantine,
-        kept,
-        {file: rows for file, rows in here.items() if file in applied},
-        aside,
-        staged,
-        {file: rows for file, rows in here.items() if file not in applied},
-    )
-
-
-def _files(storage: Storage, folder: str) -> list[str]:
-    return [f"{folder}/{entry.name}" for entry in storage.list(folder).files]
+    for file in files[_IN_PLACE]:
+        del files[_PENDING][file]
+    return _Found(deltas, files)
 
 
 def _set_aside(storage: Storage, table: TableName) -> list[str]:
@@ -249,7 +237,7 @@ def _plan_with(storage: Storage, tracer: Tracer, identity: Identity, file: str) 
     snapshot = read_snapshot(storage, identity.table.table_path)
     last = snapshot.txns.get(identity.app_id, 0) if snapshot else 0
     plan = plan_of(storage, identity, min(last, file_number(name) or last)) if last else None
-    planned = next((f for f in plan.files if f.name == name), None) if plan else None
+    planned = plan.file(name) if plan else None
     if planned is None:
         return None
     if planned.sha256 == file_hash(storage, file):
@@ -260,27 +248,18 @@ def _plan_with(storage: Storage, tracer: Tracer, identity: Identity, file: str) 
 
 def _report(table: TableName, found: _Found, *, applied: bool) -> Forgotten:
     traces = []
-    deltas = [("table", [found.table]), ("dropped copies", found.dropped)]
-    for name, parts in [*deltas, ("quarantine", [found.quarantine])]:
-        some = [part for part in parts if part is not None]
+    for name, parts in found.deltas.items():
         of = "" if name == "table" else f" of {name}"
         traces += [
-            _trace(name, (p.current for p in some), "rows deleted in one commit"),
-            _trace(f"history{of}", (p.history for p in some), "files deleted by VACUUM"),
-            _trace(f"change feed{of}", (p.feed for p in some), "files deleted by VACUUM"),
+            _trace(name, (p.current for p in parts), "rows deleted in one commit"),
+            _trace(f"history{of}", (p.history for p in parts), "files deleted by VACUUM"),
+            _trace(f"change feed{of}", (p.feed for p in parts), "files deleted by VACUUM"),
         ]
-        if logs := sum(len(part.log) for part in some):
+        if logs := sum(len(part.log) for part in parts):
             traces.append(Trace(f"log{of}", logs, None, "cut back to a checkpoint of now"))
-    rewritten = "rewritten without the rows; text is deleted"
-    traces += [
-        _trace("applied files", [found.kept], rewritten),
-        _trace("applied files in place", [found.in_place], "rewritten without them; text emptied"),
-        _trace("files set aside", [found.aside], rewritten),
-        _trace("staged files", [found.staged], "deleted"),
-        _trace("pending files", [found.pending], "in the way: mirror or delete them first"),
-    ]
-    own = found.table
-    lost = (own.versions[0], own.versions[-1]) if own and own.found and own.versions else None
+    traces += [_trace(place, [found.files[place]], action) for place, action in _ACTIONS.items()]
+    seen = [own.versions for own in found.deltas["table"] if own.found and own.versions]
+    lost = (seen[0][0], seen[0][-1]) if seen else None
     return Forgotten(str(table), tuple(t for t in traces if t.files), applied, lost)
 
 
@@ -290,25 +269,25 @@ def _trace(where: str, parts: Iterable[dict[str, int]], action: str) -> Trace:
 
 
 def _remove(spark: SparkSession, storage: Storage, tracer: Tracer, found: _Found) -> None:
-    for file in [*found.kept, *found.aside]:
+    for file in [*found.files[_KEPT], *found.files[_ASIDE]]:
         if data := _without(storage, tracer, file):
             storage.write(file, data)
         else:
             storage.delete(file)
-    for file in found.staged:
+    for file in found.files[_STAGED]:
         storage.delete(file)
     identity = read_identity(storage, tracer.table)
-    for file in found.in_place:
+    for file in found.files[_IN_PLACE]:
         if identity is not None:
             _renew(storage, tracer, identity, file)
     condition = " AND ".join(f"{quote(part.column)} <=> {part.sql}" for part in tracer.key)
     columns = [part.column for part in tracer.key]
-    for traces in (found.table, *found.dropped):
-        if traces is not None and traces.found:
+    for traces in [*found.deltas["table"], *found.deltas["dropped copies"]]:
+        if traces.found:
             erase_rows(spark, storage, traces, columns, condition)
-    if found.quarantine is not None:
+    for traces in found.deltas["quarantine"]:
         columns = ["schema", "table", "content"]
-        erase_rows(spark, storage, found.quarantine, columns, tracer.quarantine_condition())
+        erase_rows(spark, storage, traces, columns, tracer.quarantine_condition())
 
 
 def _renew(storage: Storage, tracer: Tracer, identity: Identity, file: str) -> None:

@@ -7,6 +7,7 @@ a deletion vector hides, is still in the file.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -141,7 +142,6 @@ class Tracer:
         self._spark = new_session(spark)
         self._storage = storage
         self._scratch = scratch
-        self._copies = 0
 
     def in_delta(self, path: str, files: Iterable[str]) -> dict[str, int]:
         """How many rows each of a Delta table's data or feed files has; only files with some."""
@@ -208,8 +208,7 @@ class Tracer:
             return None, 0
         if not text and not name.startswith(("_", ".")):
             return file, 0
-        self._copies += 1
-        copy = f"{self._scratch}/{self._copies}.parquet"
+        copy = f"{self._scratch}/{uuid.uuid4().hex}.parquet"
         if not text:  # Spark passes over files whose names hide them
             self._storage.write(copy, self._storage.read(file))
             return copy, 0

@@ -5,7 +5,7 @@ Nothing else is written down, so that it can't disagree with what happened.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import count
 from typing import Any
@@ -68,11 +68,10 @@ def committed_version(
     return last_note(storage, table, newest, note["incarnation"]).get("version")
 
 
-def state_of_note(table: TableName, note: dict[str, Any]) -> TableState:
-    """What a table's newest note says of its state; an empty note says that nothing was applied."""
-    return TableState(
-        table.schema,
-        table.name,
+def with_note(state: TableState, note: dict[str, Any]) -> TableState:
+    """A table's state by its newest note; an empty one says that nothing was applied."""
+    return replace(
+        state,
         state=REPLICATING if note.get("last") else INITIALIZED,
         incarnation=note.get("incarnation"),
         last_file=note.get("last", 0),
@@ -95,7 +94,7 @@ def rebuild_states(storage: Storage, tables: list[TableName]) -> dict[str, Table
     for table in tables:
         if snapshot := read_mirrored(storage, table):
             note = last_note(storage, table, snapshot)
-            states[table.folder] = state_of_note(table, note)
+            states[table.folder] = with_note(TableState(table.schema, table.name), note)
     return states
 
 
@@ -139,9 +138,7 @@ class Ledger(Result):
 
     def document(self) -> dict[str, Any]:
         """Columns and rows, as `--json` prints them."""
-        columns = list(LedgerEntry.__dataclass_fields__)
-        rows = [{name: getattr(e, name) for name in columns} for e in self.entries]
-        return {"columns": columns, "rows": rows}
+        return TextTable.of(self.entries, tuple(LedgerEntry.__dataclass_fields__)).document()
 
     def shown(self) -> TextTable:
         """One row for each file."""
@@ -158,22 +155,34 @@ class Ledger(Result):
         return TextTable(columns, rows)
 
 
-def read_ledger(storage: Storage, table: TableName) -> Ledger:
-    """The ledger of the folder's incarnation; reads its plans and the commits in the log."""
+def read_ledger(storage: Storage, table: TableName, *, last: int | None = None) -> Ledger:
+    """The ledger of the folder's incarnation; reads its plans and the commits in the log.
+
+    Args:
+        storage: the lake's files.
+        table: which table.
+        last: only the newest plans, so many of them; what is read of the log goes back as far.
+    """
     identity = read_identity(storage, table)
     if identity is None:
         return Ledger(str(table), ())
-    notes = {}
-    for version in versions(storage, table.table_path):
-        note = read_note(storage, table, version)
-        if note.get("incarnation") == identity.incarnation and "last" in note:
-            notes[note["last"]] = note
-    entries: list[LedgerEntry] = []
-    for entry in storage.list(identity.plans).files:
+    plans = []
+    listed = storage.list(identity.plans).files
+    for entry in listed if last is None else listed[-last:]:
         first = file_number(entry.name)
         plan = None if first is None else find_plan(storage, identity, first)
-        if plan is None:
-            continue
+        if plan is not None:
+            plans.append(plan)
+    oldest = plans[0].last if plans else 0
+    notes: dict[int, dict[str, Any]] = {}
+    for version in reversed(versions(storage, table.table_path)):
+        note = read_note(storage, table, version)
+        if note.get("incarnation") == identity.incarnation and "last" in note:
+            notes.setdefault(note["last"], note)
+            if last is not None and note["last"] <= oldest:
+                break
+    entries: list[LedgerEntry] = []
+    for plan in plans:
         note = notes.get(plan.last, {})
         for file in plan.files:
             entries.append(

@@ -5,8 +5,11 @@ Every mirror of the lake obeys it, and a killed one finds it again.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cache
 
 from mirrorlake.kept import read_kept
 from mirrorlake.names import STATE, TableName
@@ -33,39 +36,28 @@ def _path(place: str) -> str:
     return f"{STATE}/control/{place}.json"
 
 
-def _read(storage: Storage, place: str) -> OperatorSettings:
-    document = read_kept(storage, _path(place), FORMAT) or {}
+def read_settings(storage: Storage, table: TableName) -> OperatorSettings:
+    """The settings of a table; the defaults if there are none.
+
+    Raises:
+        FormatError: they are of a newer format.
+    """
+    document = read_kept(storage, _path(table.place), FORMAT) or {}
     return OperatorSettings(document.get("paused"), frozenset(document.get("skip", ())))
 
 
-def read_settings(storage: Storage, table: TableName) -> OperatorSettings:
-    """The settings of a table; the defaults if there are none."""
-    return _read(storage, table.place)
+def all_settings(storage: Storage) -> Callable[[TableName], OperatorSettings]:
+    """The settings of a lake's tables, by table; raises as `read_settings`.
 
-
-class AllSettings:
-    """The settings of a lake's tables; costs a listing and one read per table that has some.
-
-    Args:
-        storage: the lake's files.
+    Costs a listing now, and one read per table that has some.
     """
+    there = _places(storage)
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._known: dict[str, OperatorSettings] = {}
-        self._there = _places(storage)
+    @cache
+    def settings_of(table: TableName) -> OperatorSettings:
+        return read_settings(storage, table) if table.place in there else OperatorSettings()
 
-    def of(self, table: TableName) -> OperatorSettings:
-        """A table's settings.
-
-        Raises:
-            FormatError: they are of a newer format.
-        """
-        if table.place not in self._there:
-            return OperatorSettings()
-        if table.place not in self._known:
-            self._known[table.place] = _read(self._storage, table.place)
-        return self._known[table.place]
+    return settings_of
 
 
 def _places(storage: Storage) -> frozenset[str]:
@@ -101,6 +93,16 @@ def resume(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outc
     if not dry_run:
         _write(storage, table, OperatorSettings(None, settings.skip))
     return Outcome("resume", str(table), "it goes on with the next cycle", applied=not dry_run)
+
+
+@contextmanager
+def paused(storage: Storage, table: TableName) -> Iterator[None]:
+    """Pauses a table meanwhile; after an error it stays so, until what was begun is ended."""
+    before = read_settings(storage, table).paused
+    pause(storage, table)
+    yield
+    if before is None:
+        resume(storage, table)
 
 
 def skip(storage: Storage, table: TableName, number: int, *, apply: bool = False) -> Outcome:

@@ -53,6 +53,15 @@ class MirrorOptions:
     keep_dropped_days: float = 7
 
 
+def retention(options: MirrorOptions) -> dict[str, str]:
+    """How long the log reaches back, and removed files with the feed, as Delta's properties."""
+    days = {
+        "delta.logRetentionDuration": options.log_retention_days,
+        "delta.deletedFileRetentionDuration": options.feed_retention_days,
+    }
+    return {name: f"interval {int(n)} days" for name, n in days.items() if n is not None}
+
+
 def make_options(options: MirrorOptions | None, settings: Mapping[str, Any]) -> MirrorOptions:
     """The options with some of their fields set by name.
 

@@ -7,21 +7,20 @@ twice, since Delta's txnVersion only skips equal or lower numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
-from itertools import count
 from typing import Any
 
-from mirrorlake.errors import MirrorlakeError, SequenceError
+from mirrorlake.errors import SequenceError
 from mirrorlake.kept import read_kept
-from mirrorlake.landing.check import FileFacts, file_hash, inspect_file, skipped_file
+from mirrorlake.landing.check import FileFacts, file_hash
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata
 from mirrorlake.landing.zone import Folder, by_number, by_time
-from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, STOP
-from mirrorlake.names import STATE, file_name, file_number
+from mirrorlake.mirror.options import STOP
+from mirrorlake.names import STATE, file_number
 from mirrorlake.storage import Entry, Listing, Storage, to_json
 
 FORMAT = 2
@@ -67,6 +66,10 @@ class Plan:
         """The last file's number; the commit carries it as txnVersion."""
         return self.first + len(self.files) - 1
 
+    def file(self, name: str) -> PlannedFile | None:
+        """The file of that name, or None."""
+        return next((file for file in self.files if file.name == name), None)
+
     @property
     def numbers(self) -> dict[str, int]:
         """The files' numbers by name."""
@@ -82,14 +85,6 @@ class Plan:
             "on_error": self.on_error,
             "files": [asdict(file) for file in self.files],
         }
-
-
-@dataclass(frozen=True)
-class Checked:
-    """A batch's sound files, and the error of the first one that isn't."""
-
-    facts: tuple[FileFacts, ...]
-    error: MirrorlakeError | None
 
 
 def plan_path(identity: Identity, first: int) -> str:
@@ -169,62 +164,6 @@ def _fix_all(
         return tuple(pool.map(fix, facts))
 
 
-def check_files(
-    storage: Storage,
-    identity: Identity,
-    first: int,
-    names: list[str],
-    metadata: TableMetadata,
-    *,
-    on_error: str = STOP,
-    skip: Mapping[int, str] | None = None,
-) -> Checked:
-    """Checks files in order, several at a time, up to the first that isn't sound.
-
-    Args:
-        storage: the lake's files.
-        identity: whose files these are.
-        first: the first file's number.
-        names: the files, with consecutive numbers.
-        metadata: what the folder declares.
-        on_error: whether bad rows, or bad files, are passed over.
-        skip: numbers of files that are passed over in any case, with the reason.
-    """
-
-    def check(number: int, name: str) -> FileFacts | MirrorlakeError:
-        path = f"{identity.table.folder}/{name}"
-        if skip and number in skip:
-            return skipped_file(storage, path, number, SequenceError(skip[number], file=name))
-        staged = f"{staging(identity)}/{file_name(number)}"
-        try:
-            return inspect_file(
-                storage,
-                path,
-                metadata,
-                number=number,
-                staged=staged,
-                skip_rows=on_error == SKIP_ROW,
-            )
-        except MirrorlakeError as error:
-            if on_error != SKIP_FILE:
-                return error
-            return skipped_file(storage, path, number, error)
-        except FileNotFoundError:
-            return SequenceError(
-                "The file is gone since the listing.",
-                file=name,
-                hint="upload it again, or delete the whole folder to drop the table.",
-            )
-
-    sound: list[FileFacts] = []
-    with ThreadPoolExecutor(_READERS) as pool:
-        for result in pool.map(check, count(first), names):
-            if isinstance(result, MirrorlakeError):
-                return Checked(tuple(sound), result)
-            sound.append(result)
-    return Checked(tuple(sound), None)
-
-
 def late_file(
     storage: Storage, identity: Identity, last: int, entry: Entry
 ) -> SequenceError | None:
@@ -275,20 +214,17 @@ def number_files(
     if metadata.strategy != BY_TIME:
         return by_number(identity.table, listing)
     plan = plan_of(storage, identity, last) if last else None
-    applied = _still_there(storage, identity, listing, plan) if plan else {}
+    applied = {}
+    for name, number in plan.numbers.items() if plan else ():
+        entry = listing.file(name)
+        if entry is not None and is_as_planned(storage, identity, plan, entry):
+            applied[name] = number
     return by_time(identity.table, listing, applied, last)
 
 
-def _still_there(
-    storage: Storage, identity: Identity, listing: Listing, plan: Plan
-) -> dict[str, int]:
-    """A plan's files that lie in the folder as planned; a new one of an old name is not among."""
-    found = {}
-    for planned in plan.files:
-        entry = listing.file(planned.name)
-        if entry is None or entry.size != planned.size:
-            continue
-        path = f"{identity.table.folder}/{planned.name}"
-        if planned.sha256 == file_hash(storage, path):
-            found[planned.name] = plan.numbers[planned.name]
-    return found
+def is_as_planned(storage: Storage, identity: Identity, plan: Plan | None, entry: Entry) -> bool:
+    """Whether a file in the folder is the very one of a plan, not a new one of the same name."""
+    planned = plan.file(entry.name) if plan else None
+    if planned is None or planned.size != entry.size:
+        return False
+    return planned.sha256 == file_hash(storage, f"{identity.table.folder}/{entry.name}")

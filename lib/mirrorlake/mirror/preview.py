@@ -6,24 +6,20 @@ checked as Parquet in a temporary folder. Files that are late by time are found 
 
 from __future__ import annotations
 
-import json
-import shutil
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.errors import InvalidNameError, MirrorlakeError, TableNotFoundError
-from mirrorlake.landing.check import FileFacts, inspect_file, is_text
+from mirrorlake.errors import InvalidNameError, MirrorlakeError
+from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity, read_identity
-from mirrorlake.landing.metadata import TableMetadata, check_keys_kept, read_metadata
-from mirrorlake.landing.zone import find_tables
+from mirrorlake.landing.metadata import read_metadata
+from mirrorlake.landing.zone import find_tables, no_folder
 from mirrorlake.mirror.operator_settings import read_settings
-from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions
-from mirrorlake.mirror.plan import cut_batch, find_plan, number_files
-from mirrorlake.mirror.properties import KEYS_PROPERTY, is_stale_incarnation, plan_schema
-from mirrorlake.mirror.state import STOPPED, TableStatus, load_states
+from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.mirror.plan import cut_batch, find_plan
+from mirrorlake.mirror.properties import Batch, check_batch, load_context
+from mirrorlake.mirror.state import STOPPED, TableState, TableStatus, load_states
 from mirrorlake.mirror.status import status_report
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
@@ -111,9 +107,7 @@ def preview_cycle(
             line for line in lines if (line.schema, line.name) == (only.schema, only.name)
         )
         if not lines:
-            raise TableNotFoundError(
-                f"There is no folder for {only} in the landing zone.", hint="publish it first."
-            )
+            raise no_folder(only)
     return Preview(
         tuple(_preview(storage, line, options or MirrorOptions()) for line in lines),
         () if only else _dropped(storage),
@@ -141,72 +135,36 @@ def _preview(storage: Storage, status: TableStatus, options: MirrorOptions) -> T
         table = TableName(status.schema, status.name)
     except InvalidNameError:  # of the folder, which is in the status already
         return TablePreview(status)
+    facts: tuple[FileFacts, ...] = ()
     try:
-        facts, error = _next_batch(storage, table, options)
+        batch = _next_batch(storage, table, options)
+        facts, error = tuple(file for file in batch.facts if file.skipped is None), batch.error
     except MirrorlakeError as problem:
-        facts, error = [], problem
+        error = problem
     status = replace(status, error=None if error is None else error.as_dict())
     rows = sum(file.row_count for file in facts)
     return TablePreview(status, tuple(file.name for file in facts), rows)
 
 
-def _next_batch(
-    storage: Storage, table: TableName, options: MirrorOptions
-) -> tuple[list[FileFacts], MirrorlakeError | None]:
+def _next_batch(storage: Storage, table: TableName, options: MirrorOptions) -> Batch:
     """The sound files that come next, and what is wrong with the one after them."""
     metadata = read_metadata(storage, table)
-    identity = read_identity(storage, table) or Identity(table, "none yet")
-    snapshot = read_snapshot(storage, table.table_path)
-    recreated = is_stale_incarnation(snapshot, identity)
-    columns: dict[str, str] = {}
-    if snapshot is not None:
-        if KEYS_PROPERTY not in snapshot.properties:
-            raise InvalidNameError(
-                f"There is a table {table} already that no mirror made.",
-                hint="rename one of the two, or move that table away.",
-            )
-        if not recreated:
-            old = tuple(json.loads(snapshot.properties[KEYS_PROPERTY]))
-            check_keys_kept(table, old, metadata.keys)
-            columns = {name: str(kind) for name, kind in snapshot.schema.items()}
-    last = snapshot.txns.get(identity.app_id, 0) if snapshot else 0
-    skip = read_settings(storage, table).skip
-    listing = storage.list(table.folder)
-    ready, _ = number_files(storage, identity, metadata, listing, last).pending(last, skip)
-    plan = find_plan(storage, identity, last + 1)
+    at = load_context(
+        storage,
+        read_identity(storage, table) or Identity(table, "none yet"),
+        metadata,
+        read_snapshot(storage, table.table_path),
+        storage.list(table.folder),
+        TableState(table.schema, table.name),
+    )
+    skip = dict.fromkeys(read_settings(storage, table).skip, "")
+    ready, _ = at.folder.pending(at.last, skip)
+    plan = find_plan(storage, at.identity, at.last + 1)
     names = [file.name for file in plan.files] if plan else []
     rest = ready[len(names) :]
     names += (
         [entry.name for entry in rest]
-        if recreated
+        if at.recreated
         else cut_batch(rest, options.batch_files, options.batch_bytes)
     )
-    facts: list[FileFacts] = []
-    for number, name in enumerate(names, last + 1):
-        if number in skip:
-            continue
-        try:
-            found = _inspect(storage, f"{table.folder}/{name}", metadata, options)
-            plan_schema(
-                columns, [*facts, found], declared=metadata.table_columns, widen=options.widen
-            )
-        except MirrorlakeError as error:
-            if options.on_error == SKIP_FILE:
-                continue
-            return facts, error
-        facts.append(found)
-    return facts, None
-
-
-def _inspect(
-    storage: Storage, path: str, metadata: TableMetadata, options: MirrorOptions
-) -> FileFacts:
-    """One file's check; text becomes Parquet outside the lake."""
-    skip_rows = options.on_error == SKIP_ROW
-    name = path.rpartition("/")[2]
-    if not is_text(name, metadata.text):
-        return inspect_file(storage, path, metadata, skip_rows=skip_rows)
-    with TemporaryDirectory() as folder:
-        with storage.open(path) as source, (Path(folder) / name).open("wb") as copy:
-            shutil.copyfileobj(source, copy)
-        return inspect_file(Storage(folder), name, metadata, skip_rows=skip_rows)
+    return check_batch(at, names, options, skip, stage=False)

@@ -1,23 +1,39 @@
-"""What a mirrored table is made with: its properties, and its columns after a batch."""
+"""What a mirrored table is made with: its properties, what a cycle knows of it, its next batch."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
 
-from mirrorlake.delta.create import OWN_TABLE, mapping_property
+from mirrorlake.delta.create import mapping_property
 from mirrorlake.delta.snapshot import FEED, Snapshot
-from mirrorlake.errors import MetadataError, SchemaError
-from mirrorlake.landing.check import FileFacts
+from mirrorlake.errors import (
+    InvalidNameError,
+    MetadataError,
+    MirrorlakeError,
+    SchemaError,
+    SequenceError,
+)
+from mirrorlake.landing.check import FileFacts, inspect_file, skipped_file
 from mirrorlake.landing.identity import Identity
-from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.landing.metadata import BY_TIME, Marker, TableMetadata, check_keys_kept
 from mirrorlake.landing.types import fits, widened
-from mirrorlake.names import METADATA
+from mirrorlake.landing.zone import Folder
+from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions
+from mirrorlake.mirror.plan import Plan, number_files, staging
+from mirrorlake.mirror.state import TableState, file_signature
+from mirrorlake.names import METADATA, file_name
+from mirrorlake.storage import Listing, Storage
 
 KEYS_PROPERTY = "mirrorlake.keys"
 INCARNATION_PROPERTY = "mirrorlake.incarnation"
 VIEW_PROPERTY = "mirrorlake.view"
+_READERS = 8
 _FEED_RESTS = "mirrorlake.feedRests"  # switched off by the mirror, which switches it on again
 
 
@@ -29,14 +45,14 @@ def is_stale_incarnation(snapshot: Snapshot | None, identity: Identity) -> bool:
     return bool(snapshot.txns) or made_for != identity.incarnation
 
 
-def creation_properties(metadata: TableMetadata, incarnation: str) -> dict[str, str]:
-    """What version 0 is created with, so that feed and row ids cover everything."""
-    return OWN_TABLE | {INCARNATION_PROPERTY: incarnation} | keys_property(metadata)
-
-
 def keys_property(metadata: TableMetadata) -> dict[str, str]:
     """The keys as a JSON list."""
     return {KEYS_PROPERTY: json.dumps(list(metadata.keys), ensure_ascii=False)}
+
+
+def declared_keys(properties: dict[str, str]) -> tuple[str, ...]:
+    """The key columns that a table's properties declare."""
+    return tuple(json.loads(properties.get(KEYS_PROPERTY, "[]")))
 
 
 def suspend_feed(
@@ -64,16 +80,6 @@ def reenable_feed(known: dict[str, str]) -> dict[str, str]:
     return {FEED: "true", _FEED_RESTS: "false"} if known.get(_FEED_RESTS) == "true" else {}
 
 
-def retention_properties(log_days: int | None, feed_days: int | None) -> dict[str, str]:
-    """How long the log reaches back, and removed files with the feed; None leaves Delta's own."""
-    found = {}
-    if log_days is not None:
-        found["delta.logRetentionDuration"] = f"interval {int(log_days)} days"
-    if feed_days is not None:
-        found["delta.deletedFileRetentionDuration"] = f"interval {int(feed_days)} days"
-    return found
-
-
 @dataclass(frozen=True)
 class Target:
     """The columns of a table after a batch.
@@ -92,10 +98,6 @@ class Target:
     def evolved(self) -> bool:
         """Whether the table's schema changes with the batch."""
         return bool(self.added or self.widened)
-
-    def name_of(self, column: str) -> str:
-        """The table's spelling of a column, which is found without regard to case."""
-        return next(name for name in self.columns if name.lower() == column.lower())
 
 
 def plan_schema(
@@ -176,10 +178,194 @@ def check_keys_known(keys: tuple[str, ...], target: Target) -> tuple[str, ...]:
     Raises:
         MetadataError: a key is no column of the table.
     """
-    lower = {name.lower() for name in target.columns}
+    spelled = {name.lower(): name for name in target.columns}
     for key in keys:
-        if key.lower() not in lower:
+        if key.lower() not in spelled:
             raise MetadataError(
                 f"The table does not have the key column {key!r}.", file=METADATA, column=key
             )
-    return tuple(target.name_of(key) for key in keys)
+    return tuple(spelled[key.lower()] for key in keys)
+
+
+@dataclass(frozen=True)
+class TableContext:
+    """What a step of the cycle works on; each step returns the next one instead of changing it.
+
+    Attributes:
+        storage: the lake's files.
+        identity: whose files they are.
+        metadata: what the folder declares.
+        snapshot: the Delta table as it is, or None.
+        last: the last number that the table's own log shows as applied.
+        folder: the folder's files by number.
+        state: what will be kept of the table.
+    """
+
+    storage: Storage
+    identity: Identity
+    metadata: TableMetadata
+    snapshot: Snapshot | None
+    last: int
+    folder: Folder
+    state: TableState
+
+    @property
+    def path(self) -> str:
+        """The Delta table, full path."""
+        return self.storage.path(self.identity.table.table_path)
+
+    @property
+    def recreated(self) -> bool:
+        """Whether the table there belongs to an earlier incarnation of the folder."""
+        return is_stale_incarnation(self.snapshot, self.identity)
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that a batch has to fit; none for a table that is to be replaced."""
+        if self.snapshot is None or self.recreated:
+            return {}
+        return {name: str(kind) for name, kind in self.snapshot.schema.items()}
+
+    def target(self, files: Iterable[FileFacts], *, widen: bool) -> Target:
+        """The columns after files of the folder; raises as `plan_schema`."""
+        declared = self.metadata.table_columns
+        return plan_schema(self.columns, files, declared=declared, widen=widen)
+
+    @property
+    def tail(self) -> str | None:
+        """The last applied file where files have no numbers, as later listings show it."""
+        applied = self.folder.numbered.get(self.last)
+        by_time = self.metadata.strategy == BY_TIME
+        return file_signature(applied) if applied and by_time else None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The files of one commit, checked.
+
+    Attributes:
+        at: what the commit starts from.
+        facts: the sound files; none for a table that is only declared.
+        target: the table's columns after the commit; none if there is nothing to commit.
+        plan: the files as planned; None for a table that is only declared.
+        error: what is wrong with the next file.
+        note: what the commit's userMetadata says.
+    """
+
+    at: TableContext
+    facts: tuple[FileFacts, ...] = ()
+    target: Target = Target({}, ())
+    plan: Plan | None = None
+    error: MirrorlakeError | None = None
+    note: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def last(self) -> int:
+        """The last file's number; 0 where there is only a declared schema."""
+        return self.plan.last if self.plan else 0
+
+    @property
+    def rows(self) -> Counter[Marker]:
+        """Rows by operation, over all files."""
+        return sum((file.rows for file in self.facts), Counter())
+
+
+def load_context(
+    storage: Storage,
+    identity: Identity,
+    metadata: TableMetadata,
+    snapshot: Snapshot | None,
+    listing: Listing,
+    state: TableState,
+) -> TableContext:
+    """What a cycle starts from.
+
+    Raises:
+        InvalidNameError: the table there was not made by a mirror.
+        MetadataError: its keys are others than those declared now.
+        SequenceError: the files' numbers make no sense.
+    """
+    table = identity.table
+    if snapshot is not None and KEYS_PROPERTY not in snapshot.properties:
+        raise InvalidNameError(
+            f"There is already a table {table} that the mirror did not make.",
+            hint="rename one of the two, or move that table away.",
+        )
+    if snapshot is not None and not is_stale_incarnation(snapshot, identity):
+        check_keys_kept(table, tuple(json.loads(snapshot.properties[KEYS_PROPERTY])), metadata.keys)
+    last = snapshot.txns.get(identity.app_id, 0) if snapshot else 0
+    folder = number_files(storage, identity, metadata, listing, last)
+    return TableContext(storage, identity, metadata, snapshot, last, folder, state)
+
+
+def check_batch(
+    at: TableContext,
+    names: list[str],
+    options: MirrorOptions,
+    skip: dict[int, str],
+    *,
+    stage: bool = True,
+) -> Batch:
+    """The longest sound beginning of a batch, and what is wrong with the next file.
+
+    Args:
+        at: what the batch is to be applied to.
+        names: the files, numbered from the last applied one on.
+        options: say what bad files do, and whether columns may be widened.
+        skip: numbers of files that are passed over in any case, with the reason.
+        stage: whether text is left in the lake as Parquet.
+    """
+    if not names:
+        return Batch(at)
+
+    def check(number: int, name: str) -> FileFacts | MirrorlakeError:
+        path = f"{at.identity.table.folder}/{name}"
+        if number in skip:
+            reason = SequenceError(skip[number], file=name)
+            return skipped_file(at.storage, path, number, reason)
+        staged = f"{staging(at.identity)}/{file_name(number)}" if stage else None
+        skip_rows = options.on_error == SKIP_ROW
+        try:
+            return inspect_file(
+                at.storage, path, at.metadata, number=number, staged=staged, skip_rows=skip_rows
+            )
+        except MirrorlakeError as error:
+            if options.on_error != SKIP_FILE:
+                return error
+            return skipped_file(at.storage, path, number, error)
+        except FileNotFoundError:
+            return SequenceError(
+                "The file is gone since the listing.",
+                file=name,
+                hint="upload it again, or delete the whole folder to drop the table.",
+            )
+
+    sound: list[FileFacts] = []
+    error: MirrorlakeError | None = None
+    with ThreadPoolExecutor(_READERS) as pool:
+        for result in pool.map(check, count(at.last + 1), names):
+            if isinstance(result, MirrorlakeError):
+                error = result
+                break
+            sound.append(result)
+    facts = tuple(sound)
+    target: Target | None = None
+    while target is None:
+        try:
+            target = at.target(facts, widen=options.widen)
+        except SchemaError as misfit:
+            if options.on_error == SKIP_FILE and misfit.file in names:
+                facts = tuple(
+                    replace(file, skipped=misfit, rows=Counter())
+                    if file.name == misfit.file
+                    else file
+                    for file in facts
+                )
+                continue
+            # Only the files before the one that the error names.
+            before = [file.name for file in facts]
+            facts = facts[: before.index(misfit.file)] if misfit.file in before else ()
+            error = misfit
+            if not facts:
+                break
+    return Batch(at, facts, target, error=error) if target and facts else Batch(at, error=error)

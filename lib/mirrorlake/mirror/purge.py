@@ -7,7 +7,6 @@ are long gone.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -21,7 +20,7 @@ from mirrorlake.delta.log_files import cut_before_checkpoint
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.mirror.apply import commit_with_retries
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, literal, quote
+from mirrorlake.spark.sql import delta_name, literal, quote, temporary_view
 from mirrorlake.storage import Storage
 
 _INTERVAL = "delta.checkpointInterval"
@@ -137,16 +136,11 @@ def erase_rows(
 
 
 def _delete(session: SparkSession, target: str, columns: list[str], condition: str) -> None:
-    view = f"forgotten_{uuid.uuid4().hex}"
     names = [quote(name) for name in columns]
-    session.sql(
-        f"SELECT DISTINCT {', '.join(names)} FROM {target} WHERE {condition}"
-    ).createOrReplaceTempView(view)
+    rows = session.sql(f"SELECT DISTINCT {', '.join(names)} FROM {target} WHERE {condition}")
     on = " AND ".join(f"t.{name} <=> s.{name}" for name in names)
-    try:
+    with temporary_view(rows) as view:
         session.sql(f"MERGE INTO {target} t USING {view} s ON {on} WHEN MATCHED THEN DELETE")
-    finally:
-        session.catalog.dropTempView(view)
 
 
 def _cut_log(session: SparkSession, storage: Storage, path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,6 +13,7 @@ from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity
 from mirrorlake.mirror.plan import staging
+from mirrorlake.mirror.properties import Batch
 from mirrorlake.names import STATE, TableName
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name
@@ -24,31 +26,23 @@ _COLUMNS = (
 )
 
 
-def put_into_quarantine(
-    spark: SparkSession,
-    storage: Storage,
-    identity: Identity,
-    files: tuple[FileFacts, ...],
-    *,
-    at: str,
-) -> None:
+def put_into_quarantine(spark: SparkSession, batch: Batch, *, at: str) -> None:
     """Appends a batch's bad rows and files, once: the commit carries the batch's last number.
 
     Args:
         spark: the running session.
-        storage: the lake's files.
-        identity: whose files they are.
-        files: the batch's files, those without anything bad included.
+        batch: the files, those without anything bad included.
         at: when the batch was planned, ISO-8601; the same at every try.
     """
+    identity, storage = batch.at.identity, batch.at.storage
     path = f"{staging(identity)}/quarantine.json"
     with storage.open_writer(path) as sink:
-        for record in _records(identity, files, at):
+        for record in _records(identity, batch.facts, at):
             sink.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
     rows = new_session(spark).read.schema(_COLUMNS).json(storage.path(path))
     (
         rows.write.format("delta")
-        .options(txnAppId=identity.app_id, txnVersion=str(files[-1].number))
+        .options(txnAppId=identity.app_id, txnVersion=str(batch.last))
         .mode("append")
         .save(storage.path(QUARANTINE))
     )
@@ -64,13 +58,11 @@ def _records(identity: Identity, files: tuple[FileFacts, ...], at: str) -> Itera
             "incarnation": identity.incarnation,
             "at": at,
         }
-        if file.skipped is not None:
-            error = file.skipped
-            place = {"row": error.row, "column": error.column}
-            yield known | place | {"reason": error.message, "content": None}
+        if error := file.skipped:
+            fault = {"row": error.row, "column": error.column, "reason": error.message}
+            yield known | fault | {"content": None}
         for reject in file.rejects:
-            place = {"row": reject.row, "column": reject.column}
-            yield known | place | {"reason": reject.reason, "content": reject.content}
+            yield known | asdict(reject)
 
 
 def read_quarantine(spark: SparkSession, storage: Storage, table: TableName | None) -> DataFrame:

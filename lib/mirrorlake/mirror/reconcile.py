@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.findings import Finding, findings_document, findings_table
-from mirrorlake.landing.manifest import KeyRange, Manifest, digest_batch, read_manifest
+from mirrorlake.landing.manifest import KeyRange, Manifest, as_checksum, digest_batch, read_manifest
 from mirrorlake.mirror.ledger import read_ledger
 from mirrorlake.names import TableName
+from mirrorlake.results import Finding, Findings
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
 
-_SUMS = "place int, rows long, high long, low long"
+_SUMS = "place int, rows long, total decimal(38,0)"
 
 
 @dataclass(frozen=True)
-class Reconciliation:
+class Reconciliation(Findings):
     """What a comparison found.
 
     Attributes:
@@ -33,16 +32,10 @@ class Reconciliation:
 
     findings: tuple[Finding, ...]
     compared: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """The document that `--json` prints."""
-        return findings_document(self.findings)
+    fields = ("table", "rule", "message")
 
     def __repr__(self) -> str:
         return f"{self.compared:,} rows compared, {len(self.findings)} differences"
-
-    def _repr_html_(self) -> str:
-        return findings_table(self.findings, ("table", "rule", "message"))._repr_html_()
 
 
 def reconcile(spark: SparkSession, storage: Storage, tables: list[TableName]) -> Reconciliation:
@@ -103,32 +96,21 @@ def _digest(
     def digest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
+        # A sum of digests is larger than a long.
+        kinds = (pa.int32(), pa.int64(), pa.decimal128(38, 0))
         for batch in batches:
-            found = list(digest_batch(batch, columns, key, starts))
-            # A sum of digests is larger than a long: it goes in two halves.
-            halves = [(place, n, total >> 32, total & 0xFFFFFFFF) for place, n, total in found]
-            schema = pa.schema(
-                [("place", pa.int32()), *((name, pa.int64()) for name in ("rows", "high", "low"))]
-            )
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array([h[place] for h in halves], field.type)
-                    for place, field in enumerate(schema)
-                ],
-                schema=schema,
-            )
+            found = zip(*digest_batch(batch, columns, key, starts), strict=True)
+            arrays = [pa.array(values, kind) for values, kind in zip(found, kinds, strict=False)]
+            if arrays:
+                yield pa.RecordBatch.from_arrays(arrays, ["place", "rows", "total"])
 
-    parts = rows.mapInArrow(digest, _SUMS)
-    sums = parts.groupBy("place").agg(F.sum("rows"), F.sum("high"), F.sum("low")).collect()
-    by_place = {row[0]: (row[1], ((row[2] << 32) + row[3]) % 2**64) for row in sums}
-    return [
-        KeyRange(theirs.start, *_shown(by_place.get(place, (0, 0))))
-        for place, theirs in enumerate(manifest.ranges)
-    ]
-
-
-def _shown(found: tuple[int, int]) -> tuple[int, str]:
-    return found[0], f"{found[1]:016x}"
+    sums = rows.mapInArrow(digest, _SUMS).groupBy("place").agg(F.sum("rows"), F.sum("total"))
+    by_place = {row[0]: (row[1], int(row[2])) for row in sums.collect()}
+    ours = []
+    for place, theirs in enumerate(manifest.ranges):
+        count, total = by_place.get(place, (0, 0))
+        ours.append(KeyRange(theirs.start, count, as_checksum(total)))
+    return ours
 
 
 def _compare(table: TableName, manifest: Manifest, ours: list[KeyRange]) -> Iterator[Finding]:

@@ -18,16 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import SequenceError, UsageError
 from mirrorlake.landing.check import is_text
-from mirrorlake.landing.identity import read_identity, renew_identity
+from mirrorlake.landing.identity import last_applied, renew_identity
 from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata, read_metadata
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
 from mirrorlake.landing.zone import every_file
 from mirrorlake.mirror.cleanup import processed_number
-from mirrorlake.mirror.operator_settings import pause, read_settings, resume
+from mirrorlake.mirror.operator_settings import paused, read_settings
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Outcome
 from mirrorlake.storage import Storage
@@ -68,7 +67,7 @@ def replay(
             f"{table} has no keys: its rows would be there twice.",
             hint="replay them as they are with --as-is, or reseed the table.",
         )
-    applied = _last_applied(storage, table)
+    applied = last_applied(storage, table)
     kept = _kept_files(storage, table)
     numbers = range(first, max(first, applied if last is None else last) + 1)
     _check_kept(numbers, kept, applied)
@@ -147,7 +146,6 @@ def reseed(
         SequenceError: an applied file is no longer kept.
         MirrorlakeError: a file of the new load is not sound; nothing has changed then.
     """
-    was_paused = read_settings(storage, table).paused is not None
     loads = list(files)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Storage(folder)
@@ -160,23 +158,20 @@ def reseed(
         done = Outcome("reseed", str(table), effect, apply)
         if not apply:
             return done
-        pause(storage, table)
-        if loads:
-            _set_aside(storage, table)
+        with paused(storage, table):
+            if loads:
+                _set_aside(storage, table)
+            else:
+                _take_back(storage, table)
             renew_identity(storage, table)
             for name in names:
                 _copy(scratch, storage, f"{table.folder}/{name}")
-        else:
-            _take_back(storage, table)
-            renew_identity(storage, table)
-    if not was_paused:
-        resume(storage, table)
     return done
 
 
 def _all_kept(storage: Storage, table: TableName) -> dict[int, str]:
     """The kept files by number, all applied ones among them, but those that were passed over."""
-    applied = _last_applied(storage, table)
+    applied = last_applied(storage, table)
     kept = _kept_files(storage, table)
     skipped = read_settings(storage, table).skip
     _check_kept([n for n in range(1, applied + 1) if n not in skipped], kept, applied)
@@ -207,12 +202,6 @@ def _copy(source: Storage, target: Storage, path: str) -> None:
     with source.open(path) as reader, target.open_writer(staged) as writer:
         shutil.copyfileobj(reader, writer)
     target.rename(staged, path)
-
-
-def _last_applied(storage: Storage, table: TableName) -> int:
-    identity = read_identity(storage, table)
-    snapshot = read_snapshot(storage, table.table_path) if identity else None
-    return snapshot.txns.get(identity.app_id, 0) if snapshot and identity else 0
 
 
 def _kept_files(storage: Storage, table: TableName) -> dict[int, str]:

@@ -1,11 +1,12 @@
 """What the mirror knows of each table, kept between cycles, and how it is reported.
 
 `Files/_mirrorlake/state.json` is a cache: all of it can be read again from the zone and the tables'
-logs. `Files/Monitoring/` has the same facts in the words of Fabric's API.
+logs. `Files/Monitoring/` has the same facts in the words of Fabric's monitoring files.
 """
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -17,6 +18,8 @@ from mirrorlake.storage import Entry, Storage, to_json
 
 FORMAT = 2
 _PATH = f"{STATE}/state.json"
+_REPLICATOR = f"{MONITORING}/replicator.json"
+_NEVER = "0001-01-01T00:00:00"  # how the format's readers know "not yet"
 
 INITIALIZED = "Initialized"
 REPLICATING = "Replicating"
@@ -173,7 +176,7 @@ def load_states(storage: Storage) -> dict[str, TableState] | None:
 def is_told_running(storage: Storage) -> bool:
     """Whether the monitoring files are there, and say that the mirror is running."""
     try:
-        return bool(storage.read_json(f"{MONITORING}/replicator.json") == {"status": RUNNING})
+        return bool(storage.read_json(_REPLICATOR) == _replicator(RUNNING))
     except ValueError:
         return False
 
@@ -184,24 +187,46 @@ def save_states(
     """Writes cache and monitoring files; `replicator` is the state of the whole mirror."""
     tables = {folder: asdict(state) for folder, state in sorted(states.items())}
     storage.write(_PATH, to_json({"format": FORMAT, "tables": tables}))
-    lines = [_monitoring(state) for _, state in sorted(states.items())]
-    storage.write_json(f"{MONITORING}/tables.json", {"data": lines})
-    storage.write_json(f"{MONITORING}/replicator.json", {"status": replicator})
+    entries = [_monitoring(state) for _, state in sorted(states.items())]
+    storage.write_json(f"{MONITORING}/tables.json", {"tables": entries})
+    storage.write_json(_REPLICATOR, _replicator(replicator))
+
+
+def _replicator(status: str) -> dict[str, str]:
+    return {"status": status, "errorCode": "", "errorMessage": ""}
 
 
 def _monitoring(state: TableState) -> dict[str, Any]:
+    """A table's entry of `tables.json`, whose field names differ from those of the REST API.
+
+    Clients compare the schema's name with `""` where there is none.
+    """
+    error = state.error or {}
+    place = [f"{key} {error[key]}" for key in ("file", "row", "column") if error.get(key)]
+    where = f" [{', '.join(place)}]" if place else ""
     return {
-        "sourceSchemaName": state.schema,
-        "sourceTableName": state.name,
+        "id": _id(state.incarnation),
         "status": state.state,
+        "errorCode": "TableFailed" if error else "",
+        "errorMessage": f"{error['message']}{where}" if error else "",
+        "normalizedTableName": f"{state.schema}.{state.name}" if state.schema else state.name,
+        "sourceTableName": state.name,
+        "sourceSchemaName": state.schema or "",
+        "sourceObjectType": "Table",
         "metrics": {
-            "processedBytes": state.bytes,
-            "processedRows": state.rows,
-            "lastSyncDateTime": state.synced,
-            "lastSyncLatencyInSeconds": state.latency,
+            "processedRowCount": state.rows,
+            "processedByte": state.bytes,
+            "lastSourceCommitTimeUtc": _NEVER,
+            "lastSyncTimeUtc": state.synced or _NEVER,
         },
-        "error": state.error,
     }
+
+
+def _id(incarnation: str | None) -> str:
+    try:
+        return str(uuid.UUID(incarnation or ""))
+    except ValueError:
+        return str(uuid.UUID(int=0))  # the mirror has not seen the folder yet
 
 
 def failed(state: TableState, error: dict[str, Any]) -> TableState:

@@ -7,17 +7,17 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from mirrorlake.delta.snapshot import delta_tables, read_snapshot
+from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import (
     FormatError,
     MirrorlakeError,
     SequenceError,
 )
-from mirrorlake.landing.identity import read_identity
+from mirrorlake.landing.identity import last_applied
 from mirrorlake.landing.metadata import BY_TIME
 from mirrorlake.landing.zone import BadFolder, Folder, by_number, by_time, find_tables
 from mirrorlake.mirror.ledger import rebuild_states
-from mirrorlake.mirror.operator_settings import AllSettings
+from mirrorlake.mirror.operator_settings import all_settings
 from mirrorlake.mirror.state import (
     REPLICATING,
     STOPPED,
@@ -30,7 +30,7 @@ from mirrorlake.mirror.state import (
     save_states,
 )
 from mirrorlake.names import IDENTITY, METADATA, TableName
-from mirrorlake.storage import Entry, Listing, Storage
+from mirrorlake.storage import Listing, Storage
 
 
 def listed_folder(table: TableName, listing: Listing, state: TableState) -> Folder | None:
@@ -59,15 +59,12 @@ def is_idle(listing: Listing, state: TableState) -> bool:
 
 def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = ()) -> TableStatus:
     """The entry of a report: what was kept, and what the listing shows; `skip` is no gap."""
-    waiting, since, lag = None, None, 0.0
-    behind: list[Entry] = []
-    if folder is not None:
-        behind = [e for number, e in folder.numbered.items() if number > state.last_file]
-        waiting = folder.pending(state.last_file, skip)[1]
-        since = None if waiting is None else folder.blocked_since(waiting).isoformat()
-        if behind:
-            oldest = min(entry.modified for entry in behind)
-            lag = max(0.0, (datetime.now(timezone.utc) - oldest).total_seconds())
+    behind = folder.behind(state.last_file) if folder else []
+    waiting = folder.pending(state.last_file, skip)[1] if folder else None
+    blocked = folder.behind(waiting) if folder and waiting is not None else []
+    since = min((entry.modified for entry in blocked), default=None)
+    now = datetime.now(timezone.utc)
+    oldest = min((entry.modified for entry in behind), default=now)
     return TableStatus(
         name=state.name,
         schema=state.schema,
@@ -77,36 +74,31 @@ def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = 
         backlog_files=len(behind),
         backlog_bytes=sum(entry.size for entry in behind),
         waiting_for=waiting,
-        waiting_since=since,
-        lag_seconds=round(lag, 3),
+        waiting_since=since.isoformat() if since else None,
+        lag_seconds=round(max(0.0, (now - oldest).total_seconds()), 3),
         error=state.error,
     )
 
 
 def _caught_up(storage: Storage, state: TableState, table: TableName) -> TableState:
     """The state by the table's own log: a mirror may have been killed before it kept its own."""
-    identity = read_identity(storage, table)
-    snapshot = read_snapshot(storage, table.table_path) if identity else None
-    last = snapshot.txns.get(identity.app_id, 0) if snapshot and identity else 0
+    last = last_applied(storage, table)
     if last <= state.last_file:
         return state
     return replace(state, last_file=last, state=REPLICATING, error=None)
 
 
-def _load_or_rebuild(storage: Storage, *, rebuild: bool) -> dict[str, TableState]:
-    """The kept states; from the tables' logs if that is asked for, or the kept ones are newer."""
-    if not rebuild:
-        with suppress(FormatError):
-            return load_states(storage) or {}
-    return rebuild_states(storage, delta_tables(storage))
-
-
 def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
     """The state of every table of the zone, without Spark; only `rebuild` changes anything."""
-    states = _load_or_rebuild(storage, rebuild=rebuild)
+    states = None
+    if not rebuild:
+        with suppress(FormatError):  # they are newer: the tables' logs tell as well
+            states = load_states(storage) or {}
+    if states is None:
+        states = rebuild_states(storage, delta_tables(storage))
     if rebuild:
         save_states(storage, states)
-    settings = AllSettings(storage)
+    settings_of = all_settings(storage)
     lines = []
     for table in find_tables(storage):
         state = states.get(table.folder) or TableState(table.schema, table.name)
@@ -114,10 +106,10 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
             lines.append(status_of(failed(state, table.error.as_dict()), None))
             continue
         try:
-            asked = settings.of(table)
+            asked = settings_of(table)
             listing = storage.list(table.folder)
             folder = listed_folder(table, listing, state) or by_number(table, listing)
-            if folder.backlog(state.last_file):
+            if folder.behind(state.last_file):
                 state = _caught_up(storage, state, table)
             elif state.seen not in (None, listing.modified_at(IDENTITY)):
                 # The folder has a new incarnation, of which nothing may be applied yet.

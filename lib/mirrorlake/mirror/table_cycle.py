@@ -5,8 +5,6 @@ The cycle starts after the last number in the table's own log, never from what w
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -15,108 +13,41 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.snapshot import Snapshot, has_policy, read_snapshot
-from mirrorlake.errors import InvalidNameError, MirrorlakeError, SchemaError
-from mirrorlake.landing.check import FileFacts
+from mirrorlake.errors import MirrorlakeError
 from mirrorlake.landing.identity import Identity, ensure_identity
 from mirrorlake.landing.metadata import (
     BY_TIME,
-    Marker,
-    TableMetadata,
-    check_keys_kept,
     read_metadata,
 )
-from mirrorlake.landing.zone import Folder
-from mirrorlake.mirror.apply import Work, compact, write_work
+from mirrorlake.mirror.apply import compact, write_batch
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers
-from mirrorlake.mirror.ledger import committed_version, last_note, state_of_note
+from mirrorlake.mirror.ledger import committed_version, last_note, with_note
 from mirrorlake.mirror.operator_settings import OperatorSettings
-from mirrorlake.mirror.options import SKIP_FILE, MirrorOptions, Step, StepListener
+from mirrorlake.mirror.options import SKIP_FILE, MirrorOptions, Step, StepListener, retention
 from mirrorlake.mirror.plan import (
     Plan,
-    check_files,
     cut_batch,
     find_plan,
     late_file,
     make_plan,
-    number_files,
     renew_plan,
     staging,
 )
 from mirrorlake.mirror.properties import (
-    KEYS_PROPERTY,
-    Target,
+    Batch,
+    TableContext,
+    check_batch,
     is_stale_incarnation,
-    plan_schema,
-    retention_properties,
+    load_context,
 )
 from mirrorlake.mirror.quarantine import put_into_quarantine
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed, file_signature
 from mirrorlake.mirror.trash import drop_table, take_back, was_elsewhere
-from mirrorlake.names import IDENTITY, METADATA
+from mirrorlake.names import IDENTITY, METADATA, TableName
 from mirrorlake.storage import Listing, Storage
 
-Facts = tuple[FileFacts, ...]
-
 
 @dataclass(frozen=True)
-class TableContext:
-    """What a step of the cycle works on; each step returns the next one instead of changing it.
-
-    Attributes:
-        identity: whose files they are.
-        metadata: what the folder declares.
-        snapshot: the Delta table as it is, or None.
-        last: the last number that the table's own log shows as applied.
-        folder: the folder's files by number.
-        state: what will be kept of the table.
-    """
-
-    identity: Identity
-    metadata: TableMetadata
-    snapshot: Snapshot | None
-    last: int
-    folder: Folder
-    state: TableState
-
-    @property
-    def recreated(self) -> bool:
-        """Whether the table there belongs to an earlier incarnation of the folder."""
-        return is_stale_incarnation(self.snapshot, self.identity)
-
-    @property
-    def columns(self) -> dict[str, str]:
-        """The columns that a batch has to fit; none for a table that is to be replaced."""
-        if self.snapshot is None or self.recreated:
-            return {}
-        return {name: str(kind) for name, kind in self.snapshot.schema.items()}
-
-    @property
-    def tail(self) -> str | None:
-        """The last applied file where files have no numbers, as later listings show it."""
-        applied = self.folder.numbered.get(self.last)
-        by_time = self.metadata.strategy == BY_TIME
-        return file_signature(applied) if applied and by_time else None
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The files of one commit, checked.
-
-    Attributes:
-        at: what the commit starts from.
-        facts: the sound files; none for a table that is only declared.
-        target: the table's columns after the commit; None if there is nothing to commit.
-        plan: the files as planned; None for a table that is only declared.
-        error: what is wrong with the next file.
-    """
-
-    at: TableContext
-    facts: Facts = ()
-    target: Target | None = None
-    plan: Plan | None = None
-    error: MirrorlakeError | None = None
-
-
 class TableCycle:
     """Brings one table up to date with its folder.
 
@@ -130,24 +61,21 @@ class TableCycle:
         settings: what an operator asked for.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        spark: Callable[[], SparkSession],
-        options: MirrorOptions,
-        on_step: StepListener,
-        listing: Listing,
-        state: TableState,
-        settings: OperatorSettings,
-    ) -> None:
-        self._storage = storage
-        self._spark = spark
-        self._options = options
-        self._on_step = on_step
-        self._table = state.table
-        self._listing = listing
-        self._state = state
-        self._skip = dict.fromkeys(settings.skip, "Skipped on demand.")
+    _storage: Storage
+    _spark: Callable[[], SparkSession]
+    _options: MirrorOptions
+    _on_step: StepListener
+    _listing: Listing
+    _state: TableState
+    _settings: OperatorSettings
+
+    @property
+    def _table(self) -> TableName:
+        return self._state.table
+
+    @property
+    def _skip(self) -> dict[int, str]:
+        return dict.fromkeys(self._settings.skip, "Skipped on demand.")
 
     def run(self) -> TableState:
         """Does what is to be done.
@@ -160,7 +88,7 @@ class TableCycle:
         identity = ensure_identity(self._storage, self._table)
         self._done(Step.IDENTIFIED)
         snapshot = self._restore_or_drop(identity)
-        at = self._load_context(identity, metadata, snapshot, self._listing, self._state)
+        at = load_context(self._storage, identity, metadata, snapshot, self._listing, self._state)
         at = replace(at, state=self._recall_state(at))
         reused = move_leftovers(self._storage, identity, at.folder, at.last)
         batch = Batch(at)
@@ -185,26 +113,6 @@ class TableCycle:
             snapshot = read_snapshot(self._storage, self._table.table_path)
         return snapshot
 
-    def _load_context(
-        self,
-        identity: Identity,
-        metadata: TableMetadata,
-        snapshot: Snapshot | None,
-        listing: Listing,
-        state: TableState,
-    ) -> TableContext:
-        if snapshot is not None and KEYS_PROPERTY not in snapshot.properties:
-            raise InvalidNameError(
-                f"There is already a table {self._table} that the mirror did not make.",
-                hint="rename one of the two, or move that table away.",
-            )
-        if snapshot is not None and not is_stale_incarnation(snapshot, identity):
-            old = tuple(json.loads(snapshot.properties[KEYS_PROPERTY]))
-            check_keys_kept(self._table, old, metadata.keys)
-        last = snapshot.txns.get(identity.app_id, 0) if snapshot else 0
-        folder = number_files(self._storage, identity, metadata, listing, last)
-        return TableContext(identity, metadata, snapshot, last, folder, state)
-
     def _recall_state(self, at: TableContext) -> TableState:
         """The kept state in line with the table's log, which is always right."""
         known, incarnation = at.state, at.identity.incarnation
@@ -212,7 +120,7 @@ class TableCycle:
             note = {}
             if at.last:
                 note = last_note(self._storage, self._table, at.snapshot, incarnation)
-            known = state_of_note(self._table, note)
+            known = with_note(TableState(self._table.schema, self._table.name), note)
             known = replace(known, incarnation=incarnation, last_file=at.last)
         listing = self._storage.list(self._table.folder)
         return replace(
@@ -236,7 +144,7 @@ class TableCycle:
             plan.numbers[file.name]: file.skipped for file in plan.files if file.skipped is not None
         }
         names = [file.name for file in plan.files]
-        batch = self._check(at, plan.first, names, plan.on_error, self._skip | skip)
+        batch = self._check(at, names, plan.on_error, self._skip | skip)
         if batch.error is not None:
             return Batch(at, error=batch.error)
         renew_plan(self._storage, at.identity, plan, batch.facts)
@@ -247,7 +155,7 @@ class TableCycle:
         if at.state.last_file != at.last:  # the unfinished plan has just been committed
             listing = self._storage.list(self._table.folder)
             snapshot = self._restore_or_drop(at.identity)
-            at = self._load_context(at.identity, at.metadata, snapshot, listing, at.state)
+            at = load_context(self._storage, at.identity, at.metadata, snapshot, listing, at.state)
             at = replace(at, state=replace(at.state, tail=at.tail))
         ready, _ = at.folder.pending(at.last, self._skip)
         if not ready and at.last == 0:
@@ -255,7 +163,7 @@ class TableCycle:
         names = [entry.name for entry in ready]
         if not at.recreated:  # a table that is to be replaced is replaced in one commit
             names = cut_batch(ready, self._options.batch_files, self._options.batch_bytes)
-        skip, on_error = dict(self._skip), self._options.on_error
+        skip, on_error = self._skip, self._options.on_error
         by_time = at.metadata.strategy == BY_TIME and not self._options.late_files
         late = (
             late_file(self._storage, at.identity, at.last, ready[0]) if ready and by_time else None
@@ -264,7 +172,7 @@ class TableCycle:
             if on_error != SKIP_FILE:
                 return Batch(at, error=late)
             skip[at.last + 1] = late.message
-        batch = self._check(at, at.last + 1, names, on_error, skip)
+        batch = self._check(at, names, on_error, skip)
         if not batch.facts:
             return batch
         plan = make_plan(self._storage, at.identity, at.last + 1, batch.facts, on_error)
@@ -281,119 +189,63 @@ class TableCycle:
         if not at.metadata.columns or (at.snapshot is not None and not at.recreated):
             return Batch(at)
         try:
-            return Batch(at, target=self._target(at, ()))
+            return Batch(at, target=at.target((), widen=self._options.widen))
         except MirrorlakeError as error:
             return Batch(at, error=error)
 
     def _check(
-        self, at: TableContext, first: int, names: list[str], on_error: str, skip: dict[int, str]
+        self, at: TableContext, names: list[str], on_error: str, skip: dict[int, str]
     ) -> Batch:
-        """The longest sound beginning of a batch, and what is wrong with the next file."""
-        if not names:
-            return Batch(at)
-        checked = check_files(
-            self._storage, at.identity, first, names, at.metadata, on_error=on_error, skip=skip
-        )
-        facts, error, target = checked.facts, checked.error, None
-        while target is None:
-            try:
-                target = self._target(at, facts)
-            except SchemaError as misfit:
-                if on_error == SKIP_FILE and misfit.file in names:
-                    facts = tuple(
-                        replace(file, skipped=misfit, rows=Counter())
-                        if file.name == misfit.file
-                        else file
-                        for file in facts
-                    )
-                    continue
-                facts, error = _before(facts, misfit), misfit
-                if not facts:
-                    break
-        self._done(Step.CHECKED)
-        return Batch(at, facts, target if facts else None, error=error)
-
-    def _target(self, at: TableContext, facts: Facts) -> Target:
-        declared = at.metadata.table_columns
-        return plan_schema(at.columns, facts, declared=declared, widen=self._options.widen)
+        options = replace(self._options, on_error=on_error)
+        batch = check_batch(at, names, options, skip)
+        if names:
+            self._done(Step.CHECKED)
+        return batch
 
     def _commit(self, batch: Batch) -> TableContext:
         """Commits a checked batch and moves its files; what is known of the table then."""
         at, plan = batch.at, batch.plan
-        if batch.target is None:
+        note: dict[str, Any] = {"incarnation": at.identity.incarnation}
+        if plan is None:
+            if batch.target.columns:  # a declared table without files
+                write_batch(
+                    self._spark, replace(batch, note=note), retention(self._options), self._done
+                )
             return at
-        if plan is None:  # a declared table without files
-            work = self._work(batch, batch.target, {})
-            write_work(self._spark, work, self._done, data=at.recreated)
-            return at
-        state = replace(
-            at.state,
-            state=REPLICATING,
-            last_file=plan.last,
-            rows=at.state.rows + sum(file.row_count for file in batch.facts),
-            bytes=at.state.bytes + sum(file.size for file in batch.facts),
-            synced=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        )
-        rows = sum((file.rows for file in batch.facts), Counter[Marker]())
-        note = {
+        note |= {
             "first": plan.first,
             "last": plan.last,
-            "rows": {marker.name.lower(): count for marker, count in rows.items()},
-            "total_rows": state.rows,
-            "total_bytes": state.bytes,
-            "synced": state.synced,
+            "rows": {marker.name.lower(): count for marker, count in batch.rows.items()},
+            "total_rows": at.state.rows + sum(file.row_count for file in batch.facts),
+            "total_bytes": at.state.bytes + sum(file.size for file in batch.facts),
+            "synced": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         }
-        work = self._work(batch, batch.target, note)
         if any(file.skipped or file.rejects for file in batch.facts):
-            put_into_quarantine(
-                self._spark(), self._storage, at.identity, batch.facts, at=plan.planned
-            )
+            put_into_quarantine(self._spark(), batch, at=plan.planned)
             self._done(Step.QUARANTINED)
-        write_work(self._spark, work, self._done)
+        write_batch(self._spark, replace(batch, note=note), retention(self._options), self._done)
         before = at.snapshot.version if at.snapshot else -1
-        version = committed_version(self._storage, self._table, before, work.note)
+        version = committed_version(self._storage, self._table, before, note)
         published = at.folder.listing.file(plan.files[-1].name)
         age = datetime.now(timezone.utc) - published.modified if published else None
         by_time = at.metadata.strategy == BY_TIME
         state = replace(
-            state,
-            version=version,
+            with_note(at.state, note | {"version": version}),
             tail=file_signature(published) if published and by_time else None,
             latency=age.total_seconds() if age else None,
         )
         move_applied(self._storage, at.identity, at.folder, plan)
         self._storage.delete_folder(staging(at.identity))
         self._done(Step.MOVED)
-        compacted = self._compact(work, version or 0, state.compacted)
+        compacted = self._compact(at.path, version or 0, state.compacted)
         return replace(at, state=replace(state, compacted=compacted))
 
-    def _work(self, batch: Batch, target: Target, note: dict[str, Any]) -> Work:
-        return Work(
-            identity=batch.at.identity,
-            storage=self._storage,
-            path=self._storage.path(self._table.table_path),
-            files=batch.facts,
-            target=target,
-            metadata=batch.at.metadata,
-            snapshot=batch.at.snapshot,
-            note={"incarnation": batch.at.identity.incarnation, **note},
-            retention=retention_properties(
-                self._options.log_retention_days, self._options.feed_retention_days
-            ),
-        )
-
-    def _compact(self, work: Work, version: int, before: int) -> int:
+    def _compact(self, path: str, version: int, before: int) -> int:
         """Now and then compacts the small files of many commits; the version that it did so at."""
         every = self._options.compact_after
         due = every and version - before >= every
         # Partitioned files are merged by their own process, and only with their like.
-        if due and not has_policy(self._storage, self._table) and compact(self._spark(), work.path):
+        if due and not has_policy(self._storage, self._table) and compact(self._spark(), path):
             self._done(Step.COMPACTED)
             return version
         return before
-
-
-def _before(facts: Facts, misfit: SchemaError) -> Facts:
-    """The files before the one that a schema error names."""
-    names = [file.name for file in facts]
-    return facts[: names.index(misfit.file)] if misfit.file in names else ()

@@ -17,7 +17,13 @@ from datetime import datetime, timedelta, timezone
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, TableNotFoundError, UsageError
 from mirrorlake.kept import read_kept
-from mirrorlake.landing.identity import Identity, read_identity, renew_identity, write_identity
+from mirrorlake.landing.identity import (
+    Identity,
+    is_in_folder,
+    read_identity,
+    renew_identity,
+    write_identity,
+)
 from mirrorlake.landing.metadata import declare_keys
 from mirrorlake.landing.zone import BadFolder, find_tables
 from mirrorlake.mirror.ledger import read_mirrored
@@ -201,7 +207,7 @@ def _follow_rename(
     if old is None:
         return
     before = states[old].table
-    if old in present and _lives(storage, before, identity.incarnation):
+    if old in present and is_in_folder(storage, before, identity):
         renew_identity(storage, table)
     elif (
         storage.move_folder(before.table_path, table.table_path)
@@ -209,8 +215,3 @@ def _follow_rename(
     ):
         # Kept under the new name, so that a copy of the renamed folder is known as one.
         states[table.folder] = replace(states.pop(old), schema=table.schema, name=table.name)
-
-
-def _lives(storage: Storage, table: TableName, incarnation: str) -> bool:
-    identity = read_identity(storage, table)
-    return identity is not None and identity.incarnation == incarnation

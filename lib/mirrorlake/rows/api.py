@@ -10,12 +10,11 @@ from mirrorlake.delta.table import Table
 from mirrorlake.feed.changes import End, Outside
 from mirrorlake.rows.changes import read_row_changes
 from mirrorlake.rows.row_history import RowHistory, read_row_history
+from mirrorlake.rows.row_report import RowReport, report_row
 from mirrorlake.rows.tracking import (
     FeatureChange,
     Tracking,
-    disable_tracking,
-    drop_tracking,
-    enable_tracking,
+    change_tracking,
     read_tracking,
     read_with_ids,
 )
@@ -61,7 +60,7 @@ class RowTracking:
         Example:
             >>> lake.table("notes").row_tracking.enable(dry_run=True)  # doctest: +SKIP
         """
-        return enable_tracking(self._table, dry_run=dry_run)
+        return change_tracking(self._table, "enable", dry_run=dry_run)
 
     def disable(self, *, apply: bool = False) -> FeatureChange:
         """Hides the ids: they can't be relied on afterwards. The feature stays in the protocol.
@@ -72,7 +71,7 @@ class RowTracking:
         Example:
             >>> lake.table("notes").row_tracking.disable()  # doctest: +SKIP
         """
-        return disable_tracking(self._table, dry_run=not apply)
+        return change_tracking(self._table, "disable", dry_run=not apply)
 
     def drop(self, *, apply: bool = False) -> FeatureChange:
         """Takes the feature, and all ids, out of the table.
@@ -86,7 +85,7 @@ class RowTracking:
         Example:
             >>> lake.table("notes").row_tracking.drop()  # doctest: +SKIP
         """
-        return drop_tracking(self._table, dry_run=not apply)
+        return change_tracking(self._table, "drop", dry_run=not apply)
 
     def read(
         self,
@@ -144,3 +143,19 @@ class RowTracking:
             >>> lake.table("stock").row_tracking.history(key={"id": 7})  # doctest: +SKIP
         """
         return read_row_history(self._table, key=key, row_id=row_id, start=start)
+
+    def report(self, key: str = "", *, enable: bool = False) -> RowReport:
+        """One row's history in words, and how far it can be told; the lake stays as it is.
+
+        Args:
+            key: a value of the one declared key column, or JSON `{"column": value}`; by default
+                the row that changed last.
+            enable: switch row tracking on, where it is off.
+
+        Raises:
+            UsageError: the key is none, or names a column that is not there.
+
+        Example:
+            >>> lake.table("stock").row_tracking.report("bolt").events  # doctest: +SKIP
+        """
+        return report_row(self._table, key, enable=enable)

@@ -13,17 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, file_changes
+from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, Places, file_changes
 from mirrorlake.delta.commits import Timeline, read_versions
 from mirrorlake.delta.snapshot import ROW_ID_COLUMN, Snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.feed.changes import End, Outside, read_changes, resolve_span
-from mirrorlake.feed.doctor import file_exists
+from mirrorlake.feed.api import Changes
+from mirrorlake.feed.changes import End, Outside, resolve_span
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.rows.file_rows import FILE, ROW, ROW_ID, ROW_VERSION, read_file_rows
 from mirrorlake.rows.row_id_validity import read_row_id_validity
 from mirrorlake.rows.tracking import ID_NAMES
+from mirrorlake.storage import Storage
 
 _THREADS = 16
 _VERSION, _SIDE = "__mirrorlake_version", "__mirrorlake_side"
@@ -36,12 +37,12 @@ def read_row_changes(
 
     Args:
         table: the table.
-        start: the first version or moment, as `read_changes` takes it.
+        start: the first version or timestamp, as `Changes.read` takes it.
         end: the last; by default the newest.
-        beyond_latest: as `read_changes` takes it.
+        beyond_latest: as `Changes.read` takes it.
 
     Returns:
-        What `read_changes` returns, then `_row_id` and `_row_commit_version`: NULL in versions
+        What `Changes.read` returns, then `_row_id` and `_row_commit_version`: NULL in versions
         whose rows had no ids, or other ones than now. Rows that a RESTORE or a rewrite leaves as
         they are do not show.
 
@@ -57,7 +58,7 @@ def read_row_changes(
     parts = []
     if span.start < first or span.is_empty:
         last = min(span.end, first - 1)
-        plain = read_changes(table, span.start, last, beyond_latest="clip")
+        plain = Changes(table).read(span.start, last, beyond_latest="clip")
         parts.append(plain.selectExpr("*", *(f"CAST(NULL AS BIGINT) AS {n}" for n in ID_NAMES)))
     if first <= span.end:
         if first <= readable and readable > trust.first:
@@ -84,7 +85,7 @@ def missing_versions(table: Table, uses: Iterable[FileChange]) -> list[int]:
     wanted = {name: use.version for use in uses for name in use.file.names}
     names = list(wanted)
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = pool.map(lambda name: file_exists(table, name), names)
+        found = pool.map(Places(table.storage, table.name.table_path).exists, names)
         gone = {name for name, there in zip(names, found, strict=True) if not there}
     return sorted({use.version for use in uses if gone & set(use.file.names)})
 
@@ -96,6 +97,7 @@ def as_changes(
     uses: Sequence[FileChange],
     *,
     ids: Sequence[int] | None = None,
+    lists: Storage | None = None,
 ) -> DataFrame:
     """What commits did, from the files that they brought and took.
 
@@ -105,12 +107,13 @@ def as_changes(
         timeline: when its versions were made.
         uses: the files.
         ids: only these rows.
+        lists: as for `read_file_rows`.
     """
     if ROW_ID_COLUMN not in snapshot.properties:
         raise UsageError(f"The rows of {table.name} never had ids.", hint="enable row tracking.")
     files: dict[tuple[str, str], DataFile] = {use.file.key: use.file for use in uses}
     numbers = {key: number for number, key in enumerate(files)}
-    rows = read_file_rows(table, snapshot, list(files.values()), ids)
+    rows = read_file_rows(table, snapshot, list(files.values()), ids, lists=lists)
     places = [
         (numbers[use.file.key], use.version, use.side, timeline.time(use.version)) for use in uses
     ]

@@ -26,6 +26,7 @@ from mirrorlake.delta.table import Table
 from mirrorlake.delta.vectors import vector_path
 from mirrorlake.names import STATE
 from mirrorlake.spark.sql import quote
+from mirrorlake.storage import Storage
 
 ROW, FILE = "__mirrorlake_row", "__mirrorlake_file"
 ROW_ID, ROW_VERSION = "__mirrorlake_row_id", "__mirrorlake_row_version"
@@ -36,7 +37,12 @@ _MODE, _NUMBERED = "delta.columnMapping.mode", "delta.columnMapping.maxColumnId"
 
 
 def read_file_rows(
-    table: Table, snapshot: Snapshot, files: Sequence[DataFile], ids: Sequence[int] | None = None
+    table: Table,
+    snapshot: Snapshot,
+    files: Sequence[DataFile],
+    ids: Sequence[int] | None = None,
+    *,
+    lists: Storage | None = None,
 ) -> DataFrame:
     """The live rows of files.
 
@@ -45,12 +51,13 @@ def read_file_rows(
         snapshot: the version whose columns are read, and whose numbering the ids are of.
         files: which, in the order of their numbers.
         ids: only the rows of these ids; whatever else can be skipped is not read.
+        lists: where to put the log, as Spark sees it too; by default into the lake.
 
     Returns:
         The row as a struct of the table's columns, its id, its commit version, and its file's
         number in `files`, under this module's names.
     """
-    path = _write_log(table, snapshot, files)
+    path = _write_log(table, snapshot, files, lists or table.storage)
     rows = table.spark.read.format("delta").load(path)
     hidden = _hidden_names(snapshot)
     own, changed = (F.col(quote(name)) for name in hidden)
@@ -77,7 +84,7 @@ def _hidden_names(snapshot: Snapshot) -> tuple[str, str]:
     return properties[ROW_ID_COLUMN], properties[ROW_VERSION_COLUMN]
 
 
-def _write_log(table: Table, snapshot: Snapshot, files: Sequence[DataFile]) -> str:
+def _write_log(table: Table, snapshot: Snapshot, files: Sequence[DataFile], lists: Storage) -> str:
     """A log of these files, in a folder that its content names; the folder, full."""
     base = encode(hadoop_path(table.storage, table.name.table_path))
     actions = [
@@ -87,12 +94,12 @@ def _write_log(table: Table, snapshot: Snapshot, files: Sequence[DataFile]) -> s
     ]
     data = encode_actions(actions)
     today = datetime.now(timezone.utc).date()
-    for day in table.storage.list(_FOLDER).folders:
+    for day in lists.list(_FOLDER).folders:
         if day < (today - timedelta(days=_KEPT_DAYS)).isoformat():
-            table.storage.delete_folder(f"{_FOLDER}/{day}")
+            lists.delete_folder(f"{_FOLDER}/{day}")
     folder = f"{_FOLDER}/{today.isoformat()}/{hashlib.sha256(data).hexdigest()[:32]}"
-    table.storage.create(commit_path(folder, 0), data)
-    return table.storage.path(folder)
+    lists.create(commit_path(folder, 0), data)
+    return lists.path(folder)
 
 
 def _protocol(snapshot: Snapshot) -> Action:
@@ -101,13 +108,8 @@ def _protocol(snapshot: Snapshot) -> Action:
     if snapshot.is_mapped:
         features.add("columnMapping")
     features.add("deletionVectors")  # Delta gives a row's place in its file only together with it
-    listed = sorted(features)
-    return {
-        "minReaderVersion": 3,
-        "minWriterVersion": 7,
-        "readerFeatures": listed,
-        "writerFeatures": listed,
-    }
+    both = {f"{side}Features": sorted(features) for side in ("reader", "writer")}
+    return {"minReaderVersion": 3, "minWriterVersion": 7} | both
 
 
 def _metadata(snapshot: Snapshot) -> Action:
@@ -117,10 +119,7 @@ def _metadata(snapshot: Snapshot) -> Action:
     facts = {FILE: "integer", _FIRST: "long", _DEFAULT: "long"}
     for name, kind in (dict.fromkeys(_hidden_names(snapshot), "long") | facts).items():
         highest += 1
-        physical = {
-            "delta.columnMapping.id": highest,
-            PHYSICAL_NAME: name,
-        }
+        physical = {"delta.columnMapping.id": highest, PHYSICAL_NAME: name}
         field = {"name": name, "type": kind, "nullable": True}
         schema["fields"].append(field | {"metadata": physical if snapshot.is_mapped else {}})
     # Files name columns alike in both modes, and hidden columns have no field id.

@@ -1,4 +1,4 @@
-"""One row's values through all versions, by its id: also where its key changes, or it comes again.
+"""One row's values through all versions, by its id: also if its key changes, or it is restored.
 
 The cost follows the row, not the table: of all files that commits brought and took, only those are
 read that may hold the row, by the statistics of the keys, by the numbers of the rows, and within
@@ -29,9 +29,10 @@ from mirrorlake.rows.file_rows import ROW, ROW_ID, read_file_rows
 from mirrorlake.rows.row_id_validity import read_row_id_validity
 from mirrorlake.rows.tracking import ID_NAMES
 from mirrorlake.spark.sql import quote
+from mirrorlake.storage import Storage
 
 Key = Mapping[str, Any]
-_MOST = 1000  # ids of one key; more than that is no key
+_MOST = 1000  # ids of one key; what has more is not a key
 
 
 @dataclass(frozen=True)
@@ -72,16 +73,22 @@ class RowHistory(Result):
 
 
 def read_row_history(
-    table: Table, *, key: Any = None, row_id: int | None = None, start: int | None = None
+    table: Table,
+    *,
+    key: Any = None,
+    row_id: int | None = None,
+    start: int | None = None,
+    lists: Storage | None = None,
 ) -> RowHistory:
     """Everything that happened to one row.
 
     Args:
         table: the table.
         key: the row's key: a value where the table declares one key column, else values by column.
-            All rows that ever had it are told of, also while they had another one.
+            All rows that ever had it are included, also in versions in which they had another.
         row_id: the row's id, instead of a key.
         start: the first version; by default the oldest whose files, columns and ids allow it.
+        lists: where the lists of the files that are read lie; by default in the lake.
 
     Raises:
         FeedError: a file of the versions from `start` on is gone.
@@ -98,7 +105,7 @@ def read_row_history(
     oldest = max(trust.numbered_from, trust.readable_from, trust.first)
     if start is not None and not oldest <= start <= snapshot.version:
         raise UsageError(
-            f"{start} is no version to start with.",
+            f"{start} can't be the first version.",
             hint=f"from {oldest} on rows have the present ids; the newest is {snapshot.version}.",
         )
     wanted = None if key is None else _key(table, snapshot, key)
@@ -120,11 +127,12 @@ def read_row_history(
             first = gone[-1]  # what was taken then is not needed from then on
             seen = _uses(table, first, snapshot.version)
         elif ids is None:
-            ids = _ids_of(table, snapshot, uses, wanted or {})
+            ids = _ids_of(table, snapshot, uses, wanted or {}, lists)
         else:
             break
     timeline = read_versions(table.storage, table.name.table_path)
-    events = _in_order(as_changes(table, snapshot, timeline, uses, ids=ids or [-1]), first)
+    changes = as_changes(table, snapshot, timeline, uses, ids=ids or [-1], lists=lists)
+    events = _in_order(changes, first)
     told = tuple(f for f in trust.findings if f.versions[1] >= first)
     files, total = (len({use.file.key for use in some}) for some in (uses, seen))
     return RowHistory(
@@ -183,10 +191,16 @@ def _comparable(kind: Any, value: Any) -> Any:
     return None
 
 
-def _ids_of(table: Table, snapshot: Snapshot, uses: Sequence[FileChange], key: Key) -> list[int]:
+def _ids_of(
+    table: Table,
+    snapshot: Snapshot,
+    uses: Sequence[FileChange],
+    key: Key,
+    lists: Storage | None,
+) -> list[int]:
     """The ids of all rows that ever had a key."""
     files = list({use.file.key: use.file for use in uses}.values())
-    rows = read_file_rows(table, snapshot, files)
+    rows = read_file_rows(table, snapshot, files, lists=lists)
     for column, value in key.items():
         name = f"{ROW}.{quote(column)}"
         kind = rows.select(name).schema[0].dataType

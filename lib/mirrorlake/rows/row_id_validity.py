@@ -7,9 +7,9 @@ again). A commit version can go backward: RESTORE brings the old ones back.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from mirrorlake.delta.commits import State, read_states, read_versions
 from mirrorlake.delta.log_files import log_file
@@ -45,10 +45,9 @@ def read_row_id_validity(table: Table) -> RowIdValidity:
     timeline = read_versions(table.storage, path)
     states = list(read_states(table.storage, path, timeline.first, timeline.latest))
     name = str(table.name)
-    findings = [*_switched(name, states)]
-    for state in states:
-        if state.properties.get(ROW_ID_COLUMN) and (found := _told(name, state)):
-            findings.append(found)
+    numbered_states = [state for state in states if state.properties.get(ROW_ID_COLUMN)]
+    findings = list(_switched(name, states))
+    findings += [found for state in numbered_states if (found := _done(name, state))]
     numbered = _numbered_from(states)
     readable = _readable_from(states, wide="typeWidening" in table.snapshot().reader_features)
     trusted = numbered
@@ -83,106 +82,81 @@ def _readable_from(states: list[State], *, wide: bool) -> int:
     return fits
 
 
-def _switched(name: str, states: list[State]) -> list[FeedFinding]:
+def _switched(name: str, states: list[State]) -> Iterator[FeedFinding]:
     """Where tracking came, went, and came again."""
-    findings = []
+    on = [state.version for state in states if is_tracked(state.properties)]
     for before, after in pairwise(states):
         was, is_now = is_tracked(before.properties), is_tracked(after.properties)
-        version = after.version
+        version, numbered = after.version, before.properties.get(ROW_ID_COLUMN)
         if was and not is_now:
-            end = next(
-                (s.version for s in states if s.version > version and is_tracked(s.properties)),
-                None,
-            )
-            last = states[-1].version if end is None else end
+            end = next((later for later in on if later > version), None)
             again = "." if end is None else f", and on again in version {end}."
-            findings.append(
-                _finding(
-                    "disabled",
-                    name,
-                    (version, last),
-                    f"Row tracking was switched off in version {version}{again} Rows that were"
-                    " rewritten meanwhile lost their ids.",
-                    "Don't compare ids of before with those of after: match by key.",
-                )
-            )
-        elif is_now and not was and not before.properties.get(ROW_ID_COLUMN):
-            findings.append(
-                _finding(
-                    "enabled",
-                    name,
-                    (version, version),
-                    f"Row tracking was switched on in version {version}: older versions have no"
-                    " ids, and the rows of then have the backfill's commit version.",
-                    "Compare older versions by key.",
-                )
-            )
-        if before.properties.get(ROW_ID_COLUMN) and not after.properties.get(ROW_ID_COLUMN):
-            findings.append(
-                _finding(
-                    "dropped",
-                    name,
-                    (version, version),
-                    f"The feature was dropped in version {version}: numbers started anew, and name"
-                    " other rows than before.",
-                    "Don't use ids that were read before it.",
-                )
-            )
-    return findings
+            last = states[-1].version if end is None else end
+            yield _finding("disabled", name, version, last, again=again)
+        elif is_now and not was and not numbered:
+            yield _finding("enabled", name, version)
+        if numbered and not after.properties.get(ROW_ID_COLUMN):
+            yield _finding("dropped", name, version)
 
 
-def _told(name: str, state: State) -> FeedFinding | None:
+def _done(name: str, state: State) -> FeedFinding | None:
     """What one commit did to the ids."""
     version, commit = state.version, state.commit
-    span = (version, version)
-    mode = str(commit.parameters.get("mode", "")).lower()
-    if commit.operation == "RESTORE":
-        back = commit.parameters.get("version")
-        return _finding(
-            "restore",
-            name,
-            span,
-            f"Version {version} is a RESTORE to {'a time' if back is None else f'version {back}'}:"
-            " rows have the ids of then, and their commit versions go backward.",
-            f"Don't look for changes by row_commit_version > n across version {version}.",
-            blocks=False,
-        )
-    if commit.operation == "CLONE":
-        return _finding(
-            "clone",
-            name,
-            span,
-            f"Version {version} is a clone: it numbers its rows itself, other than its source.",
-            "Don't compare its ids with those of the source.",
-        )
-    replaced = commit.operation.startswith(("REPLACE", "CREATE OR REPLACE"))
-    if (mode == "overwrite" or replaced) and version > 0:
-        part = _predicate(commit.parameters)
-        return _finding(
-            "overwrite",
-            name,
-            span,
-            f"Version {version} overwrites {part or 'all rows'}: they have new ids, also those that"
-            " stay the same.",
-            f"Match by key across version {version}.",
-        )
+    facts, operation = commit.parameters, commit.operation
+    if operation == "RESTORE":
+        back = facts.get("version")
+        then = "a time" if back is None else f"version {back}"
+        return _finding("restore", name, version, then=then, blocks=False)
+    if operation == "CLONE":
+        return _finding("clone", name, version)
+    overwrites = str(facts.get("mode", "")).lower() == "overwrite"
+    overwrites = overwrites or operation.startswith(("REPLACE", "CREATE OR REPLACE"))
+    if overwrites and version > 0:
+        part = str(facts.get("predicate") or "[]")
+        rows = "all rows" if part == "[]" else f"the rows where {part}"
+        return _finding("overwrite", name, version, rows=rows)
     return None
 
 
-def _predicate(parameters: dict[str, Any]) -> str:
-    text = str(parameters.get("predicate") or "")
-    return "" if text in ("", "[]") else f"the rows where {text}"
+# What to know, and what to do then.
+_TEXTS = {
+    "disabled": (
+        "Row tracking was switched off in version {version}{again} Rows that were rewritten"
+        " meanwhile lost their ids.",
+        "Don't compare ids of before with those of after: match by key.",
+    ),
+    "enabled": (
+        "Row tracking was switched on in version {version}: older versions have no ids, and the"
+        " rows that existed then have the backfill's commit version.",
+        "Compare older versions by key.",
+    ),
+    "dropped": (
+        "The feature was dropped in version {version}: numbers started again from 0, and name"
+        " other rows than before.",
+        "Don't use ids that were read before it.",
+    ),
+    "restore": (
+        "Version {version} is a RESTORE to {then}: rows have the ids that they had then, and their"
+        " commit versions go backward.",
+        "Don't look for changes by row_commit_version > n across version {version}.",
+    ),
+    "clone": (
+        "Version {version} is a clone: it numbers its rows itself, differently from its source.",
+        "Don't compare its ids with those of the source.",
+    ),
+    "overwrite": (
+        "Version {version} overwrites {rows}: they have new ids, also those that stay the same.",
+        "Match by key across version {version}.",
+    ),
+}
 
 
 def _finding(
-    rule: str, name: str, span: tuple[int, int], message: str, fix: str, *, blocks: bool = True
+    rule: str, name: str, first: int, last: int | None = None, *, blocks: bool = True, **facts: str
 ) -> FeedFinding:
+    message, fix = (text.format(version=first, **facts) for text in _TEXTS[rule])
+    versions = (first, first if last is None else last)
+    file = log_file(first)
     return FeedFinding(
-        rule=rule,
-        table=name,
-        message=message,
-        fix=fix,
-        versions=span,
-        file=log_file(span[0]),
-        blocks=blocks,
+        rule=rule, table=name, message=message, fix=fix, versions=versions, file=file, blocks=blocks
     )

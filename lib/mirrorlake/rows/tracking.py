@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -22,12 +22,30 @@ from mirrorlake.feed.findings import FeedFinding
 from mirrorlake.history.diff import is_tracked
 from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.results import Result, TextTable
-from mirrorlake.rows.row_id_validity import RowIdValidity, read_row_id_validity
+from mirrorlake.rows.row_id_validity import read_row_id_validity
 from mirrorlake.spark.sql import spark_message
 
 FEATURE = "rowTracking"
 _FILES_CONF = "spark.databricks.delta.backfill.maxNumFiles"
 _FILES_A_COMMIT = "100000"  # Delta's default, which keeps an entry of the log below 100 MB
+_NEWER_WRITERS = (
+    "Writers that don't know row tracking are refused from then on; dropping the feature lets them"
+    " in again. Readers are not concerned."
+)
+_OTHER_IDS = (
+    "Rows were tracked before: those that were rewritten in between get other ids than they had,"
+    " and it is unknown which."
+)
+_NOT_KEPT = (
+    "Ids are no longer kept when rows are rewritten: enabled again, they can't be compared with"
+    " those of today."
+)
+_STILL_ASKED = (
+    "The protocol still asks writers for row tracking; only dropping the feature ends that."
+)
+_ALL_LOST = (
+    "All ids are lost. Enabled again, numbers start at 0: the same number then names another row."
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +58,7 @@ class Tracking(Result):
         supported: whether the protocol asks writers for the feature, enabled or not.
         numbered_from: the first version of the present numbering; before it a row had no id, or
             the same number named another row. None if the table was never tracked.
-        trusted_from: the version since which rows have kept their ids. None likewise.
+        trusted_from: the version since which rows have kept their ids, or None.
         findings: what to know about the ids, by version.
     """
 
@@ -54,15 +72,13 @@ class Tracking(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """The document that `rows … show --json` begins with."""
-        names = ("table", "version", "enabled", "supported", "numbered_from", "trusted_from")
-        facts = {name: getattr(self, name) for name in names}
-        return facts | {"findings": [finding.as_dict() for finding in self.findings]}
+        return vars(self) | {"findings": [finding.as_dict() for finding in self.findings]}
 
     def shown(self) -> TextTable:
         """The same facts, one a row."""
         rows = [
             ("row tracking", "on" if self.enabled else "off"),
-            ("asked of writers", "yes" if self.supported else "no"),
+            ("required of writers", "yes" if self.supported else "no"),
         ]
         if self.numbered_from is not None:
             rows.append(("numbered since", f"version {self.numbered_from}"))
@@ -95,12 +111,12 @@ class FeatureChange(Result):
     table: str
     verb: str
     before: int
-    commits: tuple[str, ...]
-    files: int
-    rows: int
-    size: int
-    warnings: tuple[str, ...]
-    applied: bool
+    commits: tuple[str, ...] = ()
+    files: int = 0
+    rows: int = 0
+    size: int = 0
+    warnings: tuple[str, ...] = ()
+    applied: bool = False
 
     def shown(self) -> TextTable:
         """The same facts, one a row."""
@@ -120,11 +136,6 @@ class FeatureChange(Result):
         return f"{done}{self.verb} row tracking of {self.table}: {len(self.commits)} {noun}"
 
 
-def is_enabled(snapshot: Snapshot) -> bool:
-    """Whether rows of a version have ids that can be read."""
-    return is_tracked(snapshot.properties)
-
-
 def is_supported(snapshot: Snapshot) -> bool:
     """Whether a version's protocol asks its writers for row tracking."""
     return FEATURE in snapshot.writer_features
@@ -136,7 +147,7 @@ def check_tracked(table: Table, snapshot: Snapshot) -> None:
     Raises:
         UsageError: with the way to get some.
     """
-    if is_enabled(snapshot):
+    if is_tracked(snapshot.properties):
         return
     gone = " any more" if is_supported(snapshot) else ""
     raise UsageError(
@@ -149,11 +160,11 @@ def check_tracked(table: Table, snapshot: Snapshot) -> None:
 def read_tracking(table: Table) -> Tracking:
     """How a table's rows are tracked, and how far their ids can be trusted; needs no Spark job."""
     snapshot = table.snapshot()
-    trust: RowIdValidity = read_row_id_validity(table)
+    trust = read_row_id_validity(table)
     return Tracking(
         str(table.name),
         snapshot.version,
-        is_enabled(snapshot),
+        is_tracked(snapshot.properties),
         is_supported(snapshot),
         trust.numbered_from,
         trust.trusted_from,
@@ -161,135 +172,72 @@ def read_tracking(table: Table) -> Tracking:
     )
 
 
-def enable_tracking(table: Table, *, dry_run: bool = False) -> FeatureChange:
-    """Gives every row of an existing table an id and a commit version.
+def change_tracking(table: Table, verb: str, *, dry_run: bool) -> FeatureChange:
+    """Enables row tracking, disables it, or takes the feature out of the protocol.
+
+    Disabled, the feature and the protocol stay. With the feature goes `domainMetadata`, which came
+    with it, unless clustering needs it.
 
     Args:
         table: the table.
-        dry_run: only say what it would commit.
+        verb: `enable`, `disable` or `drop`.
+        dry_run: only return what it would commit.
 
     Raises:
         QueryError: Delta refused it.
     """
     snapshot = table.snapshot()
-    if is_enabled(snapshot):
-        return FeatureChange(
-            str(table.name), "enable", snapshot.version, (), 0, 0, 0, (), not dry_run
-        )
-    supported = is_supported(snapshot)
-    files = live_files(table.storage, table.name.table_path, snapshot.version)
-    without = [add for add in files if add.get("baseRowId") is None]
-    most = int(table.spark.conf.get(_FILES_CONF, _FILES_A_COMMIT) or _FILES_A_COMMIT)
-    commits = [] if supported else ["UPGRADE PROTOCOL"]
-    commits += ["ROW TRACKING BACKFILL"] * math.ceil(len(without) / most)
-    commits.append("SET TBLPROPERTIES")
-    warnings = []
-    if not supported:
-        warnings.append(
-            "Writers that don't know row tracking are refused from then on; dropping the feature"
-            " lets them in again. Readers are not concerned."
-        )
-    elif read_row_id_validity(table).numbered_from is not None:
-        warnings.append(
-            "Rows were tracked before: those that were rewritten in between get other ids than"
-            " they had, and nothing tells which."
-        )
-    done = _plan(table, "enable", snapshot, commits, without, warnings)
-    return done if dry_run else _apply(table, done, f"SET TBLPROPERTIES ({_switch('true')})")
-
-
-def disable_tracking(table: Table, *, dry_run: bool = False) -> FeatureChange:
-    """Hides the ids; the feature and the protocol stay, and the ids can't be trusted afterwards.
-
-    Args:
-        table: the table.
-        dry_run: only say what it would commit.
-
-    Raises:
-        QueryError: Delta refused it.
-    """
-    snapshot = table.snapshot()
-    if not is_enabled(snapshot):
-        return FeatureChange(
-            str(table.name), "disable", snapshot.version, (), 0, 0, 0, (), not dry_run
-        )
-    warnings = [
-        "Ids are no longer kept when rows are rewritten: enabled again, they can't be compared with"
-        " those of today.",
-        "The protocol still asks writers for row tracking; only dropping the feature ends that.",
-    ]
-    done = _plan(table, "disable", snapshot, ["SET TBLPROPERTIES"], [], warnings)
-    return done if dry_run else _apply(table, done, f"SET TBLPROPERTIES ({_switch('false')})")
-
-
-def drop_tracking(table: Table, *, dry_run: bool = False) -> FeatureChange:
-    """Takes the feature out of the protocol, so that any writer may write again.
-
-    The feature `domainMetadata`, which came with it, goes too, unless clustering needs it.
-
-    Args:
-        table: the table.
-        dry_run: only say what it would commit.
-
-    Raises:
-        QueryError: Delta refused it.
-    """
-    snapshot = table.snapshot()
-    if not is_supported(snapshot):
-        return FeatureChange(
-            str(table.name), "drop", snapshot.version, (), 0, 0, 0, (), not dry_run
-        )
-    files = live_files(table.storage, table.name.table_path, snapshot.version)
-    numbered = [add for add in files if add.get("baseRowId") is not None]
-    most = int(table.spark.conf.get(_FILES_CONF, _FILES_A_COMMIT) or _FILES_A_COMMIT)
-    commits = ["SET TBLPROPERTIES"]
-    commits += ["ROW TRACKING UNBACKFILL"] * math.ceil(len(numbered) / most)
-    commits.append("DROP FEATURE")
-    features = snapshot.writer_features
-    alone = "clustering" not in features and "domainMetadata" in features
-    commits += ["DROP FEATURE"] * alone
-    warnings = [
-        "All ids are lost. Enabled again, numbers start at 0: the same number then names another"
-        " row."
-    ]
-    done = _plan(table, "drop", snapshot, commits, numbered, warnings)
-    if dry_run:
-        return done
-    dropped = _apply(table, done, f"DROP FEATURE {FEATURE}")
-    return _apply(table, dropped, "DROP FEATURE domainMetadata") if alone else dropped
-
-
-def _switch(value: str) -> str:
-    return f"'{ROW_TRACKING}' = '{value}'"
-
-
-def _plan(
-    table: Table,
-    verb: str,
-    snapshot: Snapshot,
-    commits: list[str],
-    files: list[dict[str, Any]],
-    warnings: list[str],
-) -> FeatureChange:
-    return FeatureChange(
-        str(table.name),
-        verb,
-        snapshot.version,
-        tuple(commits),
-        len(files),
-        sum(add["records"] for add in files),
-        sum(add["size"] for add in files),
-        tuple(warnings),
-        applied=False,
+    nothing = FeatureChange(str(table.name), verb, snapshot.version, applied=not dry_run)
+    enabled, supported = is_tracked(snapshot.properties), is_supported(snapshot)
+    files: list[dict[str, Any]] = []
+    if verb == "enable":
+        if enabled:
+            return nothing
+        files, backfills = _listed_again(table, snapshot, "BACKFILL")
+        commits = [*["UPGRADE PROTOCOL"] * (not supported), *backfills, "SET TBLPROPERTIES"]
+        clauses, warnings = [f"SET TBLPROPERTIES ('{ROW_TRACKING}' = 'true')"], []
+        if not supported:
+            warnings = [_NEWER_WRITERS]
+        elif read_row_id_validity(table).numbered_from is not None:
+            warnings = [_OTHER_IDS]
+    elif verb == "disable":
+        if not enabled:
+            return nothing
+        commits, warnings = ["SET TBLPROPERTIES"], [_NOT_KEPT, _STILL_ASKED]
+        clauses = [f"SET TBLPROPERTIES ('{ROW_TRACKING}' = 'false')"]
+    else:
+        if not supported:
+            return nothing
+        files, backfills = _listed_again(table, snapshot, "UNBACKFILL")
+        features = snapshot.writer_features
+        alone = "clustering" not in features and "domainMetadata" in features
+        clauses = [f"DROP FEATURE {name}" for name in (FEATURE, *["domainMetadata"] * alone)]
+        commits = ["SET TBLPROPERTIES", *backfills, *["DROP FEATURE"] * len(clauses)]
+        warnings = [_ALL_LOST]
+    for clause in [] if dry_run else clauses:
+        try:
+            table.spark.sql(f"ALTER TABLE {table.sql_name} {clause}")
+        except Exception as error:
+            raise QueryError(spark_message(error)) from error
+    return replace(
+        nothing,
+        commits=tuple(commits),
+        files=len(files),
+        rows=sum(add["records"] for add in files),
+        size=sum(add["size"] for add in files),
+        warnings=tuple(warnings),
     )
 
 
-def _apply(table: Table, planned: FeatureChange, clause: str) -> FeatureChange:
-    try:
-        table.spark.sql(f"ALTER TABLE {table.sql_name} {clause}")
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
-    return FeatureChange(**{**vars(planned), "applied": True})
+def _listed_again(
+    table: Table, snapshot: Snapshot, verb: str
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The files that get ids or lose them, and the commits which do that."""
+    gains = verb == "BACKFILL"
+    adds = live_files(table.storage, table.name.table_path, snapshot.version)
+    files = [add for add in adds if (add.get("baseRowId") is None) == gains]
+    most = int(table.spark.conf.get(_FILES_CONF, _FILES_A_COMMIT) or _FILES_A_COMMIT)
+    return files, [f"ROW TRACKING {verb}"] * math.ceil(len(files) / most)
 
 
 ID_NAMES = ("_row_id", "_row_commit_version")

@@ -1,7 +1,7 @@
 """Cleans executed notebooks for committing: `python -m mirrorlake.runs.clean NOTEBOOK…`.
 
 Outputs and tags stay, for they are what nbval compares with. What papermill injected goes, and so
-do execution times, cell ids that change by the run, counters, widget state and kernel details.
+do execution times, cell ids that change by the run, counters and widget state.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-_METADATA = {
-    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
-}
+_KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 _PAPERMILLS = {"injected-parameters", "papermill-error-cell-tag"}
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -40,7 +37,9 @@ def clean_notebook(notebook: NotebookNode) -> NotebookNode:
                 output["execution_count"] = count
             output.get("data", {}).pop(_WIDGET, None)
     cleaned["cells"] = cells
-    cleaned["metadata"] = copy.deepcopy(_METADATA)
+    # In full, as the kernel gives it: without it Lab calls the notebook modified when it opens it.
+    language = cleaned.metadata.get("language_info", {"name": "python"})
+    cleaned["metadata"] = {"kernelspec": dict(_KERNEL), "language_info": language}
     return cleaned
 
 

@@ -105,6 +105,14 @@ class RunSummary:
         return next((step for step in self.steps if step.status == "failed"), None)
 
 
+def notebook_names() -> list[str]:
+    """The project's notebooks as a plan names them: `mirror`, `learn/02_mirror`."""
+    found = (path.relative_to(NOTEBOOKS) for path in NOTEBOOKS.rglob("*.ipynb"))
+    return sorted(
+        str(path.with_suffix("")) for path in found if ".ipynb_checkpoints" not in path.parts
+    )
+
+
 def load_plan(path: Path) -> Plan:
     """Reads a plan, with all parameters of each step filled in.
 
@@ -121,7 +129,7 @@ def load_plan(path: Path) -> Plan:
             raise UsageError(f"A step of {path} names no notebook: {step!r}.")
         name = step["notebook"]
         if not (NOTEBOOKS / f"{name}.ipynb").is_file():
-            known = ", ".join(sorted(found.stem for found in NOTEBOOKS.glob("*.ipynb")))
+            known = ", ".join(notebook_names())
             raise UsageError(f"There is no notebook {name!r}.", hint=f"there are {known}.")
         defaults = _read_yaml(PARAMETERS / f"{name}.yaml")
         chosen = step.get("parameters") or {}
@@ -168,7 +176,7 @@ def run_plan(
             continue
         on_step(step.notebook, index, len(plan.steps))
         known = {k: v for k, v in (overrides or {}).items() if k in step.parameters}
-        target = folder / f"{index:02d}-{step.notebook}.ipynb"
+        target = folder / f"{index:02d}-{Path(step.notebook).name}.ipynb"
         results.append(_execute(step, step.parameters | known, target))
     summary = RunSummary(
         plan.name,
@@ -181,6 +189,18 @@ def run_plan(
     text = json.dumps(summary.as_dict(), indent=2, ensure_ascii=False)
     (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
     return summary
+
+
+class _AboveTheBar:
+    """What cells print, on the terminal above papermill's progress bar."""
+
+    def write(self, text: str) -> None:
+        from tqdm import tqdm
+
+        tqdm.write(text.rstrip("\n"), file=sys.stderr)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 def _execute(step: PlanStep, parameters: dict[str, Any], target: Path) -> StepResult:
@@ -201,6 +221,7 @@ def _execute(step: PlanStep, parameters: dict[str, Any], target: Path) -> StepRe
                 parameters=parameters,
                 kernel_name="python3",
                 progress_bar=sys.stderr.isatty(),
+                stdout_file=_AboveTheBar() if sys.stderr.isatty() else None,
                 # Kernels warn of their local TCP ports at every start.
                 extra_arguments=["--log-level=ERROR"],
             )

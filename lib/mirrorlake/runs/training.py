@@ -23,13 +23,9 @@ def main(scratch: str) -> None:
     lake.sql("SELECT word, sum(amount) AS s FROM training@v1 GROUP BY word ORDER BY s").toArrow()
     lake.sql("SELECT count(*) FROM training t JOIN training@v2 u ON t.id = u.id").collect()
     lake.table("training").history().toPandas()
-    stop(lake.spark)
-
-
-def stop(spark: Any) -> None:
-    """Ends Spark and waits for its JVM: the archive is written as the last thing it does."""
-    gateway = spark.sparkContext._gateway
-    spark.stop()
+    # The archive is written as the last thing that the JVM does: it has to end by itself.
+    gateway: Any = lake.spark.sparkContext._gateway
+    lake.spark.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait()

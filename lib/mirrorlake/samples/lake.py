@@ -63,7 +63,7 @@ class SampleLake(Lake):
         root: a path or URI.
         making: its id.
         tables: the tables that it makes.
-        writes: files that it writes into the zone by hand, relative to the zone.
+        writes: files that it writes by hand, relative to the zone or, elsewhere, to the lake.
     """
 
     def __init__(
@@ -93,7 +93,8 @@ def open_sample(
         root: the lake, as a notebook's parameter has it; see `lake_path`.
         tables: all tables that the making makes: `table`, `schema.table`, or `schema.*`.
         fresh: remove first what earlier makings made.
-        writes: files that it writes by hand, such as `stock/00000000000000000005.parquet`.
+        writes: files that it writes by hand: in the zone `stock/00000000000000000005.parquet`,
+            elsewhere `Files/incoming/stock.csv`.
 
     Raises:
         SampleError: the lake holds something that no sample's making made; nothing was changed.
@@ -155,8 +156,10 @@ def _read_marker(storage: Storage) -> dict[str, Any] | None:
     Raises:
         SampleError: it can't be read.
     """
-    if storage.local is not None and _has_link(storage.local):
-        return None
+    if storage.local is not None:
+        marker = storage.local / MARKER
+        if any(path.is_symlink() for path in (marker, *list(marker.parents)[:3])):
+            return None
     try:
         document = storage.read_json(MARKER)
         if document is None:
@@ -173,11 +176,6 @@ def _read_marker(storage: Storage) -> dict[str, Any] | None:
             hint="choose another root, or remove that lake yourself.",
         ) from error
     return dict(document)
-
-
-def _has_link(root: Path) -> bool:
-    marker = root / MARKER
-    return any(path.is_symlink() for path in (marker, *list(marker.parents)[:3]))
 
 
 def _walk(storage: Storage) -> list[str]:
@@ -226,6 +224,8 @@ def _places(marker: dict[str, Any]) -> Iterator[str]:
 def _is_makings(
     storage: Storage, path: str, place: str, marker: dict[str, Any], making: Sequence[str]
 ) -> bool:
+    if making and path in marker["writes"]:
+        return True
     if not any(path.startswith(where) for where in making):
         return False
     name = path.rpartition("/")[2]

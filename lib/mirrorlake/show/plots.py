@@ -32,6 +32,7 @@ STYLE: Final[Mapping[str, Any]] = {
     "figure.constrained_layout.use": True,
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
+    "text.parse_math": False,  # names of tables and columns may hold a $
     "axes.titlesize": 11.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
@@ -51,7 +52,7 @@ STYLE: Final[Mapping[str, Any]] = {
     "lines.markersize": 4,
     "legend.frameon": False,
 }
-_ROW_INCHES = 0.27
+ROW_INCHES: Final = 0.27
 _SAME, _CHANGED = "#DCE9F3", "#F6CF93"  # light tints of the first and the fourth colour
 
 
@@ -93,7 +94,7 @@ def plot_spans(
         fmt: a format of `x` for the lengths.
     """
     with styled():
-        size = (STYLE["figure.figsize"][0], 1.1 + _ROW_INCHES * len(spans))
+        size = (STYLE["figure.figsize"][0], 1.1 + ROW_INCHES * (len(spans) or 2))
         chart, axes = _start(title, size)
         begins = [begin for begin, _ in spans.values()]
         lengths = [end - begin for begin, end in spans.values()]
@@ -170,7 +171,7 @@ def plot_matrix(
         x_label: what the columns are.
     """
     with styled():
-        size = (STYLE["figure.figsize"][0], 1.5 + 1.3 * _ROW_INCHES * len(rows))
+        size = (STYLE["figure.figsize"][0], 1.5 + 1.3 * ROW_INCHES * len(rows))
         chart, axes = _start(title, size)
         for y, texts in enumerate(rows.values()):
             for x, (before, text) in enumerate(zip(["", *texts], texts, strict=False)):
@@ -213,7 +214,7 @@ def plot_presence(
         label: what the columns are.
     """
     with styled():
-        size = (STYLE["figure.figsize"][0], 1.5 + 1.4 * _ROW_INCHES * len(rows))
+        size = (STYLE["figure.figsize"][0], 1.5 + 1.4 * ROW_INCHES * len(rows))
         chart, axes = _start(title, size)
         for number, kind in enumerate(dict.fromkeys(cells.values())):
             where = [place for place, found in cells.items() if found == kind]

@@ -7,42 +7,81 @@ import math
 from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from mirrorlake.errors import UsageError
 from mirrorlake.lake import Lake
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import Marker, read_metadata
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.mirror.state import Report
 from mirrorlake.names import TableName
+from mirrorlake.paths import lake_path
 from mirrorlake.results import TextTable
-from mirrorlake.spark.sql import quote
+from mirrorlake.spark.sql import query_errors
 
 
-def show_rows(df: DataFrame, *, order_by: Sequence[str | Column], limit: int = 10) -> TextTable:
+@query_errors()
+def show_rows(
+    df: DataFrame, *, order_by: Sequence[str | Column] = (), limit: int = 10
+) -> TextTable:
     """The first rows of a Spark DataFrame; no others are fetched.
 
     Args:
         df: any DataFrame; its moments are shown in the session's time zone.
-        order_by: what makes the order certain: columns, or names with or without ` DESC`.
+        order_by: what makes the order certain: columns, or names with or without ` DESC`; nothing
+            for the DataFrame's own order.
         limit: most rows.
+
+    Raises:
+        QueryError: Spark failed the query.
     """
     order = [
         sf.desc(by[: -len(" DESC")]) if isinstance(by, str) and by.endswith(" DESC") else by
         for by in order_by
     ]
-    first = df.orderBy(*order).limit(limit + 1)
-    # Python would turn moments into its own time zone.
+    first = (df.orderBy(*order) if order else df).limit(limit + 1)
+    names = first.columns
+    # By position: a query's columns may share a name. Python would turn moments into its own zone.
+    first = first.toDF(*[f"c{number}" for number in range(len(names))])
     shown = [
-        sf.col(quoted).cast("string").alias(name) if kind == "timestamp" else sf.col(quoted)
+        sf.col(name).cast("string") if kind == "timestamp" else sf.col(name)
         for name, kind in first.dtypes
-        for quoted in [quote(name)]
     ]
     rows = tuple(tuple(row) for row in first.select(*shown).collect())
-    return TextTable(tuple(first.columns), rows[:limit], more=len(rows) > limit)
+    return TextTable(tuple(names), rows[:limit], more=len(rows) > limit)
+
+
+@query_errors()
+def save_rows(df: DataFrame, path: str) -> int:
+    """Writes a DataFrame's rows to one Parquet file, and returns how many they are.
+
+    All rows pass through this process's memory.
+
+    Args:
+        df: any DataFrame; no two columns share a name.
+        path: the file; it must not be there yet. A relative path starts from `MIRRORLAKE_HOME`, or
+            the project.
+
+    Raises:
+        UsageError: the file is there already, or its folder can't be written to.
+        QueryError: Spark failed the query.
+    """
+    target = Path(lake_path(path))
+    if target.exists():
+        raise UsageError(f"{target} is there already.", hint="name another file, or remove it.")
+    rows = df.toArrow()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, target)
+    except OSError as error:
+        raise UsageError(f"{target} can't be written: {error.strerror}.") from error
+    return int(rows.num_rows)
 
 
 def show_status(report: Report) -> TextTable:

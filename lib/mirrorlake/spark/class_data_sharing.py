@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from mirrorlake.errors import SetupError
 from mirrorlake.paths import cache, make_once
 from mirrorlake.spark.java import Java
 
@@ -49,14 +50,10 @@ def ensure_archive(java: Java, class_path: list[Path]) -> Path | None:
     path = archive_path(java, class_path)
     try:
         make_once(path, path.is_file, _train)
-    except _TrainingError as error:
+    except SetupError as error:
         _log.warning(f"that did not work, so Spark starts as slowly as usual: {error}")
         return None
     return path
-
-
-class _TrainingError(Exception):
-    """The throw-away process left no archive."""
 
 
 def _train(archive: Path) -> None:
@@ -67,5 +64,5 @@ def _train(archive: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     # What a process that failed has left behind may be half an archive.
     if done.returncode != 0 or not archive.is_file():
-        raise _TrainingError((done.stderr.strip().splitlines() or ["no reason given"])[-1])
+        raise SetupError((done.stderr.strip().splitlines() or ["no reason given"])[-1])
     archive.chmod(0o644)

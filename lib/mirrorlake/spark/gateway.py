@@ -12,8 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
@@ -26,7 +25,6 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 # Delta asks for it where columns are mapped by id; its SQL sets it by itself.
 _BY_ID = "spark.sql.parquet.fieldId.read.enabled"
 _PACKAGE = "org.apache.spark.sql.delta"
-_DEPTH = 5
 _PATIENCE = 10  # seconds
 
 
@@ -105,14 +103,8 @@ def feed_scan(feed: DataFrame, start: int, end: int) -> DataFrame:
     return DataFrame(rows, spark).select(*map(quote, feed.columns))
 
 
-@dataclass(frozen=True)
-class Marked:
-    """Rows that deletion vectors take out of their files, not committed yet.
-
-    Attributes:
-        actions: the log's, as the JVM's objects.
-        rows: how many rows.
-    """
+class Marked(NamedTuple):
+    """Rows that deletion vectors take out: the log's actions, as the JVM's objects; how many."""
 
     actions: tuple[Any, ...] = ()
     rows: int = 0
@@ -130,7 +122,7 @@ class DeltaTransaction:
         self._log = self._delta.DeltaLog.forTable(self.session._jsparkSession, path)
         self._txn = self._log.startTransaction(self._none, self._none)
         self._snapshot = self._txn.snapshot()
-        self._tracking = self._module("RowTracking")
+        self._tracking = _module(self.session, "RowTracking")
         self._taken: dict[str, Any] = {}
 
     @property
@@ -141,8 +133,7 @@ class DeltaTransaction:
     @property
     def tracks_rows(self) -> bool:
         """Whether rows have ids that must survive."""
-        protocol, metadata = self._snapshot.protocol(), self._snapshot.metadata()
-        return bool(self._tracking.isEnabled(protocol, metadata))
+        return bool(self._tracking.isEnabled(self._snapshot.protocol(), self._snapshot.metadata()))
 
     @property
     def has_vectors(self) -> bool:
@@ -152,8 +143,7 @@ class DeltaTransaction:
 
     def metadata(self) -> dict[str, Any]:
         """The log's `metaData`."""
-        found: dict[str, Any] = json.loads(self._snapshot.metadata().json())["metaData"]
-        return found
+        return cast("dict[str, Any]", json.loads(self._snapshot.metadata().json())["metaData"])
 
     def files(self) -> DataFrame:
         """The files of the version, one row an `add`, under the log's field names."""
@@ -215,13 +205,11 @@ class DeltaTransaction:
 
         def tell() -> list[int | None] | None:
             deadline = time.monotonic() + _PATIENCE
-            while True:
+            while time.monotonic() < deadline:
                 found = observation._jo.getRowOrEmpty()  # it waits for a tenth of a second
                 if found.isDefined():
-                    values = found.get()
-                    return [values.get(at) for at in range(len(sums))]
-                if time.monotonic() > deadline:
-                    return None
+                    return [found.get().get(at) for at in range(len(sums))]
+            return None
 
         return watched, tell
 
@@ -238,7 +226,7 @@ class DeltaTransaction:
             written = self._txn.writeFiles(frame._jdf, self._none, True, self._seq([]))
         else:
             written = self._txn.writeFiles(frame._jdf)
-        return [_body(written.apply(index)) for index in range(written.size())]
+        return [_body(action) for action in _items(written)]
 
     def commit_layout(self, adds: Sequence[Add], removes: Sequence[Add]) -> int:
         """Replaces files by others with the same rows: streams and feeds hear nothing of it.
@@ -249,15 +237,12 @@ class DeltaTransaction:
         Raises:
             ConflictError: another writer removed one of the files that were taken.
         """
-        now = int(time.time() * 1000)
-        gone = [self._taken[add["path"]].removeWithTimestamp(now, False) for add in removes]
-        come = [self._action(add | {"dataChange": False}) for add in adds]
         nothing = self._seq([])
         # Never with a `txn` action: it forces serializable isolation, and every append conflicts.
         operation = self._delta.DeltaOperations.Optimize(nothing, nothing, False, self._none, False)
         no_tags = self._jvm.PythonUtils.toScalaMap(self._jvm.java.util.HashMap())
         tags = self._tracking.addPreservedRowTrackingTagIfNotSet(self._snapshot, no_tags)
-        return self._commit(come + gone, operation, tags)
+        return self._commit(self._changes(adds, removes, data=False), operation, tags)
 
     def commit_rows(self, adds: Sequence[Add], removes: Sequence[Add], *, mode: str) -> int:
         """Adds new rows, and removes the files that were taken: an append or an overwrite.
@@ -268,12 +253,9 @@ class DeltaTransaction:
         Raises:
             ConflictError: another writer touched what was read.
         """
-        now = int(time.time() * 1000)
-        gone = [self._taken[add["path"]].removeWithTimestamp(now, True) for add in removes]
-        come = [self._action(add | {"dataChange": True}) for add in adds]
         save = self._jvm.org.apache.spark.sql.SaveMode.valueOf(mode)
         operation = self._delta.DeltaOperations.Write(save, *[self._none] * 8)
-        return self._commit(come + gone, operation, None)
+        return self._commit(self._changes(adds, removes, data=True), operation)
 
     def has_seen(self, app_id: str, number: int) -> bool:
         """Whether an application's transaction of this number, or a later one, was committed."""
@@ -282,8 +264,8 @@ class DeltaTransaction:
         if known.isEmpty():  # this computes the whole state of the table
             return int(self._txn.txnVersion(app_id)) >= number
         self._txn.readTxn().addOne(app_id)  # another writer's commit of it is a conflict
-        seen = (known.get().apply(index) for index in range(known.get().size()))
-        return any(one.appId() == app_id and int(one.version()) >= number for one in seen)
+        seen = [one for one in _items(known.get()) if one.appId() == app_id]
+        return any(int(one.version()) >= number for one in seen)
 
     def mark_deleted(self, places: DataFrame) -> Marked:
         """Takes single rows out of their files: deletion vectors are written, none is committed.
@@ -296,8 +278,8 @@ class DeltaTransaction:
         files = list(self._taken.values())
         listed, frame = self._seq(files), cast("Any", places)
         column = self._jvm.org.apache.spark.sql.functions.col
-        vectors = self._module("commands.DeletionVectorBitmapGenerator")
-        helper = self._module("commands.DMLWithDeletionVectorsHelper")
+        vectors = _module(self.session, "commands.DeletionVectorBitmapGenerator")
+        helper = _module(self.session, "commands.DMLWithDeletionVectorsHelper")
         found = vectors.buildRowIndexSetsForFilesMatchingCondition(
             self.session._jsparkSession,
             self._txn,
@@ -309,22 +291,18 @@ class DeltaTransaction:
             self._jvm.scala.Some(column("row_index")),
         )
         by_name = helper.generateCandidateFileMap(self._log.dataPath(), listed)
-        touched = helper.findFilesWithMatchingRows(self._txn, by_name, found)
-        read, actions, rows = [], [], 0
-        now = int(time.time() * 1000)
-        for index in range(touched.size()):
-            one = touched.apply(index)
+        actions, now = [], int(time.time() * 1000)
+        touched = _items(helper.findFilesWithMatchingRows(self._txn, by_name, found))
+        for one in touched:
             file = one.fileLogEntry()
-            read.append(file)
-            rows += int(one.numberOfModifiedRows())
             if one.isFullyReplaced():
                 actions.append(file.removeWithTimestamp(now, True))
                 continue
             # Statistics stay, as bounds that may now be too wide.
             pair = file.removeRows(one.newDeletionVector(), True, True)
             actions += [pair._1(), pair._2()]
-        self._txn.trackFilesRead(self._seq(read))
-        return Marked(tuple(actions), rows)
+        self._txn.trackFilesRead(self._seq([one.fileLogEntry() for one in touched]))
+        return Marked(tuple(actions), sum(int(one.numberOfModifiedRows()) for one in touched))
 
     def commit_exchange(
         self,
@@ -365,20 +343,24 @@ class DeltaTransaction:
         nothing = self._seq([])
         merge = self._delta.DeltaOperations.Merge(*[self._none] * 4, nothing, nothing, nothing)
         once = self._delta.actions.SetTransaction(app_id, number, self._none)
-        come = [self._action(add | {"dataChange": True}) for add in adds]
-        return self._commit([once, *marked.actions, *come], merge, None)
+        come = self._changes(adds, (), data=True)
+        return self._commit([once, *marked.actions, *come], merge)
 
-    def _commit(self, actions: list[Any], operation: Any, tags: Any) -> int:
+    def _changes(self, adds: Sequence[Add], removes: Sequence[Add], *, data: bool) -> list[Any]:
+        """The log's actions; `data` says whether rows change, or only where they lie."""
+        now = int(time.time() * 1000)
+        gone = [self._taken[add["path"]].removeWithTimestamp(now, data) for add in removes]
+        return [self._action(add | {"dataChange": data}) for add in adds] + gone
+
+    def _commit(self, actions: list[Any], operation: Any, *tags: Any) -> int:
         self._activate()
-        arguments = [self._seq(actions), operation, *([] if tags is None else [tags])]
         try:
-            return int(self._txn.commit(*arguments))
+            return int(self._txn.commit(self._seq(actions), operation, *tags))
         except Exception as error:
-            if _is_conflict(error):
-                raise ConflictError(
-                    f"Another writer was quicker: {spark_message(error)}", hint="try again."
-                ) from error
-            raise
+            text = spark_message(error)
+            if "DELTA_CONCURRENT" not in text and "Concurrent" not in type(error).__name__:
+                raise
+            raise ConflictError(f"Another writer was quicker: {text}", hint="try again.") from error
 
     def _activate(self) -> None:
         """Delta reads settings, and a commit's note, from the thread's active session."""
@@ -386,16 +368,13 @@ class DeltaTransaction:
         sessions.setActiveSession(self.session._jsparkSession)
 
     def _action(self, add: Add) -> Any:
-        return self._module("actions.Action").fromJson(json.dumps({"add": add}))
+        return _module(self.session, "actions.Action").fromJson(json.dumps({"add": add}))
 
     def _seq(self, items: Sequence[Any]) -> Any:
         listed = self._jvm.java.util.ArrayList()
         for item in items:
             listed.add(item)
         return self._jvm.PythonUtils.toSeq(listed)
-
-    def _module(self, name: str) -> Any:
-        return _module(self.session, name)
 
 
 def _module(session: Any, name: str) -> Any:
@@ -405,18 +384,11 @@ def _module(session: Any, name: str) -> Any:
     return found.getField("MODULE$").get(None)
 
 
+def _items(found: Any) -> list[Any]:
+    """What a Scala sequence holds."""
+    return [found.apply(index) for index in range(found.size())]
+
+
 def _body(action: Any) -> Add:
     (body,) = json.loads(action.json()).values()
-    found: Add = body
-    return found
-
-
-def _is_conflict(error: BaseException) -> bool:
-    origin: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
-    for _ in range(_DEPTH):
-        if origin is None:
-            break
-        if "Concurrent" in origin.getClass().getSimpleName():
-            return True
-        origin = origin.getCause()
-    return "Concurrent" in type(error).__name__
+    return cast("Add", body)

@@ -52,7 +52,9 @@ def _fetch(folder: Path) -> None:
     folder.mkdir()
     for name, pinned in SHA256.items():
         source = resolved / f"io.delta_{name}-{VERSION}.jar"
-        actual = _sha256(source)
+        if not source.is_file():
+            raise SetupError(f"The resolver did not bring {source.name}.", hint="try again.")
+        actual = hashlib.sha256(source.read_bytes()).hexdigest()
         if actual != pinned:
             raise SetupError(
                 f"{name}-{VERSION}.jar has SHA-256 {actual}, not the pinned {pinned}.",
@@ -87,9 +89,3 @@ def _resolve(scratch: Path) -> Path:
             " in the DEFAULT_ARTIFACT_REPOSITORY variable.",
         )
     return scratch / "ivy" / "jars"
-
-
-def _sha256(path: Path) -> str:
-    if not path.is_file():
-        raise SetupError(f"The resolver did not bring {path.name}.", hint="try again.")
-    return hashlib.sha256(path.read_bytes()).hexdigest()

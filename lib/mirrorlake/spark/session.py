@@ -73,7 +73,13 @@ def get_spark(profile: str | None = None) -> SparkSession:
         raise UsageError(f"There is no profile {profile!r}.", hint=f"choose one of {PROFILES}.")
     running = SparkSession.getActiveSession()
     if running is not None:
-        return prepare(_with_delta(running))
+        extensions = running.conf.get("spark.sql.extensions", "") or ""
+        if "DeltaSparkSessionExtension" not in extensions:
+            raise SetupError(
+                "The running Spark session has no Delta.",
+                hint="stop it, or start it with Delta's extension and catalog.",
+            )
+        return prepare(running)
     builder = SparkSession.builder
     if os.environ.get("SPARK_REMOTE"):
         return prepare(builder.getOrCreate())
@@ -105,16 +111,6 @@ def launch_conf(profile: str) -> dict[str, str]:
     flags = f"{_FLAGS[profile]} {archive_flags(java, delta)}".strip()
     conf["spark.driver.extraJavaOptions"] = flags
     return conf
-
-
-def _with_delta(running: SparkSession) -> SparkSession:
-    extensions = running.conf.get("spark.sql.extensions", "") or ""
-    if "DeltaSparkSessionExtension" not in extensions:
-        raise SetupError(
-            "The running Spark session has no Delta.",
-            hint="stop it, or start it with Delta's extension and catalog.",
-        )
-    return running
 
 
 def prepare(spark: SparkSession) -> SparkSession:

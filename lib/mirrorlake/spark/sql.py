@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from mirrorlake.errors import MirrorlakeError, QueryError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 
@@ -42,3 +51,25 @@ def spark_message(error: BaseException) -> str:
     text = " ← ".join(dict.fromkeys(texts)) if texts else str(error)
     # The analyser appends its plan after a semicolon; nobody reads that in a message.
     return " ".join(text.split(";\n")[0].split()) or type(error).__name__
+
+
+@contextmanager
+def query_errors() -> Iterator[None]:
+    """What Spark refuses comes out as `QueryError`, in its own words; also a decorator."""
+    try:
+        yield
+    except MirrorlakeError:
+        raise
+    except Exception as error:
+        raise QueryError(spark_message(error)) from error
+
+
+@contextmanager
+def temporary_view(rows: DataFrame) -> Iterator[str]:
+    """The name of a view of some rows, for one statement of their session."""
+    name = f"mirrorlake_{uuid.uuid4().hex}"
+    rows.createOrReplaceTempView(name)
+    try:
+        yield name
+    finally:
+        rows.sparkSession.catalog.dropTempView(name)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from mirrorlake import Lake
 from mirrorlake.errors import FeedError, InvalidNameError, UsageError
-from mirrorlake.feed.enable import enable_for_new_tables
+from mirrorlake.feed.enable import DEFAULT_CONF
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.lake_table import LakeTable
 from mirrorlake.spark.sql import delta_name
@@ -286,7 +286,7 @@ def test_switching_it_on(lake: Lake) -> None:
     try:
         assert new("later", "id INT").snapshot().properties["delta.enableChangeDataFeed"] == "true"
     finally:
-        enable_for_new_tables(spark, enabled=False)
+        spark.conf.set(DEFAULT_CONF, "false")
     assert new("after", "id INT").snapshot().properties["delta.enableChangeDataFeed"] == "false"
     with pytest.raises(FeedError, match=r"_change_type.*Hint: rename"):
         lake.create_table("bad", {"_change_type": "STRING"})

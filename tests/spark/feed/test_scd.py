@@ -148,9 +148,9 @@ class Killed(BaseException):
 POINTS = [
     (1, "ready_table", 1),
     (1, "ready_table", 2),
-    (1, "_merge", 1),
+    (1, "merge_into", 1),
     (1, "_emptied", 1),
-    (1, "_merge", 2),
+    (1, "merge_into", 2),
     (2, "ready_table", 1),
     (2, "_merge", 1),
 ]

@@ -177,7 +177,7 @@ def test_a_policy_for_a_whole_lake(lake: Lake, spark: SparkSession, tmp_path: Pa
         lake.write("a", some(spark, number, 1), properties=VECTORS)
     lake.write("s.b", some(spark, 0, 3))
     spark.sql(f"DELETE FROM {lake.table('s.b').sql_name} WHERE id = 1")
-    policy = load_policy(PARAMETERS / "07_maintain.yaml")
+    policy = load_policy(PARAMETERS / "learn/07_maintain.yaml")
     assert not policy.apply
     said = lake.maintain(policy)
     assert [(str(line.table), line.error) for line in said.tables] == [("a", None), ("s.b", None)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from mirrorlake.delta.snapshot import OPEN_TAG
 from mirrorlake.errors import ConflictError, RewriteError, UsageError
 from mirrorlake.layout import vorder
 from mirrorlake.spark.gateway import transaction
-from mirrorlake.spark.rewrite import Bounds, Written, by_spark, rewrite_files
+from mirrorlake.spark.rewrite import Bounds, Write, Written, rewrite_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -298,6 +299,15 @@ def plain(lake: Lake) -> Lake:
     return lake
 
 
+def by_spark(arrange: Callable[[DataFrame], DataFrame]) -> Write:
+    """A writer that has Delta write the arranged rows, one file a partition of the DataFrame."""
+
+    def write(txn: Any, chosen: Any) -> Written:
+        return Written(chosen, txn.write(arrange(txn.rows(chosen, keep_ids=True)), checked=True))
+
+    return write
+
+
 def one_sorted_file(frame: DataFrame) -> DataFrame:
     return frame.repartition(1).sortWithinPartitions("id")
 
@@ -317,7 +327,7 @@ def test_rewriting_beside_others(plain: Lake, tmp_path: Path) -> None:
     )
 
     def write(txn: Any, chosen: Any) -> Written:
-        written = by_spark(one_sorted_file, {"k": "v"})(txn, chosen)
+        written = by_spark(one_sorted_file)(txn, chosen)
         if statement := next(disturb, None):
             plain.spark.sql(statement)
         return written
@@ -385,10 +395,10 @@ def test_a_rewrite_that_would_lose_a_row_is_not_committed(plain: Lake) -> None:
     ]  # fmt: skip
     for arrange in spoilt:
         with pytest.raises(RewriteError, match="nothing was committed"):
-            rewrite_files(plain.spark, path, lambda f: f, by_spark(arrange, {}), note="")
+            rewrite_files(plain.spark, path, lambda f: f, by_spark(arrange), note="")
     assert plain.table("t").snapshot().version == version
     one = rewrite_files(
-        plain.spark, path, lambda f: f.orderBy("path"), by_spark(one_sorted_file, {}), note="",
+        plain.spark, path, lambda f: f.orderBy("path"), by_spark(one_sorted_file), note="",
         bounds=Bounds(rows=1),
     )  # fmt: skip
     assert one is not None

@@ -88,7 +88,7 @@ def test_a_failed_table_is_exit_status_1(tmp_path: Path) -> None:
     assert line["error"]["file"] == "00000000000000000001.parquet"
     assert set(line["error"]) == {"message", "file", "row", "column"}
     monitoring = json.loads((tmp_path / "Files/Monitoring/tables.json").read_text())
-    assert monitoring["data"][0]["status"] == "Failed"
+    assert monitoring["tables"][0]["status"] == "Failed"
     shown = run("status", tmp_path, status=1)
     assert "zero bytes" in " ".join(shown.stdout.split())
 

@@ -91,7 +91,7 @@ def test_a_view_is_a_table_that_hides_what_its_rule_needs(lake: Lake) -> None:
         (lambda: lake.views.create("w", "SELECT 1 AS one"), "reads no table"),
         (lambda: lake.views.create("w", "SELECT * FROM nowhere"), "no table nowhere"),
         (lambda: lake.views.create("w", "SELECT a.id, b.id FROM t a JOIN t b USING (g)"), "name"),
-        (lambda: lake.views.refresh("t"), "is a table, no view"),
+        (lambda: lake.views.refresh("t"), "is a table, not a view"),
         (lambda: lake.views.refresh("top", how="magic"), "no refresh 'magic'"),
         (lambda: lake.write("top", [{"g": "x"}]), "is a view"),
         (lambda: lake.views.drop("dbo.v"), "The view top reads dbo.v"),
@@ -131,7 +131,8 @@ def test_what_happens_to_a_source(lake: Lake) -> None:
     run(f"UPDATE {t} SET x = x + 1 WHERE g = 'a'")
     table = lake.table("t")
     last = read_commit(lake.storage, "Tables/t", table.snapshot().version, files=True)
-    assert last.changed
+    assert last.files
+    assert all(change.startswith("_change_data/") for change in last.files)
     for change in last.files:
         Path(table.path, change).unlink()
     assert follow(lake) == ("full", "FEED_VACUUMED")

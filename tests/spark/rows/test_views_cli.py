@@ -28,7 +28,7 @@ def test_view(lake: Lake, run: Any) -> None:
     assert [(s["shown"], s["newest"], s["by"]) for s in found["sources"]] == [(1, 2, "feed")]
     assert found["last_seconds"].keys() == {"full"}
     assert found["expected_seconds"].keys() == {"full", "incremental"}
-    assert "what came is added" in run("view", "explain", root, "w.sums").out
+    assert "changes are added" in run("view", "explain", root, "w.sums").out
     (state,) = run("status", root, "--json")["views"]
     assert (state["view"], state["state"], state["version"]) == ("w.sums", "behind", 1)
     assert state["sources"] == [{"table": str(table.name), "shown": 1, "newest": 2}]

@@ -154,6 +154,6 @@ def test_commits(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     found = [read_commit(storage, "t", version, files=True) for version in range(4)]
     assert [c.files for c in found] == [(), ("a",), ("_change_data/c",), ()]
-    assert [(c.size, c.changed) for c in found] == [(0, False), (10, False), (10, True), (0, False)]
+    assert [c.size for c in found] == [0, 10, 10, 0]
     assert found[1].operation == "WRITE"
     assert [s.has_feed for s in read_states(storage, "t", 1, 3)] == [True, True, False]

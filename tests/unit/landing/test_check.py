@@ -183,8 +183,7 @@ def test_a_file_cut_off_anywhere(storage: Storage):
         with pytest.raises(DataFileError, match="Not a readable Parquet file") as caught:
             inspect_file(storage, NAME, KEYED)
         assert caught.value.file == NAME
-        with pytest.raises(DataFileError):
-            footer_columns(storage, NAME)
+        assert footer_columns(storage, NAME) == {}
 
 
 @pytest.mark.parametrize("data", [b"id,item\n1,a\n", b"PAR1", b"PAR1" * 10, b"\0" * 100])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from mirrorlake.delta.snapshot import (
     has_policy,
     tables_with_policies,
 )
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.advice import Advice, advise, review
 from mirrorlake.layout.partitioning.policy import DAY, HashKey, Policy, RangeKey, parse_policy
@@ -30,15 +32,11 @@ from mirrorlake.layout.partitioning.process import (
 from mirrorlake.layout.partitioning.scan import key_values
 from mirrorlake.layout.partitioning.statistics import Diagnostics, TableStatistics
 from mirrorlake.layout.partitioning.store import (
-    alter_policy,
-    delete_policy,
     fitting_setting,
-    read_history,
     read_setting,
-    set_policy,
-    show_policy,
 )
 from mirrorlake.layout.partitioning.survey import Survey, TextFacts, TimeFacts
+from mirrorlake.layout.partitioning.table_policy import TablePolicy
 from mirrorlake.layout.partitioning.timespan import format_timestamp, now_micros
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
@@ -229,51 +227,62 @@ def test_guidance_on_a_policy_that_was_set() -> None:
     assert found(HashKey("k"), pending_rows=50_000_001) == {"much history"}
 
 
+def no_spark() -> Any:
+    raise AssertionError("Spark was asked for")
+
+
+def partitioning(storage: Storage) -> TablePolicy:
+    return TablePolicy(Table(no_spark, storage, T))
+
+
 def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     table = HandMade(tmp_path / T.table_path)
     table.create(pa.schema([("k", pa.string()), ("n", pa.int64())]))
+    kept = partitioning(storage)
     assert read_setting(storage, T) is None
     assert not has_policy(storage, T)
-    assert show_policy(storage, T).rows == (
-        ("DataPartitioning", "sales.o'brien", None, None, "Table"),
-    )
+    assert kept.show().rows == (("DataPartitioning", "sales.o'brien", None, None, "Table"),)
     with pytest.raises(UsageError, match="set one first"):
-        alter_policy(storage, T, {})
+        kept.alter_merge({})
     with pytest.raises(UsageError, match="not JSON"):
-        set_policy(storage, T, "{")
+        kept.set("{")
     with pytest.raises(UsageError, match="'n' is long"):
-        set_policy(storage, T, {"PartitionKeys": [{"ColumnName": "n", "Kind": "Hash"}]})
-    checked = set_policy(storage, T, POLICY, dry_run=True)
+        kept.set({"PartitionKeys": [{"ColumnName": "n", "Kind": "Hash"}]})
+    checked = kept.set(POLICY, dry_run=True)
     assert not has_policy(storage, T)
-    setting = set_policy(storage, T, POLICY)
+    policy = kept.set(POLICY)
+    setting = read_setting(storage, T)
+    assert setting is not None
+    assert setting.policy == policy
     # Where it is left out, it is when the policy was set.
-    effective = setting.policy.effective or 0
-    assert now_micros() - 60_000_000 < (checked.policy.effective or 0) <= effective <= now_micros()
-    assert replace(checked, policy=setting.policy) == setting
+    effective = policy.effective or 0
+    assert now_micros() - 60_000_000 < (checked.effective or 0) <= effective <= now_micros()
+    assert replace(checked, effective=effective) == policy
     assert has_policy(storage, T)
     change = {"EffectiveDateTime": "2020-01-01"}
-    assert alter_policy(storage, T, change, hot="31d", dry_run=True).hot == 31 * DAY
-    assert delete_policy(storage, T, dry_run=True) == setting.policy
+    assert kept.alter_merge(change, hot="31d", dry_run=True).effective == 1_577_836_800_000_000
+    assert kept.delete(dry_run=True) == policy
     assert read_setting(storage, T) == setting  # so far nothing was changed
-    altered = alter_policy(storage, T, change, hot="31d")
-    assert read_setting(storage, T) == altered
-    assert altered.hot == 31 * DAY
-    shown = show_policy(storage, T)
+    altered = kept.alter_merge(change, hot="31d")
+    setting = read_setting(storage, T)
+    assert setting is not None
+    assert (setting.policy, setting.hot) == (altered, 31 * DAY)
+    shown = kept.show()
     assert shown.columns == ("PolicyName", "EntityName", "Policy", "ChildEntities", "EntityType")
     assert '"EffectiveDateTime": "2020-01-01T00:00:00"' in shown.rows[0][2]
-    assert delete_policy(storage, T) == altered.policy
+    assert kept.delete() == altered
     assert not has_policy(storage, T)
     with pytest.raises(UsageError, match="no partitioning policy"):
-        delete_policy(storage, T)
-    history = read_history(storage, T)
+        kept.delete()
+    history = kept.history()
     assert [row[:2] for row in history.rows[:2]] == [
         (format_timestamp(effective), "set"),
         (history.rows[1][0], "altered"),
     ]
     assert history.rows[2][1:] == ("deleted", None, None)
     # A table made in place of another has no policy.
-    set_policy(storage, T, POLICY)
+    kept.set(POLICY)
     newest = {
         "table_id": "another",
         "at": "2024-01-01",
@@ -283,8 +292,7 @@ def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
     }
     append_policy(storage, T, newest)
     assert read_setting(storage, T) is None
-    kept = parse_policy(POLICY).document()
-    append_policy(storage, T, {**newest, "policy": kept})
+    append_policy(storage, T, {**newest, "policy": parse_policy(POLICY).document()})
     assert read_setting(storage, T) is None
     assert not has_policy(storage, T)  # so that it is compacted like any other
 
@@ -307,26 +315,27 @@ def test_a_policy_that_no_longer_fits_can_be_mended(tmp_path: Path) -> None:
     """Reads go on without it; it is shown, changed, deleted; operations say what is wrong."""
     storage, folder = Storage(tmp_path), tmp_path / T.table_path
     HandMade(folder).create(pa.schema([("k", pa.string()), ("n", pa.int64())]))
+    kept = partitioning(storage)
     for metadata, said in (
         ({"__COLLATIONS": {"k": "spark.UTF8_LCASE"}}, "has a collation"),
         ({"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}, r"is char\(5\).*STRING"),
         ({"renamed": "other"}, "no column 'k'.*it has other, n"),
     ):
         described(folder, k={"__CHAR_VARCHAR_TYPE_STRING": "varchar(5)"})
-        setting = set_policy(storage, T, POLICY)
+        policy = kept.set(POLICY)
         described(folder, k=metadata)
         with pytest.raises(UsageError, match=said):
             read_setting(storage, T)
         with pytest.raises(UsageError, match=said):
-            alter_policy(storage, T, {"MaxRowCountPerOperation": 5})
+            kept.alter_merge({"MaxRowCountPerOperation": 5})
         assert fitting_setting(storage, T) is None
-        assert show_policy(storage, T).rows[0][2] is not None
-    altered = alter_policy(storage, T, {"PartitionKeys": [{**KEY, "ColumnName": "other"}]})
-    assert altered.policy == replace(setting.policy, hash=HashKey("other"))
-    assert fitting_setting(storage, T) == altered
+        assert kept.show().rows[0][2] is not None
+    altered = kept.alter_merge({"PartitionKeys": [{**KEY, "ColumnName": "other"}]})
+    assert altered == replace(policy, hash=HashKey("other"))
+    assert kept.policy == altered
     described(folder, other={"renamed": "k"})
-    delete_policy(storage, T)
-    assert show_policy(storage, T).rows[0][2] is None
+    kept.delete()
+    assert kept.show().rows[0][2] is None
 
 
 def test_a_table_is_idle_until_something_changes(tmp_path: Path) -> None:

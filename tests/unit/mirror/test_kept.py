@@ -17,7 +17,7 @@ from mirrorlake.landing.publisher import Publisher
 from mirrorlake.lint.zone import lint_zone
 from mirrorlake.mirror import operator_settings, plan, state, trash
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.operator_settings import AllSettings, pause, read_settings, skip
+from mirrorlake.mirror.operator_settings import all_settings, pause, read_settings, skip
 from mirrorlake.mirror.plan import find_plan, plan_path
 from mirrorlake.mirror.state import TableState, load_states, save_states
 from mirrorlake.mirror.status import status_report
@@ -70,7 +70,7 @@ CASES: list[tuple[Callable[[Storage], str], Callable[[Storage], object], int]] =
     (make_identity, lambda storage: read_identity(storage, T), identity.FORMAT),
     (make_manifest, lambda storage: read_manifest(storage, T), manifest.FORMAT),
     (make_settings, lambda storage: read_settings(storage, T), operator_settings.FORMAT),
-    (make_settings, lambda storage: AllSettings(storage).of(T), operator_settings.FORMAT),
+    (make_settings, lambda storage: all_settings(storage)(T), operator_settings.FORMAT),
     (make_trash, dropped_tables, trash.FORMAT),
     (make_state, load_states, state.FORMAT),
 ]

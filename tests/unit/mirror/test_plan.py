@@ -13,13 +13,10 @@ from mirrorlake.errors import DataFileError, SequenceError
 from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import TableMetadata
-from mirrorlake.mirror.plan import (
-    check_files,
-    cut_batch,
-    find_plan,
-    plan_path,
-    renew_plan,
-)
+from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.mirror.plan import cut_batch, find_plan, plan_path, renew_plan
+from mirrorlake.mirror.properties import Batch, check_batch, load_context
+from mirrorlake.mirror.state import TableState
 from mirrorlake.names import TableName, file_name
 from mirrorlake.storage import Entry, Storage
 
@@ -32,6 +29,12 @@ def put(storage: Storage, number: int, *ids: int | None) -> str:
     with storage.open_writer(f"{FOLDER}/{name}") as sink:
         pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), sink)
     return name
+
+
+def check(storage: Storage, names: list[str], *keys: str) -> Batch:
+    listing, state = storage.list(FOLDER), TableState("s", "t")
+    at = load_context(storage, IDENTITY, TableMetadata(keys), None, listing, state)
+    return check_batch(at, names, MirrorOptions(), {})
 
 
 def test_a_plan_has_names_sizes_and_hashes(any_storage: Storage):
@@ -103,10 +106,10 @@ def test_a_batch_is_the_longest_beginning_within_both_bounds(sizes, max_files, m
 
 def test_sound_files_are_all_checked_in_order(any_storage: Storage):
     names = [put(any_storage, n, *range(n)) for n in range(1, 20)]
-    checked = check_files(any_storage, IDENTITY, 1, names, TableMetadata(("id",)))
-    assert checked.error is None
-    assert [facts.name for facts in checked.facts] == names
-    assert [facts.row_count for facts in checked.facts] == list(range(1, 20))
+    batch = check(any_storage, names, "id")
+    assert batch.error is None
+    assert [file.name for file in batch.facts] == names
+    assert [file.row_count for file in batch.facts] == list(range(1, 20))
 
 
 @pytest.mark.parametrize("bad", range(1, 6))
@@ -114,15 +117,15 @@ def test_check_stops_at_the_first_bad_file(any_storage: Storage, bad: int):
     names = [put(any_storage, n, n) for n in range(1, 7)]
     put(any_storage, bad, 1, None)
     any_storage.write(f"{FOLDER}/{file_name(6)}", b"")  # bad too, but later
-    checked = check_files(any_storage, IDENTITY, 1, names, TableMetadata(("id",)))
-    assert [facts.name for facts in checked.facts] == names[: bad - 1]
-    assert isinstance(checked.error, DataFileError)
-    assert (checked.error.file, checked.error.row) == (file_name(bad), 2)
+    batch = check(any_storage, names, "id")
+    assert [file.name for file in batch.facts] == names[: bad - 1]
+    assert isinstance(batch.error, DataFileError)
+    assert (batch.error.file, batch.error.row) == (file_name(bad), 2)
 
 
 def test_a_file_that_is_gone_since_the_listing(any_storage: Storage):
     names = [put(any_storage, 1, 1), file_name(2)]
-    checked = check_files(any_storage, IDENTITY, 1, names, TableMetadata())
-    assert len(checked.facts) == 1
-    assert isinstance(checked.error, SequenceError)
-    assert checked.error.file == file_name(2)
+    batch = check(any_storage, names)
+    assert len(batch.facts) == 1
+    assert isinstance(batch.error, SequenceError)
+    assert batch.error.file == file_name(2)

@@ -12,7 +12,14 @@ from mirrorlake import Lake
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.landing.zone import BadFolder, find_tables, list_folder
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.state import FAILED, REPLICATING, TableState, load_states, save_states
+from mirrorlake.mirror.state import (
+    FAILED,
+    REPLICATING,
+    TableState,
+    is_told_running,
+    load_states,
+    save_states,
+)
 from mirrorlake.mirror.status import status_report
 from mirrorlake.mirror.table_cycle import MirrorOptions
 from mirrorlake.names import TableName, file_name
@@ -121,7 +128,7 @@ def test_a_folder_whose_name_is_no_text_stops_nobody(storage: Storage, place: by
     (Path(storage.root, ZONE) / "zz").mkdir()
     report = Engine(storage, no_spark, MirrorOptions(tables_at_once=1)).run_cycle()
     assert [line.state for line in report.tables if line.name != "zz"] == [FAILED]
-    assert len(json.loads(storage.read("Files/Monitoring/tables.json"))["data"]) == 2
+    assert len(json.loads(storage.read("Files/Monitoring/tables.json"))["tables"]) == 2
     assert len(load_states(storage)) == 2
     assert len(status_report(storage).failed) == 1
 
@@ -164,23 +171,45 @@ def test_looking_changes_nothing(any_storage: Storage):
 
 def test_states_are_kept_and_told_in_the_originals_words(any_storage: Storage):
     error = {"message": "m", "file": None, "row": 1, "column": "c"}
-    state = TableState("s", "t", FAILED, rows=5, bytes=6, synced="2026-01-01")
+    incarnation = "0" * 31 + "7"
+    state = TableState("s", "t", FAILED, incarnation, rows=5, bytes=6, synced="2026-01-01")
     state = replace(state, latency=1.5, error=error)
     save_states(any_storage, {"folder": state})
     assert load_states(any_storage) == {"folder": state}
-    (line,) = any_storage.read_json("Files/Monitoring/tables.json")["data"]
+    (line,) = any_storage.read_json("Files/Monitoring/tables.json")["tables"]
     assert line == {
-        "sourceSchemaName": "s",
-        "sourceTableName": "t",
+        "id": "00000000-0000-0000-0000-000000000007",
         "status": "Failed",
+        "errorCode": "TableFailed",
+        "errorMessage": "m [row 1, column c]",
+        "normalizedTableName": "s.t",
+        "sourceTableName": "t",
+        "sourceSchemaName": "s",
+        "sourceObjectType": "Table",
         "metrics": {
-            "processedBytes": 6,
-            "processedRows": 5,
-            "lastSyncDateTime": "2026-01-01",
-            "lastSyncLatencyInSeconds": 1.5,
+            "processedRowCount": 5,
+            "processedByte": 6,
+            "lastSourceCommitTimeUtc": "0001-01-01T00:00:00",
+            "lastSyncTimeUtc": "2026-01-01",
         },
-        "error": error,
     }
+
+
+def test_a_table_that_is_well_and_has_no_schema_is_told_in_texts(any_storage: Storage):
+    save_states(any_storage, {"folder": TableState(None, "t")})
+    (line,) = any_storage.read_json("Files/Monitoring/tables.json")["tables"]
+    assert (line["sourceSchemaName"], line["normalizedTableName"]) == ("", "t")
+    assert (line["errorCode"], line["errorMessage"]) == ("", "")
+    assert line["metrics"]["lastSyncTimeUtc"] == "0001-01-01T00:00:00"
+    replicator = any_storage.read_json("Files/Monitoring/replicator.json")
+    assert replicator == {"status": "Running", "errorCode": "", "errorMessage": ""}
+
+
+def test_monitoring_files_of_before_are_written_again(any_storage: Storage):
+    any_storage.write_json("Files/Monitoring/replicator.json", {"status": "Running"})
+    assert not is_told_running(any_storage)
+    save_states(any_storage, {})
+    assert is_told_running(any_storage)
 
 
 def test_states_of_an_older_format_are_made_again(any_storage: Storage):

@@ -39,7 +39,7 @@ COMMANDS = """
 import contextlib, io, json
 from rich.console import Console
 from mirrorlake import cli
-from mirrorlake.commands import base
+from mirrorlake.commands import printing
 
 told = []
 for arguments in json.loads(sys.argv[1]):

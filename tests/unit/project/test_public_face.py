@@ -14,7 +14,7 @@ from mirrorlake.feed.api import Changes
 from mirrorlake.history.frames import Frames
 from mirrorlake.layout.api import Optimize
 from mirrorlake.layout.partitioning.table_policy import TablePolicy
-from mirrorlake.mirror.api import Operations
+from mirrorlake.mirror.api import MirroredLake, Operations
 from mirrorlake.rows.api import RowTracking
 from mirrorlake.rows.views.api import Views
 
@@ -34,7 +34,7 @@ ONLY_SAYS = [
     RowTracking.disable, RowTracking.drop,
     Views.drop,
 ]  # fmt: skip
-GROUPS = [Changes, Lake, LakeTable, Operations, Optimize, Publisher, RowTracking]
+GROUPS = [Changes, Lake, LakeTable, MirroredLake, Operations, Optimize, Publisher, RowTracking]
 
 
 def name_of(function: Callable[..., Any]) -> str:

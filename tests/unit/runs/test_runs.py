@@ -141,6 +141,20 @@ class Heard(list[tuple[str, int, int]]):
         self.append((name, index, total))
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_cells_print_is_shown_on_a_terminal_only(
+    folders: Path, plan, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path, terminal: bool
+) -> None:
+    head = new_code_cell("rows = 1", metadata={"tags": ["parameters"]})
+    says = new_code_cell("print('month', 2)")
+    write(folders / "notebooks" / "talks.ipynb", new_markdown_cell("# Title"), head, says)
+    (folders / "parameters" / "talks.yaml").write_text("rows: 1\n")
+    monkeypatch.setattr(module.sys.stderr, "isatty", lambda: terminal)
+    assert run_plan(plan("steps: [{notebook: talks}]\n"), tmp_path / "out").failed is None
+    shown = capsys.readouterr()
+    assert ("month 2\n" in shown.err, shown.out) == (terminal, "")
+
+
 @pytest.fixture(scope="module")
 def ran(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunSummary, Heard]:
     """A plan whose second notebook fails."""
@@ -311,7 +325,7 @@ class TestClean:
             {"tags": ["nbval-ignore-output"]},
         ]
         assert set(cleaned.metadata) == {"kernelspec", "language_info"}
-        assert cleaned.metadata.language_info == {"name": "python"}
+        assert cleaned.metadata.language_info == {"name": "python", "version": "3.99"}
         nbformat.validate(cleaned)
 
     def test_outputs_stay_but_for_their_counters_and_widgets(self) -> None:

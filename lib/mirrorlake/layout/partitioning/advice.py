@@ -7,14 +7,12 @@ than 1 GB. A survey of the table is all they read.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from mirrorlake.errors import UsageError
-from mirrorlake.findings import Finding, findings_document
 from mirrorlake.layout.partitioning.policy import (
     BY_PARTITION,
     DAY,
@@ -28,7 +26,7 @@ from mirrorlake.layout.partitioning.policy import (
 )
 from mirrorlake.layout.partitioning.survey import Survey, TextFacts
 from mirrorlake.layout.partitioning.timespan import format_timespan
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Finding, Findings, TextTable
 
 MEDIUM, HIGH, LARGE = 10_000, 1_000_000, 10_000_000
 LEAST_BYTES = 2**30
@@ -42,7 +40,7 @@ Rule = tuple[str, str | None, str, str]
 
 
 @dataclass(frozen=True)
-class Advice(Result):
+class Advice(Findings):
     """What to do about a table.
 
     Attributes:
@@ -58,7 +56,7 @@ class Advice(Result):
     def as_dict(self) -> dict[str, Any]:
         """The document that `--json` prints."""
         policy = None if self.policy is None else self.policy.document()
-        return {"policy": policy} | findings_document(self.findings)
+        return {"policy": policy} | super().as_dict()
 
     def shown(self) -> TextTable:
         """One row per finding."""
@@ -133,7 +131,7 @@ def _refusal(survey: Survey, least_bytes: int) -> Iterator[Rule]:
 
 def _gains(survey: Survey, policy: Policy) -> Iterator[Rule]:
     """What the policy is for, what it costs, what a query reads then."""
-    setting = f"set the policy {json.dumps(policy.document(), ensure_ascii=False)}"
+    setting = f"set the policy {policy.to_json()}"
     if policy.hash:
         key = policy.hash
         facts = next(one for one in survey.texts if one.column == key.column)

@@ -260,7 +260,8 @@ class _Job:
         written = txn.write(placed.sortWithinPartitions(*order).drop(_TASK), checked=True)
         self._on_step(name, Step.WRITTEN)
         proofs = receipts.prove_files(txn, written, self._keys, groups, derived=column)
-        rows, checksum = receipts.total(proofs.values())
+        sums = [sum(proof[what] for proof in proofs.values()) for what in ("rows", "low", "high")]
+        rows, checksum = as_pair(sums)
         if as_pair(seen()) != (rows, checksum) or receipts.logged_rows(chosen) not in (None, rows):
             # Neither refutes anything: Spark sums up a repeated task's rows twice, and others'
             # statistics may be wrong. So the old files are asked, in a job of their own.
@@ -268,7 +269,7 @@ class _Job:
         fingerprint = self._setting.fingerprint
         adds = []
         for add in written:
-            proof = proofs[receipts.file_name(add)]
+            proof = proofs[receipts.file_name(add["path"])]
             found = tags.partition_tags(proof["task"], groups, self._policy, fingerprint)
             least, most = tags.arrival(chosen, found)
             found |= {tags.SORTED: self._sorted, tags.ARRIVED: f"{least}/{most}"}

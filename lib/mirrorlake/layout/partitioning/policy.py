@@ -135,6 +135,10 @@ class Policy:
         bounds = (self.min_rows, self.max_rows, self.max_size)
         return found | dict(zip(_BOUNDS, bounds, strict=True))
 
+    def to_json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.document(), ensure_ascii=False)
+
     def fingerprint(self, physical: dict[str, str]) -> str:
         """What the buckets and bins of a file depend on: files of another one are rewritten.
 
@@ -152,13 +156,13 @@ class Policy:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def parse_policy(document: Any) -> Policy:
-    """A policy from its JSON document, with defaults filled in.
+def parse_policy(given: Any) -> Policy:
+    """A policy from its JSON document, a mapping or text, with defaults filled in.
 
     Raises:
         UsageError: a property is unknown, missing, or out of its range.
     """
-    body = _object(document, "The policy", _POLICY)
+    body = _object(_parsed(given), "The policy", _POLICY)
     keys = body.get("PartitionKeys")
     if not isinstance(keys, list) or not keys:
         raise UsageError("PartitionKeys must be a list of one or two keys.")
@@ -190,7 +194,7 @@ def merge_policy(policy: Policy, changes: Any) -> Policy:
     Raises:
         UsageError: what comes out is no policy.
     """
-    return parse_policy(policy.document() | _object(changes, "The change", _POLICY))
+    return parse_policy(policy.document() | _object(_parsed(changes), "The change", _POLICY))
 
 
 def check_columns(policy: Policy, fields: list[dict[str, Any]]) -> None:
@@ -272,6 +276,15 @@ def _range_key(column: str, body: dict[str, Any]) -> RangeKey:
     if not isinstance(override, bool):
         raise _wrong("OverrideCreationTime", override, "true or false")
     return RangeKey(column, parse_timestamp(reference), micros, override)
+
+
+def _parsed(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    try:
+        return json.loads(given)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"The policy is not JSON: {error}.") from error
 
 
 def _object(document: Any, what: str, known: tuple[str, ...]) -> dict[str, Any]:

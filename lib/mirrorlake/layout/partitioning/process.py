@@ -31,8 +31,8 @@ from mirrorlake.layout.partitioning.statistics import (
     count_files,
     newest_files,
 )
-from mirrorlake.layout.partitioning.store import alter_policy, fitting_setting, read_setting
-from mirrorlake.layout.partitioning.timespan import format_timestamp, now_micros
+from mirrorlake.layout.partitioning.store import fitting_setting, read_setting, write_setting
+from mirrorlake.layout.partitioning.timespan import now_micros
 from mirrorlake.mirror.options import noop
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Result, TextTable
@@ -207,9 +207,8 @@ class Process:
     ) -> None:
         self._storage, self._spark, self._tables = storage, spark, tables
         self._limit, self._on_step = file_limit, on_step
-        self._idle: dict[TableName, Idle] = {}
-        self._files: dict[TableName, int] = {}
-        self._seen: dict[TableName, tuple[Idle, TableStatistics]] = {}
+        self._seen: dict[TableName, Idle] = {}
+        self._pending: dict[TableName, TableStatistics] = {}  # of those that may have work
         self._busy: set[TableName] = set()
 
     def run(self, *, stop: Event | None = None) -> PartitionReport:
@@ -225,7 +224,7 @@ class Process:
         while stop is None or not stop.is_set():
             needs = self._needs(errors)
             capacity = read_capacity(self._storage)
-            if sum(self._files.values()) > self._limit:
+            if sum(seen.files for seen in self._seen.values()) > self._limit:
                 put_off |= self._put_off()
                 capacity = _LEAST
                 needs = self._needs(errors)
@@ -278,34 +277,25 @@ class Process:
             there.add(name)
             if name in self._busy or str(name) in errors:
                 continue
-            idle = self._idle.get(name) or read_idle(self._storage, name)
-            if idle is not None and idle.holds(newest, number, now):
-                self._idle[name], self._files[name] = idle, idle.files
-                continue
-            seen = self._seen.get(name)
+            seen = self._seen.get(name) or read_idle(self._storage, name)
             # A table that waits for its turn is not counted again in each round.
-            if seen is None or (seen[0].version, seen[0].policy) != (newest, number):
+            if seen is None or not seen.holds(newest, number, now):
+                self._pending.pop(name, None)
                 try:
-                    counted = self._count(name)
+                    if (setting := read_setting(self._storage, name)) is not None:
+                        files = newest_files(Table(self._spark, self._storage, name))
+                        self._pending[name] = count_files(files, name, setting)
                 except MirrorlakeError as error:
                     errors[str(name)] = str(error)
                     continue
-                if counted is None:
-                    self._idle[name] = Idle(newest, number)
-                    continue
+                counted = self._pending.get(name)
                 # Whatever is committed or set after the look above is looked at again.
-                seen = Idle(newest, number, counted.files), counted
-            self._seen[name], self._files[name] = seen, seen[1].files
-            found.append((-seen[1].pending_rows, name))
-        self._files = {name: files for name, files in self._files.items() if name in there}
+                seen = Idle(newest, number, counted.files if counted else 0)
+            self._seen[name] = seen
+            if name in self._pending:
+                found.append((-self._pending[name].pending_rows, name))
+        self._seen = {name: seen for name, seen in self._seen.items() if name in there}
         return [name for _, name in sorted(found)]
-
-    def _count(self, name: TableName) -> TableStatistics | None:
-        setting = read_setting(self._storage, name)
-        if setting is None:
-            return None
-        files = newest_files(Table(self._spark(), self._storage, name))
-        return count_files(files, name, setting)
 
     def _round(
         self, needs: list[TableName], capacity: int
@@ -323,14 +313,14 @@ class Process:
 
     def _operate(self, name: TableName) -> Receipt | str | None:
         try:
-            seen, counted = self._seen[name]
-            table = Table(self._spark(), self._storage, name)
-            for kind in (PARTITION, MERGE) if counted.pending_files else (MERGE,):
+            table = Table(self._spark, self._storage, name)
+            for kind in (PARTITION, MERGE) if self._pending[name].pending_files else (MERGE,):
                 receipt = run_operation(table, kind=kind, on_step=self._on_step)
                 if receipt is not None:
                     return receipt
-            self._idle[name] = replace(seen, due=clean_up(table))
-            write_idle(self._storage, name, self._idle[name])
+            self._seen[name] = replace(self._seen[name], due=clean_up(table))
+            del self._pending[name]
+            write_idle(self._storage, name, self._seen[name])
         except BusyError:
             self._busy.add(name)  # another process works on it
         except MirrorlakeError as error:
@@ -343,13 +333,13 @@ class Process:
         """Lets only files from six hours on be partitioned, and says so in the history."""
         now = now_micros()
         found = set()
-        for name in sorted(self._files):
+        for name in sorted(self._seen):
             setting = fitting_setting(self._storage, name)
             if setting is None or (setting.policy.effective or 0) > now:
                 continue
-            change = {"EffectiveDateTime": format_timestamp(now + _PUT_OFF)}
+            later = replace(setting.policy, effective=now + _PUT_OFF)
             reason = f"put off: more than {self._limit:,} files"
-            alter_policy(self._storage, name, change, reason=reason)
+            write_setting(self._storage, name, replace(setting, policy=later), reason)
             found.add(str(name))
         return found
 

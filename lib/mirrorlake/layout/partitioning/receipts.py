@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -30,7 +30,7 @@ from mirrorlake.layout.partitioning.groups import Groups, KeyColumns, numbered
 from mirrorlake.layout.partitioning.timespan import to_micros
 from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import Add, DeltaTransaction
-from mirrorlake.spark.rewrite import checksum, row_hash, uncommitted
+from mirrorlake.spark.rewrite import hash_sums, uncommitted, whole_hash
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
 
@@ -41,6 +41,27 @@ _KEEP_SECONDS = 30 * 86_400
 # Where no lock says so, an operation is taken for dead after this time only.
 _PATIENCE_SECONDS = 86_400
 _TASK = "__mirrorlake_task"
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """What was, or would be, dropped.
+
+    Attributes:
+        table: which table.
+        files, rows, size: what goes; bytes as stored.
+        version: the commit; None for a dry run, or if nothing was old enough.
+    """
+
+    table: str
+    files: int
+    rows: int
+    size: int
+    version: int | None
+
+    def __repr__(self) -> str:
+        verb = "would drop" if self.version is None else "dropped"
+        return f"{self.table}: {verb} {self.files} files with {self.rows:,} rows"
 
 
 @dataclass(frozen=True)
@@ -217,18 +238,14 @@ def prove_files(
     if not adds:
         return {}
     rows = txn.rows(uncommitted(adds))
-    low, high = row_hash(rows, row_ids=txn.tracks_rows, without=derived)
+    hashed = whole_hash(rows, row_ids=txn.tracks_rows, without=derived)
     columns = [F.col(quote(column)) for column in keys.policy.columns]
-    file, left, right = (f"{_TASK}_{part}" for part in ("file", "low", "high"))
-    narrow = rows.select(
-        *columns, F.col("_metadata.file_name").alias(file), low.alias(left), high.alias(right)
-    )
+    file, whole = f"{_TASK}_file", f"{_TASK}_hash"
+    narrow = rows.select(*columns, F.col("_metadata.file_name").alias(file), hashed.alias(whole))
     placed = numbered(narrow, keys, groups, _TASK)
     timestamp = keys.timestamp()
     found = placed.groupBy(file).agg(
-        F.count("*").alias("rows"),
-        F.sum(left).alias("low"),
-        F.sum(right).alias("high"),
+        *hash_sums(F.col(whole)),
         F.min(_TASK).alias("task"),
         F.max(_TASK).alias("last_task"),
         F.min(timestamp).alias("least"),
@@ -240,15 +257,9 @@ def prove_files(
             f"{mixed[0]} has rows of more than one partition.",
             hint="nothing was committed; please report the table's schema.",
         )
-    if missing := [add["path"] for add in adds if file_name(add) not in proofs]:
+    if missing := [add["path"] for add in adds if file_name(add["path"]) not in proofs]:
         raise RewriteError(f"{missing[0]} can't be read back.", hint="nothing was committed.")
     return proofs
-
-
-def total(proofs: Collection[Row]) -> tuple[int, str]:
-    """Rows and checksum of all files together."""
-    rows, low, high = (sum(proof[what] for proof in proofs) for what in ("rows", "low", "high"))
-    return rows, checksum(low, high)
 
 
 def logged_rows(adds: Sequence[Add]) -> int | None:
@@ -258,6 +269,6 @@ def logged_rows(adds: Sequence[Add]) -> int | None:
     return None if None in counts else sum(counts) - masked
 
 
-def file_name(add: Add) -> str:
+def file_name(path: str) -> str:
     """A file's own name, without the folders of Delta's partitions."""
-    return unquote(add["path"]).rpartition("/")[2]
+    return unquote(path).rpartition("/")[2]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 import sqlglot
 from pyspark.sql import Column, DataFrame
@@ -21,14 +20,14 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import QueryError
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.groups import bucket_of
 from mirrorlake.layout.partitioning.policy import HashKey
+from mirrorlake.layout.partitioning.receipts import file_name
 from mirrorlake.layout.partitioning.store import fitting_setting
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.gateway import has_gateway, transaction
-from mirrorlake.spark.sql import spark_message
+from mirrorlake.spark.sql import query_errors
 
 Values = frozenset[str | None]
 
@@ -127,7 +126,7 @@ def scan_table(table: Table, where: str | None = None) -> Scan:
                 line["done"],
             )
             for line in listed.orderBy("path").collect()
-            if wanted is None or _file_name(line["path"]) in wanted
+            if wanted is None or file_name(line["path"]) in wanted
         )
         rows = txn.rows(txn.take([file.path for file in read]))
         if where is not None:
@@ -144,18 +143,10 @@ def _may_match(values: Values, key: HashKey) -> Column:
     return ~F.col("done") | (in_bucket & is_value)
 
 
+@query_errors()
 def _by_statistics(table: Table, where: str, version: int) -> set[str]:
     """The names of the files that Delta itself would read."""
-    rows = table.rows(version)
-    try:
-        found = rows.where(where).inputFiles()
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
-    return set(map(_file_name, found))
-
-
-def _file_name(path: str) -> str:
-    return unquote(path).rpartition("/")[2]
+    return set(map(file_name, table.rows(version).where(where).inputFiles()))
 
 
 def _without_tags(table: Table, where: str | None) -> Scan:

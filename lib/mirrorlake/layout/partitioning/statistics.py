@@ -5,7 +5,6 @@ The first columns, and those of the diagnostics, are Kusto's.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -158,7 +157,7 @@ def count_files(files: DataFrame, name: TableName, setting: Setting | None) -> T
     """
     done, pending, policy = F.lit(False), F.lit(False), None
     if setting is not None:
-        policy = json.dumps(setting.policy.document(), ensure_ascii=False)
+        policy = setting.policy.to_json()
         done, pending = tags.is_partitioned(setting.fingerprint), tags.is_pending(setting)
     rows, zero = tags.row_count(), F.lit(0).cast("bigint")
     outlier = done & tags.tag(tags.OUTLIER).isNotNull()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mirrorlake.delta.snapshot import (
     Snapshot,
-    all_policies,
     append_policy,
     newest_policy,
     physical_names,
@@ -21,7 +19,6 @@ from mirrorlake.layout.partitioning.policy import (
     HashKey,
     Policy,
     check_columns,
-    merge_policy,
     parse_policy,
 )
 from mirrorlake.layout.partitioning.timespan import (
@@ -31,13 +28,13 @@ from mirrorlake.layout.partitioning.timespan import (
     parse_timespan,
 )
 from mirrorlake.names import TableName
-from mirrorlake.results import TextTable
 from mirrorlake.spark.sql import quote, spark_message
 from mirrorlake.storage import Storage
 
 _PROPERTY = "delta.constraints."
 _RESERVED = ("_metadata", "_change_", "_commit_", "__mirrorlake_")
-_COLUMNS = ("PolicyName", "EntityName", "Policy", "ChildEntities", "EntityType")
+_KEPT = ("policy", "hot", "bucket_column")
+Kept = tuple[dict[str, Any] | None, str | None, str | None]
 
 
 @dataclass(frozen=True)
@@ -57,68 +54,26 @@ class Setting:
     fingerprint: str = ""
 
 
-def set_policy(
-    storage: Storage,
-    name: TableName,
-    document: Any,
-    *,
-    hot: str | None = None,
-    bucket_column: str | None = None,
-    dry_run: bool = False,
-) -> Setting:
-    """Gives a table a policy, in place of the one it had; see `TablePolicy.set`."""
-    setting = Setting(read_policy(document), _hot(hot), bucket_column)
-    return _write(storage, name, setting, "set", dry_run=dry_run)
-
-
-def alter_policy(
-    storage: Storage,
-    name: TableName,
-    changes: Any,
-    *,
-    hot: str | None = None,
-    reason: str = "altered",
-    dry_run: bool = False,
-) -> Setting:
-    """Changes some properties of a table's policy; see `TablePolicy.alter_merge`.
+def read_setting(storage: Storage, name: TableName, *, fitted: bool = True) -> Setting | None:
+    """What is set for a table; None without a policy, or with one of an earlier table only.
 
     Args:
         storage: the lake's files.
         name: which table.
-        changes: the properties to change, as a mapping or as text.
-        hot: a timespan instead of the one set before.
-        reason: kept in the history.
-        dry_run: check only.
-    """
-    setting = kept_setting(storage, name)
-    if setting is None:
-        raise UsageError(f"{name} has no partitioning policy.", hint="set one first.")
-    policy = merge_policy(setting.policy, _parsed(changes))
-    kept = setting.hot if hot is None else _hot(hot)
-    # With other buckets the column would be wrong, and is no longer filled.
-    same = policy.hash is not None and policy.hash.buckets_like(setting.policy.hash)
-    changed = Setting(policy, kept, setting.bucket_column if same else None)
-    return _write(storage, name, changed, reason, dry_run=dry_run)
-
-
-def delete_policy(storage: Storage, name: TableName, *, dry_run: bool = False) -> Policy:
-    """Takes a table's policy away, and returns it; see `TablePolicy.delete`."""
-    setting = kept_setting(storage, name)
-    if setting is None:
-        raise UsageError(f"{name} has no partitioning policy.")
-    if not dry_run:
-        _append(storage, name, _snapshot(storage, name), None, "deleted", now_micros())
-    return setting.policy
-
-
-def read_setting(storage: Storage, name: TableName) -> Setting | None:
-    """What is set for a table; None without a policy, or with one of an earlier table only.
+        fitted: False takes a policy that no longer fits, too: to be shown, changed, deleted.
 
     Raises:
         UsageError: the table has changed so that the policy no longer fits.
     """
-    found = _kept(storage, name)
-    return found and _fitted(*found)
+    document = newest_policy(storage, name)
+    if document is None or document["policy"] is None:
+        return None
+    snapshot = _snapshot(storage, name)
+    if document["table_id"] != snapshot.metadata["id"]:
+        return None
+    policy, hot = parse_policy(document["policy"]), parse_hot(document["hot"])
+    setting = Setting(policy, hot, document.get("bucket_column"))
+    return _fitted(setting, snapshot) if fitted else setting
 
 
 def fitting_setting(storage: Storage, name: TableName) -> Setting | None:
@@ -129,81 +84,53 @@ def fitting_setting(storage: Storage, name: TableName) -> Setting | None:
         return None
 
 
-def kept_setting(storage: Storage, name: TableName) -> Setting | None:
-    """The same, whether or not the policy still fits the table: to be shown, changed, deleted."""
-    found = _kept(storage, name)
-    return found and found[0]
-
-
-def _kept(storage: Storage, name: TableName) -> tuple[Setting, Snapshot] | None:
-    document = newest_policy(storage, name)
-    if document is None or document["policy"] is None:
-        return None
-    snapshot = _snapshot(storage, name)
-    if document["table_id"] != snapshot.metadata["id"]:
-        return None
-    policy, hot = parse_policy(document["policy"]), _hot(document["hot"])
-    return Setting(policy, hot, document.get("bucket_column")), snapshot
-
-
-def read_history(storage: Storage, name: TableName) -> TextTable:
-    """All policies that a table has had, the oldest first."""
-    rows = [
-        (one["at"], one["reason"], one["policy"] and _text(one["policy"]), one["hot"])
-        for one in all_policies(storage, name)
-    ]
-    return TextTable(("At", "Reason", "Policy", "Hot"), tuple(rows))
-
-
-def show_policy(storage: Storage, name: TableName) -> TextTable:
-    """The policy's row, as Kusto shows it; `Policy` is NULL where there is none."""
-    setting = kept_setting(storage, name)
-    return policy_row(name, None if setting is None else setting.policy)
-
-
-def policy_row(name: TableName, policy: Policy | None) -> TextTable:
-    """A policy's row, as Kusto shows it."""
-    text = None if policy is None else _text(policy.document())
-    return TextTable(_COLUMNS, (("DataPartitioning", str(name), text, None, "Table"),))
-
-
-def _fitted(setting: Setting, snapshot: Snapshot) -> Setting:
-    policy = setting.policy
-    check_columns(policy, snapshot.fields)
-    physical = physical_names(snapshot.metadata)
-    return replace(setting, fingerprint=policy.fingerprint(physical))
-
-
-def _write(
-    storage: Storage, name: TableName, setting: Setting, reason: str, *, dry_run: bool
+def write_setting(
+    storage: Storage, name: TableName, setting: Setting, reason: str, *, dry_run: bool = False
 ) -> Setting:
+    """Puts a table's setting into its history, and returns it as it is kept.
+
+    Args:
+        storage: the lake's files.
+        name: which table.
+        setting: the setting; without a date its policy holds from now on.
+        reason: kept in the history.
+        dry_run: check only.
+
+    Raises:
+        UsageError: the policy does not fit the table.
+    """
     snapshot, at = _snapshot(storage, name), now_micros()
     if setting.policy.effective is None:
         setting = replace(setting, policy=replace(setting.policy, effective=at))
     setting = _fitted(setting, snapshot)
     if not dry_run:
-        _append(storage, name, snapshot, setting, reason, at)
+        hot = None if setting.hot is None else format_timespan(setting.hot)
+        kept = (setting.policy.document(), hot, setting.bucket_column)
+        _append(storage, name, snapshot, at, reason, kept)
     return setting
 
 
+def remove_setting(storage: Storage, name: TableName) -> None:
+    """Takes a table's policy away; the history keeps it."""
+    _append(storage, name, _snapshot(storage, name), now_micros(), "deleted", (None, None, None))
+
+
+def parse_hot(text: str | None) -> int | None:
+    """Microseconds of a timespan; None for none."""
+    return None if text is None else parse_timespan(text)
+
+
+def _fitted(setting: Setting, snapshot: Snapshot) -> Setting:
+    check_columns(setting.policy, snapshot.fields)
+    physical = physical_names(snapshot.metadata)
+    return replace(setting, fingerprint=setting.policy.fingerprint(physical))
+
+
 def _append(
-    storage: Storage,
-    name: TableName,
-    snapshot: Snapshot,
-    setting: Setting | None,
-    reason: str,
-    at: int,
+    storage: Storage, name: TableName, snapshot: Snapshot, at: int, reason: str, kept: Kept
 ) -> None:
-    hot = None if setting is None else setting.hot
-    document = {
-        "table_id": snapshot.metadata["id"],
-        "at": format_timestamp(at),
-        "reason": reason,
-        "policy": setting and setting.policy.document(),
-        "hot": None if hot is None else format_timespan(hot),
-        "bucket_column": setting and setting.bucket_column,
-    }
-    append_policy(storage, name, document)
+    known = {"table_id": snapshot.metadata["id"], "at": format_timestamp(at), "reason": reason}
+    append_policy(storage, name, known | dict(zip(_KEPT, kept, strict=True)))
 
 
 def _snapshot(storage: Storage, name: TableName) -> Snapshot:
@@ -211,28 +138,6 @@ def _snapshot(storage: Storage, name: TableName) -> Snapshot:
     if snapshot is None:
         raise TableNotFoundError(f"There is no table {name} in the lake.")
     return snapshot
-
-
-def read_policy(document: Any) -> Policy:
-    """A policy from its JSON document, as a mapping or as text."""
-    return parse_policy(_parsed(document))
-
-
-def _parsed(given: Any) -> Any:
-    if not isinstance(given, str):
-        return given
-    try:
-        return json.loads(given)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"The policy is not JSON: {error}.") from error
-
-
-def _hot(text: str | None) -> int | None:
-    return None if text is None else parse_timespan(text)
-
-
-def _text(policy: dict[str, Any]) -> str:
-    return json.dumps(policy, ensure_ascii=False)
 
 
 def check_bucket_column(table: Table, policy: Policy, name: str) -> HashKey:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 from pyspark.sql import functions as F
 
+from mirrorlake.delta.snapshot import all_policies
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning import store, tags
@@ -26,8 +27,15 @@ from mirrorlake.layout.partitioning.operation import (
     plan_operations,
     run_operation,
 )
-from mirrorlake.layout.partitioning.policy import Policy
-from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt, read_receipts
+from mirrorlake.layout.partitioning.policy import Policy, merge_policy, parse_policy
+from mirrorlake.layout.partitioning.receipts import (
+    MERGE,
+    PARTITION,
+    Dropped,
+    Receipt,
+    read_receipts,
+)
+from mirrorlake.layout.partitioning.report import PartitionReport, report_partitioning
 from mirrorlake.layout.partitioning.statistics import (
     Spread,
     TableStatistics,
@@ -35,32 +43,14 @@ from mirrorlake.layout.partitioning.statistics import (
     newest_files,
     spread_of,
 )
+from mirrorlake.layout.partitioning.store import Setting
 from mirrorlake.layout.partitioning.survey import survey_table
 from mirrorlake.layout.partitioning.timespan import now_micros, parse_timespan
 from mirrorlake.mirror.options import noop
 from mirrorlake.results import TextTable
 from mirrorlake.spark.gateway import transaction
 
-
-@dataclass(frozen=True)
-class Dropped:
-    """What was, or would be, dropped.
-
-    Attributes:
-        table: which table.
-        files, rows, size: what goes; bytes as stored.
-        version: the commit; None for a dry run, or if nothing was old enough.
-    """
-
-    table: str
-    files: int
-    rows: int
-    size: int
-    version: int | None
-
-    def __repr__(self) -> str:
-        verb = "would drop" if self.version is None else "dropped"
-        return f"{self.table}: {verb} {self.files} files with {self.rows:,} rows"
+_COLUMNS = ("PolicyName", "EntityName", "Policy", "ChildEntities", "EntityType")
 
 
 class TablePolicy:
@@ -98,7 +88,7 @@ class TablePolicy:
         Raises:
             UsageError: the table has changed so that the policy no longer fits.
         """
-        setting = store.read_setting(self.table.storage, self.table.name)
+        setting = self._setting()
         return None if setting is None else setting.policy
 
     def set(
@@ -137,24 +127,18 @@ class TablePolicy:
                 document = {"PartitionKeys": [key], "EffectiveDateTime": "2024-01-01"}
                 table.partitioning.set(document, bucket_column="bucket", dry_run=True)
         """
-        table, key = self.table, None
+        table, policy, key = self.table, parse_policy(document), None
         if bucket_column is not None:
-            key = store.check_bucket_column(table, store.read_policy(document), bucket_column)
+            key = store.check_bucket_column(table, policy, bucket_column)
         if guard:
             store.check_guard(table)
-        setting = store.set_policy(
-            table.storage,
-            table.name,
-            document,
-            hot=hot,
-            bucket_column=bucket_column,
-            dry_run=dry_run,
-        )
+        wanted = Setting(policy, store.parse_hot(hot), bucket_column)
+        kept = store.write_setting(table.storage, table.name, wanted, "set", dry_run=dry_run)
         if not dry_run and key is not None and bucket_column is not None:
             store.add_bucket_column(table, key, bucket_column)
         if not dry_run and guard:
-            store.guard_table(table, setting.policy)
-        return setting.policy
+            store.guard_table(table, kept.policy)
+        return kept.policy
 
     def alter_merge(self, changes: Any, *, hot: str | None = None, dry_run: bool = False) -> Policy:
         """Changes some of the policy's properties, as Kusto's `.alter-merge` does.
@@ -175,9 +159,16 @@ class TablePolicy:
 
                 table.partitioning.alter_merge({"EffectiveDateTime": "2024-03-01"})
         """
+        setting = self._setting(fitted=False)
+        if setting is None:
+            raise self._no_policy()
+        policy = merge_policy(setting.policy, changes)
+        span = setting.hot if hot is None else store.parse_hot(hot)
+        # With other buckets the column would be wrong, and is no longer filled.
+        same = policy.hash is not None and policy.hash.buckets_like(setting.policy.hash)
+        wanted = Setting(policy, span, setting.bucket_column if same else None)
         storage, name = self.table.storage, self.table.name
-        setting = store.alter_policy(storage, name, changes, hot=hot, dry_run=dry_run)
-        return setting.policy
+        return store.write_setting(storage, name, wanted, "altered", dry_run=dry_run).policy
 
     def delete(self, *, dry_run: bool = False) -> Policy:
         """Takes the policy away; the files stay as they are, and the history keeps it.
@@ -197,7 +188,12 @@ class TablePolicy:
                 policy = table.partitioning.delete()
                 table.partitioning.set(policy.document())
         """
-        return store.delete_policy(self.table.storage, self.table.name, dry_run=dry_run)
+        setting = self._setting(fitted=False)
+        if setting is None:
+            raise UsageError(f"{self.table.name} has no partitioning policy.")
+        if not dry_run:
+            store.remove_setting(self.table.storage, self.table.name)
+        return setting.policy
 
     def show(self, policy: Policy | None = None) -> TextTable:
         """The policy's row, as Kusto shows it; `Policy` is NULL where there is none.
@@ -210,13 +206,19 @@ class TablePolicy:
 
                 table.partitioning.show().document()["rows"][0]["Policy"]
         """
-        if policy is not None:
-            return store.policy_row(self.table.name, policy)
-        return store.show_policy(self.table.storage, self.table.name)
+        if policy is None and (setting := self._setting(fitted=False)) is not None:
+            policy = setting.policy
+        text = None if policy is None else policy.to_json()
+        row = ("DataPartitioning", str(self.table.name), text, None, "Table")
+        return TextTable(_COLUMNS, (row,))
 
     def history(self) -> TextTable:
         """All policies that the table has had, the oldest first, with what set each."""
-        return store.read_history(self.table.storage, self.table.name)
+        rows = []
+        for one in all_policies(self.table.storage, self.table.name):
+            policy = one["policy"] and json.dumps(one["policy"], ensure_ascii=False)
+            rows.append((one["at"], one["reason"], policy, one["hot"]))
+        return TextTable(("At", "Reason", "Policy", "Hot"), tuple(rows))
 
     def receipts(self) -> tuple[Receipt, ...]:
         """The operations of the last 30 days, the oldest first."""
@@ -275,6 +277,19 @@ class TablePolicy:
                 found.append(receipt)
         return tuple(found)
 
+    def apply(self, document: str = "") -> tuple[Receipt, ...]:
+        """Sets a policy, if one is given, and runs; see `set` and `run`.
+
+        Args:
+            document: the policy; by default the table's own stays.
+
+        Returns:
+            A receipt for each operation; none without a policy.
+        """
+        if document.strip():
+            self.set(document)
+        return self.run()
+
     def stats(self) -> TableStatistics:
         """How many rows and files are partitioned, and how many wait for an operation.
 
@@ -286,8 +301,7 @@ class TablePolicy:
 
                 table.partitioning.stats().percentage > 90
         """
-        setting = store.read_setting(self.table.storage, self.table.name)
-        return count_files(newest_files(self.table), self.table.name, setting)
+        return count_files(newest_files(self.table), self.table.name, self._setting())
 
     def advise(self, columns: Sequence[str] = (), *, least_bytes: int = LEAST_BYTES) -> Advice:
         """Whether the table should have a policy, and which; and what speaks against its own.
@@ -326,10 +340,24 @@ class TablePolicy:
         """
         policy = self.policy
         if policy is None:
-            raise UsageError(
-                f"{self.table.name} has no partitioning policy.", hint="set one first."
-            )
+            raise self._no_policy()
         return spread_of(self.table, policy)
+
+    def report(
+        self, document: str = "", *, where: str = "", columns: Sequence[str] = ()
+    ) -> PartitionReport:
+        """The table's partitioning to be looked at; nothing is written.
+
+        Args:
+            document: a policy to try on paper; by default the table's own.
+            where: a filter whose files to count; by default one on the policy's key.
+            columns: as for `advise`.
+
+        Raises:
+            UsageError: the document is not a policy, or the table's columns don't fit.
+            QueryError: Spark can't read the filter.
+        """
+        return report_partitioning(self, document, where=where, columns=columns)
 
     def drop_older_than(self, keep: str, *, apply: bool = False) -> Dropped:
         """Drops the files of which even the youngest rows were created longer ago than a timespan.
@@ -361,3 +389,9 @@ class TablePolicy:
                 version = txn.commit_rows([], gone, mode="Overwrite")
         rows, size = (sum(line[what] for line in found) for what in ("rows", "size"))
         return Dropped(str(self.table.name), len(found), rows, size, version)
+
+    def _setting(self, *, fitted: bool = True) -> Setting | None:
+        return store.read_setting(self.table.storage, self.table.name, fitted=fitted)
+
+    def _no_policy(self) -> UsageError:
+        return UsageError(f"{self.table.name} has no partitioning policy.", hint="set one first.")

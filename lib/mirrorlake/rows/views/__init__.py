@@ -1,1 +1,1 @@
-"""Views that are kept as Delta tables and refreshed by what changed in their sources."""
+"""Views that are kept as Delta tables and refreshed incrementally from their sources."""

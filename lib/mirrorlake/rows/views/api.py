@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import builtins
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,17 +20,17 @@ from mirrorlake.mirror.options import noop
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import STATE, TableName, as_table
 from mirrorlake.results import Outcome
-from mirrorlake.rows.views.cost_model import forget_costs, read_costs
+from mirrorlake.rows.views.cost_model import forget_costs
 from mirrorlake.rows.views.definition import (
     Definition,
     definition_of,
+    hiding_columns,
     list_definitions,
     read_definition,
     visible_columns,
 )
 from mirrorlake.rows.views.explain import (
     FULL,
-    INCREMENTAL,
     Check,
     Explanation,
     check_view,
@@ -40,13 +41,23 @@ from mirrorlake.rows.views.explain import (
 from mirrorlake.rows.views.plan import listed, make_plan
 from mirrorlake.rows.views.query import HIDDEN, parse_query
 from mirrorlake.rows.views.reasons import reason
-from mirrorlake.rows.views.refresh import Refresh, ViewListener, ViewStep, refresh_view
+from mirrorlake.rows.views.refresh import (
+    HOW,
+    Refresh,
+    ViewListener,
+    ViewStep,
+    refresh_view,
+    versions_of,
+)
 from mirrorlake.rows.views.shape import Method
 from mirrorlake.rows.views.sources import pin_sources
 from mirrorlake.rows.views.state import ViewStatus, read_view_state, view_status
 from mirrorlake.rows.views.view_sql import whole_contents
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
+
+if TYPE_CHECKING:
+    from mirrorlake.rows.views.refresh_all import ViewRuns
 
 _BY_ROW = (Method.ROWS, Method.PARTITIONS)
 
@@ -71,7 +82,7 @@ class Views:
         dry_run: bool = False,
         on_step: ViewListener = noop,
     ) -> Refresh:
-        """Makes a view and fills it; killed on the way, it is made good by the next call.
+        """Makes a view and fills it; if it is killed on the way, the next call completes it.
 
         Args:
             name: a table's name that is free.
@@ -88,11 +99,8 @@ class Views:
         session, storage = refresh_session(spark), self._storage
         made = create_view(session, storage, view, sql.strip(), dry_run=dry_run)
         if dry_run:
-            read: dict[str, tuple[int | None, int]] = {
-                str(s.name): (None, s.new) for s in pin_sources(storage, made, {})
-            }
-            why = reason("FIRST", str(view))
-            return Refresh(str(view), FULL, why, -1, read, None, {}, 0.0, applied=False)
+            at, why = versions_of(pin_sources(storage, made, {})), reason("FIRST", str(view))
+            return Refresh(str(view), FULL, why, -1, at, None, {}, 0.0, applied=False)
         on_step(ViewStep.CREATED)
         return self.refresh(view, on_step=on_step)
 
@@ -109,37 +117,57 @@ class Views:
 
         Args:
             name: the view.
-            how: `auto` lets the expected costs decide; `incremental` refreshes by what changed
+            how: `auto` lets the expected costs decide; `incremental` refreshes incrementally
                 wherever there is a rule for it, `full` computes everything again.
             check: compare the view with its query afterwards.
-            dry_run: only say what the refresh would do; `explain` tells more.
+            dry_run: only return what the refresh would do; `explain` has more.
             on_step: called after every finished step.
 
         Raises:
             TableNotFoundError: there is no such view, or a source is gone.
-            UsageError: it is a table, no view.
+            UsageError: it is a table, not a view.
             QueryError: the query no longer fits its sources.
             ConflictError: another writer wrote to the view meanwhile.
         """
         definition = self.get(name)
-        if dry_run:
-            return self._planned(definition, how)
-        done = refresh_view(self._spark(), self._storage, definition, how=how, on_step=on_step)
-        if check:
+        done = refresh_view(
+            self._spark(), self._storage, definition, how=how, dry_run=dry_run, on_step=on_step
+        )
+        if check and not dry_run:
             done = replace(done, differences=self.check(definition.name).differences)
         return done
 
-    def _planned(self, definition: Definition, how: str) -> Refresh:
-        """What a refresh would do."""
-        found = self.explain(definition.name)
-        mode, why = found.mode, found.reason
-        if how == FULL:
-            mode, why = FULL, reason("ASKED")
-        elif how == INCREMENTAL and why is not None and why.code == "COST":
-            mode, why = INCREMENTAL, None
-        version = read_view_state(self._storage, definition).version
-        sources = {s.table: (s.shown, s.newest) for s in found.sources}
-        return Refresh(found.view, mode, why, version, sources, None, {}, 0.0, applied=False)
+    def refresh_all(
+        self,
+        names: Sequence[str] = (),
+        *,
+        how: str = "auto",
+        check: bool = False,
+        dry_run: bool = False,
+    ) -> ViewRuns:
+        """Refreshes views, those first that others read; one that fails stops no other.
+
+        Args:
+            names: which; by default all.
+            how: as for `refresh`.
+            check: as for `refresh`.
+            dry_run: as for `refresh`.
+
+        Returns:
+            How each stood before, what was done, and its error where it failed.
+
+        Raises:
+            TableNotFoundError: there is no such view.
+            UsageError: it is a table, or there is no such way to refresh.
+
+        Example:
+            >>> lake.views.refresh_all().check()  # doctest: +SKIP
+        """
+        from mirrorlake.rows.views.refresh_all import refresh_all
+
+        if how not in HOW:
+            raise UsageError(f"There is no refresh {how!r}.", hint=f"choose one of {HOW}.")
+        return refresh_all(self, self._storage, names, how=how, check=check, dry_run=dry_run)
 
     def explain(self, name: str | TableName) -> Explanation:
         """What the next refresh would do, and why; reads logs only. See `refresh` for errors."""
@@ -147,8 +175,7 @@ class Views:
         state = read_view_state(self._storage, definition)
         sources = pin_sources(self._storage, definition, state.sources)
         session = refresh_session(spark)
-        found = plan_refresh(spark, session, self._storage, definition, state, sources)
-        return explain(found, read_costs(self._storage, definition.name))
+        return explain(plan_refresh(spark, session, self._storage, definition, state, sources))
 
     def check(self, name: str | TableName) -> Check:
         """Compares a view with its query at the versions that it shows, by EXCEPT ALL both ways.
@@ -169,18 +196,17 @@ class Views:
 
     def read(self, name: str | TableName) -> DataFrame:
         """The view's rows as its last refresh left them."""
-        definition = self.get(name)
-        path = delta_name(self._storage.path(definition.name.table_path))
-        snapshot = read_snapshot(self._storage, definition.name.table_path)
-        names = [] if snapshot is None else visible_columns(snapshot)
-        return self._spark().sql(f"SELECT {listed(names)} FROM {path}")
+        view = self.get(name).name
+        names = hiding_columns(self._storage, view)
+        path = delta_name(self._storage.path(view.table_path))
+        return self._spark().sql(f"SELECT {'*' if names is None else listed(names)} FROM {path}")
 
     def get(self, name: str | TableName) -> Definition:
         """A view's definition.
 
         Raises:
             TableNotFoundError: there is no table of that name.
-            UsageError: it is no view's.
+            UsageError: it is a table, not a view.
         """
         wanted = as_table(name)
         return read_definition(self._storage, Catalog(self._storage).find(wanted) or wanted)

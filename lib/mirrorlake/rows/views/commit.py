@@ -14,15 +14,17 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.actions import live_files
+from mirrorlake.delta.create import committing
 from mirrorlake.delta.log_files import Action
 from mirrorlake.errors import ConflictError
 from mirrorlake.rows.views.plan import listed
 from mirrorlake.rows.views.query import HIDDEN
-from mirrorlake.spark.gateway import Marked, has_gateway, transaction
+from mirrorlake.spark.gateway import DeltaTransaction, Marked, has_gateway, transaction
 from mirrorlake.spark.sql import delta_name, quote, spark_message
 from mirrorlake.storage import Storage
 
-FILE, ROW = f"{HIDDEN}file", f"{HIDDEN}row"  # where a row of the view's table lies
+FILE, ROW = f"{HIDDEN}file", f"{HIDDEN}row"  # where a row of the view's table lies that goes
+COMES = f"{HIDDEN}comes"  # whether a row comes
 MOST_BROADCAST = 500_000  # rows
 _ONE_FILE = 100_000  # rows
 _ADD = ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector")
@@ -88,6 +90,13 @@ class Scratch:
         (row,) = self.session.sql(f"SELECT count(*){also} FROM {view}").collect()
         return [int(value or 0) for value in row]
 
+    def replacement(self, rows: DataFrame) -> RowReplacement:
+        """Rows that go and come, kept and counted."""
+        view, row, comes = self.keep(rows), quote(ROW), quote(COMES)
+        both = f"count_if({row} IS NOT NULL AND {comes})"
+        _, gone, come, updated = self.measure(view, f"count({row})", f"count_if({comes})", both)
+        return RowReplacement(view, gone, come, updated)
+
     def broadcast(self, view: str, count: int) -> str:
         """The same rows, to be sent to every task rather than shuffled, unless they are many."""
         if count > MOST_BROADCAST:
@@ -102,105 +111,132 @@ def scratch(session: SparkSession) -> Iterator[Scratch]:
     try:
         yield found
     finally:
-        for frame in found.frames:  # first, for a Connect server looks up the views in their plans
+        for frame in found.frames:  # first, because Connect looks up the views in their plans
             frame.unpersist()
         for name in found.views:
             session.catalog.dropTempView(name)
 
 
-def overwrite(rows: DataFrame, target: Target, *, evolve: bool) -> None:
-    """Puts rows in place of all that the view's table holds."""
-    _write(rows, target, "overwrite", {"overwriteSchema": "true"} if evolve else {})
+def write_rows(rows: DataFrame, target: Target, mode: str, **options: str) -> None:
+    """Appends rows to the view's table, or puts them in place of all that it holds.
 
-
-def append(rows: DataFrame, target: Target) -> None:
-    """Adds rows to the view's table."""
-    _write(rows, target, "append", {})
-
-
-def _write(rows: DataFrame, target: Target, mode: str, more: dict[str, str]) -> None:
-    options = {
-        "txnAppId": target.app_id,
-        "txnVersion": str(target.number),
-        "userMetadata": target.note,
-    }
-    with conflicts():
-        rows.write.format("delta").options(**options, **more).mode(mode).save(target.path)
+    Args:
+        rows: with the hidden columns.
+        target: the table and the commit.
+        mode: `append` or `overwrite`.
+        options: more of Delta's.
+    """
+    with _commit(rows.sparkSession, target):
+        rows.write.format("delta").options(**options).mode(mode).save(target.path)
 
 
 @dataclass(frozen=True)
 class RowReplacement:
-    """Rows of the view's table that go, and those that come.
+    """Rows of the view's table that are deleted, and rows that are inserted.
 
     Attributes:
-        places: a query of the `FILE` and `ROW` of those that go.
-        rows: a query of those that come, in the table's columns.
-        gone: how many go.
+        view: the temporary view of both: `FILE` and `ROW` where one goes, `COMES`, and the table's
+            columns. Where one goes and one comes, it is updated.
+        gone: 0 if none goes.
         come: how many come.
         updated: how many of both are one row before and after.
     """
 
-    places: str
-    rows: str
+    view: str
     gone: int
     come: int
     updated: int = 0
 
 
-def replace_rows(kept: Scratch, find: Callable[[str], RowReplacement], target: Target) -> bool:
-    """Takes single rows out of the view's table and adds others, in one transaction of Delta's own.
+def replace_rows(
+    kept: Scratch,
+    find: Callable[[str], RowReplacement],
+    target: Target,
+    columns: list[str],
+    on: str,
+    row: str = "0L",
+) -> None:
+    """Takes single rows out of the view's table and adds others, in one commit.
 
     A MERGE scans the table for the files, for the rows in them, and for what the rows become, and
-    Delta reads its whole log for it.
+    Delta reads its whole log for it. So it is used only where there is no way to Delta's own
+    transactions, as under Spark Connect, and for tables without deletion vectors.
 
     Args:
-        kept: the refresh's, with a way to Delta's transactions.
+        kept: the refresh's.
         find: says what goes and comes; it gets a name for the table's rows, with `FILE` and `ROW`.
         target: the table and the commit.
-
-    Returns:
-        False, and nothing is done, if the session has no way to Delta's own transactions, or the
-        table has no deletion vectors.
+        columns: the table's, as they are written.
+        on: which row `t` of the table a MERGE takes out or updates for a row `s` of the view.
+        row: what a MERGE has as `ROW`; it has no `FILE`.
     """
-    session = kept.session
-    if not has_gateway(session):
-        return False
-    with conflicts(), transaction(session, target.path, note=target.note, own=False) as txn:
-        if not txn.has_vectors:
-            return False
-        if txn.has_seen(target.app_id, target.number):
-            return True
-        files = [_plain(add) for add in live_files(target.storage, target.folder, txn.version)]
-        txn.know(files)
-        places = [f"_metadata.file_path AS {quote(FILE)}", f"_metadata.row_index AS {quote(ROW)}"]
-        swap = find(kept.view(txn.rows(files).selectExpr("*", *places)))
-        gone, adds = Marked(), []
-        if swap.gone:
-            named = session.sql(swap.places).toDF("file_path", "row_index")
-            gone = txn.mark_deleted(named)
-        if swap.come:
-            rows = session.sql(swap.rows)
-            adds = txn.write(rows.coalesce(1) if swap.come <= _ONE_FILE else rows, checked=False)
-        txn.commit_exchange(
-            gone,
-            adds,
-            added=swap.come,
-            updated=swap.updated,
-            app_id=target.app_id,
-            number=target.number,
+    session, comes = kept.session, quote(COMES)
+    if has_gateway(session):
+        with conflicts(), transaction(session, target.path, note=target.note, own=False) as txn:
+            if txn.has_vectors:
+                if not txn.has_seen(target.app_id, target.number):
+                    _exchange(kept, find, target, columns, txn)
+                return
+    table = f"SELECT *, '' AS {quote(FILE)}, {row} AS {quote(ROW)} FROM {delta_name(target.path)}"
+    swap = find(kept.view(session.sql(table)))
+    matched = "WHEN MATCHED THEN DELETE"
+    if swap.updated:
+        sets = ", ".join(f"{quote(name)} = s.{quote(name)}" for name in columns)
+        matched = f"WHEN MATCHED AND NOT s.{comes} THEN DELETE WHEN MATCHED THEN UPDATE SET {sets}"
+    with _commit(session, target):
+        session.sql(
+            f"MERGE INTO {delta_name(target.path)} t USING {swap.view} s ON {on} {matched}"
+            f" WHEN NOT MATCHED AND s.{comes} THEN INSERT ({listed(columns)})"
+            f" VALUES ({listed(columns, 's.')})"
         )
-        return True
+
+
+def _exchange(
+    kept: Scratch,
+    find: Callable[[str], RowReplacement],
+    target: Target,
+    columns: list[str],
+    txn: DeltaTransaction,
+) -> None:
+    """The same in a transaction of Delta's own: rows go by deletion vectors."""
+    files = [_plain(add) for add in live_files(target.storage, target.folder, txn.version)]
+    txn.know(files)
+    places = [f"_metadata.file_path AS {quote(FILE)}", f"_metadata.row_index AS {quote(ROW)}"]
+    swap = find(kept.view(txn.rows(files).selectExpr("*", *places)))
+    rows = kept.session.table(swap.view)
+    gone, adds = Marked(), []
+    if swap.gone:
+        went = rows.where(f"{quote(ROW)} IS NOT NULL").select(quote(FILE), quote(ROW))
+        gone = txn.mark_deleted(went.toDF("file_path", "row_index"))
+    if swap.come:
+        came = rows.where(quote(COMES)).select(*map(quote, columns))
+        adds = txn.write(came.coalesce(1) if swap.come <= _ONE_FILE else came, checked=False)
+    txn.commit_exchange(
+        gone,
+        adds,
+        added=swap.come,
+        updated=swap.updated,
+        app_id=target.app_id,
+        number=target.number,
+    )
 
 
 def _plain(add: Action) -> Action:
-    """An `add` as commits have it, though a checkpoint told of it."""
+    """An `add` as commits have it, also if it was read from a checkpoint."""
     found = {name: add[name] for name in (*_ADD, *_IDS) if add.get(name) is not None}
     return found | {"tags": dict(add.get("tags") or {}), "dataChange": True}
 
 
 @contextmanager
+def _commit(session: SparkSession, target: Target) -> Iterator[None]:
+    """What SQL and Spark's writers commit in the block is the refresh's commit."""
+    with conflicts(), committing(session, target.note, target.app_id, target.number):
+        yield
+
+
+@contextmanager
 def conflicts() -> Iterator[None]:
-    """Says in our words that another writer was quicker."""
+    """Raises `ConflictError` if another writer was quicker."""
     try:
         yield
     except Exception as error:
@@ -208,52 +244,5 @@ def conflicts() -> Iterator[None]:
         if "DELTA_CONCURRENT" not in message and "Concurrent" not in type(error).__name__:
             raise
         raise ConflictError(
-            f"Somebody else wrote to the view meanwhile: {message}", hint="refresh it again."
+            f"Another writer changed the view meanwhile: {message}", hint="refresh it again."
         ) from error
-
-
-_APP_ID = "spark.databricks.delta.write.txnAppId"
-_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-
-
-def merge(session: SparkSession, source: str, on: str, clauses: str, target: Target) -> None:
-    """Merges rows into the view's table.
-
-    Args:
-        session: the refresh's own: with these settings it skips every further write.
-        source: a query; `s` in the condition and the clauses, while the table is `t`.
-        on: the condition.
-        clauses: what happens to rows that match and to those that don't.
-        target: the table and the commit.
-    """
-    confs = {
-        _APP_ID: target.app_id,
-        _TXN_VERSION: str(target.number),
-        _USER_METADATA: target.note,
-    }
-    for name, value in confs.items():
-        session.conf.set(name, value)
-    try:
-        with conflicts():
-            session.sql(
-                f"MERGE INTO {delta_name(target.path)} t USING ({source}) s ON {on} {clauses}"
-            )
-    finally:
-        for name in confs:
-            session.conf.unset(name)
-
-
-def update_clause(columns: list[str], condition: str = "") -> str:
-    """What a merge does with rows that match."""
-    when = f" AND {condition}" if condition else ""
-    sets = ", ".join(f"{quote(name)} = s.{quote(name)}" for name in columns)
-    return f"WHEN MATCHED{when} THEN UPDATE SET {sets}"
-
-
-def insert_clause(columns: list[str], condition: str = "") -> str:
-    """What a merge does with rows that don't."""
-    when = f" AND {condition}" if condition else ""
-    return (
-        f"WHEN NOT MATCHED{when} THEN INSERT ({listed(columns)}) VALUES ({listed(columns, 's.')})"
-    )

@@ -1,10 +1,10 @@
-"""Whether a refresh by what changed is worth it: what it and a full one are expected to cost.
+"""Whether an incremental refresh is worth it: what it and a full one are expected to cost.
 
-The full refresh that filled the view was measured; so is every later refresh. Those by what changed
-are remembered by how much that was, the last one of each size: the next one takes what lies between
-them, beyond them as much more as from the one size to the next. A rule of thumb helps there, and
-where there is only one, or none: what a commit costs anyway, and a share of the full one's seconds
-by the rule of the view's shape.
+The full refresh that filled the view was measured; so is every later refresh. Incremental ones
+are recorded by the bytes of their changes, the last one of each size: the cost of the next one is
+interpolated between them, and extrapolated beyond them. A rule of thumb is the lower bound there,
+and decides alone with fewer than two sizes: what any commit costs, and a share of the full
+refresh's seconds by the rule of the view's shape.
 """
 
 from __future__ import annotations
@@ -49,13 +49,11 @@ class Estimate:
 
     Attributes:
         full: seconds of a full refresh; None if none was ever measured.
-        incremental: seconds of one by what changed; None likewise, or if there is no rule.
-        measured: whether an incremental refresh of this view was measured before.
+        incremental: seconds of an incremental one; None likewise, or if there is no rule.
     """
 
-    full: float | None
-    incremental: float | None
-    measured: bool
+    full: float | None = None
+    incremental: float | None = None
 
     @property
     def prefers_full(self) -> bool:
@@ -63,6 +61,10 @@ class Estimate:
         if self.full is None or self.incremental is None:
             return False
         return self.full < self.incremental
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Seconds by kind of refresh, as `--json` has them."""
+        return {kind: None if s is None else round(s, 3) for kind, s in vars(self).items()}
 
 
 Costs = dict[str, tuple[Cost, ...]]
@@ -75,12 +77,12 @@ def estimate(method: Method, changed: int, costs: Costs, least: float = COMMIT_S
         method: the view's rule.
         changed: bytes of changes to read.
         costs: what was measured, `full` and `incremental`, the last one first.
-        least: seconds of the quickest refresh by what changed, if this view had none.
+        least: seconds of the quickest incremental refresh, used if this view had none.
     """
     measured = costs.get("incremental", ())
     full = next(iter(costs.get("full", ())), None)
     if full is None or method is Method.FULL:
-        return Estimate(full.seconds if full else None, None, measured=False)
+        return Estimate(full.seconds if full else None)
     base, slope = _THUMB[method]
     by_byte = slope * full.seconds / max(full.bytes, 1)
     if measured:
@@ -88,7 +90,7 @@ def estimate(method: Method, changed: int, costs: Costs, least: float = COMMIT_S
         seconds = max(_between(measured, changed, by_byte), min(quickest, least))
     else:
         seconds = least + base * full.seconds + by_byte * changed
-    return Estimate(full.seconds, seconds, measured=bool(measured))
+    return Estimate(full.seconds, seconds)
 
 
 def _between(measured: Sequence[Cost], changed: int, by_byte: float) -> float:
@@ -124,7 +126,7 @@ def read_costs(storage: Storage, name: TableName) -> Costs:
 
 
 def least_seconds(storage: Storage) -> float:
-    """What a refresh by what changed took at least, of some of the lake's views."""
+    """The fewest seconds that an incremental refresh of some of the lake's views took."""
     some = storage.files_below(f"{STATE}/views")[:_MOST]
     measured = [_read(storage, path).get("incremental", ()) for path in some]
     return min((cost.seconds for costs in measured for cost in costs), default=COMMIT_SECONDS)

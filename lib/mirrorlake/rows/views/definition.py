@@ -28,7 +28,7 @@ class Definition:
 
     Attributes:
         name: its table.
-        id: what tells it from another view of the same name.
+        id: distinguishes it from another view of the same name.
         sql: its query.
         sources: the columns that each table had when the view was made; it sees no others.
     """
@@ -72,14 +72,14 @@ def read_definition(storage: Storage, name: TableName) -> Definition:
 
     Raises:
         TableNotFoundError: there is no table of that name.
-        UsageError: it is no view's.
+        UsageError: it is a table, not a view.
     """
     snapshot = read_snapshot(storage, name.table_path)
     if snapshot is None:
         raise TableNotFoundError(f"There is no view {name} in the lake.", hint="create it first.")
     found = definition_of(name, snapshot)
     if found is None:
-        raise UsageError(f"{name} is a table, no view.", hint="create a view of another name.")
+        raise UsageError(f"{name} is a table, not a view.", hint="create a view of another name.")
     return found
 
 

@@ -6,6 +6,7 @@ those behind it as they were. So a changed row of two tables at once is counted 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mirrorlake.names import TableName
@@ -16,11 +17,12 @@ from mirrorlake.rows.views.sources import SIGN, Source
 from mirrorlake.spark.sql import quote
 
 _CHANGED = quote(f"{HIDDEN}changed")
+_SIGNS = (("1", False), ("-1", True))  # rows as they are count +1, as they were -1
 
 
 @dataclass(frozen=True)
 class Delta:
-    """What changed in a view's sources, at hand.
+    """What changed in a view's sources, ready to be queried.
 
     Attributes:
         plan: the view's.
@@ -36,40 +38,39 @@ class Delta:
         Args:
             select: expressions with names; the column of signs is added.
         """
-        terms = []
         members = self.plan.shape.members
         if members[0].role is Role.BOTH:
             return self._both(select)
+        terms = []
         for index, member in enumerate(members):
             view = self.changes.get(self._source(member).name)
             if view is None:
                 continue
-            before = {self._at(m): self._now(m) for m in members[:index]}
-            behind = {self._at(m): self._then(m) for m in members[index + 1 :]}
-            around = before | behind
+            around = self._at(members[:index]) | self._at(members[index + 1 :], old=True)
             if member.role is Role.LINEAR:
                 sign = f"{quote(member.table.alias)}.{quote(SIGN)}"
-                inner = self.plan.inner(around | {self._at(member): view})
-                terms.append(f"SELECT {select}, {sign} AS {quote(SIGN)} {inner}")
+                terms.append(self._term(select, sign, around | {member.table.start: view}))
                 continue
-            for sign, rows in (("1", self._now(member)), ("-1", self._then(member))):
-                relations = around | {self._at(member): rows}
-                inner = self.plan.inner(relations, self._concerned(member, view))
-                terms.append(f"SELECT {select}, {sign} AS {quote(SIGN)} {inner}")
+            # Rows that may have been joined with a changed one, or are now.
+            links = " AND ".join(
+                f"{_CHANGED}.{quote(link.own)} {'<=>' if link.null_safe else '='} {link.other}"
+                for link in member.links
+            )
+            concerned = f"EXISTS (SELECT 1 FROM {view} AS {_CHANGED} WHERE {links})"
+            for sign, old in _SIGNS:
+                relations = around | self._at([member], old=old)
+                terms.append(self._term(select, sign, relations, concerned))
         return "\nUNION ALL\n".join(terms)
 
     def needs_old(self) -> list[Source]:
         """The sources whose rows must be read as they were."""
         members = self.plan.shape.members
         changed = [self._source(m).name in self.changes for m in members]
-        found = [
+        return [
             self._source(member)
             for index, member in enumerate(members)
             if changed[index] and (member.role is not Role.LINEAR or any(changed[:index]))
         ]
-        if members[0].role is Role.BOTH and any(changed):
-            found = [self._source(m) for m in members if self._source(m).moved]
-        return found
 
     def _both(self, select: str) -> str:
         members = self.plan.shape.members
@@ -78,46 +79,35 @@ class Delta:
             if view := self.changes.get(self._source(member).name):
                 own = [f"{quote(link.own)} AS k{n}" for n, link in enumerate(member.links)]
                 keys.append(f"SELECT {', '.join(own)} FROM {view}")
-        concerned = " UNION ".join(keys)
+        concerned = f"({' UNION '.join(keys)}) AS {_CHANGED}"
         terms = []
-        for sign, old in (("1", False), ("-1", True)):
-            relations = {}
+        for sign, old in _SIGNS:
+            relations: dict[int, str] = {}
             for member in members:
                 pairs = (
                     f"{_CHANGED}.k{n} <=> {quote(f'{HIDDEN}table')}.{quote(link.own)}"
                     for n, link in enumerate(member.links)
                 )
-                rows = f"({concerned}) AS {_CHANGED}"
-                exists = f"EXISTS (SELECT 1 FROM {rows} WHERE {' AND '.join(pairs)})"
-                source = self._source(member)
-                relations[self._at(member)] = source.at(_version(source, old), exists)
-            terms.append(f"SELECT {select}, {sign} AS {quote(SIGN)} {self.plan.inner(relations)}")
+                exists = f"EXISTS (SELECT 1 FROM {concerned} WHERE {' AND '.join(pairs)})"
+                relations |= self._at([member], old=old, condition=exists)
+            terms.append(self._term(select, sign, relations))
         return "\nUNION ALL\n".join(terms)
-
-    def _concerned(self, member: Member, view: str) -> str:
-        """The condition that a row may have been joined with a changed one, or is now."""
-        links = " AND ".join(
-            f"{_CHANGED}.{quote(link.own)} {'<=>' if link.null_safe else '='} {link.other}"
-            for link in member.links
-        )
-        return f"EXISTS (SELECT 1 FROM {view} AS {_CHANGED} WHERE {links})"
 
     def _source(self, member: Member) -> Source:
         return self.plan.sources[member.table.start]
 
-    @staticmethod
-    def _at(member: Member) -> int:
-        return member.table.start
+    def _at(
+        self, members: Sequence[Member], *, old: bool = False, condition: str = ""
+    ) -> dict[int, str]:
+        """What stands for tables as they are now, or as they were where they changed."""
+        found = {}
+        for member in members:
+            source = self._source(member)
+            before = source.old if old and source.name in self.changes else None
+            version = source.new if before is None else before
+            found[member.table.start] = source.at(version, condition)
+        return found
 
-    def _now(self, member: Member) -> str:
-        source = self._source(member)
-        return source.at(source.new)
-
-    def _then(self, member: Member) -> str:
-        source = self._source(member)
-        # What did not change is the same; the newest version needs no travel.
-        return source.at(_version(source, source.name in self.changes))
-
-
-def _version(source: Source, old: bool) -> int:
-    return source.new if source.old is None or not old else source.old
+    def _term(self, select: str, sign: str, relations: dict[int, str], condition: str = "") -> str:
+        inner = self.plan.inner(relations, condition)
+        return f"SELECT {select}, {sign} AS {quote(SIGN)} {inner}"

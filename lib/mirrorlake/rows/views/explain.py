@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -33,8 +33,8 @@ from mirrorlake.storage import Storage
 
 FULL, INCREMENTAL, NOTHING = "full", "incremental", "nothing"
 _ROLES = {
-    Role.LINEAR: "a changed row's part of the query is what changed",
-    Role.NULLABLE: "rows whose key a changed row has or had are taken away as they were, and"
+    Role.LINEAR: "the query over the changed rows is the change of the view",
+    Role.NULLABLE: "rows whose key a changed row has or had are removed as they were, and"
     " added as they are",
     Role.BOTH: "both sides of the keys that changed rows have or had are joined, as they were and"
     " as they are",
@@ -50,6 +50,7 @@ class RefreshPlan:
         plan: its query, its sources at the versions to read.
         changes: what changed, by source; empty where that can't be read.
         reason: why the refresh must be full; None if it need not be.
+        costs: what the last refreshes cost.
         estimate: what the two ways are expected to take.
     """
 
@@ -57,6 +58,7 @@ class RefreshPlan:
     plan: Plan
     changes: tuple[Changes, ...]
     reason: Reason | None
+    costs: Costs
     estimate: Estimate
 
     @property
@@ -93,19 +95,18 @@ def plan_refresh(
     plan = make_plan(session, definition, sources)
     why = state.reason or plan.shape.reason or _columns_changed(session, storage, plan)
     changes: list[Changes] = []
-    for source in plan.tables if why is None else ():
-        if not source.moved:
-            continue
-        found = look_at_changes(spark, storage, source)
-        if isinstance(found, Reason):
-            why = found
-            break
-        changes.append(found)
+    for source in plan.tables:
+        if why is None and source.moved:
+            found = look_at_changes(spark, storage, source)
+            if isinstance(found, Reason):
+                why = found
+            else:
+                changes.append(found)
     size = sum(one.bytes for one in changes)
     costs = read_costs(storage, definition.name)
     least = COMMIT_SECONDS if "incremental" in costs else least_seconds(storage)
     guess = estimate(plan.shape.method, size, costs, least)
-    return RefreshPlan(state, plan, tuple(changes), why, guess)
+    return RefreshPlan(state, plan, tuple(changes), why, costs, guess)
 
 
 def _columns_changed(session: SparkSession, storage: Storage, plan: Plan) -> Reason | None:
@@ -125,7 +126,7 @@ class SourceState:
         shown: the version that the view shows; None if it shows none.
         newest: its newest version.
         changed_bytes: how much changed since, as far as the log knows; None where it can't be read.
-        by: `feed` or `row ids`: what tells its changes.
+        by: `feed` or `row ids`: where its changes are read from.
         rule: how its changes become the query's.
     """
 
@@ -169,7 +170,7 @@ class Explanation(Result):
             "method": self.method,
             "rule": RULES[Method(self.method)],
             "mode": self.mode,
-            "reason": None if self.reason is None else self.reason.as_dict(),
+            "reason": vars(self.reason) if self.reason else None,
             "sources": [vars(source) for source in self.sources],
             "expected_seconds": self.expected,
             "last_seconds": {kind: cost.seconds for kind, cost in self.last.items()},
@@ -204,19 +205,19 @@ class Explanation(Result):
         return f"{self.view}: by {self.method}; the next refresh: {self.mode}{why}"
 
 
-def explain(found: RefreshPlan, costs: Costs) -> Explanation:
-    """What is known before a refresh, put into words.
+def is_due(definition: Definition, state: ViewState, sources: Sequence[Source]) -> bool:
+    """Whether a view may show something else than its query would give now."""
+    moved = any(source.moved for source in sources) or not is_steady(definition.sql)
+    return moved or state.reason is not None
 
-    Args:
-        found: the view's situation.
-        costs: what the last refreshes cost.
-    """
+
+def explain(found: RefreshPlan) -> Explanation:
+    """What is known before a refresh, put into words."""
     plan, why = found.plan, found.reason
     if why is None and found.estimate.prefers_full:
         why = reason("COST")
     mode = FULL if why else INCREMENTAL
-    moved = any(source.moved for source in plan.tables) or not is_steady(plan.definition.sql)
-    if not moved and found.state.reason is None:
+    if not is_due(plan.definition, found.state, plan.tables):
         mode, why = NOTHING, plan.shape.reason
     known = {one.source.name: one for one in found.changes}
     roles = {plan.sources[m.table.start].name: m.role for m in plan.shape.members}
@@ -227,11 +228,6 @@ def explain(found: RefreshPlan, costs: Costs) -> Explanation:
         size = change.bytes if change is not None else (None if source.moved else 0)
         rule = _ROLES[roles[source.name]] if source.name in roles else ""
         states.append(SourceState(str(source.name), source.old, source.new, size, by, rule))
-    guess = found.estimate
-    expected = {
-        kind: None if seconds is None else round(seconds, 3)
-        for kind, seconds in ((FULL, guess.full), (INCREMENTAL, guess.incremental))
-    }
     return Explanation(
         str(plan.definition.name),
         plan.definition.sql,
@@ -239,8 +235,8 @@ def explain(found: RefreshPlan, costs: Costs) -> Explanation:
         mode,
         why,
         tuple(states),
-        expected,
-        {kind: some[0] for kind, some in costs.items()},
+        found.estimate.as_dict(),
+        {kind: some[0] for kind, some in found.costs.items()},
     )
 
 
@@ -283,32 +279,20 @@ def check_view(session: SparkSession, plan: Plan, path: str) -> Check:
     """
     view = f"SELECT {listed(plan.names)} FROM {delta_name(path)}"
     whole = f"SELECT * FROM ({plan.whole()}\n)"
-    found = Check(
-        str(plan.definition.name),
-        _count(session, f"{whole} EXCEPT ALL {view}"),
-        _count(session, f"{view} EXCEPT ALL {whole}"),
-    )
-    floats = [name for name, kind in plan.columns.items() if kind in _FLOATS]
-    if not found.differences or not floats:
-        return found
     missing, extra = f"({whole} EXCEPT ALL {view})", f"({view} EXCEPT ALL {whole})"
-    alike = " AND ".join(_alike(name, name in floats) for name in plan.names)
-    unmatched = "SELECT * FROM {} a LEFT ANTI JOIN {} b ON " + alike
-    return replace(
-        found,
-        missing=_count(session, unmatched.format(missing, extra)),
-        extra=_count(session, unmatched.format(extra, missing)),
-    )
+    counts = [session.sql(f"SELECT * FROM {rows}").count() for rows in (missing, extra)]
+    if any(counts) and any(kind in _FLOATS for kind in plan.columns.values()):
+        alike = " AND ".join(_alike(name, kind) for name, kind in plan.columns.items())
+        counts = [
+            session.sql(f"SELECT * FROM {some} a LEFT ANTI JOIN {others} b ON {alike}").count()
+            for some, others in ((missing, extra), (extra, missing))
+        ]
+    return Check(str(plan.definition.name), *counts)
 
 
-def _count(session: SparkSession, query: str) -> int:
-    (row,) = session.sql(f"SELECT count(*) FROM ({query})").collect()
-    return int(row[0])
-
-
-def _alike(name: str, is_float: bool) -> str:
+def _alike(name: str, kind: str) -> str:
     a, b = f"a.{quote(name)}", f"b.{quote(name)}"
-    if not is_float:
+    if kind not in _FLOATS:
         return f"{a} <=> {b}"
     close = f"abs({a} - {b}) <= {TOLERANCE} * greatest(abs({a}), abs({b}), 1e-300)"
     return f"({a} <=> {b} OR coalesce({close}, false))"

@@ -1,14 +1,14 @@
-"""What is known of Spark's functions: which aggregate how, and which are not to be trusted.
+"""Spark's functions: how aggregates can be kept up to date, and what is nondeterministic.
 
 Source: Spark's built-in functions, `SHOW SYSTEM FUNCTIONS` of 4.1.
 """
 
 from __future__ import annotations
 
-# Kept by adding what comes and taking away what goes.
+# Kept by adding inserted rows and subtracting deleted ones.
 SUMS = frozenset({"avg", "count", "count_if", "mean", "sum"})
 # The same whatever order rows are read in: a group that changed is computed again.
-ANY_ORDER = frozenset(
+_ANY_ORDER = frozenset(
     {
         "approx_count_distinct",
         "bit_and",
@@ -27,15 +27,6 @@ ANY_ORDER = frozenset(
         "percentile",
         "percentile_cont",
         "percentile_disc",
-        "regr_avgx",
-        "regr_avgy",
-        "regr_count",
-        "regr_intercept",
-        "regr_r2",
-        "regr_slope",
-        "regr_sxx",
-        "regr_sxy",
-        "regr_syy",
         "skewness",
         "some",
         "std",
@@ -73,21 +64,10 @@ ORDER_DEPENDENT = frozenset(
         "string_agg",
     }
 )
-AGGREGATES = SUMS | ANY_ORDER | ORDER_DEPENDENT
-NONDETERMINISTIC = frozenset(
+_AGGREGATES = SUMS | _ANY_ORDER | ORDER_DEPENDENT
+_NONDETERMINISTIC = frozenset(
     {
         "curdate",
-        "current_catalog",
-        "current_database",
-        "current_date",
-        "current_schema",
-        "current_time",
-        "current_timestamp",
-        "current_timezone",
-        "current_user",
-        "input_file_block_length",
-        "input_file_block_start",
-        "input_file_name",
         "java_method",
         "localtimestamp",
         "monotonically_increasing_id",
@@ -107,3 +87,13 @@ NONDETERMINISTIC = frozenset(
         "version",
     }
 )
+
+
+def is_aggregate(name: str) -> bool:
+    """Whether a function makes one value of many rows: also regressions, sketches and bitmaps."""
+    return name in _AGGREGATES or name.startswith("regr_") or "_agg" in name
+
+
+def is_nondeterministic(name: str) -> bool:
+    """Whether a function depends on the time, the session, the files, or on chance."""
+    return name in _NONDETERMINISTIC or name.startswith(("current_", "input_file_"))

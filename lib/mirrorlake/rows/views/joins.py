@@ -1,9 +1,9 @@
-"""How each table stands in a query's joins, and so how its changes become the query's.
+"""The role of each table in a query's joins, and so how its changes become the query's.
 
-- linear: the query of a change is the change of the query. So it is of inner joins' tables, and of
-  the side of an outer join whose rows all stay.
-- nullable: the other side of an outer join, and what a semi or anti join asks. Only rows whose key
-  is one of the changed rows' can differ: the query before is taken away, the query after is added.
+- linear: the query of a change is the change of the query. True for the tables of inner joins,
+  and for the side of an outer join whose rows are all kept.
+- nullable: the other side of an outer join, and the right side of a semi or anti join. Only rows
+  whose key is one of the changed rows' can differ: the old result is subtracted, the new one added.
 - both: the sides of a FULL JOIN, likewise, for the keys of both sides' changes together.
 """
 
@@ -24,7 +24,7 @@ Columns = Mapping[str, Sequence[str]]
 
 
 class Role(str, Enum):
-    """How a table stands in the joins."""
+    """The role of a table in the joins."""
 
     LINEAR = "linear"
     NULLABLE = "nullable"
@@ -82,10 +82,10 @@ def read_joins(query: Query, columns: Columns) -> tuple[Member, ...] | Reason:
     for join in tree.args.get("joins") or ():
         found = by_node.get(id(join.this))
         side, kind = (join.side or "").upper(), (join.kind or "").upper()
-        if found is None or join.method or kind not in ("", "INNER", "CROSS", "OUTER"):
-            if found is None or kind not in ("SEMI", "ANTI") or join.method:
-                return reason("JOIN_KIND", join.sql("spark"))
-            side = "LEFT"
+        asks = kind in ("SEMI", "ANTI")
+        if found is None or join.method or not (asks or kind in ("", "INNER", "CROSS", "OUTER")):
+            return reason("JOIN_KIND", join.sql("spark"))
+        side = "LEFT" if asks else side
         if not side:
             members.append(Member(found))
             continue
@@ -94,17 +94,13 @@ def read_joins(query: Query, columns: Columns) -> tuple[Member, ...] | Reason:
             return reason("OUTER_JOIN", join.sql("spark"))
         if side == "LEFT":
             members.append(Member(found, Role.NULLABLE, links))
-        elif len(members) == 1 and side == "RIGHT":
-            turned = _turned(links, found)
-            members = [Member(members[0].table, Role.NULLABLE, turned), Member(found)]
-        elif len(members) == 1 and len(tree.args["joins"]) == 1:
-            turned = _turned(links, found)
-            members = [
-                Member(members[0].table, Role.BOTH, turned),
-                Member(found, Role.BOTH, links),
-            ]
-        else:
+            continue
+        right = side == "RIGHT"
+        if len(members) > 1 or not (right or len(tree.args["joins"]) == 1):
             return reason("OUTER_JOIN", join.sql("spark"))
+        turned = tuple(Link(one.column, found.alias, one.own, one.null_safe) for one in links)
+        left = Member(members[0].table, Role.NULLABLE if right else Role.BOTH, turned)
+        members = [left, Member(found) if right else Member(found, Role.BOTH, links)]
     if len(members) != len(query.tables):
         return reason("SUBQUERY")
     return tuple(members)
@@ -132,11 +128,6 @@ def _links(
                 null_safe = isinstance(part, exp.NullSafeEQ)
                 links.append(Link(mine[0].name, owner.alias, side.name, null_safe))
     return tuple(links)
-
-
-def _turned(links: tuple[Link, ...], other: NamedTable) -> tuple[Link, ...]:
-    """The same equalities from the side of the only table before it."""
-    return tuple(Link(one.column, other.alias, one.own, one.null_safe) for one in links)
 
 
 def _owner(side: object, references: list[NamedTable], columns: Columns) -> NamedTable | None:

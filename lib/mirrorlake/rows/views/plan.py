@@ -1,9 +1,9 @@
-"""A view's query made ready: its sources at their versions, its rule, its columns and types."""
+"""A view's query prepared: its sources at their versions, its rule, its columns and types."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 from sqlglot import exp
@@ -23,7 +23,7 @@ HASH, CHECK, ID = f"{HIDDEN}hash", f"{HIDDEN}check", f"{HIDDEN}id"
 
 @dataclass(frozen=True)
 class Plan:
-    """A view's query, ready to be run.
+    """A view's query, prepared.
 
     Attributes:
         definition: the view.
@@ -116,52 +116,41 @@ def make_plan(session: SparkSession, definition: Definition, sources: Sequence[S
         UsageError: it has no sources in the lake, or two columns of one name.
     """
     query = parse_query(definition.sql)
-    by_name = {source.name: source for source in sources}
-    known = {str(name).lower(): source for name, source in by_name.items()}
-    at = {
-        one.start: known[str(one.name).lower()]
-        for one in query.tables
-        if str(one.name).lower() in known
-    }
+    known = {str(source.name).lower(): source for source in sources}
+    named_at = {one.start: str(one.name).lower() for one in query.tables}
+    at = {start: known[name] for start, name in named_at.items() if name in known}
     visible = {one.alias.lower(): at[one.start].columns for one in query.tables if one.start in at}
     shape = read_shape(query, visible, known_functions(session))
     plan = Plan(definition, query, shape, at, {})
     try:
         schema = session.sql(plan.whole()).schema
-        columns = column_types(schema)
-        if len({name.lower() for name in schema.names}) < len(schema.names):
-            raise UsageError(
-                f"Two columns of {definition.name} have one name: {', '.join(schema.names)}.",
-                hint="give each a name of its own: AS.",
-            )
-        arguments = [one.argument for one in shape.aggregates]
         kinds = []
-        if arguments:
-            select = ", ".join(f"{text} AS a{n}" for n, text in enumerate(arguments))
-            kinds = [
-                k for _, k in session.sql(f"SELECT {select} {plan.inner(plan.newest())}").dtypes
-            ]
-    except UsageError:
-        raise
+        if shape.aggregates:
+            select = ", ".join(one.argument for one in shape.aggregates)
+            rows = session.sql(f"SELECT {select} {plan.inner(plan.newest())}")
+            kinds = [kind for _, kind in rows.dtypes]
     except Exception as error:
         raise QueryError(
             f"Spark refuses the query of {definition.name}: {spark_message(error)}"
         ) from error
+    if len({name.lower() for name in schema.names}) < len(schema.names):
+        raise UsageError(
+            f"Two columns of {definition.name} have one name: {', '.join(schema.names)}.",
+            hint="give each a name of its own: AS.",
+        )
+    columns = column_types(schema)
     shape = settle_types(shape, kinds, list(columns.values()))
-    return Plan(
-        definition, query, shape, at, columns, tuple(kinds), _key_columns(shape, list(columns))
-    )
+    keys = _key_columns(shape, list(columns))
+    return replace(plan, shape=shape, columns=columns, arguments=tuple(kinds), key_columns=keys)
 
 
 def _key_columns(shape: Shape, names: list[str]) -> tuple[str, ...]:
     """A key's own column where the view shows it as it is, else a hidden one."""
-    shown: dict[str, str] = {}
-    if shape.method is Method.SUMS:
-        shown = dict(zip(shape.items, names, strict=True))
-        return tuple(shown.get(f"{KEY}{n}", f"{KEY}{n}") for n in range(len(shape.keys)))
-    if len(shape.items) == len(names):
-        shown = dict(zip(shape.items, names, strict=True))
-    return tuple(shown.get(key, f"{KEY}{n}") for n, key in enumerate(shape.keys))
+    hidden = [f"{KEY}{n}" for n in range(len(shape.keys))]
+    # An item such as `inline(x)` is several columns.
+    shown = dict(zip(shape.items, names, strict=True)) if len(shape.items) == len(names) else {}
+    keys = hidden if shape.method is Method.SUMS else shape.keys
+    return tuple(shown.get(key, own) for key, own in zip(keys, hidden, strict=True))
 
 
 def named(expressions: Sequence[str], names: Sequence[str]) -> str:
@@ -184,7 +173,7 @@ _functions: dict[str, frozenset[str]] = {}
 
 
 def known_functions(session: SparkSession) -> frozenset[str]:
-    """Spark's own functions, asked for once for each version of Spark."""
+    """Spark's own functions, listed once for each version of Spark."""
     if session.version not in _functions:
         rows = session.sql("SHOW SYSTEM FUNCTIONS").collect()
         _functions[session.version] = frozenset(row[0].lower() for row in rows)

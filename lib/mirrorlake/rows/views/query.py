@@ -1,7 +1,7 @@
 """A view's query as a tree: its tables, its function calls, and parts of it as SQL.
 
-A full refresh runs the text as its author wrote it, with tables replaced. Refreshes by what changed
-put parts of the tree together in another order.
+A full refresh runs the text as its author wrote it, with tables replaced. Incremental
+refreshes put parts of the tree together in another order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mirrorlake.history.sql import (
     named_tables,
     parse_statement,
 )
-from mirrorlake.rows.views.functions import AGGREGATES
+from mirrorlake.rows.views.functions import is_aggregate
 from mirrorlake.spark.sql import quote
 
 HIDDEN = "__mirrorlake_"
@@ -86,8 +86,8 @@ def parse_query(sql: str) -> Query:
     """Parses a view's query.
 
     Raises:
-        QueryError: it is no query that sqlglot's parser knows.
-        UsageError: it is no query at all, or several statements.
+        QueryError: sqlglot can't parse it.
+        UsageError: it is not a query, or several statements.
     """
     statement = parse_statement(sql.strip().rstrip(";").strip())
     if error := statement.error:
@@ -122,10 +122,10 @@ class Call:
     Attributes:
         name: the function, in small letters.
         node: the call with what belongs to it: FILTER, OVER.
-        arguments: between the parentheses.
+        arguments: what it is called with.
         distinct: whether it takes each value once.
         where: FILTER's condition.
-        partition: what a window is partitioned by; None if it is no window's.
+        partition: what a window is partitioned by; None if it is not over a window.
         known: whether it may be one of Spark's own by its form.
     """
 
@@ -140,7 +140,7 @@ class Call:
     @property
     def is_aggregate(self) -> bool:
         """Whether it makes one value of many rows."""
-        return self.name in AGGREGATES and self.partition is None
+        return is_aggregate(self.name) and self.partition is None
 
 
 def find_calls(*parts: exp.Expr) -> list[Call]:

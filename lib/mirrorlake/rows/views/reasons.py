@@ -1,4 +1,4 @@
-"""Why a refresh is a full one: a code for programs, words for people, and the fix if there is one.
+"""Why a refresh is full: a code for programs, a text for people, and the fix if there is one.
 
 The codes are listed in `docs/views.md`, in the manner of Databricks'
 `MATERIALIZED_VIEW_NOT_INCREMENTALIZABLE`.
@@ -14,19 +14,19 @@ QUERY_REASONS = {
     "DISTINCT_OF_GROUPS": "DISTINCT over groups or windows has no rule",
     "GLOBAL_AGGREGATE": "without GROUP BY only sums and counts can be kept up to date",
     "GROUPING_SETS": "ROLLUP, CUBE and GROUPING SETS have no rule",
-    "JOIN_KIND": "a NATURAL, LATERAL or otherwise odd join has no rule",
+    "JOIN_KIND": "NATURAL, LATERAL and other special joins have no rule",
     "LATERAL_VIEW": "LATERAL VIEW, PIVOT and table functions have no rule",
     "LIMIT": "LIMIT keeps rows that depend on all others",
-    "NESTED_COLUMN": "rows with nested values can't be told apart by their hash",
-    "NONDETERMINISTIC": "a function gives other values each time it is asked",
+    "NESTED_COLUMN": "rows with nested values can't be distinguished by their hash",
+    "NONDETERMINISTIC": "a function returns other values at each call",
     "ORDER_DEPENDENT": "an aggregate depends on the order in which rows are read",
-    "OUTER_JOIN": "an outer join has a rule where columns are equal, and FULL only with two tables",
+    "OUTER_JOIN": "an outer join has a rule only on equal columns, and FULL only with two tables",
     "SET_OPERATION": "UNION, INTERSECT and EXCEPT have no rule",
-    "STAR": "this `*` can't be written out",
+    "STAR": "this `*` can't be expanded into columns",
     "SUBQUERY": "subqueries and WITH have no rule",
     "SYNTAX": "a clause of the query has no rule",
     "TIME_TRAVEL": "a table at a fixed version has no changes",
-    "UNKNOWN_FUNCTION": "a function is none of Spark's own, so nobody knows what it does",
+    "UNKNOWN_FUNCTION": "a function is not one of Spark's own, so what it does is unknown",
     "WINDOW_WITHOUT_PARTITION": "windows that share no PARTITION BY depend on all rows",
 }
 # What can happen to a view or its sources.
@@ -35,13 +35,13 @@ STATE_REASONS = {
     "COST": "a full refresh is expected to be cheaper",
     "FIRST": "the view was never filled",
     "STATE_LOST": "the log no longer says which versions the view shows",
-    "VIEW_CHANGED": "somebody else wrote to the view's table",
-    "SOURCE_RECREATED": "a source was made anew",
-    "FEED_OFF": "a source recorded no changes, and has no row ids to find them by",
+    "VIEW_CHANGED": "another writer changed the view's table",
+    "SOURCE_RECREATED": "a source was created again",
+    "FEED_OFF": "a source had no change feed, and no row ids to find its changes by",
     "FEED_VACUUMED": "files of a source's change feed are gone",
-    "FEED_RETENTION": "a source's changes are older than Delta lets us read",
+    "FEED_RETENTION": "a source's changes are older than Delta's retention allows",
     "LOG_LOST": "a source's log no longer reaches back to the version that the view shows",
-    "SCHEMA_CHANGED": "a source's columns changed so that its feed can't be read across",
+    "SCHEMA_CHANGED": "a source's columns changed, and its feed can't be read across that",
     "OLD_VERSION_LOST": "the version of a source that the view shows can't be read any more",
     "COLUMNS_CHANGED": "the view's own columns have other types now",
 }
@@ -64,10 +64,6 @@ class Reason:
     def __repr__(self) -> str:
         text = f"{self.code}: {self.why}"
         return f"{text} ({self.fix})" if self.fix else text
-
-    def as_dict(self) -> dict[str, str]:
-        """The reason as the commands' `--json` shows it."""
-        return {"code": self.code, "why": self.why, "fix": self.fix}
 
 
 def reason(code: str, what: str = "", fix: str = "") -> Reason:

@@ -1,9 +1,9 @@
-"""Refreshes a view: by what changed since the versions that it shows, or in full, with a reason."""
+"""Refreshes a view: incrementally from the versions that it shows, or in full, with a reason."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -16,7 +16,7 @@ from mirrorlake.errors import ConflictError, UsageError
 from mirrorlake.mirror.options import noop
 from mirrorlake.results import Result, TextTable
 from mirrorlake.rows.views.apply import apply_delta
-from mirrorlake.rows.views.commit import Scratch, Target, overwrite, scratch
+from mirrorlake.rows.views.commit import Scratch, Target, scratch, write_rows
 from mirrorlake.rows.views.cost_model import Cost, Estimate, save_cost
 from mirrorlake.rows.views.definition import Definition
 from mirrorlake.rows.views.delta import Delta
@@ -25,14 +25,15 @@ from mirrorlake.rows.views.explain import (
     INCREMENTAL,
     NOTHING,
     RefreshPlan,
+    is_due,
     plan_refresh,
     refresh_session,
 )
 from mirrorlake.rows.views.joins import Role
 from mirrorlake.rows.views.plan import Plan
 from mirrorlake.rows.views.reasons import Reason, reason
-from mirrorlake.rows.views.shape import Method, is_steady
-from mirrorlake.rows.views.sources import look_at_old, pin_sources, read_changes
+from mirrorlake.rows.views.shape import Method
+from mirrorlake.rows.views.sources import Source, look_at_old, pin_sources, read_changes
 from mirrorlake.rows.views.state import commit_metadata, read_note, read_view_state
 from mirrorlake.rows.views.view_sql import whole_contents
 from mirrorlake.spark.sql import delta_name
@@ -68,11 +69,11 @@ class Refresh(Result):
         reason: why it was full; None otherwise.
         version: the version of the view's table that it made, or that was there already.
         sources: by table, the version that the view showed before (or None) and the one it shows.
-        changed: how many source rows came or went; None where they were not counted.
+        changed: how many source rows were inserted or deleted; None if they were not counted.
         rows: rows of the view's table inserted, updated and deleted.
         seconds: how long it took.
         estimate: what was expected, where there was a choice.
-        differences: rows that a check found missing or too many; None if none was asked for.
+        differences: rows that a check found missing or superfluous; None without a check.
         applied: whether it is done; False after a dry run, which counts no rows.
     """
 
@@ -90,22 +91,16 @@ class Refresh(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """The document that `view refresh --json` prints."""
-        guess = self.estimate
         return {
             "view": self.view,
             "mode": self.mode,
-            "reason": None if self.reason is None else self.reason.as_dict(),
+            "reason": vars(self.reason) if self.reason else None,
             "version": self.version,
             "sources": {n: {"from": a, "to": b} for n, (a, b) in self.sources.items()},
             "changed": self.changed,
             "rows": self.rows,
             "seconds": round(self.seconds, 3),
-            "expected": {
-                "full": None if guess is None or guess.full is None else round(guess.full, 3),
-                "incremental": None
-                if guess is None or guess.incremental is None
-                else round(guess.incremental, 3),
-            },
+            "expected": (self.estimate or Estimate()).as_dict(),
             "differences": self.differences,
             **({} if self.applied else {"applied": False}),
         }
@@ -120,7 +115,7 @@ class Refresh(Result):
         if self.reason is not None:
             facts.append(("why", repr(self.reason)))
         if self.changed is not None:
-            facts.append(("source rows that came or went", f"{self.changed:,}"))
+            facts.append(("source rows inserted or deleted", f"{self.changed:,}"))
         facts += [(f"rows {what}", f"{count:,}") for what, count in self.rows.items()]
         if self.differences is not None:
             facts.append(("differences from the query", f"{self.differences:,}"))
@@ -141,6 +136,7 @@ def refresh_view(
     definition: Definition,
     *,
     how: str = "auto",
+    dry_run: bool = False,
     on_step: ViewListener = noop,
 ) -> Refresh:
     """Brings a view up to date; see `Views.refresh`."""
@@ -149,47 +145,71 @@ def refresh_view(
     began = time.perf_counter()
     state = read_view_state(storage, definition)
     sources = pin_sources(storage, definition, state.sources)
-    moved = any(source.moved for source in sources) or not is_steady(definition.sql)
-    if not moved and state.reason is None and how != FULL:
-        at = {str(source.name): (source.old, source.new) for source in sources}
-        taken = time.perf_counter() - began
-        return Refresh(str(definition.name), NOTHING, None, state.version, at, 0, {}, taken)
+    name, done = str(definition.name), not dry_run
+    if how != FULL and not is_due(definition, state, sources):
+        changed = 0 if done else None
+        taken = time.perf_counter() - began if done else 0.0
+        at = versions_of(sources)
+        return Refresh(name, NOTHING, None, state.version, at, changed, {}, taken, applied=done)
     session = refresh_session(spark)
     found = plan_refresh(spark, session, storage, definition, state, sources)
     on_step(ViewStep.PINNED)
-    why = found.reason
+    why, guess = found.reason, found.estimate
     if how == FULL:
         why = reason("ASKED")
-    elif why is None and how == "auto" and found.estimate.prefers_full:
-        why = _cost(found.estimate)
+    elif why is None and how == "auto" and guess.prefers_full:
+        why = _cost(guess)
     on_step(ViewStep.DECIDED)
-    changed: int | None = None
+    if dry_run:
+        return _result(found, why, applied=False)
+    changed = None
     with scratch(session) as kept:
         delta = None
         if why is None:
             _plan_once(session, found)
             delta, why = _read(spark, kept, storage, found)
             on_step(ViewStep.READ)
-        target = _target(storage, definition, found, why)
+        target = _target(storage, found, why)
         if delta is not None and why is None:
             apply_delta(delta, kept, target)
             changed = sum(kept.measure(view)[0] for view in delta.changes.values())
         else:
             whole = session if delta is None else refresh_session(spark)
-            _write_all(whole, storage, found.plan, target)
+            _write_all(whole, found.plan, target)
     on_step(ViewStep.COMMITTED)
-    done = _outcome(storage, definition, found, why)
+    version, rows = _committed(storage, found)
+    result = _result(found, why)
     taken = time.perf_counter() - began
-    kind = FULL if why else INCREMENTAL
     size = _source_bytes(session, found.plan) if why else found.changed_bytes
-    save_cost(storage, definition.name, kind, Cost(round(taken, 3), size))
+    save_cost(storage, definition.name, result.mode, Cost(round(taken, 3), size))
     on_step(ViewStep.MEASURED)
-    return replace(done, mode=kind, changed=changed, seconds=taken, estimate=found.estimate)
+    return replace(result, version=version, changed=changed, rows=rows, seconds=taken)
+
+
+def _result(found: RefreshPlan, why: Reason | None, *, applied: bool = True) -> Refresh:
+    """What is known of a refresh before it is done."""
+    return Refresh(
+        str(found.plan.definition.name),
+        FULL if why else INCREMENTAL,
+        why,
+        found.state.version,
+        versions_of(found.plan.tables),
+        None,
+        {},
+        0.0,
+        found.estimate,
+        applied=applied,
+    )
+
+
+def versions_of(sources: Iterable[Source]) -> dict[str, tuple[int | None, int]]:
+    """By table, the version that a view shows (or None) and the one that it is to show."""
+    return {str(source.name): (source.old, source.new) for source in sources}
 
 
 def _cost(guess: Estimate) -> Reason:
     why = f"full {guess.full:.1f} s, incremental {guess.incremental:.1f} s are expected"
-    return Reason("COST", why, "how='incremental' refreshes by what changed all the same")
+    return Reason("COST", why, "how='incremental' forces an incremental refresh")
 
 
 def _plan_once(session: SparkSession, found: RefreshPlan) -> None:
@@ -210,7 +230,7 @@ def _plan_once(session: SparkSession, found: RefreshPlan) -> None:
 def _read(
     spark: SparkSession, kept: Scratch, storage: Storage, found: RefreshPlan
 ) -> tuple[Delta, Reason | None]:
-    """What changed, at hand; why it is of no use, if so."""
+    """What changed, as temporary views; the reason, if it can't be used."""
     views = {}
     for one in found.changes:
         if one.files:
@@ -223,20 +243,19 @@ def _read(
     return delta, None
 
 
-def _target(
-    storage: Storage, definition: Definition, found: RefreshPlan, why: Reason | None
-) -> Target:
-    state, number = found.state, found.state.number + 1
+def _target(storage: Storage, found: RefreshPlan, why: Reason | None) -> Target:
+    state, definition, number = found.state, found.plan.definition, found.state.number + 1
     how = {"mode": FULL if why else INCREMENTAL, "reason": why.code if why else None}
     sources = {str(s.name): {"id": s.id, "version": s.new} for s in found.plan.tables}
     note = commit_metadata(definition, number, state.version, how, sources)
     return Target(storage, definition.name.table_path, definition.app_id, number, note)
 
 
-def _write_all(session: SparkSession, storage: Storage, plan: Plan, target: Target) -> None:
+def _write_all(session: SparkSession, plan: Plan, target: Target) -> None:
     rows = session.sql(whole_contents(plan, target.number))
     there = session.sql(f"SELECT * FROM {delta_name(target.path)}").dtypes
-    overwrite(rows, target, evolve=sorted(rows.dtypes) != sorted(there))
+    evolve = {} if sorted(rows.dtypes) == sorted(there) else {"overwriteSchema": "true"}
+    write_rows(rows, target, "overwrite", **evolve)
 
 
 def _source_bytes(session: SparkSession, plan: Plan) -> int:
@@ -247,47 +266,25 @@ def _source_bytes(session: SparkSession, plan: Plan) -> int:
     return size
 
 
-def _outcome(
-    storage: Storage, definition: Definition, found: RefreshPlan, why: Reason | None
-) -> Refresh:
-    """What the commit says that it did.
+def _committed(storage: Storage, found: RefreshPlan) -> tuple[int, dict[str, int]]:
+    """The version that was committed, and what the commit says that it did.
 
     Raises:
         ConflictError: another refresh was quicker, and this one's commit was skipped.
     """
+    definition = found.plan.definition
     path = definition.name.table_path
     snapshot = read_snapshot(storage, path)
     newest = -1 if snapshot is None else snapshot.version
-    number = found.state.number + 1
     for version in range(newest, found.state.version, -1):
         note = read_note(storage, definition, version)
-        if note is None or note["refresh"] != number:
-            continue
-        metrics = read_commit_info(storage, path, version).get("operationMetrics") or {}
-        return Refresh(
-            str(definition.name),
-            FULL,
-            why,
-            version,
-            {str(s.name): (s.old, s.new) for s in found.plan.tables},
-            None,
-            _counts(metrics),
-            0.0,
-        )
+        if note is not None and note["refresh"] == found.state.number + 1:
+            metrics = read_commit_info(storage, path, version).get("operationMetrics") or {}
+            if "numTargetRowsInserted" not in metrics:
+                return version, {"inserted": int(metrics.get("numOutputRows", 0))}
+            kinds = ("inserted", "updated", "deleted")
+            return version, {k: int(metrics.get(f"numTargetRows{k.title()}", 0)) for k in kinds}
     raise ConflictError(
-        f"The view {definition.name} was restored or made anew meanwhile.", hint="refresh it again."
+        f"The view {definition.name} was restored or made again meanwhile.",
+        hint="refresh it again.",
     )
-
-
-def _counts(metrics: dict[str, Any]) -> dict[str, int]:
-    names = {
-        "inserted": ("numTargetRowsInserted", "numOutputRows"),
-        "updated": ("numTargetRowsUpdated",),
-        "deleted": ("numTargetRowsDeleted",),
-    }
-    merged = "numTargetRowsInserted" in metrics
-    return {
-        what: int(metrics.get(keys[0] if merged else keys[-1], 0))
-        for what, keys in names.items()
-        if merged or what == "inserted"
-    }

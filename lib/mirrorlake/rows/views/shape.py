@@ -11,7 +11,7 @@ from enum import Enum
 
 from sqlglot import exp
 
-from mirrorlake.rows.views.functions import NONDETERMINISTIC, ORDER_DEPENDENT, SUMS
+from mirrorlake.rows.views.functions import ORDER_DEPENDENT, SUMS, is_nondeterministic
 from mirrorlake.rows.views.joins import Columns, Member, read_joins
 from mirrorlake.rows.views.query import (
     KEY,
@@ -45,11 +45,11 @@ class Method(str, Enum):
 
 
 RULES = {
-    Method.ROWS: "rows that went are deleted, rows that came are inserted",
-    Method.SUMS: "what came is added to its group, what went is taken away",
-    Method.GROUPS: "groups with a changed row are computed anew",
-    Method.PARTITIONS: "partitions with a changed row are computed anew",
-    Method.FULL: "everything is computed anew",
+    Method.ROWS: "deleted rows are removed, inserted rows are added",
+    Method.SUMS: "changes are added to the sums and counts of their group",
+    Method.GROUPS: "groups with a changed row are computed again",
+    Method.PARTITIONS: "partitions with a changed row are computed again",
+    Method.FULL: "everything is computed again",
 }
 
 
@@ -120,23 +120,22 @@ def read_shape(query: Query, columns: Columns, known: Collection[str]) -> Shape:
     windows = [call for call in calls if call.partition is not None]
     grouped = bool(tree.args.get("group") or tree.args.get("having"))
     grouped = grouped or any(call.is_aggregate for call in calls)
-    has_star = any(item.is_star for item in items)
-    if tree.args.get("distinct"):
-        if windows or grouped:
-            return full("DISTINCT_OF_GROUPS")
-        numbered = tuple(f"{KEY}{number}" for number in range(len(texts)))
-        distinct = replace(shape, method=Method.SUMS, keys=texts, items=numbered)
-        return full("STAR") if has_star else distinct
-    if windows:
-        if grouped:
-            return full("AGGREGATE_OF_WINDOW")
-        return full("STAR") if has_star else _windows(shape, windows)
+    distinct = bool(tree.args.get("distinct"))
+    if distinct and (windows or grouped):
+        return full("DISTINCT_OF_GROUPS")
+    if windows and grouped:
+        return full("AGGREGATE_OF_WINDOW")
     if grouped:
         return _groups(shape, query, columns)
-    expanded = _expanded(query, members, columns)
-    if expanded is None:
+    if (distinct or windows) and any(item.is_star for item in items):
         return full("STAR")
-    return replace(shape, items=expanded)
+    if distinct:
+        numbered = tuple(f"{KEY}{number}" for number in range(len(texts)))
+        return replace(shape, method=Method.SUMS, keys=texts, items=numbered)
+    if windows:
+        return _windows(shape, windows)
+    expanded = _expanded(query, members, columns)
+    return full("STAR") if expanded is None else replace(shape, items=expanded)
 
 
 def is_steady(sql: str) -> bool:
@@ -145,9 +144,9 @@ def is_steady(sql: str) -> bool:
 
 
 def _is_clock(call: Call) -> bool:
-    """Whether a function gives other values each time it is asked."""
+    """Whether a function returns other values at each call."""
     empty = call.name in ("unix_timestamp", "to_unix_timestamp") and not call.arguments
-    return call.name in NONDETERMINISTIC or empty
+    return is_nondeterministic(call.name) or empty
 
 
 def _oddity(query: Query) -> Reason | None:

@@ -1,7 +1,7 @@
-"""A view's sources: which versions they stand at, their rows there, and what changed since.
+"""A view's sources: their newest versions, their rows, and what changed since a version.
 
-All are read at versions that held at one moment. Changes come from the change feed; where it was
-off, from comparing two versions by the rows' stable ids, if the table tracks rows.
+All are read at versions that were current at the same time. Changes come from the change feed;
+where it was off, from comparing two versions by the rows' stable ids, if the table tracks rows.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Changes:
 def pin_sources(
     storage: Storage, definition: Definition, state: dict[str, tuple[str, int]]
 ) -> tuple[Source, ...]:
-    """The newest versions of a view's sources, all as they were at one moment.
+    """The newest versions of a view's sources that were current at the same time.
 
     Args:
         storage: the lake's files.
@@ -105,7 +105,7 @@ def pin_sources(
 
     Raises:
         TableNotFoundError: a source is gone.
-        BusyError: the sources don't stand still.
+        BusyError: the sources change too often.
     """
     names = sorted(definition.sources, key=str)
     versions = versions_at_once(storage, names)
@@ -188,7 +188,7 @@ def _tracks_rows(table: Table, source: Source) -> bool:
 def read_changes(
     session: SparkSession, storage: Storage, changes: Changes, columns: tuple[str, ...]
 ) -> DataFrame:
-    """A source's changes, +1 a row that came and -1 a row that went, those that cancel out gone.
+    """A source's changes: +1 for an inserted row, -1 for a deleted one, without those that cancel.
 
     Args:
         session: the refresh's own.

@@ -1,4 +1,4 @@
-"""What a view's table shows, as its own log tells, and how far its sources moved on.
+"""Which versions a view's table shows, by its own log, and how far its sources moved on.
 
 Each refresh is one commit, which carries a note with the versions that it read. Commits that change
 no rows are passed over; after a RESTORE of the view the note of the version that came back counts;
@@ -67,13 +67,8 @@ def read_view_state(storage: Storage, definition: Definition) -> ViewState:
     snapshot = read_snapshot(storage, path)
     assert snapshot is not None, definition
     number = snapshot.txns.get(definition.app_id, 0)
-
     changed = reason("VIEW_CHANGED", str(definition.name))
     why: Reason | None = None
-
-    def unknown(found: Reason) -> ViewState:
-        return ViewState(snapshot.version, number, {}, found)
-
     version = snapshot.version
     while version >= 0:
         if note := read_note(storage, definition, version):
@@ -83,17 +78,20 @@ def read_view_state(storage: Storage, definition: Definition) -> ViewState:
             return ViewState(snapshot.version, number, sources, why)
         info = read_commit_info(storage, path, version)
         if not info:
-            return unknown(reason("STATE_LOST", str(definition.name)))
+            why = reason("STATE_LOST", str(definition.name))
+            break
         if info.get("operation") == "RESTORE":
             back = str((info.get("operationParameters") or {}).get("version"))
             if not back.isdecimal():  # restored to a timestamp
-                return unknown(changed)
+                why = changed
+                break
             version = int(back)
             continue
         if _changed(storage, path, version, version):
             why = changed
         version -= 1
-    return unknown(why or reason("FIRST", str(definition.name)))
+    why = why or reason("FIRST", str(definition.name))
+    return ViewState(snapshot.version, number, {}, why)
 
 
 def _changed(storage: Storage, path: str, first: int, last: int) -> bool:
@@ -171,8 +169,8 @@ def view_status(storage: Storage, definition: Definition) -> ViewStatus:
             reason = reason or "SOURCE_RECREATED"
         elif shown < snapshot.version:
             info = read_commit_info(storage, name.table_path, shown + 1)
-            moment = info.get("timestamp", now * 1000) / 1000
-            oldest = moment if oldest is None else min(oldest, moment)
+            committed = info.get("timestamp", now * 1000) / 1000
+            oldest = committed if oldest is None else min(oldest, committed)
     lag = 0.0 if oldest is None else round(max(now - oldest, 0.0), 3)
     state = UNKNOWN if reason else CURRENT if oldest is None else BEHIND
     return ViewStatus(

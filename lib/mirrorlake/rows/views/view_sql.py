@@ -62,7 +62,7 @@ def selected_groups(plan: Plan, relations: dict[int, str], condition: str = "") 
 
 
 def hashes(names: Sequence[str]) -> str:
-    """The columns that find equal rows; Spark's hashes pass NULLs over, so those are told."""
+    """The columns that find equal rows; Spark's hashes skip NULLs, so `isnull` goes in too."""
     values = ", ".join(f"{quote(name)}, isnull({quote(name)})" for name in names)
     return f"xxhash64({values}) AS {quote(HASH)}, hash({values}) AS {quote(CHECK)}"
 
@@ -87,19 +87,19 @@ def state_columns(plan: Plan) -> list[str]:
     """The hidden columns with what is summed up."""
     found = [ROWS]
     for number, aggregate in enumerate(plan.shape.aggregates):
-        if count_column(number, aggregate) != ROWS:
-            found.append(count_column(number, aggregate))
+        if _count_column(number, aggregate) != ROWS:
+            found.append(_count_column(number, aggregate))
         if aggregate.function != "count":
             found.append(f"{SUM}{number}")
     return found
 
 
-def count_column(number: int, aggregate: Aggregate) -> str:
-    """Where it stands how many rows an aggregate took."""
+def _count_column(number: int, aggregate: Aggregate) -> str:
+    """The column that counts the rows of an aggregate."""
     return ROWS if aggregate.argument == "1" else f"{COUNT}{number}"
 
 
-def summand(plan: Plan, number: int) -> str:
+def _summand(plan: Plan, number: int) -> str:
     """What is added up for an aggregate, of a type that its sum fits."""
     value = quote(f"{ARGUMENT}{number}")
     if plan.arguments[number].startswith("decimal"):
@@ -109,29 +109,50 @@ def summand(plan: Plan, number: int) -> str:
     return f"CAST({value} AS {'DOUBLE' if average else 'BIGINT'})"
 
 
-def state_of(plan: Plan, arguments: str) -> str:
-    """Groups as they are kept, from rows of keys and arguments."""
-    found = [f"count(*) AS {quote(ROWS)}"]
+def state_of(plan: Plan, arguments: str, sign: str = "") -> str:
+    """Groups as they are kept, from rows of keys and arguments.
+
+    Args:
+        plan: the view's.
+        arguments: a query of the rows.
+        sign: the column that has 1 where a row came and -1 where one went; then the groups are
+            what they changed by.
+    """
+    found = [f"{f'sum({sign})' if sign else 'count(*)'} AS {quote(ROWS)}"]
     for number, aggregate in enumerate(plan.shape.aggregates):
-        column = count_column(number, aggregate)
+        column, argument = _count_column(number, aggregate), quote(f"{ARGUMENT}{number}")
         if column != ROWS:
-            found.append(f"count({quote(f'{ARGUMENT}{number}')}) AS {quote(column)}")
+            signs = f"sum(CASE WHEN {argument} IS NULL THEN 0 ELSE {sign} END)"
+            found.append(f"{signs if sign else f'count({argument})'} AS {quote(column)}")
         if aggregate.function != "count":
-            found.append(f"sum({summand(plan, number)}) AS {quote(f'{SUM}{number}')}")
-    keys = plan.keys
+            value = _summand(plan, number)
+            signed = f"CASE WHEN {sign} < 0 THEN -{value} ELSE {value} END" if sign else value
+            found.append(f"sum({signed}) AS {quote(f'{SUM}{number}')}")
+    return grouped(plan.keys, found, arguments)
+
+
+def grouped(keys: Sequence[str], values: Sequence[str], rows: str) -> str:
+    """Aggregates by group."""
     group = f" GROUP BY {listed(keys)}" if keys else ""
-    return f"SELECT {', '.join([*map(quote, keys), *found])} FROM ({arguments}){group}"
+    return f"SELECT {', '.join([*map(quote, keys), *values])} FROM ({rows}){group}"
 
 
 def shown_of(plan: Plan, state: str, more: str = "") -> str:
-    """The view's columns, and the hidden ones, from groups as they are kept."""
+    """The view's columns, and the hidden ones, from groups as they are kept.
+
+    Args:
+        plan: the view's.
+        state: a query of the groups; those without rows have NULLs.
+        more: further columns of it.
+    """
+    stays = has_rows(plan)
     values = [
         f"{_value(plan, number, aggregate)} AS {quote(f'{AGGREGATE}{number}')}"
         for number, aggregate in enumerate(plan.shape.aggregates)
     ]
     inner = f"SELECT {', '.join(['*', *values])} FROM ({state})"
     items = [
-        f"CAST({item} AS {kind})"
+        f"CAST({item if item in plan.keys else f'CASE WHEN {stays} THEN {item} END'} AS {kind})"
         for item, kind in zip(plan.shape.items, plan.columns.values(), strict=True)
     ]
     shown = named(items, plan.names)
@@ -139,8 +160,13 @@ def shown_of(plan: Plan, state: str, more: str = "") -> str:
     return f"SELECT {shown}, {hidden}{more} FROM ({inner})"
 
 
+def has_rows(plan: Plan) -> str:
+    """The condition that a group has rows; the only group of a query without keys always stays."""
+    return f"{quote(ROWS)} <> 0" if plan.keys else "true"
+
+
 def _value(plan: Plan, number: int, aggregate: Aggregate) -> str:
-    count = quote(count_column(number, aggregate))
+    count = quote(_count_column(number, aggregate))
     if aggregate.function == "count":
         return count
     total = quote(f"{SUM}{number}")

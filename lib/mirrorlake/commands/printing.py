@@ -1,0 +1,133 @@
+"""How commands print: results on stdout, for people or as JSON; progress and warnings on stderr.
+
+Exit status: 0 done; 1 a problem found; 2 wrong use.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from mirrorlake.errors import QueryError
+from mirrorlake.results import Finding, TextTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+APPLY_DOES_IT = "--apply does it."
+DRY_RUN = "Nothing was changed: a dry run."
+NOT_APPLIED = f"{DRY_RUN} {APPLY_DOES_IT}"
+
+out = Console(soft_wrap=True)
+err = Console(stderr=True, soft_wrap=True)
+
+
+@contextmanager
+def progress(text: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on a terminal, whose text can be changed; nothing in a pipe."""
+    if not err.is_terminal:
+        yield lambda _: None
+        return
+    with err.status(escape(text)) as shown:
+        yield lambda changed: shown.update(escape(changed))
+
+
+def tell(as_json: bool, document: Any, *shown: object, failed: object = False) -> None:
+    """Prints a result, and ends the command with status 1 if a problem was found.
+
+    Args:
+        as_json: whether `--json` was given.
+        document: what JSON holds.
+        shown: what people read; see `say`.
+        failed: true if there is a problem.
+    """
+    if as_json:
+        print_json(document)
+    else:
+        say(*shown)
+    if failed:
+        raise typer.Exit(1)
+
+
+def print_json(document: Any) -> None:
+    """The one document that a command prints with `--json`."""
+    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+
+
+def say(*shown: object) -> None:
+    """Prints tables, texts, and of results their `repr`; an empty text is left out."""
+    for part in shown:
+        if isinstance(part, TextTable):
+            out.print(rich_table(part))
+        elif part != "":
+            text = part if isinstance(part, str) else repr(part)
+            out.print(text, markup=False, highlight=False)
+
+
+def warn(text: str) -> None:
+    """Prints a line on stderr."""
+    err.print(text, markup=False, highlight=False)
+
+
+def rich_table(shown: TextTable) -> RichTable:
+    """A table for a terminal; nothing in it is taken for rich's markup."""
+    table = RichTable(*map(escape, shown.columns))
+    for row in shown.rows:
+        table.add_row(*("" if value is None else escape(str(value)) for value in row))
+    return table
+
+
+def facts_of(done: Any) -> dict[str, Any]:
+    """The document of a result on one table: its fields, with the table's name as text."""
+    return {**asdict(done), "table": str(done.table)}
+
+
+def print_rows(frame: DataFrame, *, as_json: bool, limit: int = 50) -> None:
+    """A query's rows: all of them as JSON, or the first few as a table.
+
+    Raises:
+        QueryError: Spark failed it.
+    """
+    from mirrorlake.show.tables import rows_document
+    from mirrorlake.spark.sql import spark_message
+
+    with progress("running the query …"):
+        try:
+            document = rows_document(frame if as_json else frame.limit(limit + 1))
+        except Exception as error:
+            raise QueryError(spark_message(error)) from error
+    tell(as_json, document, *first_rows(document, limit))
+
+
+def first_rows(document: dict[str, Any], limit: int) -> tuple[TextTable, str]:
+    """The first few of a document's rows as a table, and how to get more of them."""
+    rows = tuple(
+        tuple("NULL" if value is None else value for value in row.values())
+        for row in document["rows"][:limit]
+    )
+    more = f"… and more; --limit {limit} shows the first {limit} rows."
+    return TextTable(tuple(document["columns"]), rows), more * (len(document["rows"]) > limit)
+
+
+def finding_line(found: Finding) -> str:
+    """A finding as one line: rule, table, what and where, and the fix."""
+    text = f"{found.rule} {found.table or 'the zone'}: {found.message}"
+    text += f"{place_of(found.as_dict())} Fix: {found.fix}"
+    # A name from outside must not steer the terminal.
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def place_of(found: Mapping[str, Any]) -> str:
+    """Where a finding or an error is, to be put after its text; empty where nothing is known."""
+    places = ((name, found[name]) for name in ("file", "row", "column"))
+    where = ", ".join(f"{name} {value}" for name, value in places if value is not None)
+    return f" [{where}]" if where else ""

@@ -1,0 +1,183 @@
+"""The files of many tables at a glance, those first that need care.
+
+An overview reads logs and footers, no rows. A table that can't be looked at has its error in its
+line; the others are there all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from mirrorlake.delta.table import Table
+from mirrorlake.errors import MirrorlakeError, TableNotFoundError
+from mirrorlake.layout.advice import advise
+from mirrorlake.layout.analysis import Analysis, analyze_table
+from mirrorlake.layout.guardrails import GuardrailReport, check_guardrails, find_sku
+from mirrorlake.names import TableName
+from mirrorlake.results import Result, TextTable, size_text
+from mirrorlake.spark.sql import spark_message
+
+# What costs most when it is left as it is comes first.
+_WEIGHTS = {
+    "small files": 3,
+    "row-group size": 2,
+    "deletion vectors piled up": 2,
+    "partitions of high cardinality": 3,
+    "V-Order signals disagree": 1,
+    "missing statistics": 1,
+}
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """One table of an overview.
+
+    Attributes:
+        table: its name.
+        files, row_groups, rows, size: of the newest version; size in bytes.
+        used: the part of the SKU's nearest guardrail that is used; above 1 it is broken.
+        guardrail: which one that is.
+        rules: the advice on its files, by short names.
+        error: why it can't be looked at; empty if it can.
+    """
+
+    table: str
+    files: int = 0
+    row_groups: int = 0
+    rows: int = 0
+    size: int = 0
+    used: float = 0.0
+    guardrail: str = ""
+    rules: tuple[str, ...] = ()
+    error: str = ""
+
+    @property
+    def care(self) -> tuple[bool, bool, int, float, int]:
+        """What the overview is ordered by: errors, broken guardrails, advice, what is used."""
+        weight = sum(_WEIGHTS.get(rule, 0) for rule in self.rules)
+        return bool(self.error), self.used > 1, weight, self.used, self.size
+
+
+@dataclass(frozen=True)
+class FilesOverview(Result):
+    """The tables of a lake, those first that need care.
+
+    Attributes:
+        sku: whose guardrails are meant; the smallest one's by default.
+        tables: one entry a table.
+        model: how all tables together stand, as one model.
+    """
+
+    sku: str
+    tables: tuple[TableFiles, ...]
+    model: GuardrailReport
+
+    @property
+    def first(self) -> str:
+        """The table that needs most care; empty if there is none that can be looked at."""
+        return next((one.table for one in self.tables if not one.error), "")
+
+    @property
+    def broken(self) -> tuple[TableFiles, ...]:
+        """The tables beyond a guardrail."""
+        return tuple(one for one in self.tables if one.used > 1)
+
+    @property
+    def failed(self) -> tuple[TableFiles, ...]:
+        """The tables that can't be looked at."""
+        return tuple(one for one in self.tables if one.error)
+
+    def check(self) -> None:
+        """Ends with an error where no table can be looked at.
+
+        Raises:
+            TableNotFoundError: there is none, or each has an error of its own.
+        """
+        if not self.first:
+            why = self.tables[0].error if self.tables else "the lake has no tables"
+            raise TableNotFoundError(f"No table can be looked at: {why}.", hint="run `mirror`.")
+
+    def used(self, most: int = 20) -> dict[str, float]:
+        """Percent of the nearest guardrail by table, for a picture; the first ones only."""
+        return {one.table: 100 * one.used for one in self.tables[:most] if not one.error}
+
+    def shown(self) -> TextTable:
+        """One row a table."""
+        columns = ("table", "files", "row groups", "rows", "size", "nearest guardrail", "used",
+                   "what needs care")  # fmt: skip
+        rows = tuple(
+            (one.table, one.files, one.row_groups, one.rows, size_text(one.size),
+             one.guardrail, f"{100 * one.used:,.3g} %", one.error or ", ".join(one.rules))
+            for one in self.tables
+        )  # fmt: skip
+        return TextTable(columns, rows)
+
+    def __repr__(self) -> str:
+        return (
+            f"{len(self.tables)} tables, {len(self.broken)} beyond a guardrail of {self.sku},"
+            f" {len(self.failed)} can't be read"
+        )
+
+
+def survey_files(
+    open_table: Callable[[TableName], Table], names: Iterable[TableName], sku: str = ""
+) -> FilesOverview:
+    """Looks at the files of tables.
+
+    Args:
+        open_table: how to come to a table by its name.
+        names: which tables.
+        sku: the capacity whose guardrails count; by default the smallest, F2.
+
+    Raises:
+        UsageError: there is no such SKU.
+
+    Example:
+        >>> survey_files(lake.table, lake.tables(), "F64")  # doctest: +SKIP
+        7 tables, 1 beyond a guardrail of F64, 0 can't be read
+    """
+    chosen = find_sku(sku or "F2").name
+    found: list[TableFiles] = []
+    sums = {"files": 0.0, "row_groups": 0.0, "rows": 0.0, "model_gb": 0.0}
+    for name in names:
+        try:
+            analysis = analyze_table(open_table(name), scan=False)
+        except Exception as error:  # one table's trouble must not hide the others
+            text = error.message if isinstance(error, MirrorlakeError) else spark_message(error)
+            found.append(TableFiles(str(name), error=text))
+            continue
+        try:
+            found.append(_look_at(analysis, chosen))
+        finally:
+            analysis.release()
+        one = found[-1]
+        for key, value in (
+            ("files", one.files),
+            ("row_groups", one.row_groups),
+            ("rows", one.rows),
+        ):
+            sums[key] = max(sums[key], value)
+        sums["model_gb"] += one.size / 10**9
+    found.sort(key=lambda one: one.table)
+    found.sort(key=lambda one: one.care, reverse=True)
+    return FilesOverview(chosen, tuple(found), check_guardrails(sums, sums, chosen))
+
+
+def _look_at(analysis: Analysis, sku: str) -> TableFiles:
+    s = analysis.summary
+    limits = [limit for limit in analysis.guardrails(sku).limits if limit.limit]
+    nearest = max(limits, key=lambda one: one.value / (one.limit or 1))
+    rules = dict.fromkeys(finding.rule for finding in advise(analysis).findings)
+    if s["Unreadable Files"]:
+        rules = {"unreadable files": None} | rules
+    return TableFiles(
+        str(analysis.name),
+        s["Parquet Files"],
+        s["Row Groups"],
+        s["Row Count"],
+        s["File Size"],
+        nearest.value / (nearest.limit or 1),
+        nearest.guardrail,
+        tuple(rules),
+    )

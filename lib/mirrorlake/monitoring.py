@@ -1,0 +1,199 @@
+"""How a lake is: what waits, what stopped, what is wrong in the zone, and what is beyond a limit.
+
+Everything is read, nothing written. Spark starts only for the quarantine and for expectations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mirrorlake.delta.snapshot import delta_tables, read_snapshot
+from mirrorlake.errors import CheckError, UsageError
+from mirrorlake.expectations import Expectations
+from mirrorlake.mirror.quarantine import QUARANTINE
+from mirrorlake.names import TableName
+from mirrorlake.results import Result, TextTable
+
+if TYPE_CHECKING:
+    from mirrorlake.lake import Lake
+    from mirrorlake.lint.rules import LintReport
+    from mirrorlake.mirror.ledger import Ledger
+    from mirrorlake.mirror.state import Report
+    from mirrorlake.rows.views.state import ViewStatus
+
+_MOST = 6
+_FILES = 200
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that ends a run with an error: where, and what."""
+
+    what: str
+    where: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Monitoring(Result):
+    """How a lake is.
+
+    Attributes:
+        report: the tables that publishers feed.
+        views: the views.
+        quarantined: rows and files in quarantine, by table.
+        lint: what is wrong in the landing zone.
+        expectations: queries that must return no row.
+        problems: what is beyond a limit.
+    """
+
+    report: Report
+    views: tuple[ViewStatus, ...]
+    quarantined: dict[str, int]
+    lint: LintReport
+    expectations: Expectations
+    problems: tuple[Problem, ...]
+
+    def shown(self) -> TextTable:
+        """The problems; if there are none, that."""
+        if not self.problems:
+            return TextTable(("result",), (("Nothing is beyond a limit.",),))
+        return TextTable.of(self.problems, ("what", "where", "message"))
+
+    @property
+    def tables(self) -> TextTable:
+        """One row for each table that a publisher feeds; if there is none, that."""
+        if not self.report.tables:
+            return TextTable(("note",), (("No publisher feeds a table of this lake.",),))
+        columns = (
+            "table", "state", "rows", "last file", "waiting", "lag", "quarantined", "problem",
+        )  # fmt: skip
+        rows = tuple(
+            (
+                line.full_name,
+                line.state,
+                line.rows,
+                line.last_file,
+                line.backlog_files,
+                f"{line.lag_seconds:.0f} s",
+                self.quarantined.get(line.full_name, 0),
+                line.error["message"]
+                if line.error
+                else f"file {line.waiting_for} is missing"
+                if line.waiting_for
+                else "",
+            )
+            for line in self.report.tables
+        )
+        return TextTable(columns, rows)
+
+    @property
+    def view_states(self) -> TextTable:
+        """One row for each view; if there is none, that."""
+        if not self.views:
+            return TextTable(("note",), (("The lake has no views.",),))
+        rows = tuple(
+            (
+                one.view,
+                one.state,
+                ", ".join(
+                    f"{s.table} at {'?' if s.shown is None else s.shown}"
+                    f" of {'?' if s.newest is None else s.newest}"
+                    for s in one.sources
+                ),
+                "?" if one.lag_seconds is None else f"{one.lag_seconds:.0f} s",
+            )
+            for one in self.views
+        )
+        return TextTable(("view", "state", "shows", "lag"), rows)
+
+    def check(self) -> None:
+        """Ends a run with an error if something is beyond a limit.
+
+        Raises:
+            CheckError: with the first problem.
+        """
+        if self.problems:
+            first = self.problems[0]
+            others = f" ({len(self.problems)} problems in all)" if len(self.problems) > 1 else ""
+            raise CheckError(
+                f"{first.what} of {first.where}: {first.message}{others}",
+                hint="the notebook's tables have the rest.",
+            )
+
+    def __repr__(self) -> str:
+        return f"{len(self.report.tables)} tables, {len(self.problems)} problems"
+
+
+def monitor_lake(
+    lake: Lake,
+    *,
+    max_lag: float = 0,
+    max_backlog: int = 0,
+    expectations: Mapping[str, str] | None = None,
+) -> Monitoring:
+    """Looks at a lake's tables, views, zone and quarantine, and at what is expected of its rows.
+
+    A table that an error stopped and an expectation that is not met are always problems.
+
+    Args:
+        lake: the lake.
+        max_lag: most seconds that a published file, or a view's source, may wait; 0 for no limit.
+        max_backlog: most files that may wait in one table's folder; 0 for no limit.
+        expectations: see `Lake.check_expectations`.
+
+    Raises:
+        UsageError: a limit is less than 0, or the expectations are no mapping.
+
+    Example:
+        >>> monitor_lake(lake, max_lag=3600).problems  # doctest: +SKIP
+        ()
+    """
+    if max_lag < 0 or max_backlog < 0:
+        raise UsageError("A limit is less than 0.", hint="0 stands for no limit.")
+    met = lake.check_expectations(expectations or {})
+    report = lake.status()
+    fed = {TableName(line.schema, line.name) for line in report.tables}
+    others = delta_tables(lake.storage, but=fed)
+    views = tuple(lake.views.status(others)) if others else ()
+    problems = [
+        Problem("error", line.full_name, line.error["message"])
+        for line in report.tables
+        if line.error
+    ]
+    for line in report.tables:
+        if 0 < max_lag < line.lag_seconds:
+            text = f"{line.lag_seconds:.0f} s, {max_lag:g} s are allowed"
+            problems.append(Problem("lag", line.full_name, text))
+        if 0 < max_backlog < line.backlog_files:
+            text = f"{line.backlog_files} files, {max_backlog} are allowed"
+            problems.append(Problem("backlog", line.full_name, text))
+    for view in views:
+        if 0 < max_lag < (view.lag_seconds or 0):
+            text = f"{view.lag_seconds:.0f} s, {max_lag:g} s are allowed"
+            problems.append(Problem("lag", view.view, text))
+    problems += [Problem("expectation", one.name, one.problem) for one in met.broken]
+    return Monitoring(report, views, _quarantined(lake), lake.lint(), met, tuple(problems))
+
+
+def _quarantined(lake: Lake) -> dict[str, int]:
+    if read_snapshot(lake.storage, QUARANTINE) is None:
+        return {}
+    counted = lake.operations.quarantine().groupBy("schema", "table").count().collect()
+    return {
+        row["table"] if row["schema"] is None else f"{row['schema']}.{row['table']}": row["count"]
+        for row in counted
+    }
+
+
+def recent_ledgers(lake: Lake) -> tuple[Ledger, ...]:
+    """The newest batches of the tables that publishers feed, for a picture of their lag.
+
+    Returns:
+        Of at most six tables, those with the most files first; at most 200 batches of each.
+    """
+    lines = sorted(lake.status().tables, key=lambda line: (-line.last_file, line.full_name))
+    names = [TableName(line.schema, line.name) for line in lines if line.last_file][:_MOST]
+    return tuple(lake.operations.ledger(name, last=_FILES) for name in names)

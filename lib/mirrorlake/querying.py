@@ -1,0 +1,72 @@
+"""A lake as those see it who ask it: SQL over its tables, and queries that must find nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from mirrorlake.mirror.api import MirroredLake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from mirrorlake.expectations import Expectations
+
+
+class QueriedLake(MirroredLake):
+    """What `Lake` offers to those who query it."""
+
+    def sql(
+        self,
+        query: str,
+        *,
+        frame: str | None = None,
+        as_of: int | str | datetime | None = None,
+        read_only: bool = False,
+    ) -> DataFrame:
+        """Runs a query over the lake's tables.
+
+        Args:
+            query: tables go by `name`, `schema.name`, `name@v2`, or `name@20240428091500000`; their
+                changes by `table_changes('name', start[, end])`, with versions or moments.
+            frame: a model whose frame is read, instead of the newest versions.
+            as_of: a version, or a moment (UTC where it has no zone), at which every table is read
+                for which the query names none; a table that did not change since is read as it is.
+            read_only: refuse what is no query.
+
+        Raises:
+            QueryError: Spark refused it, or it is no query.
+            VersionError: a version or moment can't be read; with the range that can.
+            FrameError: the frame does not hold, or lacks a table.
+            FeedError: `table_changes` asks for what the feed doesn't hold.
+
+        Example:
+            >>> lake.sql("SELECT count(*) FROM sales@v2").show()  # doctest: +SKIP
+        """
+        from mirrorlake.lake_sql import query_lake
+
+        return query_lake(
+            self.spark, self.storage, query, frame=frame, as_of=as_of, read_only=read_only
+        )
+
+    def check_expectations(self, queries: Mapping[str, str], *, limit: int = 5) -> Expectations:
+        """Runs queries that must return no row, each over the tables as they are now.
+
+        Args:
+            queries: SQL by what is expected, such as `{"every order has an item": "SELECT …"}`.
+            limit: how many rows of each are kept to look at.
+
+        Returns:
+            One entry for each; a query that fails is not met, and the others go on.
+
+        Raises:
+            UsageError: they are no mapping of names to queries.
+
+        Example:
+            >>> lake.check_expectations({"no order twice": "SELECT …"}).broken  # doctest: +SKIP
+            ()
+        """
+        from mirrorlake.expectations import check_expectations
+
+        return check_expectations(self.sql, queries, limit=limit)

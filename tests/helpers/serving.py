@@ -1,0 +1,144 @@
+"""A server of the storage protocol in a thread, and what its clients send."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import requests
+
+from mirrorlake.commands.serve import Mirrors
+from mirrorlake.names import ZONE
+from mirrorlake.serve.lakes import DEFINITION, Item, Workspace
+from mirrorlake.serve.server import Ready, Settings, run_server
+from mirrorlake.storage import Storage
+
+DEADLINE = 60
+FOREVER = 4102444800
+
+
+@dataclass
+class Token:
+    """A credential as identity libraries give them, for a token that one has."""
+
+    token: str
+
+    def get_token(self, *_scopes: str, **_options: Any) -> Any:
+        from azure.core.credentials import AccessToken
+
+        return AccessToken(self.token, FOREVER)
+
+
+@dataclass
+class Lake:
+    """One served lake, and a session that may write to it."""
+
+    ready: Ready
+    item: Item
+    session: requests.Session = field(repr=False)
+    base: str = ""
+
+    @property
+    def storage(self) -> Storage:
+        return self.item.storage
+
+    @property
+    def root(self) -> Path:
+        assert self.storage.local is not None
+        return self.storage.local
+
+    @property
+    def name(self) -> str:
+        """The lake in an address."""
+        return f"{self.ready.workspace}/{self.item.id}"
+
+    def url(self, path: str, base: str = "") -> str:
+        return f"{base or self.base or self.ready.dfs}/{self.name}/{ZONE}/{quote(path)}"
+
+    def call(self, method: str, path: str, query: str = "", **options: Any) -> requests.Response:
+        """One request to a path of the zone."""
+        base = options.pop("base", "")
+        url = self.url(path, base) + (f"?{query}" if query else "")
+        return self.session.request(method, url, timeout=DEADLINE, **options)
+
+    def put(self, path: str, data: bytes) -> requests.Response:
+        """Makes, appends and flushes, as most publishers do; the flush's answer."""
+        assert self.call("PUT", path, "resource=file").status_code == 201
+        position = len(data)
+        appended = self.call("PATCH", path, "action=append&position=0", data=data)
+        assert appended.status_code == 202, appended.text
+        return self.call("PATCH", path, f"action=flush&position={position}")
+
+    def rename(self, source: str, target: str, **headers: str) -> requests.Response:
+        origin = {"x-ms-rename-source": f"/{self.name}/{ZONE}/{source}"}
+        return self.call("PUT", target, headers=origin | headers)
+
+    def files(self, folder: str = "") -> list[str]:
+        """All files of the zone, or of a folder of it."""
+        base = f"{ZONE}/{folder}".rstrip("/")
+        return [path[len(base) + 1 :] for path in self.storage.files_below(base)]
+
+
+def parquet(**columns: Any) -> bytes:
+    """A Parquet file in memory."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue()
+
+
+def number(n: int, ending: str = ".parquet") -> str:
+    return f"{n:020d}{ending}"
+
+
+@contextmanager
+def serving(workspace: Workspace, control: Any = None, **settings: Any) -> Iterator[Ready]:
+    """A server in a thread, until the end of the block."""
+    stop, opened = Event(), Event()
+    found: list[Ready] = []
+    failed: list[BaseException] = []
+
+    def ready(where: Ready) -> None:
+        found.append(where)
+        opened.set()
+
+    def run() -> None:
+        try:
+            mirrors = control or Mirrors(allowed=False)
+            run_server(workspace, mirrors, Settings(**{"port": 0} | settings), stop, ready)
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            opened.set()
+
+    thread = Thread(target=run)
+    thread.start()
+    try:
+        assert opened.wait(DEADLINE)
+        assert not failed, failed
+        yield found[0]
+    finally:
+        stop.set()
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+
+
+@contextmanager
+def session_of(ready: Ready) -> Iterator[requests.Session]:
+    """A session with the server's token and authority."""
+    with requests.Session() as session:
+        session.trust_env = False
+        session.verify = ready.ca
+        session.headers["Authorization"] = f"Bearer {ready.token}"
+        yield session
+
+
+def new_lake(workspace: Workspace, ready: Ready, session: requests.Session, name: str) -> Lake:
+    return Lake(ready, workspace.create(name, "", DEFINITION), session)

@@ -1,0 +1,292 @@
+"""Which test files a change can touch: by imports, and by the names that are used.
+
+Everything imports `Lake`, and `Lake` imports everything; so imports alone select every test. Here a
+function or class counts only if code that counts refers to it, beginning with the test. A method
+counts if code that counts asks some object for its name, in a module that imports the class's, over
+however many others; a command if a test says its name, a fixture if a function takes it. What no
+name tells, such as pages and notebooks, is found by its folder. Rather too many than too few.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PACKAGE = "mirrorlake"
+_ALL = ("pyproject.toml", "requirements.lock", "tests/promises.yaml", "tests/conftest.py")
+_DOCUMENTS = {"project", "notebooks", "runs"}  # the folders whose tests read pages and notebooks
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_WORD = re.compile(r"[A-Za-z_][\w.-]*")
+
+
+def changed_files(project: Path, since: str = "HEAD") -> list[str]:
+    """What differs from a commit, files that git does not know included; paths in the project."""
+    commands = (["diff", "--name-only", since], ["ls-files", "--others", "--exclude-standard"])
+    found: set[str] = set()
+    for command in commands:
+        said = subprocess.run(
+            ["git", *command], cwd=project, capture_output=True, text=True, check=True
+        )
+        found.update(said.stdout.splitlines())
+    return sorted(found)
+
+
+@dataclass
+class Unit:
+    """A function, a method, a class with its dunder methods, or a module's other statements.
+
+    Attributes:
+        refers: what it uses by name: `module.definition`, or a module.
+        asks: the attributes that it asks of objects.
+        takes: its arguments.
+        says: texts of one word.
+        called: the bare names that it may be called by.
+        owner: the class that a method belongs to.
+        always: whether it runs without being named, as an autouse fixture does.
+    """
+
+    refers: set[str] = field(default_factory=set)
+    asks: set[str] = field(default_factory=set)
+    takes: set[str] = field(default_factory=set)
+    says: set[str] = field(default_factory=set)
+    called: set[str] = field(default_factory=set)
+    owner: str = ""
+    always: bool = False
+
+
+class Module:
+    """A file's units by name; `""` is what runs when it is imported."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name, self.path, self.units = name, path, {"": Unit()}
+        self.of_tests = not name.startswith(PACKAGE)
+        tree = ast.parse(_source(path))
+        top = [node for node in tree.body if not isinstance(node, (*_FUNCTIONS, ast.ClassDef))]
+        self._imports = dict(_imports(tree))
+        self.imported = {target for _, target in _imports(tree, typing=True)}
+        self._own = {node.name for node in tree.body if node not in top}
+        self._own |= {node.id for part in top for node in ast.walk(part) if _is_stored(node)}
+        for part in top:
+            self._add("", part)
+        for node in tree.body:
+            if isinstance(node, _FUNCTIONS):
+                self._function(node.name, node)
+            elif isinstance(node, ast.ClassDef):
+                self._class(node)
+
+    def resolve(self, name: str) -> str:
+        """What a name of this module stands for."""
+        return self._imports.get(name) or f"{self.name}.{name}"
+
+    def _function(self, name: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._add(name, node)
+        marks = [word for part in node.decorator_list for word in ast.walk(part)]
+        if marks:
+            texts = {part.value for part in marks if isinstance(part, ast.Constant)}
+            self.units[name].called |= {node.name, *map(_plain, map(str, texts))}
+            self.units[name].always = any(getattr(part, "arg", "") == "autouse" for part in marks)
+
+    def _class(self, node: ast.ClassDef) -> None:
+        self.units[node.name] = Unit()
+        for part in [*node.bases, *node.keywords, *node.decorator_list, *node.body]:
+            if isinstance(part, _FUNCTIONS) and not part.name.startswith("__"):
+                name = f"{node.name}.{part.name}"
+                self._add(name, part)
+                self.units[name].called.add(part.name)
+                self.units[name].owner = node.name
+            else:
+                self._add(node.name, part)
+
+    def _add(self, name: str, tree: ast.AST) -> None:
+        unit = self.units.setdefault(name, Unit())
+        for node in _walk(tree):
+            match node:
+                case ast.Name(id=used) if used in self._imports or used in self._own:
+                    unit.refers.add(self.resolve(used))
+                case ast.Attribute(value=ast.Name(id=used), attr=word) if used in self._imports:
+                    unit.refers.add(f"{self._imports[used]}.{word}")
+                    unit.asks.add(word)
+                case ast.Attribute(attr=word):
+                    unit.asks.add(word)
+                case ast.arg(arg=word):
+                    unit.takes.add(word)
+                case ast.Constant(value=str(text)) if _WORD.fullmatch(text):
+                    unit.says.add(text)
+
+
+class Imports:
+    """The project's modules, read without importing one.
+
+    Args:
+        project: the folder that has `lib` and `tests`.
+    """
+
+    def __init__(self, project: Path) -> None:
+        self._project = project
+        self._modules: dict[str, Module] = {}
+        self._used: dict[Path, set[Path]] = {}
+        for root, folder in (("lib", f"lib/{PACKAGE}"), ("tests", "tests")):
+            for path in sorted((project / folder).rglob("*.py")):
+                parts = path.relative_to(project / root).with_suffix("").parts
+                name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+                self._modules[name] = Module(name, path)
+        for path in sorted((project / "notebooks").rglob("*.ipynb")):
+            self._modules[f"page.{path.stem}"] = Module(f"page.{path.stem}", path)
+        self._reached = {name: self._closure(name) for name in self._modules}
+
+    def _closure(self, name: str) -> set[str]:
+        """The modules that one imports, over however many others; itself, too."""
+        found: set[str] = set()
+        waiting = [name]
+        while waiting:
+            name = waiting.pop()
+            while name and name not in self._modules:
+                name = name.rpartition(".")[0]
+            if name and name not in found:
+                found.add(name)
+                waiting += self._modules[name].imported
+        return found
+
+    def touched_by(self, changed: Iterable[str]) -> set[Path] | None:
+        """The test files that a change can touch.
+
+        Args:
+            changed: paths in the project.
+
+        Returns:
+            Their paths; None for all of them.
+        """
+        files = {self._project / name for name in changed}
+        if any(str(file.relative_to(self._project)) in _ALL for file in files):
+            return None
+        tests = [m.path for m in self._modules.values() if m.path.name.startswith("test_")]
+        return {test for test in tests if any(self._concerns(file, test) for file in files)}
+
+    def used_by(self, test: Path) -> set[Path]:
+        """The files that have code which a test file can come to."""
+        if test not in self._used:
+            self._used[test] = {self._modules[module].path for module, _ in self._live(test)}
+        return self._used[test]
+
+    def _concerns(self, file: Path, test: Path) -> bool:
+        used = self.used_by(test)
+        inside = file.relative_to(self._project).parts[0] in ("lib", "tests")
+        if file in used or (inside and file.name in test.read_text(encoding="utf-8")):
+            return True
+        if not inside:
+            return not _DOCUMENTS.isdisjoint(test.parts)
+        beside = any(path.parent == file.parent for path in used)
+        return beside and (file.suffix != ".py" or not file.exists())
+
+    def _live(self, test: Path) -> set[tuple[str, str]]:
+        own = self._named(test)
+        waiting = [(own, unit) for unit in self._modules[own].units]
+        if "notebooks" in test.parts:
+            waiting += [(name, "") for name in self._modules if name.startswith("page.")]
+        for folder in test.relative_to(self._project / "tests").parents:
+            if (path := self._project / "tests" / folder / "conftest.py").is_file():
+                units = self._modules[self._named(path)].units
+                waiting += [(self._named(path), n) for n, u in units.items() if not n or u.always]
+        live: set[tuple[str, str]] = set()
+        asked: dict[str, set[str]] = {}  # by which modules
+        said: set[str] = set()
+        while waiting:
+            while waiting:
+                found = waiting.pop()
+                if found not in live:
+                    live.add(found)
+                    unit = self._modules[found[0]].units[found[1]]
+                    for word in unit.asks:
+                        asked.setdefault(word, set()).add(found[0])
+                    if self._modules[found[0]].of_tests:
+                        said |= unit.says | unit.takes
+                    waiting += ((found[0], name) for name in ("", unit.owner))
+                    waiting += (place for name in unit.refers for place in self._places(name))
+                    waiting += (place for name in unit.says for place in self._spoken(name))
+            for module in {module for module, _ in live}:
+                for name, unit in self._modules[module].units.items():
+                    if (module, name) in live or not unit.called:
+                        continue
+                    if not unit.owner:
+                        wanted = bool(unit.called & said)
+                    else:
+                        askers = {who for word in unit.called for who in asked.get(word, ())}
+                        wanted = (module, unit.owner) in live and any(
+                            self._modules[asker].of_tests or module in self._reached[asker]
+                            for asker in askers
+                        )
+                    if wanted:
+                        waiting.append((module, name))
+        return live
+
+    def _places(self, name: str) -> Iterator[tuple[str, str]]:
+        """The units that a dotted name stands for; none if it isn't one of the project's."""
+        if name in self._modules:
+            yield name, ""
+            if "main" in self._modules[name].units:
+                yield name, "main"
+            return
+        parent, _, last = name.rpartition(".")
+        module = self._modules.get(parent)
+        if module is None:
+            return
+        if last in module.units:
+            yield parent, last
+        elif parent == PACKAGE and module.resolve(last) == name:  # its lazy exports
+            yield from ((n, last) for n, m in self._modules.items() if last in m.units)
+        else:
+            yield parent, ""
+            if module.resolve(last) != name:
+                yield from self._places(module.resolve(last))
+
+    def _spoken(self, text: str) -> Iterator[tuple[str, str]]:
+        """The units that a text stands for, as `mirrorlake.cli` does for a program's start."""
+        parent, _, last = text.rpartition(".")
+        if text in self._modules or (
+            parent in self._modules and last in self._modules[parent].units
+        ):
+            yield from self._places(text)
+
+    def _named(self, path: Path) -> str:
+        return ".".join(path.relative_to(self._project / "tests").with_suffix("").parts)
+
+
+def _source(path: Path) -> str:
+    """A file's Python; of a notebook its cells, one after the other."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        return text
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    lines = [line for cell in cells for line in "".join(cell["source"]).split("\n")]
+    return "\n".join(line for line in lines if not line.startswith(("%", "!")))
+
+
+def _walk(tree: ast.AST, *, typing: bool = False) -> Iterator[ast.AST]:
+    """All nodes; those under `if TYPE_CHECKING` only if that is wanted."""
+    if not typing and isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.unparse(tree.test):
+        return
+    yield tree
+    for node in ast.iter_child_nodes(tree):
+        yield from _walk(node, typing=typing)
+
+
+def _imports(tree: ast.AST, *, typing: bool = False) -> Iterator[tuple[str, str]]:
+    for node in _walk(tree, typing=typing):
+        match node:
+            case ast.Import(names=names):
+                yield from ((alias.asname or alias.name, alias.name) for alias in names)
+            case ast.ImportFrom(module=str(module), names=names):
+                yield from ((a.asname or a.name, f"{module}.{a.name}") for a in names)
+
+
+def _is_stored(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
+def _plain(text: str) -> str:
+    return text.replace("-", "_")

@@ -1,0 +1,111 @@
+"""The tools: nbval over the sample lake, and papermill over tables that others made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from helpers.foreign_lake import TABLES
+from helpers.notebooks import CONF, lake_state, run_nbval
+from mirrorlake.paths import NOTEBOOKS, PARAMETERS
+from mirrorlake.runs.plan import StepResult, run_plan
+
+TOOLS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if path.stem != "sample")
+EXAMINE = {
+    "change_feed", "file_diagnostics", "maintain", "monitor", "partitioning", "query",
+    "row_tracking", "time_travel", "vorder",
+}  # fmt: skip
+# What a tool needs on a lake that is not the sample, beside root and table.
+NEEDED: dict[str, dict[str, Any]] = {
+    "publish": {"table": "new", "keys": "id", "marker": "upsert", "source": "incoming/*.csv"},
+    "query": {"sql": "SELECT count(*) AS n FROM `{table}`"},
+}
+# Where a tool has a table each is tried by one of them; by all of them under --long.
+ON_TABLES = [
+    pytest.param(tool, table, marks=[] if (n + m) % len(TABLES) == 0 else pytest.mark.long)
+    for n, tool in enumerate(TOOLS)
+    for m, table in enumerate(TABLES)
+]
+
+
+@pytest.fixture(autouse=True)
+def _quick_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(CONF))
+
+
+@pytest.fixture
+def home(tmp_path: Path, foreign_lake: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with the foreign lake at `lake` and a file to publish."""
+    shutil.copytree(foreign_lake, tmp_path / "lake")
+    (tmp_path / "incoming").mkdir()
+    (tmp_path / "incoming" / "a.csv").write_text("id,n\n1,2\n")
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def run_tool(home: Path, tool: str, **parameters: Any) -> StepResult:
+    """Runs one tool by papermill, with these parameters besides its own."""
+    plan = home / "plan.yaml"
+    plan.write_text(yaml.safe_dump({"steps": [{"notebook": tool, "parameters": parameters}]}))
+    (step,) = run_plan(plan, home / "out").steps
+    return step
+
+
+def test_nbval_finds_the_committed_outputs(sample_home: Path, tmp_path: Path) -> None:
+    """Each on a copy of its own; what examines leaves every byte as it was."""
+    done = run_nbval(
+        [NOTEBOOKS / f"{tool}.ipynb" for tool in TOOLS],
+        tmp_path,
+        *("-p", "helpers.nbval_homes"),
+        NBVAL_ORIGINAL=str(sample_home),
+        NBVAL_HOMES=str(tmp_path),
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    before = lake_state(sample_home / "lakes")
+    for tool in EXAMINE & set(TOOLS):
+        assert lake_state(tmp_path / tool / "lakes") == before, tool
+
+
+@pytest.mark.parametrize(("tool", "table"), ON_TABLES)
+def test_it_ends_well_on_tables_of_others(tool: str, table: str, home: Path) -> None:
+    before = lake_state(home / "lake")
+    known = yaml.safe_load((PARAMETERS / f"{tool}.yaml").read_text(encoding="utf-8"))
+    chosen = {"root": "lake"} | ({"table": table} if "table" in known else {})
+    for name, value in NEEDED.get(tool, {}).items():
+        chosen[name] = value.format(table=table) if isinstance(value, str) else value
+    step = run_tool(home, tool, **chosen)
+    assert step.status == "done", step.error
+    assert step.records
+    if tool in EXAMINE:
+        assert lake_state(home / "lake") == before
+
+
+@pytest.mark.parametrize(
+    ("tool", "parameters", "error", "hint"),
+    [
+        ("query", {"root": "nothing"}, "is not a lake", "Hint: check the parameter root"),
+        ("query", {"sql": "DROP TABLE parted"}, "could change a table", "Hint: begin with SELECT"),
+        ("query", {"sql": "SELECT nothing FROM parted"}, "cannot be resolved", ""),
+        ("publish", {"source": "nowhere"}, "no file to publish", "Hint: a folder's"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bad_input_is_refused_with_a_hint(
+    tool: str, parameters: dict[str, Any], error: str, hint: str, home: Path
+) -> None:
+    before = lake_state(home / "lake")
+    step = run_tool(home, tool, **{"root": "lake", **parameters})
+    assert step.status == "failed"
+    assert step.error is not None
+    assert error in step.error["message"], step.error
+    assert hint in step.error["message"], step.error
+    assert lake_state(home / "lake") == before
+    assert step.output is not None
+    assert error in Path(step.output).read_text(encoding="utf-8")
+    assert not (home / "nothing").exists()
+    assert os.listdir(home / "incoming") == ["a.csv"]

@@ -1,0 +1,159 @@
+"""Reports of feeds, archives and dimensions: right where all can be read, and telling where not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from helpers.notebooks import lake_state
+from mirrorlake import Lake, archive_table, update_dimension
+from mirrorlake.errors import FeedError, QueryError, UsageError
+from mirrorlake.lake_table import LakeTable
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
+
+
+def change(table: LakeTable, *statements: str) -> None:
+    for statement in statements:
+        table.spark.sql(statement.format(t=table.sql_name))
+
+
+def make_stock(lake: Lake) -> LakeTable:
+    """Versions 1 to 4: rows 1 and 2 come, 1 changes twice, 2 goes."""
+    columns = {"id": "bigint", "a name": "string", "at": "timestamp"}
+    stock = lake.create_table("stock", columns, keys=["id"])
+    change(
+        stock,
+        "INSERT INTO {t} VALUES (1, 'a', timestamp'2024-05-01 10:00:00'), (2, 'b', NULL)",
+        "UPDATE {t} SET `a name` = 'c' WHERE id = 1",
+        "UPDATE {t} SET at = timestamp'2024-05-02 10:00:00' WHERE id = 1",
+        "DELETE FROM {t} WHERE id = 2",
+    )
+    return stock
+
+
+def make_late(lake: Lake, **options: object) -> LakeTable:
+    """A table whose feed was switched on in version 2."""
+    late = lake.create_table("late", {"id": "bigint", "n": "int"}, feed=False, **options)
+    change(late, "INSERT INTO {t} VALUES (1, 1), (2, 2)")
+    late.changes.enable()
+    change(late, "UPDATE {t} SET n = 9 WHERE id = 1")
+    return late
+
+
+def test_changes_by_version_raw_and_net_and_one_key(lake: Lake, tmp_path: Path) -> None:
+    stock = make_stock(lake)
+    before = lake_state(tmp_path)
+    found = stock.changes.report()
+    assert (found.start, found.end, found.keys) == (0, 4, ("id",))
+    assert [(row[0], *row[3:]) for row in found.by_version.rows] == [
+        (0, 0, 0, 0), (1, 2, 0, 0), (2, 0, 1, 0), (3, 0, 1, 0), (4, 0, 0, 1),
+    ]  # fmt: skip
+    assert found.raw == {"inserted": 2, "updated": 2, "deleted": 1}
+    assert found.net == {"inserted": 1, "updated": 0, "deleted": 0}
+    assert found.followed == "id 1"
+    assert [(row[0], row[2], row[3]) for row in found.timeline.rows] == [
+        (1, "insert", "id 1: a name a, at 2024-05-01 10:00:00"),
+        (2, "update", "id 1: a name a → c"),
+        (3, "update", "id 1: at 2024-05-01 10:00:00 → 2024-05-02 10:00:00"),
+    ]
+    assert stock.changes.report("3", where="id = 2").raw["deleted"] == 1
+    assert [row[0] for row in stock.changes.report(newest=2).by_version.rows] == [3, 4]
+    assert lake_state(tmp_path) == before
+
+
+def test_what_the_feed_does_not_hold_is_a_note(lake: Lake) -> None:
+    late = make_late(lake)
+    found = late.changes.report()
+    assert (found.shown_from, found.shown_to) == (2, 3)
+    assert found.raw == {"inserted": 0, "updated": 1, "deleted": 0}
+    assert [note.split(":")[0] for note in found.notes] == [
+        "Of versions 0 to 3 only 2 to 3 can be read",
+        "The table declares no keys, so there is no net result",
+    ]
+    bridged = late.changes.report(keys=["id"], across_gaps=True)
+    assert bridged.raw == {"inserted": 2, "updated": 1, "deleted": 0}
+    assert bridged.net == {"inserted": 2, "updated": 0, "deleted": 0}
+    off = lake.create_table("off", {"id": "bigint"}, feed=False).changes.report()
+    assert (off.shown_from, off.by_version.rows, off.timeline.rows) == (None, (), ())
+    assert "not enabled" in off.notes[0]
+
+
+def test_ranges_keys_and_filters_that_make_no_sense(lake: Lake) -> None:
+    changes = make_stock(lake).changes
+    with pytest.raises(UsageError, match="after its end"):
+        changes.report("3", "2")
+    with pytest.raises(FeedError, match="beyond the latest"):
+        changes.report("9")
+    with pytest.raises(UsageError, match="no column nothing"):
+        changes.report(keys=["nothing"])
+    with pytest.raises(QueryError):
+        changes.report(where="nothing = 1")
+    with pytest.raises(UsageError, match="1 or more"):
+        changes.report(newest=0)
+
+
+def test_an_archive_says_what_it_did(lake: Lake) -> None:
+    stock = make_stock(lake)
+    planned = archive_table(stock, dry_run=True)
+    assert (planned.into, planned.did) == ("stock_history", "would archive 5 versions up to 4")
+    done = archive_table(stock)
+    assert done.did == "5 new versions, archived up to 4"
+    assert done.facts == {
+        "versions behind": 0, "versions archived": 4, "rows inserted": 2, "rows updated": 2,
+        "rows deleted": 1,
+    }  # fmt: skip
+    assert [(row[0], *row[2:]) for row in done.details.rows] == [
+        (4, 0, 0, 1), (3, 0, 1, 0), (2, 0, 1, 0), (1, 2, 0, 0),
+    ]  # fmt: skip
+    assert archive_table(stock).did == "0 new versions, archived up to 4"
+
+
+def test_a_feed_that_is_off_is_no_error(lake: Lake) -> None:
+    off = lake.create_table("off", {"id": "bigint"}, keys=["id"], feed=False)
+    for report in (archive_table(off), update_dimension(off)):
+        assert "is off" in report.why_not
+    assert [str(name) for name in lake.tables()] == ["off"]
+    assert not archive_table(off, enable=True).why_not
+    assert off.snapshot().has_feed
+
+
+def test_a_dimension_with_its_periods(lake: Lake) -> None:
+    stock = make_stock(lake)
+    assert update_dimension(stock, dry_run=True).did == "would take versions 0 to 4"
+    found = update_dimension(stock)
+    assert found.facts == {
+        "keys": 2, "periods": 4, "keys that are there now": 1, "most periods of a key": 3,
+    }  # fmt: skip
+    assert found.periods == {"1": ((1, 2), (2, 3), (3, None)), "2": ((1, 4),)}
+    assert update_dimension(stock).did == "nothing new"
+    assert update_dimension(stock, "latest", stored_as=1).facts == {"rows": 1}
+
+
+def test_a_dimension_of_a_feed_that_begins_late(lake: Lake) -> None:
+    late = make_late(lake)
+    assert "declares no keys" in update_dimension(late).why_not
+    first = update_dimension(late, keys=["id"])
+    assert first.periods == {"1": ((3, None),), "2": ((3, None),)}
+    change(late, "UPDATE {t} SET n = 10 WHERE id = 2", "DELETE FROM {t} WHERE id = 1")
+    then = update_dimension(late, keys=["id"])
+    assert then.did == "versions 4 to 5"
+    assert then.periods == {"2": ((3, 4), (4, None)), "1": ((3, 5),)}
+
+
+def test_other_tables_are_never_written_into(lake: Lake, tmp_path: Path) -> None:
+    stock = make_stock(lake)
+    lake.create_table("mine", {"id": "bigint"})
+    update_dimension(stock)
+    before = lake_state(tmp_path)
+    with pytest.raises(UsageError, match="a table called mine"):
+        update_dimension(stock, "mine")
+    with pytest.raises(UsageError, match="of the other type"):
+        update_dimension(stock, "dim_stock", stored_as=1)
+    with pytest.raises(UsageError, match="no type 3"):
+        update_dimension(stock, stored_as=3)
+    assert lake_state(tmp_path) == before

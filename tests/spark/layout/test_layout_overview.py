@@ -1,0 +1,98 @@
+"""Overviews of files and partitioning reports: what they say, and that they write nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from helpers.notebooks import lake_state
+from mirrorlake import (
+    Lake,
+    compare_columns,
+    show_advice,
+    show_columns,
+    show_guardrails,
+    show_summary,
+    survey_files,
+)
+from mirrorlake.errors import QueryError, UsageError
+
+POLICY = '{"PartitionKeys": [{"ColumnName": "k", "Kind": "Hash"}]}'
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    lake = Lake(tmp_path / "lake")
+    rows = lake.spark.range(900).selectExpr("id", "concat('k', id % 90) AS k", "id % 7 AS n")
+    lake.write("many", rows.repartition(9, "id"))
+    lake.write("one", rows.coalesce(1))
+    lake.create_table("empty", {"id": "bigint"})
+    lake.create_table("nested", {"m": "map<string, int>"})
+    return lake
+
+
+def test_what_needs_care_comes_first(lake: Lake, tmp_path: Path) -> None:
+    lake.create_table("lost", {"id": "bigint"})
+    lake.storage.write("Tables/lost/_delta_log/00000000000000000000.json", b"{broken")
+    before = lake_state(tmp_path)
+    found = survey_files(lake.table, lake.tables(), "F64")
+    assert [one.table for one in found.tables][:2] == ["lost", "many"]
+    assert ([one.table for one in found.failed], found.first) == (["lost"], "many")
+    assert "small files" in found.tables[1].rules
+    assert {one.table: one.files for one in found.tables} == {
+        "lost": 0, "many": 9, "one": 1, "empty": 0, "nested": 0,
+    }  # fmt: skip
+    for name in ("many", "empty", "nested"):
+        analysis = lake.table(name).analyze()
+        shown = (show_summary(analysis), show_columns(analysis), show_advice(analysis))
+        assert all(table.columns for table in shown)
+        assert show_guardrails(analysis.guardrails("F2")).rows[0][-1] == "within"
+        assert str(tmp_path) not in repr(shown)
+    assert lake_state(tmp_path) == before
+
+
+def test_columns_before_and_after(lake: Lake) -> None:
+    many = lake.table("many")
+    before = many.analyze()
+    assert [row[0] for row in compare_columns(before).rows] == ["id", "k", "n"]
+    many.optimize.compact()
+    rows = compare_columns(before, many.analyze()).rows
+    assert [row[0] for row in rows] == ["id", "k", "n"]
+    assert rows[0][3].endswith(" %")
+    planned = many.optimize.vorder(dry_run=True).summary()
+    assert sum(row[3] for row in planned.rows) == 1
+    assert lake.table("empty").optimize.vorder(dry_run=True).summary().rows == ()
+
+
+def test_a_policy_is_tried_on_paper(lake: Lake, tmp_path: Path) -> None:
+    partitioning = lake.table("many").partitioning
+    before = lake_state(tmp_path)
+    none = partitioning.report()
+    assert (none.policy, none.spread, none.scan) == (None, None, None)
+    assert len(none.notes) == 2
+    tried = partitioning.report(POLICY)
+    assert tried.proposed
+    assert tried.spread is not None
+    assert tried.where == "`k` = 'k0'"
+    assert tried.scan is not None
+    assert len(tried.scan.read) == 9
+    assert partitioning.report(where="id < 5 AND n > 1").scan is not None
+    for name in ("empty", "nested"):
+        assert lake.table(name).partitioning.report().stats.rows == 0
+    with pytest.raises(UsageError):
+        partitioning.report("{")
+    with pytest.raises(QueryError):
+        partitioning.report(where="nothing = 1")
+    assert lake_state(tmp_path) == before
+
+
+def test_a_policy_is_applied(lake: Lake) -> None:
+    partitioning = lake.table("many").partitioning
+    assert partitioning.apply() == ()
+    partitioning.apply(POLICY[:-1] + ', "EffectiveDateTime": "2000-01-01"}')
+    after = partitioning.report()
+    assert (after.stats.percentage, after.planned) == (100.0, ())
+    assert after.scan is not None
+    assert len(after.scan.read) == 1
+    assert lake.table("many").read().count() == 900

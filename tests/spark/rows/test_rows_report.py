@@ -1,0 +1,85 @@
+"""A row's history in words, and all views at once; what only looks leaves every byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from helpers.notebooks import lake_state
+from mirrorlake import Lake
+from mirrorlake.errors import QueryError, UsageError
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    lake = Lake(tmp_path / "lake")
+    stock = lake.create_table("stock", {"id": "bigint", "n": "int"}, keys=["id"], row_tracking=True)
+    for statement in (
+        "INSERT INTO {t} VALUES (1, 10), (2, 20)",
+        "UPDATE {t} SET n = 11 WHERE id = 1",
+        "UPDATE {t} SET id = 3 WHERE id = 1",
+    ):
+        lake.spark.sql(statement.format(t=stock.sql_name))
+    return lake
+
+
+def test_a_row_is_followed_through_a_change_of_its_key(lake: Lake, tmp_path: Path) -> None:
+    rows = lake.table("stock").row_tracking
+    before = lake_state(tmp_path)
+    found = rows.report("3")
+    assert found.row == "id 3"
+    assert [(row[0], row[2], row[3]) for row in found.events.rows] == [
+        (1, "insert", "id 1: n 10"),
+        (2, "update", "id 1: n 10 → 11"),
+        (3, "update", "id 3: id 1 → 3"),
+    ]
+    assert rows.report().ids == found.ids
+    assert rows.report('{"n": 20}').events.rows[0][3] == "id 2: n 20"
+    gone = rows.report("99")
+    assert (gone.events.rows, gone.ids) == ((), ())
+    assert gone.notes == ("No version in which rows have ids has such a row.",)
+    with pytest.raises(UsageError, match="no column nothing"):
+        rows.report('{"nothing": 1}')
+    assert lake_state(tmp_path) == before
+
+
+def test_a_table_without_ids_says_what_enabling_commits(lake: Lake, tmp_path: Path) -> None:
+    plain = lake.create_table("plain", {"id": "bigint"}, row_tracking=False)
+    before = lake_state(tmp_path)
+    found = plain.row_tracking.report()
+    assert found.change is not None
+    assert not found.change.applied
+    assert found.notes == ("The rows have no ids, so no row can be followed.",)
+    assert lake_state(tmp_path) == before
+    assert plain.row_tracking.report(enable=True).tracking.enabled
+    assert plain.row_tracking.report().notes == ("The table is empty.",)
+
+
+def test_all_views_in_the_order_of_their_sources(lake: Lake) -> None:
+    assert lake.views.refresh_all().runs == ()
+    lake.views.create("b", "SELECT id, n FROM stock WHERE n > 5")
+    lake.views.create("a", "SELECT count(*) AS rows FROM b")
+    lake.spark.sql(f"INSERT INTO {lake.table('stock').sql_name} VALUES (7, 70)")
+    planned = lake.views.refresh_all(dry_run=True)
+    assert [run.status.view for run in planned.runs] == ["b", "a"]
+    assert planned.rows_read() == {}
+    done = lake.views.refresh_all(how="incremental", check=True)
+    done.check()
+    assert [run.status.state for run in done.runs] == ["behind", "behind"]
+    assert [run.rows_read for run in done.runs] == [1, 1]
+    assert [run.rows_full for run in done.runs] == [3, 3]
+    assert lake.views.read("a").first() == (3,)
+
+
+def test_a_view_that_fails_stops_no_other(lake: Lake) -> None:
+    lake.create_table("other", {"x": "bigint"})
+    lake.views.create("bad", "SELECT x FROM other")
+    lake.views.create("good", "SELECT id FROM stock")
+    lake.spark.sql(f"INSERT INTO {lake.table('stock').sql_name} VALUES (7, 70)")
+    lake.storage.delete_folder("Tables/other")
+    done = lake.views.refresh_all()
+    assert [bool(run.error) for run in done.runs] == [True, False]
+    assert lake.views.read("good").count() == 3
+    with pytest.raises(QueryError, match="bad"):
+        done.check()

@@ -1,0 +1,73 @@
+"""Which view comes first, and what a run of them says."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirrorlake.errors import QueryError
+from mirrorlake.names import TableName
+from mirrorlake.rows.views.definition import Definition
+from mirrorlake.rows.views.refresh import Refresh
+from mirrorlake.rows.views.refresh_all import ViewRun, ViewRuns, in_order_of_sources
+from mirrorlake.rows.views.state import SourceStatus, ViewStatus
+
+
+def view(name: str, *sources: str) -> Definition:
+    columns = {TableName.parse(source): ("x",) for source in sources}
+    return Definition(TableName.parse(name), name, "SELECT 1", columns)
+
+
+def status(name: str) -> ViewStatus:
+    sources = (SourceStatus("t", 3, 5), SourceStatus("u", None, 2), SourceStatus("w", 1, 1))
+    return ViewStatus(name, "behind", None, 4, sources, 61.5)
+
+
+def refreshed(mode: str, changed: int | None, differences: int | None = None) -> Refresh:
+    return Refresh("v", mode, None, 5, {}, changed, {"inserted": 2}, 1.5, differences=differences)
+
+
+def test_views_come_after_those_that_they_read() -> None:
+    views = [view("a", "c"), view("b", "t"), view("c", "b", "t")]
+    assert [str(one.name) for one in in_order_of_sources(views)] == ["b", "c", "a"]
+
+
+def test_views_that_read_each_other_are_all_there() -> None:
+    views = [view("a", "b"), view("b", "a")]
+    assert {str(one.name) for one in in_order_of_sources(views)} == {"a", "b"}
+
+
+def test_rows_read_against_a_full_refresh() -> None:
+    runs = ViewRuns(
+        (
+            ViewRun(status("v"), refreshed("incremental", 7), 100),
+            ViewRun(status("w"), refreshed("full", None), 50),
+            ViewRun(status("x"), refreshed("nothing", 0), None),
+        )
+    )
+    assert [run.rows_read for run in runs.runs] == [7, 50, 0]
+    assert runs.rows_read() == {
+        "v: read": 7, "v: a full refresh reads": 100,
+        "w: read": 50, "w: a full refresh reads": 50,
+    }  # fmt: skip
+    assert runs.stale().rows[0] == ("v", "behind", "t 3 → 5, u ? → 2, w 1", "61.5 s", None)
+    assert runs.shown().rows[0] == ("v", "incremental", "", 7, 100, "2 inserted", "1.5 s", None)
+    runs.check()
+
+
+def test_a_failed_view_is_an_error_at_the_end() -> None:
+    runs = ViewRuns((ViewRun(status("v"), None, 10, "no such column"),))
+    assert runs.shown().rows[0][:3] == ("v", "failed", "no such column")
+    assert runs.rows_read() == {}
+    with pytest.raises(QueryError, match="no such column"):
+        runs.check()
+
+
+def test_a_view_that_is_not_its_query_is_an_error_at_the_end() -> None:
+    runs = ViewRuns((ViewRun(status("v"), refreshed("incremental", 7, 3), 10),))
+    with pytest.raises(QueryError, match="3 rows"):
+        runs.check()
+
+
+def test_no_views() -> None:
+    assert repr(ViewRuns(())) == "the lake has no views"
+    ViewRuns(()).check()

@@ -1,0 +1,32 @@
+"""How the row that somebody asks for is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mirrorlake.errors import UsageError
+from mirrorlake.rows.row_report import parse_key
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "wanted"),
+    [
+        ("", ("id",), None),
+        ("  ", (), None),
+        ("7", ("id",), {"id": "7"}),
+        ('{"id": 7, "day": "2024-05-01"}', (), {"id": 7, "day": "2024-05-01"}),
+    ],
+)
+def test_a_key_is_a_value_or_json(text: str, keys: tuple[str, ...], wanted: Any) -> None:
+    assert parse_key(text, keys, "t") == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "message"),
+    [("{id: 7}", ("id",), "no JSON"), ("7", (), "declares no keys"), ("7", ("a", "b"), "a, b")],
+)
+def test_what_is_no_key_is_refused(text: str, keys: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_key(text, keys, "t")

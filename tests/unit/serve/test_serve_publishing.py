@@ -1,0 +1,339 @@
+"""What a write means: published at flush and whole, each number once, mistakes answered."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from helpers.serving import Lake, number, parquet
+from mirrorlake import Lake as PublicLake
+from mirrorlake.names import PROCESSED, READY_TO_DELETE, ZONE
+from mirrorlake.serve.lakes import DEFINITION, Item, Workspace
+from mirrorlake.serve.receipts import Receipts
+from mirrorlake.serve.uploads import Uploads
+from mirrorlake.serve.zone import LandingZone
+from mirrorlake.storage import Storage
+
+KEYS = b'{"keyColumns": ["id"]}'
+BY_TIME = b'{"keyColumns": ["id"], "fileDetectionStrategy": "LastUpdateTimeFileDetection"}'
+ONE, TWO = parquet(id=[1]), parquet(id=[2])
+
+
+def test_nothing_is_there_before_the_flush(served: Lake) -> None:
+    name = f"t/{number(1)}"
+    for _ in range(2):  # the first attempt was given up
+        assert served.call("PUT", name, "resource=file").status_code == 201
+        assert served.call("PATCH", name, "action=append&position=0", data=ONE).status_code == 202
+        assert served.files("t") == []
+        assert served.call("HEAD", name).headers["Content-Length"] == "0"
+    assert served.call("PATCH", name, f"action=flush&position={len(ONE)}").status_code == 200
+    assert served.files("t") == [number(1)]
+    # The answer was lost, and the flush is asked for again.
+    assert served.call("PATCH", name, f"action=flush&position={len(ONE)}").status_code == 200
+
+
+def test_a_flush_before_all_bytes_came_is_refused(served: Lake) -> None:
+    name = f"t/{number(1)}"
+    served.call("PUT", name, "resource=file")
+    served.call("PATCH", name, "action=append&position=5", data=ONE)
+    found = served.call("PATCH", name, f"action=flush&position={len(ONE) + 5}")
+    assert (found.status_code, found.headers["x-ms-error-code"]) == (400, "InvalidFlushPosition")
+    assert served.files("t") == []
+
+
+def test_a_taken_number_is_409_and_the_same_bytes_are_accepted(served: Lake) -> None:
+    assert served.put(f"t/{number(1)}", ONE).status_code == 200
+    assert served.put(f"t/{number(1)}", ONE).status_code == 200
+    taken = served.put(f"t/{number(1)}", TWO)
+    assert (taken.status_code, taken.headers["x-ms-error-code"]) == (409, "PathAlreadyExists")
+    served.put("t/_same", ONE)
+    served.put("t/_other", TWO)
+    assert served.rename("t/_same", f"t/{number(1)}").status_code == 201
+    assert served.rename("t/_other", f"t/{number(1)}").status_code == 409
+    assert served.put(f"t/{number(1, '.csv')}", b"id\n1\n").status_code == 409
+    assert served.call("GET", f"t/{number(1)}").content == ONE
+    assert served.files("t") == [number(1), "_other"]
+
+
+@pytest.mark.parametrize("folder", [PROCESSED, READY_TO_DELETE])
+def test_a_number_that_was_applied_and_moved_away_is_taken(served: Lake, folder: str) -> None:
+    for n in (1, 2):
+        served.put(f"t/{number(n)}", parquet(id=[n]))
+    place = f"{ZONE}/t"
+    assert served.storage.rename(f"{place}/{number(1)}", f"{place}/{folder}/{number(1)}")
+    assert served.put(f"t/{number(1)}", TWO).status_code == 409
+    assert served.put(f"t/{number(1)}", ONE).status_code == 200
+    assert served.files("t") == sorted([number(2), f"{folder}/{number(1)}"])
+    # The janitor of a publisher removes the applied ones; the count goes on.
+    assert served.call("DELETE", f"t/{folder}", "recursive=true").status_code == 200
+    assert served.call("DELETE", f"t/{folder}", "recursive=true").status_code == 404
+    assert served.put(f"t/{number(3)}", parquet(id=[3])).status_code == 200
+
+
+def test_a_rename_whose_answer_was_lost_is_recognised(served: Lake) -> None:
+    served.put("t/_a", ONE)
+    for _ in range(3):
+        assert served.rename("t/_a", f"t/{number(1)}").status_code == 201
+    assert served.rename("t/_a", f"t/{number(2)}").status_code == 404
+    # Two uploads shared the name: whose rename was lost can't be known.
+    served.put("t/_b", ONE)
+    served.put("t/_b", TWO)
+    assert served.rename("t/_b", f"t/{number(2)}").status_code == 201
+    assert served.rename("t/_b", f"t/{number(2)}").status_code == 404
+
+
+def test_receipts_outlive_the_server(tmp_path: Path) -> None:
+    first = Receipts(tmp_path / "renames.jsonl")
+    first.uploaded("a")
+    first.renaming("a", "b")
+    again = Receipts(tmp_path / "renames.jsonl")
+    assert again.is_retry("a", "b")
+    again.uploaded("a")
+    assert not Receipts(tmp_path / "renames.jsonl").is_retry("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (parquet(id=[1, 2], __rowMarker__=[4, 3]), ["Unknown row marker 3", "row 2", "Hint"]),
+        (parquet(id=[1], __rowMarker__=["4"]), ["__rowMarker__ is of type string"]),
+        (parquet(name=["x"]), ["Key column 'id' is missing", "column id"]),
+        (parquet(id=[None, 1]), ["Key column 'id' is NULL", "row 1"]),
+        (parquet(id=["text"]), ["Column 'id' is string, but the table has long"]),
+        (b"not Parquet at all", ["Not a readable Parquet file"]),
+    ],
+    ids=["marker", "marker type", "no key", "NULL key", "type", "no Parquet"],
+)
+def test_a_mistake_is_in_the_answer_and_not_in_the_zone(
+    served: Lake, body: bytes, words: list[str]
+) -> None:
+    assert served.put("t/_metadata.json", KEYS).status_code == 200
+    assert served.put(f"t/{number(1)}", ONE).status_code == 200
+    refused = served.put(f"t/{number(2)}", body)
+    assert (refused.status_code, refused.headers["x-ms-error-code"]) == (400, "InvalidInput")
+    for word in (*words, number(2)):
+        assert word in refused.json()["error"]["message"]
+    # As early as it can be known: at the flush of the hidden file, before its rename.
+    assert served.put(f"t/_{number(2)}", body).status_code == 400
+    served.put("t/_else", body)
+    assert served.rename("t/_else", f"t/{number(2)}").status_code == 400
+    blob = served.call("PUT", f"t/{number(2)}", data=body, base=served.ready.blob)
+    assert blob.status_code == 400
+    assert served.files("t") == [number(1), "_else", "_metadata.json"]
+    assert PublicLake(served.root).lint().errors == ()
+
+
+def test_the_mirrors_linter_says_the_same_of_what_was_put_there_by_hand(served: Lake) -> None:
+    body = parquet(id=[1], __rowMarker__=[9])
+    served.put("t/_metadata.json", KEYS)
+    text = served.put(f"t/{number(1)}", body).json()["error"]["message"]
+    (served.root / ZONE / "t" / number(1)).write_bytes(body)
+    (found,) = PublicLake(served.root).lint().errors
+    assert found.message.rstrip(".") in text
+    assert (found.rule, found.row) == ("marker-value", 1)
+
+
+def test_a_gap_is_refused_and_named(served: Lake) -> None:
+    served.put(f"t/{number(1)}", ONE)
+    refused = served.put(f"t/{number(3)}", TWO)
+    assert refused.status_code == 400
+    assert f"the next file is {number(2)}" in refused.json()["error"]["message"]
+    assert served.files("t") == [number(1)]
+
+
+def test_files_that_overtake_each_other_wait(served: Lake) -> None:
+    served.call("PUT", f"t/{number(1)}", "resource=file")
+    served.call("PATCH", f"t/{number(1)}", "action=append&position=0", data=ONE)
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(served.put, f"t/{number(2)}", TWO)
+        threading.Event().wait(0.3)
+        assert served.files("t") == []
+        flush = f"action=flush&position={len(ONE)}"
+        assert served.call("PATCH", f"t/{number(1)}", flush).status_code == 200
+        assert late.result().status_code == 200
+    assert served.files("t") == [number(1), number(2)]
+
+
+def test_a_table_without_metadata_is_a_warning(served: Lake) -> None:
+    done = served.put(f"t/{number(1)}", parquet(id=[1], __rowMarker__=[4]))
+    assert done.status_code == 200
+    assert "_metadata.json" in done.headers["Warning"]
+    assert "key columns" in done.headers["Warning"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b'{"keyColumns": "id"}', b'{"keyColumns": ["other"]}']
+)
+def test_metadata_that_makes_no_sense_or_takes_keys_back_is_refused(
+    served: Lake, body: bytes
+) -> None:
+    served.put("t/_metadata.json", KEYS)
+    refused = served.put("t/_metadata.json", body)
+    assert refused.status_code == 400
+    assert "[file _metadata.json]" in refused.json()["error"]["message"]
+    assert served.call("GET", "t/_metadata.json").content == KEYS
+
+
+def test_files_by_time_have_any_name_and_later_ones_are_younger(served: Lake) -> None:
+    served.put("t/_metadata.json", BY_TIME)
+    served.put("t/_z.csv.temp", b"id\n1\n")
+    served.put("t/a.csv", b"id\n2\n")
+    assert served.rename("t/_z.csv.temp", "t/z.csv").status_code == 201
+    assert served.rename("t/_z.csv.temp", "t/z.csv").status_code == 201
+    assert served.put("t/a.csv", b"id\n3\n").status_code == 409
+    assert served.put("t/b.csv", b"id,__rowMarker__\n3,8\n").status_code == 400
+    times = {e.name: e.modified for e in served.storage.list(f"{ZONE}/t").files}
+    assert times["a.csv"] < times["z.csv"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["Tables/t/x", "Files/Monitoring/x", "Files/_mirrorlake/x", "Files/x", "Files/LandingZone"],
+)
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
+def test_only_the_zone_is_written_to(served: Lake, method: str, path: str) -> None:
+    query = {"PUT": "?resource=file", "PATCH": "?action=append&position=0", "DELETE": ""}[method]
+    for base in (served.ready.dfs, served.ready.blob):
+        done = served.session.request(method, f"{base}/{served.name}/{path}{query}", data=b"x")
+        assert done.status_code in (403, 409, 405), done.text
+    assert not (served.root / "Files" / "x").exists()
+    assert served.files() == []
+
+
+def test_the_mirrors_identity_is_not_a_publishers_file(served: Lake) -> None:
+    served.put("t/_x", b"x")
+    assert served.call("PUT", "t/_mirrorlake.json", "resource=file").status_code == 403
+    assert served.rename("t/_x", "t/_mirrorlake.json").status_code == 403
+
+
+def test_a_table_is_removed_and_made_again(served: Lake) -> None:
+    """Scenario 12: a reset, and no data for long."""
+    served.put("t/_metadata.json", KEYS)
+    served.put(f"t/{number(1)}", ONE)
+    served.call("PUT", f"t/{number(2)}", "resource=file")
+    assert served.call("DELETE", "t", "recursive=true").status_code == 200
+    assert served.call("HEAD", "t").status_code == 404
+    assert served.call("PATCH", f"t/{number(2)}", "action=flush&position=0").status_code == 404
+    assert served.put("t/_metadata.json", KEYS).status_code == 200
+    assert served.put(f"t/{number(1)}", TWO).status_code == 200
+
+
+def test_a_file_that_is_bad_is_deleted_and_uploaded_again(served: Lake) -> None:
+    served.put(f"t/{number(1)}", ONE)
+    assert served.call("DELETE", f"t/{number(1)}").status_code == 200
+    assert served.put(f"t/{number(1)}", TWO).status_code == 200
+
+
+def test_folders_are_renamed_whole(served: Lake) -> None:
+    served.put(f"t/{number(1)}", ONE)
+    assert served.rename("t", "u").status_code == 201
+    assert served.files() == [f"u/{number(1)}"]
+    served.call("PUT", "v", "resource=directory")
+    assert served.rename("u", "v").status_code == 409
+    assert served.rename("u", "u/inside").status_code == 400
+
+
+@pytest.mark.parametrize("publishers", [16])
+def test_many_publishers_lose_nothing(served: Lake, publishers: int) -> None:
+    """Scenario 11: list, count on, rename, and again if the number was taken."""
+    served.put("t/_metadata.json", KEYS)
+
+    def publish(writer: int) -> None:
+        for batch in range(5):
+            body = parquet(id=[writer * 100 + batch])
+            staged = f"t/_Temp/_{writer}_{batch}"
+            assert served.put(staged, body).status_code == 200
+            for _ in range(200):
+                listed = served.call("GET", "t", "resource=filesystem&recursive=false").json()
+                names = [p["name"].rpartition("/")[2] for p in listed["paths"]]
+                taken = [int(name[:20]) for name in names if name[0].isdigit()]
+                status = served.rename(staged, f"t/{number(max(taken, default=0) + 1)}").status_code
+                if status == 201:
+                    break
+                assert status == 409
+            else:
+                pytest.fail("no number was free")
+
+    with ThreadPoolExecutor(publishers) as pool:
+        list(pool.map(publish, range(publishers)))
+    found = [name for name in served.files("t") if name[0].isdigit()]
+    assert found == [number(n) for n in range(1, publishers * 5 + 1)]
+    bodies = {(served.root / ZONE / "t" / name).read_bytes() for name in found}
+    assert len(bodies) == publishers * 5
+
+
+def test_uploads_that_are_never_flushed_go_after_a_while(tmp_path: Path) -> None:
+    uploads = Uploads(tmp_path, seconds=0.0)
+    old = uploads.create("a")
+    uploads.create("b")
+    assert uploads.get("a") is None
+    assert not old.data.exists()
+    Uploads(tmp_path, seconds=0.0).load()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_appended_outlives_the_server(tmp_path: Path) -> None:
+    first = Uploads(tmp_path)
+    upload = first.create("a")
+    upload.data.write_bytes(b"0123456789")
+    upload.add(0, 10)
+    with open(upload.data.with_suffix(".jsonl"), "ab") as journal:
+        journal.write(b'{"at": 10, "leng')  # killed while it was noted
+    (tmp_path / "x.part").write_bytes(b"a request that was cut")
+    again = Uploads(tmp_path)
+    again.load()
+    found = again.get("a")
+    assert found is not None
+    assert (found.etag, found.size) == (upload.etag, 10)
+    assert not (tmp_path / "x.part").exists()
+
+
+def test_too_many_open_uploads_are_refused(tmp_path: Path) -> None:
+    uploads = Uploads(tmp_path, most=2)
+    for path in ("a", "b", "b"):
+        uploads.create(path)
+    with pytest.raises(Exception, match="2 uploads are open"):
+        uploads.create("c")
+
+
+def test_an_object_store_is_served_too(workspace: Workspace, served: Lake, tmp_path: Path) -> None:
+    """Over `Storage`: the same semantics where there are no folders, and no links."""
+    zone = LandingZone(Storage("memory:///"), tmp_path / "state")
+    item = Item("6f9619ff-8b86-d011-b42d-00c04fc964ff", "bucket", zone, definition=DEFINITION)
+    workspace._items[item.id] = item
+    try:
+        bucket = Lake(served.ready, item, served.session)
+        assert bucket.call("PUT", "t", "resource=directory").status_code == 201
+        assert bucket.call("HEAD", "t").headers["x-ms-resource-type"] == "directory"
+        assert bucket.put("t/_metadata.json", KEYS).status_code == 200
+        assert bucket.put(f"t/{number(1)}", ONE).status_code == 200
+        assert bucket.put(f"t/{number(1)}", ONE).status_code == 200
+        assert bucket.put(f"t/{number(1)}", TWO).status_code == 409
+        assert bucket.put("t/_2", parquet(id=[3], __rowMarker__=[3])).status_code == 200
+        assert bucket.rename("t/_2", f"t/{number(2)}").status_code == 400
+        bucket.put("t/_2", TWO)
+        assert bucket.rename("t/_2", f"t/{number(2)}").status_code == 201
+        assert bucket.call("GET", f"t/{number(2)}").content == TWO
+        part = bucket.call("GET", f"t/{number(2)}", headers={"Range": "bytes=0-3"})
+        assert (part.status_code, part.content) == (206, b"PAR1")
+        listed = bucket.call("GET", "t", "resource=filesystem&recursive=true").json()["paths"]
+        assert [p["name"].rpartition("/")[2] for p in listed] == [
+            number(1), number(2), "_metadata.json",
+        ]  # fmt: skip
+        assert bucket.call("DELETE", "t", "recursive=true").status_code == 200
+        assert bucket.call("HEAD", "t").status_code == 404
+    finally:
+        del workspace._items[item.id]
+
+
+def test_monitoring_files_are_read(served: Lake) -> None:
+    PublicLake(served.root)
+    served.storage.write_json("Files/Monitoring/replicator.json", {"status": "Running"})
+    address = f"{served.ready.dfs}/{served.name}/Files/Monitoring/replicator.json"
+    found = served.session.get(address, headers={"x-ms-range": "bytes=0-33554431"})
+    assert found.status_code == 206
+    assert json.loads(found.content) == {"status": "Running"}
