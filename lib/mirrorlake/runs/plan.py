@@ -133,6 +133,7 @@ def parse_plan(document: dict[str, Any], origin: str, default_name: str, beside:
     check_form(document, origin)
     given = [_read_step(step, beside) for step in document["steps"]]
     chain = "parallel" not in document and not any("needs" in step for step in document["steps"])
+    edges: list[tuple[int, ...]]
     if chain:
         edges = [(index - 1,) if index else () for index in range(len(given))]
     else:
@@ -144,9 +145,8 @@ def parse_plan(document: dict[str, Any], origin: str, default_name: str, beside:
                 f"A template of step {step.name} uses the step {', '.join(unknown)}.",
                 hint=f"it can use what it needs: {', '.join(sorted(before)) or 'nothing'}.",
             )
-    hooks = {
-        key: _as_list(document[key]) for key in ("on_failure", "on_success") if key in document
-    }
+    outcomes = [name for name in ("on_failure", "on_success") if name in document]
+    hooks = {name: _as_list(document[name]) for name in outcomes}
     return Plan(
         str(document.get("name") or default_name),
         tuple(given),

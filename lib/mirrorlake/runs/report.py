@@ -161,7 +161,7 @@ def _is_failing(cell: Any) -> bool:
 
 @cache
 def _exporter() -> HTMLExporter:
-    exporter = HTMLExporter(
+    exporter = HTMLExporter(  # type: ignore[no-untyped-call]
         template_name="basic", extra_loaders=[DictLoader({"folded.html.j2": _FOLDED})]
     )
     exporter.template_file = "folded.html.j2"
