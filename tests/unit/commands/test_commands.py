@@ -22,6 +22,7 @@ VERBS = {
     "frame": {"create", "list", "show", "release"},
     "partition": {"set", "show", "run", "stats", "advise", "delete", "alter-merge"},
     "rows": {"enable", "disable", "drop", "show", "history"},
+    "runs": {"list", "show", "open", "prune"},
     "view": {"create", "refresh", "explain", "check", "list", "drop"},
 }
 ACT = (
@@ -31,7 +32,7 @@ ACT = (
 )
 SAY = (
     *("vacuum", "forget", "restore", "skip", "reseed", "maintain"),
-    *("rows disable", "rows drop", "view drop"),
+    *("rows disable", "rows drop", "view drop", "runs prune"),
 )
 
 Run = Callable[..., SimpleNamespace]
