@@ -1,6 +1,6 @@
 """The command line's entry: every group of commands, and what a refused command prints.
 
-Exit status: 0 done; 1 a problem found; 2 wrong use.
+Exit status: 0 done; 1 a problem found; 2 wrong use; 3 the same plan runs already.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from mirrorlake.commands import (
     partition,
     project,
     rows,
+    runs,
     serve,
     sources,
     views,
     zone,
 )
 from mirrorlake.commands.printing import print_json, warn
-from mirrorlake.errors import InvalidNameError, MirrorlakeError, UsageError
+from mirrorlake.errors import AlreadyRunningError, InvalidNameError, MirrorlakeError, UsageError
 from mirrorlake.notices import show_notices
 
 # Importing a module registers its commands; --help shows them in this order, groups of verbs last.
 COMMANDS = (
     project,
+    runs,
     zone,
     serve,
     operate,
@@ -64,6 +66,8 @@ def main() -> None:
     except MirrorlakeError as error:
         warn(f"mirrorlake: {error}")
         _print_error(error)
+        if isinstance(error, AlreadyRunningError):
+            sys.exit(3)
         sys.exit(2 if isinstance(error, (UsageError, InvalidNameError)) else 1)
 
 

@@ -110,6 +110,10 @@ class BusyError(MirrorlakeError):
     """Another process works on the same thing."""
 
 
+class AlreadyRunningError(BusyError):
+    """The same plan runs already on the same lake (exit status 3)."""
+
+
 class TableNotFoundError(MirrorlakeError):
     """No such table in the lake."""
 

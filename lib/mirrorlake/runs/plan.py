@@ -1,108 +1,81 @@
-"""Plans: several notebooks, executed one after the other by papermill, with a summary kept.
+"""Plans: several notebooks with their parameters, checked as a whole before anything starts.
 
-A plan is a YAML file: `name` and `steps`, each with a `notebook`, the `parameters` that differ from
-`parameters/<notebook>.yaml`, and perhaps a Spark `profile`. After a failure the rest is skipped;
-what was executed is kept.
+A plan is a YAML file: `name` and `steps`, each with a `notebook` and the `parameters` that differ
+from the notebook's own. `plan.schema.json` lists the rest. A plan that has neither `needs` nor
+`parallel` is a chain; in any other one a step waits for what it `needs`.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import time
-import warnings
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from mirrorlake.errors import UsageError
-from mirrorlake.paths import NOTEBOOKS, PARAMETERS, home
-from mirrorlake.runs.record import read_records
-from mirrorlake.spark.session import PROFILE_VARIABLE, PROFILES
+from mirrorlake.paths import NOTEBOOKS, PARAMETERS
+from mirrorlake.runs.graph import ancestors, needed_by
+from mirrorlake.runs.parameters import Parameter, read_parameters
+from mirrorlake.runs.schema import check_form
+from mirrorlake.runs.secrets import is_secret
+from mirrorlake.runs.templates import has_template, steps_named
+from mirrorlake.spark.session import PROFILES
 
 
 @dataclass(frozen=True)
 class PlanStep:
-    """One notebook with its parameters, and the profile of its Spark."""
+    """One notebook with its parameters, and what happens before and after it.
+
+    Attributes:
+        notebook: as the plan names it.
+        parameters: what the notebook is given, templates and references to secrets among it.
+        profile: the profile of its Spark.
+        name: what `needs` and templates call it.
+        needs: the names of the steps that it waits for.
+        retries: how many more attempts it has.
+        timeout: seconds for one attempt; None for no limit.
+        continue_on_error: whether what needs it runs even if it fails.
+        path: the notebook's file.
+        known: the parameters that the notebook has.
+    """
 
     notebook: str
     parameters: dict[str, Any] = field(default_factory=dict)
     profile: str = "notebook"
+    name: str = ""
+    needs: tuple[str, ...] = ()
+    retries: int = 0
+    timeout: float | None = None
+    continue_on_error: bool = False
+    path: Path = Path()
+    known: dict[str, Parameter] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Notebooks to run in order."""
+    """Notebooks to run.
+
+    Attributes:
+        edges: for each step the indexes of those that it waits for.
+        parallel: how many steps run side by side.
+        history: whether the run becomes a row of `diagnostics.runs`.
+        hooks: what is called, by outcome: `on_failure`, `on_success`.
+        document: the plan as it was read, and `beside` the folder that its paths start from.
+        single: whether this is one notebook that was asked for by itself.
+    """
 
     name: str
     steps: tuple[PlanStep, ...]
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """How one notebook went.
-
-    Attributes:
-        status: `done`, `failed` or `skipped`.
-        seconds: wall time.
-        output: the executed notebook, a path.
-        error: the failing cell (counted from 1), the exception's name and text; or None.
-        records: what the notebook recorded.
-    """
-
-    notebook: str
-    status: str
-    seconds: float = 0.0
-    output: str | None = None
-    error: dict[str, Any] | None = None
-    records: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """How a plan went; also kept as `summary.json` beside the executed notebooks.
-
-    Attributes:
-        plan: its name.
-        folder: where the executed notebooks lie; its name is the run's.
-        started, ended: ISO-8601 UTC.
-        parameters: those that counted in every notebook that has them.
-        steps: the notebooks in order.
-    """
-
-    plan: str
-    folder: str
-    started: str
-    steps: tuple[StepResult, ...]
-    ended: str = ""
-    parameters: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def status(self) -> str:
-        """`done` or `failed`."""
-        return "failed" if self.failed else "done"
-
-    def as_dict(self) -> dict[str, Any]:
-        """The document of `summary.json` and of `run --json`."""
-        return {
-            "run": Path(self.folder).name,
-            "plan": self.plan,
-            "status": self.status,
-            "started": self.started,
-            "ended": self.ended,
-            "parameters": self.parameters,
-            "steps": [asdict(step) for step in self.steps],
-        }
-
-    @property
-    def failed(self) -> StepResult | None:
-        """The step that failed, if one did."""
-        return next((step for step in self.steps if step.status == "failed"), None)
+    edges: tuple[tuple[int, ...], ...] = ()
+    parallel: int = 1
+    history: bool = False
+    hooks: dict[str, list[Any]] = field(default_factory=dict)
+    document: dict[str, Any] = field(default_factory=dict)
+    beside: Path = Path()
+    single: bool = False
 
 
 def notebook_names() -> list[str]:
@@ -119,129 +92,188 @@ def load_plan(path: Path) -> Plan:
     Raises:
         UsageError: no such file, not a plan, or a parameter that the notebook does not have.
     """
-    document = _read_yaml(path)
-    steps = document.get("steps")
-    if not isinstance(steps, list) or not steps:
-        raise UsageError(f"{path} has no list of steps.", hint="see parameters/plans/demo.yaml.")
-    result = []
-    for step in steps:
-        if not isinstance(step, dict) or not isinstance(step.get("notebook"), str):
-            raise UsageError(f"A step of {path} names no notebook: {step!r}.")
-        name = step["notebook"]
-        if not (NOTEBOOKS / f"{name}.ipynb").is_file():
-            known = ", ".join(notebook_names())
-            raise UsageError(f"There is no notebook {name!r}.", hint=f"there are {known}.")
-        defaults = _read_yaml(PARAMETERS / f"{name}.yaml")
-        chosen = step.get("parameters") or {}
-        if not isinstance(chosen, dict) or set(step) - {"notebook", "parameters", "profile"}:
-            raise UsageError(
-                f"The step of {name} in {path} can't be read.",
-                hint="it has notebook, parameters (names and values), and perhaps profile.",
-            )
-        if unknown := sorted(map(str, set(chosen) - set(defaults))):
-            raise UsageError(
-                f"Notebook {name} has no parameter {', '.join(unknown)}.",
-                hint=f"it has {', '.join(defaults)}.",
-            )
-        profile = step.get("profile", "notebook")
-        if profile not in PROFILES:
-            raise UsageError(f"There is no profile {profile!r}.", hint=f"choose one of {PROFILES}.")
-        result.append(PlanStep(name, defaults | chosen, profile))
-    return Plan(str(document.get("name") or path.stem), tuple(result))
+    return parse_plan(_read_yaml(path), str(path), path.stem, path.absolute().parent)
 
 
-def run_plan(
-    path: Path,
-    out: Path | None = None,
-    *,
-    overrides: dict[str, Any] | None = None,
-    on_step: Callable[[str, int, int], None] = lambda name, index, total: None,
-) -> RunSummary:
-    """Executes a plan.
+def open_target(target: str) -> Plan:
+    """The plan that `run` is asked for: a notebook's name or path, or a plan's.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    path = Path(target)
+    if path.suffix in (".yaml", ".yml"):
+        return load_plan(path)
+    if target in notebook_names() or path.suffix == ".ipynb":
+        name = path.stem
+        document = {"name": name[:100], "steps": [{"notebook": target}]}
+        return replace(parse_plan(document, target, name, Path.cwd()), single=True)
+    if (named := PARAMETERS / "plans" / f"{target}.yaml").is_file() and path.name == target:
+        return load_plan(named)
+    plans = sorted(found.stem for found in (PARAMETERS / "plans").glob("*.yaml"))
+    raise UsageError(
+        f"There is no notebook {target!r}, and no plan of that name.",
+        hint=f"there are {', '.join(notebook_names())}; plans: {', '.join(plans)}.",
+    )
+
+
+def parse_plan(document: dict[str, Any], origin: str, default_name: str, beside: Path) -> Plan:
+    """Checks a plan that was read from a file or from a run's record.
 
     Args:
-        path: the plan.
-        out: where the executed notebooks go; by default a new folder under `runs/`.
-        overrides: parameters that count in every notebook that has them.
-        on_step: hears each notebook's name, its index from 1, and how many there are.
+        document: the plan.
+        origin: where it is from, in messages.
+        default_name: its name if it has none.
+        beside: the folder that the paths of its notebooks start from.
+
+    Raises:
+        UsageError: it is no plan; says what is wrong.
     """
-    plan = load_plan(path)
-    started = datetime.now(timezone.utc)
-    folder = out or home() / "runs" / f"{plan.name}-{started:%Y%m%dT%H%M%S%f}"
-    folder.mkdir(parents=True, exist_ok=True)
-    results: list[StepResult] = []
-    for index, step in enumerate(plan.steps, 1):
-        if any(done.status == "failed" for done in results):
-            results.append(StepResult(step.notebook, "skipped"))
-            continue
-        on_step(step.notebook, index, len(plan.steps))
-        known = {k: v for k, v in (overrides or {}).items() if k in step.parameters}
-        target = folder / f"{index:02d}-{Path(step.notebook).name}.ipynb"
-        results.append(_execute(step, step.parameters | known, target))
-    summary = RunSummary(
-        plan.name,
-        str(folder),
-        started.isoformat(timespec="seconds"),
-        tuple(results),
-        datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        overrides or {},
-    )
-    text = json.dumps(summary.as_dict(), indent=2, ensure_ascii=False)
-    (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
-    return summary
-
-
-class _AboveTheBar:
-    """What cells print, on the terminal above papermill's progress bar."""
-
-    def write(self, text: str) -> None:
-        from tqdm import tqdm
-
-        tqdm.write(text.rstrip("\n"), file=sys.stderr)
-
-    def flush(self) -> None:
-        sys.stderr.flush()
-
-
-def _execute(step: PlanStep, parameters: dict[str, Any], target: Path) -> StepResult:
-    name = step.notebook
-    with warnings.catch_warnings():
-        # papermill and its kernels' libraries warn of their own future, not of ours.
-        warnings.simplefilter("ignore")
-        import papermill
-
-        began = time.monotonic()
-        chosen = os.environ.get(PROFILE_VARIABLE)
-        os.environ[PROFILE_VARIABLE] = chosen or step.profile  # the kernel inherits it
-        error: dict[str, Any] | None = None
-        try:
-            papermill.execute_notebook(
-                str(NOTEBOOKS / f"{name}.ipynb"),
-                str(target),
-                parameters=parameters,
-                kernel_name="python3",
-                progress_bar=sys.stderr.isatty(),
-                stdout_file=_AboveTheBar() if sys.stderr.isatty() else None,
-                # Kernels warn of their local TCP ports at every start.
-                extra_arguments=["--log-level=ERROR"],
+    document = _plain(document)
+    check_form(document, origin)
+    given = [_read_step(step, beside) for step in document["steps"]]
+    chain = "parallel" not in document and not any("needs" in step for step in document["steps"])
+    edges: list[tuple[int, ...]]
+    if chain:
+        edges = [(index - 1,) if index else () for index in range(len(given))]
+    else:
+        edges = needed_by(given)
+    for index, step in enumerate(given):
+        before = {given[one].name for one in ancestors(edges, index)}
+        if unknown := sorted(steps_named(step.parameters) - before):
+            raise UsageError(
+                f"A template of step {step.name} uses the step {', '.join(unknown)}.",
+                hint=f"it can use what it needs: {', '.join(sorted(before)) or 'nothing'}.",
             )
-        except papermill.PapermillExecutionError as failure:
-            error = {
-                # Counted as in the source: papermill's own cell with the parameters is left out.
-                "cell": failure.cell_index + 1 - bool(parameters),
-                "name": failure.ename,
-                "message": failure.evalue,
-            }
-        except Exception as failure:  # a kernel that died, a disk that is full
-            error = {"cell": None, "name": type(failure).__name__, "message": str(failure)}
-        finally:
-            os.environ.pop(PROFILE_VARIABLE)
-            if chosen is not None:
-                os.environ[PROFILE_VARIABLE] = chosen
-    seconds = round(time.monotonic() - began, 1)
-    status = "done" if error is None else "failed"
-    records = read_records(target) if target.is_file() else {}
-    return StepResult(name, status, seconds, str(target), error, records)
+    outcomes = [name for name in ("on_failure", "on_success") if name in document]
+    hooks = {name: _as_list(document[name]) for name in outcomes}
+    return Plan(
+        str(document.get("name") or default_name),
+        tuple(given),
+        tuple(edges),
+        document.get("parallel", 1),
+        document.get("history", False),
+        hooks,
+        document,
+        beside,
+    )
+
+
+def with_overrides(
+    plan: Plan, values: Mapping[str, Any], *, as_text: bool = False
+) -> tuple[Plan, dict[str, Any]]:
+    """A plan whose steps have other values for some parameters, and these values as read.
+
+    Args:
+        plan: the plan.
+        values: by name; a value counts in every step that has the parameter.
+        as_text: whether they are texts from a command line.
+
+    Raises:
+        UsageError: no step has a parameter, or a value is not of its type.
+    """
+    known = {name: step.known[name] for step in reversed(plan.steps) for name in step.known}
+    if unknown := sorted(set(values) - set(known)):
+        raise UsageError(
+            f"{plan.name} has no parameter {', '.join(unknown)}.",
+            hint=f"it has {', '.join(sorted(known)) or 'none'}.",
+        )
+    steps = tuple(
+        replace(
+            step,
+            parameters=step.parameters
+            | {
+                k: _checked(step.known[k], v, as_text) for k, v in values.items() if k in step.known
+            },
+        )
+        for step in plan.steps
+    )
+    for step in steps:
+        if steps_named({k: step.parameters[k] for k in values if k in step.parameters}):
+            raise UsageError("A parameter of a whole run can't use the results of its steps.")
+    read = {name: _checked(known[name], value, as_text) for name, value in values.items()}
+    return replace(plan, steps=steps), read
+
+
+def check_values(step: PlanStep, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A step's values once their templates are filled in.
+
+    Raises:
+        UsageError: one is not of its parameter's type.
+    """
+    return {
+        name: _checked(step.known[name], value, False) if name in step.known else value
+        for name, value in values.items()
+    }
+
+
+def _checked(parameter: Parameter, value: Any, as_text: bool) -> Any:
+    if has_template(value) or is_secret(value):
+        return value  # checked when it is known
+    return parameter.read(value) if as_text else parameter.check(value)
+
+
+def _read_step(step: dict[str, Any], beside: Path) -> PlanStep:
+    notebook = step["notebook"]
+    path, defaults = _find_notebook(notebook, beside)
+    known = read_parameters(path)
+    known |= {name: Parameter(name, "") for name in defaults if name not in known}
+    chosen = step.get("parameters") or {}
+    if unknown := sorted(set(chosen) - set(known)):
+        raise UsageError(
+            f"Notebook {notebook} has no parameter {', '.join(unknown)}.",
+            hint=f"it has {', '.join(known) or 'none'}.",
+        )
+    profile = step.get("profile", "notebook")
+    if profile not in PROFILES:
+        raise UsageError(f"There is no profile {profile!r}.", hint=f"choose one of {PROFILES}.")
+    retries = step.get("retries", 1 if step.get("retry") == "safe" else 0)
+    if retries and step.get("retry") != "safe":
+        raise UsageError(
+            f"The step of {notebook} has retries, but does not say `retry: safe`.",
+            hint="say so if executing it twice does no harm.",
+        )
+    return PlanStep(
+        notebook,
+        defaults | {name: _checked(known[name], value, False) for name, value in chosen.items()},
+        profile,
+        step.get("name") or path.stem,
+        tuple(_as_list(step.get("needs", []))),
+        retries,
+        step.get("timeout"),
+        step.get("continue_on_error", False),
+        path,
+        known,
+    )
+
+
+def _find_notebook(notebook: str, beside: Path) -> tuple[Path, dict[str, Any]]:
+    """A notebook's file, and the values that its parameter file gives."""
+    if notebook.endswith(".ipynb"):
+        path = beside / Path(notebook).expanduser()
+        if not path.is_file():
+            raise UsageError(f"There is no notebook {path}.")
+        return path, {}
+    names = notebook_names()
+    if notebook not in names:
+        known = ", ".join(names)
+        raise UsageError(f"There is no notebook {notebook!r}.", hint=f"there are {known}.")
+    values = PARAMETERS / f"{notebook}.yaml"
+    defaults = _read_yaml(values) if values.is_file() else {}
+    return NOTEBOOKS / f"{notebook}.ipynb", defaults
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _plain(value: Any) -> Any:
+    """What YAML takes for a date is the text that was written."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return value.isoformat() if isinstance(value, datetime.date) else value
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

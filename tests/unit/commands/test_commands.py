@@ -23,6 +23,7 @@ VERBS = {
     "partition": {"set", "show", "run", "stats", "advise", "delete", "alter-merge"},
     "rows": {"enable", "disable", "drop", "show", "history"},
     "source": {"postgres", "debezium", "csv"},
+    "runs": {"list", "show", "open", "prune"},
     "view": {"create", "refresh", "explain", "check", "list", "drop"},
 }
 ACT = (
@@ -32,7 +33,7 @@ ACT = (
 )
 SAY = (
     *("vacuum", "forget", "restore", "skip", "reseed", "maintain"),
-    *("rows disable", "rows drop", "view drop"),
+    *("rows disable", "rows drop", "view drop", "runs prune"),
 )
 
 Run = Callable[..., SimpleNamespace]

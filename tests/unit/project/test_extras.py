@@ -151,9 +151,9 @@ def test_every_import_is_of_the_core_or_of_an_extra() -> None:
         return {canonicalize_name(Requirement(line).name) for line in lines}
 
     core = brought(SETTINGS["dependencies"])
-    # They come with others: nbformat, IPython and tqdm with papermill and JupyterLab, py4j with
-    # PySpark.
-    indirect = {"nbformat", "IPython", "py4j", "tqdm"}
+    # They come with others: nbformat, nbclient, jupyter_core, IPython, tqdm and pygments with
+    # papermill, JupyterLab and nbconvert, py4j with PySpark.
+    indirect = {"nbformat", "IPython", "py4j", "nbclient", "jupyter_core", "pygments", "tqdm"}
     for name, places in imported().items():
         extra = next((extra for extra, names in EXTRAS.items() if name in names), None)
         wanted = core if extra is None else brought(SETTINGS["optional-dependencies"][extra])
@@ -172,7 +172,9 @@ def test_a_wheel_in_a_bare_environment(tmp_path: Path) -> None:
     source, python = tmp_path / "source", str(tmp_path / "venv" / "bin" / "python")
     source.mkdir()
     shutil.copytree(PROJECT / "lib", source / "lib", ignore=shutil.ignore_patterns("*.egg-info"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("notebooks", "parameters"):
+        shutil.copytree(PROJECT / name, source / name)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(PROJECT / name, source)
     uv = [str(Path(sys.executable).parent / "uv")]
     options = ["--python", sys.executable, "--no-build-isolation", "--out-dir", str(tmp_path)]
@@ -189,6 +191,10 @@ def test_a_wheel_in_a_bare_environment(tmp_path: Path) -> None:
     assert json.loads(run([script, "ledger", root, "t", "--json"]))["rows"] == []
     hint = "Hint: pip install 'mirrorlake[spark]'\n"
     assert run([script, "mirror", root], status=1).endswith(hint)
+    run([script, "notebooks", str(tmp_path / "copies")])
+    copied = {path.relative_to(tmp_path / "copies") for path in (tmp_path / "copies").rglob("*.*")}
+    sources = [*(PROJECT / "notebooks").rglob("*.ipynb"), *(PROJECT / "parameters").rglob("*.yaml")]
+    assert copied == {path.relative_to(PROJECT) for path in sources}
     assert "no benches here" in run([script, "bench"], status=2)
     told = json.loads(run([python, "-c", "import sys\n" + PYTHON, str(tmp_path / "other")]))
     assert told[:3] == [[], ["t"], 0]

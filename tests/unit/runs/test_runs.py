@@ -15,8 +15,11 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from mirrorlake.errors import UsageError
 from mirrorlake.runs import plan as module
 from mirrorlake.runs.clean import clean_file, clean_notebook
-from mirrorlake.runs.plan import PlanStep, RunSummary, load_plan, run_plan
+from mirrorlake.runs.plan import load_plan
+from mirrorlake.runs.preparing import prepare
 from mirrorlake.runs.record import MIME, read_records
+from mirrorlake.runs.results import RunSummary
+from mirrorlake.runs.run import run_plan
 from mirrorlake.spark.session import PROFILE_VARIABLE
 
 RECORDS = {"number": 7, "text": 'ä → "b"', "list": [1, None, {"deep": True}], "ratio": 0.5}
@@ -58,6 +61,7 @@ def project(folders: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setattr(module, "NOTEBOOKS", folders / "notebooks")
     monkeypatch.setattr(module, "PARAMETERS", folders / "parameters")
     monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MIRRORLAKE_STATE", str(tmp_path / "state"))
     monkeypatch.delenv(PROFILE_VARIABLE, raising=False)
 
 
@@ -77,10 +81,10 @@ class TestLoadPlan:
         )
         loaded = load_plan(plan(text + "{rows: 5}}\n"))
         assert loaded.name == "two"
-        assert loaded.steps == (
-            PlanStep("good", {"rows": 1}, "notebook"),
-            PlanStep("good", {"rows": 5}, "batch"),
-        )
+        assert [(step.notebook, step.parameters, step.profile) for step in loaded.steps] == [
+            ("good", {"rows": 1}, "notebook"),
+            ("good", {"rows": 5}, "batch"),
+        ]
         assert load_plan(plan("steps: [{notebook: good, parameters: }]")).name == "p"
 
     @pytest.mark.parametrize(
@@ -99,7 +103,7 @@ class TestLoadPlan:
                 "steps: [{notebook: gone}]",
                 r"There is no notebook 'gone'\. Hint: there are bad, good, lonely\.",
             ),
-            ("steps: [{notebook: lonely}]", r"There is no file .*lonely\.yaml"),
+            ("steps: [{notebook: good, parameters: {rows: a}}]", "rows is 'a', which is not of"),
             (
                 "steps: [{notebook: good, parameters: {Rows: 1, x: 2}}]",
                 r"Notebook good has no parameter Rows, x\. Hint: it has rows\.",
@@ -168,8 +172,9 @@ def ran(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunSum
         patch.setattr(module, "NOTEBOOKS", folders / "notebooks")
         patch.setattr(module, "PARAMETERS", folders / "parameters")
         patch.setenv("MIRRORLAKE_HOME", str(home))
+        patch.setenv("MIRRORLAKE_STATE", str(home / "state"))
         patch.delenv(PROFILE_VARIABLE, raising=False)
-        summary = run_plan(home / "p.yaml", overrides={"rows": 9, "unknown": 1}, on_step=heard)
+        summary = run_plan(home / "p.yaml", overrides={"rows": 9}, on_step=heard)
         assert PROFILE_VARIABLE not in os.environ
     assert Path(summary.folder).parent == home / "runs"
     return summary, heard
@@ -186,7 +191,8 @@ class TestRunPlan:
         assert heard == [("good", 1, 3), ("bad", 2, 3)]
         assert summary.failed is summary.steps[1]
         names = sorted(path.name for path in Path(summary.folder).iterdir())
-        assert names == ["01-good.ipynb", "02-bad.ipynb", "summary.json"]
+        made = ["01-good.ipynb", "02-bad.ipynb", "report.html", "run.json", "summary.json"]
+        assert names == made
 
     def test_records_come_back_as_they_were_made(self, ran) -> None:
         done = ran[0].steps[0]
@@ -217,7 +223,7 @@ class TestRunPlan:
         kept = json.loads((Path(summary.folder) / "summary.json").read_text(encoding="utf-8"))
         assert set(kept) == {"run", "plan", "status", "started", "ended", "parameters", "steps"}
         assert (kept["plan"], kept["run"]) == ("three", Path(summary.folder).name)
-        assert (kept["status"], kept["parameters"]) == ("failed", {"rows": 9, "unknown": 1})
+        assert (kept["status"], kept["parameters"]) == ("failed", {"rows": 9})
         assert kept["ended"] >= kept["started"]
         assert kept == summary.as_dict()
         assert kept["started"].endswith("+00:00")
@@ -233,37 +239,17 @@ class TestRunPlan:
             "records": {},
         }
 
-    @pytest.mark.parametrize(
-        "chosen",
-        [
-            None,
-            "",
-            "batch",
-        ],
-    )
+    @pytest.mark.parametrize("chosen", [None, "", "batch"])
     def test_a_profile_of_ones_own_counts_and_nothing_leaks(
         self, plan, tmp_path, monkeypatch, chosen
     ) -> None:
-        """Without a kernel: only what it would inherit."""
-        inherited = []
-
-        def execute(*_: object, **__: object) -> None:
-            inherited.append(os.environ[PROFILE_VARIABLE])
-            raise OSError("no kernel here")
-
+        """Without a kernel: only what it would have in its environment."""
         if chosen is not None:
             monkeypatch.setenv(PROFILE_VARIABLE, chosen)
-        monkeypatch.setattr("papermill.execute_notebook", execute)
-        for profile in ("notebook", "batch", "notebook"):
-            text = f"steps: [{{notebook: good, profile: {profile}}}]"
-            summary = run_plan(plan(text), tmp_path / "out")
-            assert summary.failed is not None
-            assert summary.failed.error == {
-                "cell": None,
-                "name": "OSError",
-                "message": "no kernel here",
-            }
-        assert inherited == (["batch"] * 3 if chosen else ["notebook", "batch", "notebook"])
+        for profile in ("notebook", "batch"):
+            loaded = load_plan(plan(f"steps: [{{notebook: good, profile: {profile}}}]"))
+            execution = prepare(loaded, {}, out=tmp_path / "out").execution(0, {})
+            assert execution.environment == {PROFILE_VARIABLE: chosen or profile}
         assert os.environ.get(PROFILE_VARIABLE) == chosen
 
     def test_nothing_is_made_for_what_is_no_plan(self, plan, tmp_path) -> None:

@@ -1,0 +1,137 @@
+"""Executes one notebook by papermill, in a kernel that can be ended at any moment.
+
+A papermill engine of our own: the kernel has an environment of its own, is given secrets outside of
+the notebook, and what it prints is scrubbed before every save and on its way to our stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mirrorlake.runs.record import read_records
+from mirrorlake.runs.results import StepResult
+from mirrorlake.runs.secrets import Scrubber
+
+INJECTED = "injected-parameters"
+_TIMED_OUT = "timed out"
+
+
+@dataclass
+class Execution:
+    """One attempt at one notebook; another thread may end it.
+
+    Attributes:
+        name: the notebook as the plan names it.
+        path: its file.
+        target: where the executed notebook is written.
+        parameters: what stands in its first cell; references to secrets as references.
+        secret_values: the parameters with secrets, resolved.
+        environment: what the kernel has in its environment beyond ours.
+        scrubber: takes the secrets out of what is written.
+    """
+
+    name: str
+    path: Path
+    target: Path
+    parameters: dict[str, Any]
+    secret_values: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    scrubber: Scrubber = field(default_factory=Scrubber)
+    cell: int | None = None
+    _ended: str = ""
+    _group: int | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self) -> StepResult:
+        """Executes the notebook; how it went, whatever happened."""
+        began = time.monotonic()
+        error: dict[str, Any] | None = None
+        try:
+            self._execute()
+        except Exception as failure:  # a kernel that died, a disk that is full
+            error = self._describe(failure)
+        if self._ended == _TIMED_OUT:
+            seconds = time.monotonic() - began
+            text = f"The notebook took longer than its timeout: ended after {seconds:.1f} s."
+            error = {"cell": self.cell, "name": "TimeoutError", "message": text}
+        elif self._ended:
+            error = {"cell": self.cell, "name": "Stopped", "message": f"Stopped by {self._ended}."}
+        seconds = round(time.monotonic() - began, 1)
+        stopped = bool(self._ended) and self._ended != _TIMED_OUT
+        status = "stopped" if stopped else "done" if error is None else "failed"
+        records: dict[str, Any] = {}
+        with contextlib.suppress(Exception):  # a file that could not be written whole
+            records = read_records(self.target)
+        error = None if error is None else self.scrubber.value(error)
+        return StepResult(self.name, status, seconds, str(self.target), error, records)
+
+    def end(self, why: str = _TIMED_OUT) -> None:
+        """Kills the kernel with all that it started, Spark's JVM too.
+
+        Args:
+            why: the signal that stops the run; by default the step's time is over.
+        """
+        with self._lock:
+            self._ended = self._ended or why
+            if self._group is not None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._group, signal.SIGKILL)
+
+    def started(self, group: int | None) -> None:
+        """Hears which group of processes the kernel is."""
+        with self._lock:
+            self._group = group
+        if self._ended:
+            self.end(self._ended)
+
+    def over(self) -> None:
+        """The kernel is gone; its number may be another's now."""
+        with self._lock:
+            self._group = None
+
+    def _execute(self) -> None:
+        if self._ended:
+            return
+        with warnings.catch_warnings():
+            # papermill and its kernels' libraries warn of their own future, not of ours.
+            warnings.simplefilter("ignore")
+            import papermill
+            from papermill.engines import papermill_engines
+
+            from mirrorlake.runs.kernels import KernelEngine
+
+            papermill_engines.register("mirrorlake", KernelEngine)
+            papermill.execute_notebook(
+                str(self.path),
+                str(self.target),
+                parameters=self.parameters,
+                engine_name="mirrorlake",
+                kernel_name="python3",
+                progress_bar=sys.stderr.isatty() and threading.active_count() < 3,
+                execution=self,
+            )
+
+    def _describe(self, failure: Exception) -> dict[str, Any]:
+        import papermill
+
+        if isinstance(failure, papermill.PapermillExecutionError):
+            cell = failure.cell_index + 1 - bool(self.parameters)
+            return {"cell": cell, "name": failure.ename, "message": failure.evalue}
+        # Counted as in the source: papermill's own cell with the parameters is left out.
+        return {"cell": self.cell, "name": type(failure).__name__, "message": str(failure)}
+
+
+def secret_code(values: dict[str, Any]) -> str:
+    """What gives the kernel its secrets; it is never part of the notebook."""
+    text = json.dumps(values)
+    return f"globals().update(__import__('json').loads({text!r}))"

@@ -1,0 +1,74 @@
+"""What follows the last step: summary, report, copies, metrics, hooks. None fails the run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mirrorlake.runs.hooks import call_hooks
+from mirrorlake.runs.preparing import Prepared
+from mirrorlake.runs.results import RunSummary
+from mirrorlake.runs.store import SUMMARY, runs_folder, write_record, write_whole
+from mirrorlake.storage import Storage
+
+_log = logging.getLogger(__name__)
+
+
+def preload() -> None:
+    """Imports what the report needs while the first kernel starts: it would take half a second."""
+    threading.Thread(target=lambda: __import__("mirrorlake.runs.report"), daemon=True).start()
+
+
+def finish(
+    prepared: Prepared, summary: RunSummary, document: dict[str, Any], metrics: Path | None
+) -> RunSummary:
+    """Keeps a run's results, and tells who wants to know.
+
+    Args:
+        prepared: the run.
+        summary: how it went.
+        document: its record.
+        metrics: a file for Prometheus.
+
+    Returns:
+        The summary; its `kept` is False if it could not be written.
+    """
+    from mirrorlake.runs.report import write_report
+
+    text = json.dumps(summary.as_dict(), indent=2, ensure_ascii=False) + "\n"
+    kept = _try("the summary", lambda: write_whole(prepared.work / SUMMARY, text))
+    _try("the report", lambda: write_report(document, prepared.work))
+    if metrics is not None:
+        from mirrorlake.runs.metrics import write_metrics
+
+        _try("the metrics", lambda: write_metrics(metrics, summary, document, prepared.roots()))
+    outcome = "on_success" if summary.status == "done" else "on_failure"
+    document["hooks"] = call_hooks(prepared.plan.hooks.get(outcome, []), text, prepared)
+    kept &= _try("the record", lambda: write_record(document, prepared.work))
+    _try("the record", lambda: write_record(document, runs_folder() / prepared.run))
+    if prepared.out:
+        kept &= _try(f"the copy in {prepared.out}", lambda: copy_out(prepared))
+    return replace(summary, kept=kept)
+
+
+def copy_out(prepared: Prepared) -> None:
+    """Copies a run's files to where its results are wanted."""
+    target = Storage(prepared.out)
+    for path in sorted(prepared.work.iterdir()):
+        if path.is_file() and not path.name.startswith("."):
+            target.write(path.name, path.read_bytes())
+
+
+def _try(what: str, call: Callable[[], object]) -> bool:
+    """Whether something could be done; what went wrong is said, without secrets' values."""
+    try:
+        call()
+    except Exception as error:
+        _log.warning(f"{what} can't be written: {type(error).__name__}: {error}")
+        return False
+    return True

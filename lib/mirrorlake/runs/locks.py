@@ -1,0 +1,57 @@
+"""One run of a plan at a time: a lease in each lake that it works on, and one on this machine.
+
+The machine's own counts where no lake can hold one: without a root, on a lake that is read-only, or
+where there is none yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from mirrorlake.errors import AlreadyRunningError
+from mirrorlake.lease import Lease, LeaseHeldError
+from mirrorlake.names import STATE
+from mirrorlake.paths import lake_path, state
+from mirrorlake.storage import Storage
+
+
+@contextlib.contextmanager
+def only_run(plan: str, roots: Iterable[str]) -> Iterator[None]:
+    """Keeps other runs of a plan from the same lakes.
+
+    Args:
+        plan: its name.
+        roots: the lakes, as the parameters name them.
+
+    Raises:
+        AlreadyRunningError: there is such a run; says which one.
+    """
+    places = sorted({lake_path(root) for root in roots})
+    what = f"The plan {plan}" + (f" on {', '.join(places)}" if places else "")
+    with contextlib.ExitStack() as held:
+        try:
+            for place in places or [""]:
+                name = f"{slug(plan)}-{fingerprint(plan + chr(0) + place)}"
+                held.enter_context(Lease(Storage(state()), f"plans/{name}.lease", what))
+                if place and ("://" in place or Path(place).is_dir()):
+                    path = f"{STATE}/plans/{slug(plan)}-{fingerprint(plan)}.lease"
+                    # A lake that can't be written to: only runs on this machine are kept away.
+                    with contextlib.suppress(OSError):
+                        held.enter_context(Lease(Storage(place), path, what))
+        except LeaseHeldError as error:
+            raise AlreadyRunningError(error.message, hint=error.hint) from None
+        yield
+
+
+def slug(name: str) -> str:
+    """A name as a part of a file's name; what is no letter, digit, dot or dash becomes `_`."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip(".")[:60] or "_"
+
+
+def fingerprint(text: str) -> str:
+    """A short text that stands for a long one."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]

@@ -1,0 +1,77 @@
+"""What a run returns: how each step went, and the document of `summary.json`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """How one notebook went.
+
+    Attributes:
+        status: `done`, `failed`, `stopped` or `skipped`.
+        seconds: wall time of the last attempt.
+        output: the executed notebook, a path or URI.
+        error: the failing cell (counted from 1), the exception's name and text; or None.
+        records: what the notebook recorded.
+    """
+
+    notebook: str
+    status: str
+    seconds: float = 0.0
+    output: str | None = None
+    error: dict[str, Any] | None = None
+    records: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """How a plan went; also kept as `summary.json` beside the executed notebooks.
+
+    Attributes:
+        plan: its name.
+        folder: where the executed notebooks lie.
+        started, ended: ISO-8601 UTC.
+        parameters: those that counted in every notebook that has them.
+        steps: the notebooks in the plan's order.
+        run: the run's id; by default the folder's name.
+        signal: what stopped it, SIGTERM or SIGINT; 0 if nothing did.
+        kept: False if the summary could not be written.
+    """
+
+    plan: str
+    folder: str
+    started: str
+    steps: tuple[StepResult, ...]
+    ended: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    run: str = ""
+    signal: int = 0
+    kept: bool = True
+
+    @property
+    def status(self) -> str:
+        """`done`, `failed` or `stopped`."""
+        if self.signal:
+            return "stopped"
+        return "failed" if self.failed else "done"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `summary.json` and of `run --json`."""
+        return {
+            "run": self.run or Path(self.folder).name,
+            "plan": self.plan,
+            "status": self.status,
+            "started": self.started,
+            "ended": self.ended,
+            "parameters": self.parameters,
+            "steps": [asdict(step) for step in self.steps],
+        }
+
+    @property
+    def failed(self) -> StepResult | None:
+        """The first step that failed, if one did."""
+        return next((step for step in self.steps if step.status == "failed"), None)

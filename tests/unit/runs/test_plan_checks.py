@@ -1,0 +1,224 @@
+"""What is checked of a plan before anything starts: its form, its graph, templates, values."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from helpers.small_notebooks import put_notebook, put_plan
+from mirrorlake.errors import UsageError
+from mirrorlake.paths import PARAMETERS
+from mirrorlake.runs.backfill import days_after, days_of
+from mirrorlake.runs.parameters import Parameter, read_parameters
+from mirrorlake.runs.plan import load_plan, open_target, with_overrides
+from mirrorlake.runs.preparing import prepare
+from mirrorlake.runs.schema import SCHEMA
+from mirrorlake.runs.templates import fill, known_names
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / "home"))
+    put_notebook(tmp_path, "a")
+    put_notebook(
+        tmp_path, "typed", head="n: int = 1\nx: float = 1.0\non: bool = False\nl: list[str] = []"
+    )
+    return tmp_path
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("kind", "text", "value"),
+        [
+            ("int", "20", 20),
+            ("int", "-3", -3),
+            ("float", "2", 2.0),
+            ("float", "1e-3", 0.001),
+            ("bool", "true", True),
+            ("bool", "No", False),
+            ("str", "007", "007"),
+            ("str", "2026-01-01", "2026-01-01"),
+            ("str", "", ""),
+            ("list[str]", "[a, b]", ["a", "b"]),
+            ("dict[str, int]", "{a: 1}", {"a": 1}),
+            ("int | None", "null", None),
+            ("str | None", "null", None),
+            ("Optional[int]", "4", 4),
+            ("Literal['x', 'y']", "y", "y"),
+            ("Unheard[of]", "[1]", [1]),
+            ("", "3", 3),
+        ],
+    )
+    def test_a_text_is_read_by_the_annotation(self, kind: str, text: str, value: object) -> None:
+        read = Parameter("p", kind).read(text)
+        assert read == value
+        assert type(read) is type(value)
+
+    @pytest.mark.parametrize(
+        ("kind", "text"),
+        [
+            ("int", "twenty"),
+            ("int", "1.5"),
+            ("int", "true"),
+            ("float", "x"),
+            ("bool", "7"),
+            ("list[int]", "[a]"),
+            ("list", "a"),
+            ("Literal['x', 'y']", "z"),
+        ],
+    )
+    def test_another_type_is_named_with_the_parameter(self, kind: str, text: str) -> None:
+        with pytest.raises(UsageError) as refused:
+            Parameter("months", kind).read(text)
+        assert "months" in refused.value.message
+        assert kind in refused.value.message
+
+    def test_parameters_are_read_from_the_source(self, folder: Path) -> None:
+        found = read_parameters(folder / "typed.ipynb")
+        assert [(p.name, p.annotation, p.default) for p in found.values()] == [
+            ("n", "int", 1),
+            ("x", "float", 1.0),
+            ("on", "bool", False),
+            ("l", "list[str]", []),
+        ]
+        put_notebook(folder, "plain", head="n = 1\nwhen = None\n")
+        assert [p.annotation for p in read_parameters(folder / "plain.ipynb").values()] == [
+            "int",
+            "",
+        ]
+        put_notebook(folder, "none", head="")
+        assert read_parameters(folder / "none.ipynb") == {}
+
+    def test_what_is_no_notebook(self, folder: Path) -> None:
+        (folder / "x.ipynb").write_text("no")
+        for name in ("x.ipynb", "gone.ipynb"):
+            with pytest.raises(UsageError, match=name):
+                open_target(str(folder / name))
+
+    def test_overrides_reach_every_step_that_has_them(self, folder: Path) -> None:
+        text = "steps: [{notebook: a.ipynb}, {notebook: typed.ipynb, parameters: {n: 7}}]"
+        plan, read = with_overrides(
+            load_plan(put_plan(folder, text)), {"rows": "5", "x": "3"}, as_text=True
+        )
+        assert read == {"rows": 5, "x": 3.0}
+        assert [step.parameters for step in plan.steps] == [{"rows": 5}, {"n": 7, "x": 3.0}]
+        with pytest.raises(
+            UsageError, match=r"no parameter z\. Hint: it has l, n, on, rows, word, x"
+        ):
+            with_overrides(plan, {"z": 1})
+
+
+class TestForm:
+    @pytest.mark.parametrize(
+        ("step", "message"),
+        [
+            ("retries: 2", "does not say `retry: safe`"),
+            ("retry: often", "'often' is not one of"),
+            ("timeout: 0", "0 is less than or equal to"),
+            ("timeout: soon", "'soon' is not of type 'number'"),
+            ("need: [a]", "'need' was unexpected"),
+            ("parameters: {rows: x}", "rows is 'x', which is not of type int"),
+            ("parameters: {rows: '{{ nonsense }}'}", "unknown name nonsense"),
+            ("parameters: {rows: '{{ steps.b.records.x }}'}", "uses the step b"),
+            ("parameters: {rows: '{{ date'}", "can't be read"),
+            ("needs: [b]", "There is no step 'b'"),
+            ("needs: [a]", "in a circle: a → a"),
+        ],
+    )
+    def test_what_is_wrong_is_said_before_the_start(
+        self, folder: Path, step: str, message: str
+    ) -> None:
+        with pytest.raises(UsageError) as refused:
+            load_plan(put_plan(folder, f"steps:\n- notebook: a.ipynb\n  {step}\n"))
+        assert message in str(refused.value)
+
+    def test_a_circle_is_named(self, folder: Path) -> None:
+        steps = [("x", "z"), ("y", "x"), ("z", "y"), ("w", "z")]
+        text = "".join(
+            f"- {{notebook: a.ipynb, name: {name}, needs: [{need}]}}\n" for name, need in steps
+        )
+        with pytest.raises(UsageError, match="x → z → y → x"):
+            load_plan(put_plan(folder, f"steps:\n{text}"))
+
+    def test_a_plan_without_needs_is_a_chain(self, folder: Path) -> None:
+        steps = "[{notebook: a.ipynb}, {notebook: typed.ipynb}, {notebook: a.ipynb}]"
+        assert load_plan(put_plan(folder, f"steps: {steps}")).edges == ((), (0,), (1,))
+        assert load_plan(put_plan(folder, f"parallel: 2\nsteps: {steps}")).edges == ((), (), ())
+        graph = "[{notebook: a.ipynb}, {notebook: typed.ipynb, needs: a}]"
+        assert load_plan(put_plan(folder, f"steps: {graph}")).edges == ((), (0,))
+
+    def test_the_schema_is_one_and_takes_the_projects_plans(self) -> None:
+        schema = json.loads(SCHEMA.read_text())
+        jsonschema.Draft202012Validator.check_schema(schema)
+        for path in sorted((PARAMETERS / "plans").glob("*.yaml")):
+            jsonschema.validate(yaml.safe_load(path.read_text()), schema)
+
+
+class TestTemplates:
+    KNOWN = known_names(datetime.date(2026, 3, 1), "r-1", {"m": {"records": {"lag": 2.5}}})
+
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [
+            ("{{ date }}", "2026-03-01"),
+            ("{{ date - days(1) }}", "2026-02-28"),
+            ("{{ date.replace(day=5) }}", "2026-03-05"),
+            ("day {{ date }} of {{ run_id }}", "day 2026-03-01 of r-1"),
+            ("{{ steps.m.records.lag }}", 2.5),
+            ("{{ steps.m.records.lag > 1 }}", True),
+            (["{{ run_id }}", 3], ["r-1", 3]),
+            ({"a": "{{ 1 + 1 }}"}, {"a": 2}),
+            ("no template", "no template"),
+        ],
+    )
+    def test_they_keep_their_types(self, text: object, value: object) -> None:
+        assert fill(text, self.KNOWN) == value
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "{{ steps.m.records.gone }}",
+            "x {{ steps.gone.records.lag }}",
+            "{{ env.NO_SUCH_VARIABLE_HERE }}",
+            "{{ 1 / 0 }}",
+            "{{ date.__class__.__mro__ }}",
+            "{{ ''.__class__.__subclasses__() }}",
+            "{{ env.update({'a': 'b'}) }}",
+            "{{ days }}",
+        ],
+    )
+    def test_what_fails_or_would_leave_the_sandbox_is_an_error(self, text: str) -> None:
+        with pytest.raises(UsageError, match="template"):
+            fill(text, self.KNOWN)
+
+    def test_a_missing_variable_is_found_before_the_start(self, folder: Path) -> None:
+        text = "steps: [{notebook: a.ipynb, parameters: {word: '{{ env.NO_SUCH_THING }}'}}]"
+        with pytest.raises(UsageError, match="NO_SUCH_THING"):
+            prepare(load_plan(put_plan(folder, text)), {})
+
+    def test_a_filled_value_has_the_parameters_type(self, folder: Path) -> None:
+        text = "steps: [{notebook: a.ipynb, parameters: {rows: '{{ date }}'}}]"
+        with pytest.raises(UsageError, match="Step a: Parameter rows is '2"):
+            prepare(load_plan(put_plan(folder, text)), {})
+
+
+class TestDays:
+    def test_a_range(self) -> None:
+        found = days_of("date=2026-02-27..2026-03-01")
+        assert [day.isoformat() for day in found] == ["2026-02-27", "2026-02-28", "2026-03-01"]
+        assert len(days_of("date=2026-01-01")) == 1
+        document = {"day": "2026-02-27", "backfill": {"until": "2026-03-01"}}
+        assert days_after(document) == found[1:]
+        assert days_after({"day": "2026-02-27"}) == []
+
+    @pytest.mark.parametrize(
+        "text", ["date=2026-01-02..2026-01-01", "day=2026-01-01", "date=x..y", "date", "date="]
+    )
+    def test_what_is_none(self, text: str) -> None:
+        with pytest.raises(UsageError, match="--for"):
+            days_of(text)

@@ -1,0 +1,299 @@
+"""Runs with real kernels: order, retries, timeouts, secrets, hooks, resuming, and what is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import nbformat
+import pytest
+
+from helpers.small_notebooks import RECORD, put_notebook, put_plan
+from mirrorlake.errors import AlreadyRunningError, UsageError
+from mirrorlake.runs.locks import only_run
+from mirrorlake.runs.plan import load_plan, open_target
+from mirrorlake.runs.run import resume_run, run_plan
+from mirrorlake.runs.store import RunNotFoundError, find_run, list_runs, prune_runs
+
+SECRET = 'pa"ss<w>örd & more/1'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MIRRORLAKE_STATE", str(tmp_path / "state"))
+    return tmp_path
+
+
+def test_a_graph_runs_side_by_side_and_passes_records_on(folder: Path) -> None:
+    """Each of two waits until the other has begun, so neither could be first alone."""
+    meet = (
+        "import pathlib, time\npathlib.Path(word, str(rows)).touch()\n"
+        "while len(list(pathlib.Path(word).glob('*'))) < 2: time.sleep(0.05)\n"
+    )
+    put_notebook(folder, "meet", meet, RECORD)
+    put_notebook(folder, "bad", "raise ValueError('no ' + word)")
+    put_notebook(folder, "last", RECORD)
+    (folder / "place").mkdir()
+    text = f"""
+parallel: 2
+steps:
+- {{notebook: last.ipynb, needs: [x, y],
+   parameters: {{rows: "{{{{ steps.x.records.rows + 1 }}}}"}}}}
+- {{notebook: meet.ipynb, name: x, timeout: 120, parameters: {{rows: 7, word: {folder}/place}}}}
+- {{notebook: meet.ipynb, name: y, timeout: 120, parameters: {{rows: 8, word: {folder}/place}}}}
+- {{notebook: bad.ipynb, needs: x, continue_on_error: true}}
+- {{notebook: last.ipynb, name: after, needs: bad}}
+- {{notebook: last.ipynb, name: wrong, needs: x,
+   parameters: {{rows: "{{{{ steps.x.records.gone }}}}"}}}}
+- {{notebook: last.ipynb, name: never, needs: wrong}}
+"""
+    summary = run_plan(put_plan(folder, text))
+    statuses = [step.status for step in summary.steps]
+    assert statuses == ["done", "done", "done", "failed", "done", "failed", "skipped"]
+    assert summary.steps[0].records["rows"] == 8
+    assert summary.steps[3].error == {"cell": 3, "name": "ValueError", "message": "no a"}
+    assert "gone" in summary.steps[5].error["message"]
+    assert summary.status == "failed"
+
+
+def test_retries_timeouts_and_kernels_that_die(folder: Path) -> None:
+    once = (
+        "import pathlib\nseen = pathlib.Path(word).exists()\npathlib.Path(word).touch()\n"
+        "assert seen, 'first time'"
+    )
+    put_notebook(folder, "once", once, RECORD)
+    put_notebook(folder, "slow", "import subprocess\nsubprocess.run(['sleep', '1234'])")
+    put_notebook(folder, "dies", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    text = f"""
+parallel: 3
+steps:
+- {{notebook: once.ipynb, retry: safe, retries: 2, parameters: {{word: {folder}/flag}}}}
+- {{notebook: slow.ipynb, timeout: 12}}
+- {{notebook: dies.ipynb}}
+"""
+    summary = run_plan(put_plan(folder, text))
+    once_, slow, dies = summary.steps
+    assert once_.status == "done"
+    assert (slow.status, slow.error["name"], slow.error["cell"]) == ("failed", "TimeoutError", 3)
+    assert (dies.status, dies.error["name"], dies.error["cell"]) == ("failed", "DeadKernelError", 3)
+    document = find_run(summary.run).document
+    assert [step["attempts"] for step in document["steps"]] == [2, 1, 1]
+    assert document["process"]["pid"]
+    assert {"python", "mirrorlake", "spark", "delta"} <= set(document["versions"])
+    page = (Path(summary.folder) / "report.html").read_text()
+    assert "http" not in page.replace("http-equiv", "")
+    assert page.count('class="failing"') == 2
+    assert "The notebook took longer than its timeout" in page
+
+
+class Receiver(BaseHTTPRequestHandler):
+    """Refuses the first request; keeps the others."""
+
+    requests: ClassVar[list[tuple[dict[str, str], bytes]]] = []
+    refused = 0
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if not Receiver.refused:
+            Receiver.refused += 1
+            self.send_response(503)
+        else:
+            Receiver.requests.append((dict(self.headers), body))
+            self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def receiver() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/hook"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_secrets_are_nowhere_and_hooks_are_called_once(
+    folder: Path, receiver: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DB_PASSWORD", SECRET)
+    monkeypatch.setenv("MIRRORLAKE_SECRETS", str(folder / "secrets"))
+    (folder / "secrets").mkdir()
+    (folder / "secrets" / "hook-key").write_text("signing-key\n")
+    spread = (
+        "import sys, os, html, json, base64\nfrom mirrorlake.runs.record import record\n"
+        f"assert word == {json.dumps(SECRET[::-1])}[::-1]\n"
+        "print(word); print(repr(word)); print(json.dumps(word), html.escape(word))\n"
+        "print(word[:5], end='', flush=True); print(word[5:])\n"
+        "print(base64.b64encode(word.encode()).decode(), file=sys.stderr)\n"
+        "os.write(2, word.encode() + b'\\n')\nos.system('echo \"$DB_PASSWORD\" >/dev/stderr')\n"
+        "record(found=word, inside={word: [word]})"
+    )
+    tell = f"import sys\nopen('{folder}/told', 'a').write(sys.stdin.read())\n"
+    (folder / "tell.py").write_text(tell)
+    put_notebook(folder, "spread", "word", spread, "raise ValueError(f'can not use {word}')")
+    text = f"""
+steps:
+- {{notebook: spread.ipynb, parameters: {{word: 'secret:DB_PASSWORD'}}}}
+on_failure:
+- {{url: '{receiver}', secret: 'secret:hook-key'}}
+- {{command: [{sys.executable}, {folder}/tell.py]}}
+- "no-such-command-here"
+on_success: ["touch {folder}/success"]
+"""
+    summary = run_plan(put_plan(folder, text), overrides={"rows": 3})
+    (step,) = summary.steps
+    assert (step.status, step.error["name"]) == ("failed", "ValueError")
+    assert step.error["message"] == "can not use [secret]"
+    assert step.records == {"found": "[secret]", "inside": {"[secret]": ["[secret]"]}}
+    shown = capfd.readouterr()
+    written = [path for path in folder.rglob("*") if path.is_file()]
+    mine = {folder / "spread.ipynb", folder / "secrets" / "hook-key"}
+    texts = [path.read_text(errors="replace") for path in written if path not in mine]
+    texts += [shown.out, shown.err]
+    forms = [SECRET, json.dumps(SECRET)[1:-1], SECRET.replace("&", "&amp;"), "signing-key"]
+    for form in [*forms, "w>örd", "rd & more"]:
+        assert not [text for text in texts if form in text], form
+    source = nbformat.read(step.output, as_version=4).cells
+    assert 'word = "secret:DB_PASSWORD"' in source[2].source
+    # Each hook was called once for the outcome; the receiver's first answer was a failure.
+    ((headers, body),) = Receiver.requests
+    assert json.loads(body) == summary.as_dict() == json.loads((folder / "told").read_text())
+    digest = hmac.new(b"signing-key", body, hashlib.sha256).hexdigest()
+    assert headers["X-Mirrorlake-Signature"] == f"sha256={digest}"
+    assert not (folder / "success").exists()
+    kept = find_run(summary.run).document["hooks"]
+    assert [(h["status"], h["attempts"]) for h in kept] == [("done", 2), ("done", 1), ("failed", 3)]
+
+
+def test_unknown_secrets_are_refused_before_the_start(folder: Path) -> None:
+    put_notebook(folder, "a", "word")
+    text = "steps: [{notebook: a.ipynb, parameters: {word: 'secret:NO_SUCH_SECRET'}}]"
+    with pytest.raises(UsageError, match="no secret 'NO_SUCH_SECRET'"):
+        run_plan(put_plan(folder, text))
+    assert not (folder / "home").exists()
+
+
+def test_a_run_is_resumed_after_its_last_done_step(folder: Path) -> None:
+    count = "import pathlib\nwith open(word, 'a') as f: f.write('x')\n" + RECORD
+    put_notebook(folder, "count", count)
+    flag = folder / "flag"
+    put_notebook(folder, "needs", f"assert __import__('os').path.exists({str(flag)!r})", RECORD)
+    text = """
+name: again
+steps:
+- {notebook: count.ipynb}
+- {notebook: needs.ipynb, parameters: {rows: "{{ steps.count.records.rows * 2 }}"}}
+"""
+    plan = put_plan(folder, text)
+    first = run_plan(plan, overrides={"word": str(folder / "counted")})
+    assert [step.status for step in first.steps] == ["done", "failed"]
+    flag.touch()
+    plan.unlink()  # the record has all that is needed
+    second = resume_run(first.run)
+    assert (second.run, second.status) == (first.run, "done")
+    assert second.steps[1].records == {"rows": 2, "word": str(folder / "counted")}
+    assert (folder / "counted").read_text() == "x"
+    assert len(find_run(first.run).document["resumed"]) == 1
+    with pytest.raises(UsageError, match="is done"):
+        resume_run(first.run)
+    with pytest.raises(RunNotFoundError):
+        resume_run("no-such-run")
+
+
+def test_one_at_a_time_by_name_and_lake(folder: Path) -> None:
+    put_notebook(folder, "n", RECORD, head='root: str = ""  # lake')
+    lake = folder / "lake"
+    (lake / "Tables").mkdir(parents=True)
+    plan = load_plan(put_plan(folder, "name: nightly\nsteps: [{notebook: n.ipynb}]"))
+    with only_run("nightly", [str(lake)]):
+        began = time.monotonic()
+        with pytest.raises(AlreadyRunningError, match=r"nightly on .*lake runs already: process"):
+            run_plan(plan, folder / "elsewhere", overrides={"root": str(lake)})
+        assert time.monotonic() - began < 1
+        with only_run("other", [str(lake)]), only_run("nightly", [str(folder / "lake2")]):
+            pass
+        with only_run("nightly", []):
+            pass
+    assert [path.name for path in lake.rglob("*")] == ["Tables"]
+    assert not list((folder / "state").rglob("*.lease"))
+    assert not (folder / "elsewhere").exists()
+
+
+def test_runs_are_listed_and_pruned(folder: Path) -> None:
+    """Without kernels: records as runs leave them."""
+    for number in range(100):
+        run = f"p-{number:03d}"
+        place = folder / "home" / "runs" / run
+        place.mkdir(parents=True)
+        status = "failed" if number % 10 == 0 else "done"
+        document: dict[str, Any] = {"run": run, "plan": "p", "status": status}
+        document |= {"folder": str(place), "files": ["01-a.ipynb"]}
+        document |= {
+            "started": f"2026-01-01T00:{number // 60:02d}:{number % 60:02d}+00:00",
+            "ended": "",
+        }
+        if number == 5:
+            document |= {"status": "running", "process": {"host": "x", "pid": 1, "born": "0"}}
+        if number == 6:
+            process = {"host": socket.gethostname(), "pid": 2**22 + 1, "born": "1"}
+            document |= {"status": "running", "process": process}
+        (place / "run.json").write_text(json.dumps(document))
+        (place / "01-a.ipynb").write_text("{}")
+    (folder / "home" / "runs" / "p-099" / "mine.txt").write_text("not made by a run")
+    began = time.monotonic()
+    found = list_runs()
+    assert time.monotonic() - began < 0.5
+    assert [record.run for record in found] == [f"p-{n:03d}" for n in range(99, -1, -1)]
+    assert (find_run("p-005").status, find_run("p-006").status) == ("running", "lost")
+    assert len(list_runs(failed=True)) == 11
+    assert list_runs(plan="q") == []
+    assert len(prune_runs(keep=3)) == 85
+    assert len(list_runs()) == 100  # it only said so
+    prune_runs(keep=0, apply=True)
+    assert {record.status for record in list_runs()} == {"failed", "lost", "running"}
+    prune_runs(keep=0, keep_failed=1, apply=True)
+    assert [record.run for record in list_runs()] == ["p-090", "p-005"]
+    assert sorted(path.name for path in (folder / "home" / "runs").iterdir()) == [
+        *("p-005", "p-090", "p-099"),
+    ]
+    for wrong in ("..", ".", "", "../runs/p-005x"):
+        with pytest.raises(RunNotFoundError):
+            find_run(wrong)
+
+
+def test_a_single_notebook_has_no_lock_and_keeps_its_name(folder: Path) -> None:
+    put_notebook(folder, "mine", RECORD)
+    with only_run("mine", []):
+        summary = run_plan(
+            open_target(str(folder / "mine.ipynb")),
+            folder / "out",
+            overrides={"rows": "4"},
+            as_text=True,
+            metrics=folder / "metrics" / "m.prom",
+        )
+    assert summary.as_dict()["plan"] == "mine"
+    assert summary.steps[0].records == {"rows": 4, "word": "a"}
+    assert [record.folder for record in list_runs()] == [str(folder / "out")]
+    text = (folder / "metrics" / "m.prom").read_text()
+    assert 'mirrorlake_run_status{plan="mine",status="done"} 1.0' in text
+    assert 'mirrorlake_record{name="rows",plan="mine",step="01-mine"} 4.0' in text
+    # A summary that can't be written is said, and is no traceback.
+    (folder / "out" / "summary.json").unlink()
+    (folder / "out" / "summary.json").mkdir()
+    again = run_plan(open_target(str(folder / "mine.ipynb")), folder / "out")
+    assert (again.status, again.kept) == ("done", False)

@@ -1,0 +1,80 @@
+"""One holder at a time, on a disk and on an object store, whatever the machines' clocks say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mirrorlake.lease import Lease, LeaseHeldError, store_now
+from mirrorlake.paths import PROJECT
+from mirrorlake.storage import Storage
+
+PATH = "Files/_mirrorlake/plans/p.lease"
+HOLDS = """
+import sys
+from mirrorlake.lease import Lease
+from mirrorlake.storage import Storage
+with Lease(Storage(sys.argv[1]), sys.argv[2], "it"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_holder_is_refused_and_nothing_is_left(storage: Storage) -> None:
+    with Lease(storage, PATH, "The plan p"):
+        with pytest.raises(
+            LeaseHeldError, match=r"The plan p runs already: process \d+ on .* since"
+        ):
+            Lease(storage, PATH, "The plan p").__enter__()
+        with Lease(storage, PATH + "2", "The plan q"):
+            pass
+    assert storage.files_below("") == ()
+    with Lease(storage, PATH, "The plan p"):
+        pass
+
+
+def test_on_a_disk_it_ends_with_its_process(tmp_path) -> None:
+    command = [sys.executable, "-c", HOLDS, str(tmp_path), PATH]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"PYTHONPATH": str(PROJECT / "lib")},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(LeaseHeldError, match=f"process {process.pid} on"):
+            Lease(Storage(tmp_path), PATH, "it").__enter__()
+        process.kill()
+        process.wait()
+        with Lease(Storage(tmp_path), PATH, "it"):
+            pass
+    assert not list(tmp_path.rglob("*.lease"))
+
+
+def test_on_an_object_store_one_that_is_not_renewed_is_taken_over() -> None:
+    storage = Storage("memory:///")
+    # Its holder's clock is an hour ahead; the age counts by the store's clock alone.
+    dead = {"what": "it", "host": "far", "pid": 7, "since": "2099-01-01T00:00:00+00:00", "id": "x"}
+    storage.write(PATH, json.dumps(dead).encode())
+    with pytest.raises(LeaseHeldError, match="process 7 on far since 2099"):
+        Lease(storage, PATH, "it", ttl=60).__enter__()
+    first = storage.stat(PATH)
+    assert first is not None
+    while (store_now(storage, PATH) - first.modified).total_seconds() < 0.3:
+        time.sleep(0.02)
+    with Lease(storage, PATH, "it", ttl=0.3) as lease:
+        end = time.monotonic() + 1
+        while time.monotonic() < end:  # it is renewed, so three times its age is not too long
+            with pytest.raises(LeaseHeldError):
+                Lease(storage, PATH, "it", ttl=0.6).__enter__()
+            time.sleep(0.1)
+        assert not lease.lost
+        storage.write(PATH, json.dumps(dead).encode())  # somebody else has it now
+        while not lease.lost:
+            time.sleep(0.02)
+    assert storage.read_json(PATH) == dead  # and keeps it
