@@ -60,9 +60,6 @@ _LOCAL = {
     ),
     "spark.ui.retainedTasks": "1000",
 }
-# Small data: after each commit Delta replays the log in three steps, and planning each of them
-# again by what the one before has found costs more than it saves.
-_SMALL = {"spark.sql.adaptive.enabled": "false", "spark.databricks.delta.snapshotPartitions": "1"}
 _SHUFFLES = {"notebook": 2, "batch": 2 * (os.cpu_count() or 1)}
 _MOST_MIB = {"notebook": 1536, "batch": 16 * 1024}
 _FLAGS = {
@@ -122,8 +119,6 @@ def launch_conf(profile: str) -> dict[str, str]:
     if master := os.environ.get("SPARK_MASTER"):
         return conf | {"spark.master": master, "spark.jars": ",".join(paths)}
     conf |= _LOCAL | {"spark.sql.shuffle.partitions": str(_SHUFFLES[profile])}
-    if profile == "notebook":
-        conf |= _SMALL
     conf["spark.master"] = "local[*]"
     conf["spark.driver.memory"] = f"{driver_memory_mib(profile)}m"
     flags = f"{_FLAGS[profile]} {archive_flags(java, delta)}".strip()

@@ -141,8 +141,6 @@ def test_profiles(builder: FakeBuilder, monkeypatch: pytest.MonkeyPatch, way: st
         found[profile] = builder.confs["spark.driver.extraJavaOptions"]
         expected = 2 if profile == "notebook" else 2 * (os.cpu_count() or 1)
         assert builder.confs["spark.sql.shuffle.partitions"] == str(expected)
-        is_planned_once = builder.confs.get("spark.sql.adaptive.enabled") == "false"
-        assert is_planned_once == (profile == "notebook")
     compiler = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     assert found == {
         "notebook": f"{compiler} -XX:+UseSerialGC -Xshare:auto",
@@ -176,7 +174,6 @@ LOCAL_ONLY = {
     "spark.sql.shuffle.partitions",
     "spark.databricks.delta.snapshotPartitions",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism",
-    "spark.sql.adaptive.enabled",
     "spark.log.level",
     "spark.ui.retainedJobs",
     "spark.ui.retainedStages",
