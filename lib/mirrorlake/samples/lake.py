@@ -110,6 +110,8 @@ def open_sample(
     storage = lake.storage
     found = _walk(storage)
     marker = _read_marker(storage)
+    if marker is None:  # a making that was killed while it wrote its first marker made no lake
+        found = [path for path in found if not re.fullmatch(rf"{MARKER}#\d+", path)]
     if marker is None and found:
         raise SampleError(f"{storage.root} is not a sample: it holds {_listed(found)}.", hint=_HINT)
     made, foreign = _sort_out(storage, found, marker or {})

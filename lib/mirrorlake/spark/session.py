@@ -61,15 +61,12 @@ _LOCAL = {
     ),
     "spark.ui.retainedTasks": "1000",
 }
-# Small data: after each commit Delta replays the log in three steps, and planning each of them
-# again by what the one before has found costs more than it saves.
-_SMALL = {"spark.sql.adaptive.enabled": "false", "spark.databricks.delta.snapshotPartitions": "1"}
 _NO_CODE = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 _SHUFFLES = {"notebook": 2, "batch": 2 * (os.cpu_count() or 1), "small": 2}
-_MOST_MIB = {"notebook": 1536, "batch": 16 * 1024, "small": 1536}
+_MOST_MIB = {"notebook": 2048, "batch": 16 * 1024, "small": 2048}
 _FLAGS = {
     # One compiler starts quickest. Its 48 MiB for code are too few for Spark: full after two to
     # three minutes, the JVM compiles no more. 240 MiB are what two compilers get.
@@ -128,8 +125,6 @@ def launch_conf(profile: str) -> dict[str, str]:
     if master := os.environ.get("SPARK_MASTER"):
         return conf | {"spark.master": master, "spark.jars": ",".join(paths)}
     conf |= _LOCAL | {"spark.sql.shuffle.partitions": str(_SHUFFLES[profile])}
-    if profile != "batch":
-        conf |= _SMALL
     conf["spark.master"] = "local[*]"
     conf["spark.driver.memory"] = f"{driver_memory_mib(profile)}m"
     if profile == "small":
@@ -156,7 +151,7 @@ def new_session(spark: SparkSession) -> SparkSession:
 
 
 def driver_memory_mib(profile: str) -> int:
-    """Half of the memory this process may use: 1 to 16 GiB, at most 1.5 in a notebook.
+    """Half of the memory this process may use: 1 to 16 GiB, at most 2 in a notebook.
 
     Two notebooks are often open, and tests run in two processes: all that has to fit into 8 GiB.
     """

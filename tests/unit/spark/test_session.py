@@ -143,8 +143,6 @@ def test_profiles(builder: FakeBuilder, monkeypatch: pytest.MonkeyPatch, way: st
         assert builder.confs["spark.sql.shuffle.partitions"] == str(expected)
         generates = builder.confs.get("spark.sql.codegen.factoryMode") != "NO_CODEGEN"
         assert generates == (profile != "small")
-        is_planned_once = builder.confs.get("spark.sql.adaptive.enabled") == "false"
-        assert is_planned_once == (profile != "batch")
     compiler = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     assert found == {
         "notebook": f"{compiler} -XX:+UseSerialGC -Xshare:auto",
@@ -179,7 +177,6 @@ LOCAL_ONLY = {
     "spark.sql.shuffle.partitions",
     "spark.databricks.delta.snapshotPartitions",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism",
-    "spark.sql.adaptive.enabled",
     "spark.log.level",
     "spark.ui.retainedJobs",
     "spark.ui.retainedStages",
@@ -306,7 +303,7 @@ def test_driver_memory_is_half_of_what_there_is(
 ) -> None:
     machine(monkeypatch, tmp_path, mib, limit)
     assert driver_memory_mib("batch") == expected
-    assert driver_memory_mib("notebook") == min(expected, 1536)
+    assert driver_memory_mib("notebook") == min(expected, 2048)
 
 
 def test_driver_memory_of_this_very_machine() -> None:
