@@ -58,6 +58,7 @@ def is_commit(request: Request) -> bool:
     return "/_delta_log/0" in request.key and request.key.endswith(".json")
 
 
+@pytest.mark.long
 def test_a_lake_on_s3_is_mirrored_queried_dropped_and_taken_back(
     server: S3Server, proxy: FaultProxy, root: str
 ):
