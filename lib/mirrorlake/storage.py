@@ -32,8 +32,10 @@ from mirrorlake.errors import MirrorlakeError, SetupError, first_line
 from mirrorlake.stores.conditional import create_file, rename_file
 from mirrorlake.stores.markers import remove_markers
 from mirrorlake.stores.opening import CLOUDS, open_store, scheme_of
+from mirrorlake.stores.probe import check_conditions
 
 _COPIES = 16
+_CHECKED: set[str] = set()  # the roots whose stores are known to keep conditions
 _URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
@@ -233,6 +235,16 @@ class Storage:
         finally:
             staged.unlink(missing_ok=True)
         return True
+
+    def check_conditions(self) -> None:
+        """Refuses a store that lets writers overwrite each other; asks once in a process.
+
+        Raises:
+            SetupError: the store ignores conditions.
+        """
+        if self._in_cloud and self.root not in _CHECKED:
+            check_conditions(self._store, self._unrepeated, "Files/_mirrorlake/probe", self.root)
+            _CHECKED.add(self.root)
 
     @cached_property
     def _unrepeated(self) -> Any:

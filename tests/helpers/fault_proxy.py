@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 _CODES = {
+    200: "",
     403: "AccessDenied",
     404: "NoSuchUpload",
     412: "PreconditionFailed",
@@ -176,7 +177,11 @@ class _Handler(BaseHTTPRequestHandler):
             code = _CODES[fault.answer]
             status = fault.answer
             data = f"<Error><Code>{code}</Code><Message>lost</Message></Error>".encode()
-            headers = [("Content-Type", "application/xml"), ("Content-Length", str(len(data)))]
+            headers = [
+                ("Content-Type", "application/xml"),
+                ("Content-Length", str(len(data))),
+                ("ETag", '"0"'),
+            ]
         self.send_response_only(status)
         for name, value in headers:
             self.send_header(name, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta.snapshot import FEED, ROW_TRACKING
 from mirrorlake.spark.sql import delta_name, literal, quote
+from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _TXN = "spark.databricks.delta.write.txn"
 _ODD = " ,;{}()\n\t="
+_URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 OWN_TABLE = {FEED: "true", ROW_TRACKING: "true"}
 """What tables of one's own have from version 0 on: change feed and row tracking."""
 
@@ -105,11 +108,20 @@ def remove_empty_log(path: str) -> None:
     """Makes way for version 0 where a process was killed while it wrote it.
 
     Spark takes the empty log that is left for a table: CREATE TABLE refuses, or does nothing. A log
-    with anything but hidden files in it is left alone. Object stores have no empty folders.
+    with anything but hidden files in it is left alone. On an object store Hadoop's markers go.
 
     Args:
         path: the table's folder, in full.
     """
+    if _URI.match(path):
+        _make_way_on_store(path)
+        return
     log = Path(path) / "_delta_log"
     if not any(file.is_file() and not file.name.startswith(".") for file in log.rglob("*")):
         shutil.rmtree(log, ignore_errors=True)
+
+
+def _make_way_on_store(path: str) -> None:
+    table = Storage(path)
+    if not table.files_below("_delta_log"):
+        table.delete_folder("_delta_log")

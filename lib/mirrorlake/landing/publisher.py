@@ -116,6 +116,8 @@ class Publisher:
         self._storage = storage
         self.table = table
         self._dry_run = dry_run
+        if not dry_run:
+            storage.check_conditions()
         self._metadata = declare_keys(storage, table, tuple(keys), dry_run=dry_run)
         self._footer = encoded(footer)
         self._tokens = TokenIndex(storage, table)

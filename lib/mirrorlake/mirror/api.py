@@ -204,7 +204,8 @@ class MirroredLake:
         if self._spark is None:
             from mirrorlake.spark.session import get_spark
 
-            self._spark = get_spark()
+            self.storage.check_conditions()
+            self._spark = get_spark(root=self.storage.root)
         return self._spark
 
     @property

@@ -1,4 +1,4 @@
-"""The five Delta jars: fetched once by Spark's own resolver, checked, kept in the cache.
+"""Sets of jars, Delta's first: fetched once by Spark's own resolver, checked, kept in the cache.
 
 The resolver honours the user's Ivy and Maven settings (`spark.jars.ivySettings` in
 `spark-defaults.conf`, the `DEFAULT_ARTIFACT_REPOSITORY` variable), so no host is named here.
@@ -12,6 +12,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from mirrorlake.errors import SetupError
@@ -30,50 +33,80 @@ SHA256 = {
 _EXCLUDED = "org.*:*,com.*:*,net.*:*,io.netty*:*,io.unitycatalog*:*,javax.*:*,jakarta.*:*"
 
 
+@dataclass(frozen=True)
+class JarSet:
+    """Jars that are fetched together.
+
+    Attributes:
+        name: what messages call them.
+        folder: their folder's name in the cache.
+        packages: what the resolver is asked for.
+        excluded: what it leaves out.
+        sha256: the file's names without their ending, as the resolver gives them, with the sums.
+    """
+
+    name: str
+    folder: str
+    packages: tuple[str, ...]
+    excluded: str
+    sha256: Mapping[str, str]
+
+
 def delta_jars() -> list[Path]:
+    """Delta's five jars on this machine; see `fetched_jars`."""
+    packages = tuple(f"io.delta:{name}:{VERSION}" for name in SHA256)
+    pinned = {f"io.delta_{name}-{VERSION}": sha256 for name, sha256 in SHA256.items()}
+    return fetched_jars(JarSet("Delta", VERSION, packages, _EXCLUDED, pinned))
+
+
+def fetched_jars(jars: JarSet) -> list[Path]:
     """The jars on this machine, fetched now if they are not in the cache yet.
 
     Raises:
         SetupError: they can't be fetched, or what was fetched is not what was pinned.
     """
-    folder = cache() / "jars" / VERSION
-    jars = [folder / f"{name}-{VERSION}.jar" for name in SHA256]
-    make_once(folder, (folder / "checked").is_file, _fetch)
-    if missing := [jar.name for jar in jars if not jar.is_file()]:
+    folder = cache() / "jars" / jars.folder
+    paths = [folder / _kept_name(name) for name in jars.sha256]
+    make_once(folder, (folder / "checked").is_file, partial(_fetch, jars))
+    if missing := [jar.name for jar in paths if not jar.is_file()]:
         raise SetupError(
             f"{', '.join(missing)} is gone from the cache.", hint=f"delete {folder} and try again."
         )
-    return jars
+    return paths
 
 
-def _fetch(folder: Path) -> None:
-    _log.info("fetching the five Delta jars (12 MB, once) …")
-    resolved = _resolve(folder.parent)
+def _kept_name(name: str) -> str:
+    return f"{name.removeprefix('io.delta_')}.jar"
+
+
+def _fetch(jars: JarSet, folder: Path) -> None:
+    _log.info(f"fetching the {len(jars.sha256)} {jars.name} jars (12 MB, once) …")
+    resolved = _resolve(jars, folder.parent)
     folder.mkdir()
-    for name, pinned in SHA256.items():
-        source = resolved / f"io.delta_{name}-{VERSION}.jar"
+    for name, pinned in jars.sha256.items():
+        source = resolved / f"{name}.jar"
         if not source.is_file():
             raise SetupError(f"The resolver did not bring {source.name}.", hint="try again.")
         actual = hashlib.sha256(source.read_bytes()).hexdigest()
         if actual != pinned:
             raise SetupError(
-                f"{name}-{VERSION}.jar has SHA-256 {actual}, not the pinned {pinned}.",
+                f"{_kept_name(name)} has SHA-256 {actual}, not the pinned {pinned}.",
                 hint="look at what your Maven mirror serves, empty its cache, and try again.",
             )
-        shutil.move(source, folder / f"{name}-{VERSION}.jar")
+        shutil.move(source, folder / _kept_name(name))
     (folder / "checked").touch()
 
 
-def _resolve(scratch: Path) -> Path:
+def _resolve(jars: JarSet, scratch: Path) -> Path:
     import pyspark
 
     program = scratch / "nothing.py"
     program.touch()
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    packages = ",".join(f"io.delta:{name}:{VERSION}" for name in SHA256)
+    packages = ",".join(jars.packages)
     command = [
         *(str(submit), "--master", "local[1]", "--packages", packages),
-        *("--exclude-packages", _EXCLUDED, "--conf", f"spark.jars.ivy={scratch / 'ivy'}"),
+        *("--exclude-packages", jars.excluded, "--conf", f"spark.jars.ivy={scratch / 'ivy'}"),
         str(program),
     ]
     environment = {k: v for k, v in os.environ.items() if k != "SPARK_REMOTE"}
@@ -84,7 +117,7 @@ def _resolve(scratch: Path) -> Path:
         lines = (done.stdout + done.stderr).splitlines()
         telling = [line.strip() for line in lines if any(word in line for word in wanted)]
         raise SetupError(
-            f"The Delta jars could not be fetched: {' | '.join(telling[:3] or lines[-1:])}.",
+            f"The {jars.name} jars could not be fetched: {' | '.join(telling[:3] or lines[-1:])}.",
             hint="the first start needs a Maven repository: check the network, or name your own"
             " in the DEFAULT_ARTIFACT_REPOSITORY variable.",
         )

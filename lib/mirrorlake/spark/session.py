@@ -23,6 +23,7 @@ from mirrorlake.paths import cache
 from mirrorlake.spark import jars
 from mirrorlake.spark.class_data_sharing import archive_flags
 from mirrorlake.spark.java import Java, find_java
+from mirrorlake.spark.s3 import check_log_store, is_s3, s3_conf, store_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,11 +77,12 @@ _FLAGS = {
 _FLAGS["small"] = _FLAGS["notebook"]
 
 
-def get_spark(profile: str | None = None) -> SparkSession:
+def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSession:
     """The running session, or a new one.
 
     Args:
         profile: one of `PROFILES`; by default what `MIRRORLAKE_PROFILE` says, else `notebook`.
+        root: the lake that it is for; one on S3 needs more, see `spark.s3`.
 
     Raises:
         SetupError: no usable Java, no jars, or Spark did not start; with the fix.
@@ -98,16 +100,17 @@ def get_spark(profile: str | None = None) -> SparkSession:
                 "The running Spark session has no Delta.",
                 hint="stop it, or start it with Delta's extension and catalog.",
             )
-        return prepare(running)
+        return _for_root(prepare(running), root)
     builder = SparkSession.builder
     if os.environ.get("SPARK_REMOTE"):
-        return prepare(builder.getOrCreate())
+        return _for_root(prepare(builder.getOrCreate()), root)
     show_notices()
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # under spark-submit its choices stand
-    for name, value in (_DELTA | SESSION_CONFS if submitted else launch_conf(profile)).items():
+    wanted = _DELTA | SESSION_CONFS if submitted else launch_conf(profile, root)
+    for name, value in wanted.items():
         builder = builder.config(name, value)
     if submitted:
-        return prepare(builder.getOrCreate())
+        return _for_root(prepare(builder.getOrCreate()), root)
     with _quiet_launch() as log:
         try:
             return prepare(builder.getOrCreate())
@@ -116,20 +119,30 @@ def get_spark(profile: str | None = None) -> SparkSession:
             raise SetupError(f"Spark did not start: {error} {tail}", hint=f"see {log}.") from error
 
 
-def launch_conf(profile: str) -> dict[str, str]:
+def _for_root(spark: SparkSession, root: str | None) -> SparkSession:
+    if is_s3(root):
+        check_log_store(spark)
+    return spark
+
+
+def launch_conf(profile: str, root: str | None = None) -> dict[str, str]:
     """What to launch a JVM with; under `SPARK_MASTER` only what every cluster needs."""
     java, delta = launch_environment()
-    paths = [str(path) for path in delta]
+    needed = [*delta, *store_jars(java, delta)] if is_s3(root) else delta
+    paths = [str(path) for path in needed]
     conf = _DELTA | SESSION_CONFS | {"spark.app.name": "mirrorlake"}
+    master = os.environ.get("SPARK_MASTER")
+    if is_s3(root):
+        conf |= s3_conf(cluster=bool(master))
     conf["spark.driver.extraClassPath"] = os.pathsep.join(paths)
-    if master := os.environ.get("SPARK_MASTER"):
+    if master:
         return conf | {"spark.master": master, "spark.jars": ",".join(paths)}
     conf |= _LOCAL | {"spark.sql.shuffle.partitions": str(_SHUFFLES[profile])}
     conf["spark.master"] = "local[*]"
     conf["spark.driver.memory"] = f"{driver_memory_mib(profile)}m"
     if profile == "small":
         conf |= _NO_CODE
-    flags = f"{_FLAGS[profile]} {archive_flags(java, delta)}".strip()
+    flags = f"{_FLAGS[profile]} {archive_flags(java, needed)}".strip()
     conf["spark.driver.extraJavaOptions"] = flags
     return conf
 

@@ -1,0 +1,79 @@
+"""What Spark needs for lakes on S3: jars, settings from the standard variables, the log store.
+
+Spark and obstore read the same variables and the same `s3://` URIs. Keys stay in the environment:
+no setting holds them on this machine, and on a cluster Spark hides those that it ships.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirrorlake.errors import SetupError
+from mirrorlake.spark.java import Java
+from mirrorlake.spark.log_store import CLASS, log_store_jar
+from mirrorlake.spark.s3_jars import s3_jars
+from mirrorlake.stores.opening import s3_endpoint, scheme_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SCHEMES = ("s3", "s3a")
+LOG_STORE_CONF = "spark.delta.logStore.s3.impl"
+# The other one that knows of other drivers: Delta's own, with a database beside it.
+_GOOD_STORES = (CLASS, "io.delta.storage.S3DynamoDBLogStore")
+
+
+def is_s3(root: str | None) -> bool:
+    """Whether a lake's root is on S3."""
+    return root is not None and scheme_of(root) in _SCHEMES
+
+
+def store_jars(java: Java, delta: list[Path]) -> list[Path]:
+    """The jars for S3 on this machine, fetched and compiled now if this is the first start."""
+    return [*s3_jars(), log_store_jar(java, delta)]
+
+
+def s3_conf(*, cluster: bool = False) -> dict[str, str]:
+    """Spark's settings for S3, by the variables that obstore reads.
+
+    Args:
+        cluster: executors run elsewhere, and are handed the variables.
+    """
+    conf = {
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
+        LOG_STORE_CONF: CLASS,
+        "spark.delta.logStore.s3a.impl": CLASS,
+        "spark.redaction.regex": "(?i)secret|password|token|access[._]?key",
+    }
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if endpoint := s3_endpoint():
+        conf["spark.hadoop.fs.s3a.endpoint"] = endpoint
+        conf["spark.hadoop.fs.s3a.path.style.access"] = "true"
+        secure = endpoint.lower().startswith("https://")
+        conf["spark.hadoop.fs.s3a.connection.ssl.enabled"] = str(secure).lower()
+        region = region or "us-east-1"
+    if region:
+        conf["spark.hadoop.fs.s3a.endpoint.region"] = region
+    if cluster:
+        shipped = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        conf |= {f"spark.executorEnv.{name}": value for name, value in sorted(shipped.items())}
+    return conf
+
+
+def check_log_store(spark: SparkSession) -> None:
+    """Refuses a session that would write to S3 without a log store that knows of other drivers.
+
+    Raises:
+        SetupError: with the settings to start it with.
+    """
+    if spark.conf.get(LOG_STORE_CONF, "") in _GOOD_STORES:
+        return
+    wanted = [f"--conf {LOG_STORE_CONF}={CLASS}", f"--conf spark.delta.logStore.s3a.impl={CLASS}"]
+    raise SetupError(
+        "The running Spark session has no log store for S3: drivers would lose commits.",
+        hint="stop it, and let mirrorlake start one; or start the server with the jars that"
+        f" `mirrorlake.spark.s3.store_jars` lists and {' '.join(wanted)}.",
+    )
