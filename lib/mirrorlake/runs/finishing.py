@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrorlake.runs.hooks import call_hooks
+from mirrorlake.runs.lineage import send_lineage, wants_lineage
 from mirrorlake.runs.preparing import Prepared
 from mirrorlake.runs.results import RunSummary
 from mirrorlake.runs.store import SUMMARY, runs_folder, write_record, write_whole
@@ -51,6 +52,8 @@ def finish(
         from mirrorlake.runs.metrics import write_metrics
 
         _try("the metrics", lambda: write_metrics(metrics, summary, document, prepared.roots()))
+    if wants_lineage():
+        _try("the lineage", lambda: send_lineage(document))
     outcome = "on_success" if summary.status == "done" else "on_failure"
     document["hooks"] = call_hooks(prepared.plan.hooks.get(outcome, []), text, prepared)
     kept &= _try("the record", lambda: write_record(document, prepared.work))

@@ -52,6 +52,9 @@ class KernelClient(PapermillNotebookClient):  # type: ignore[misc]  # papermill 
             except CellExecutionError as failure:
                 self.nb_man.cell_exception(cell, cell_index=index, exception=failure)
                 break
+            except Exception as failure:  # a kernel that is gone
+                self.nb_man.cell_exception(cell, cell_index=index, exception=failure)
+                raise
             finally:
                 self.nb_man.cell_complete(cell, cell_index=index)
 
