@@ -85,6 +85,8 @@ class KernelEngine(Engine):  # type: ignore[misc]  # papermill has no types
             cls._execute(manager, kernel_name, options["execution"])
         finally:
             manager.cleanup_pbar()
+            for cell in nb.cells:
+                _join_streams(cell)  # what was printed in parts is scrubbed as a whole
             manager.notebook_complete()
         return manager.nb
 
@@ -117,6 +119,20 @@ class KernelEngine(Engine):  # type: ignore[misc]  # papermill has no types
             execution.over()
             if threading.current_thread() is not threading.main_thread():
                 ensure_event_loop().close()  # nbclient has made one for this thread
+
+
+def _join_streams(cell: Any) -> None:
+    """Makes one output of each run of outputs on the same stream."""
+    joined: list[Any] = []
+    for output in cell.get("outputs", []):
+        last = joined[-1] if joined else None
+        streams = last is not None and output.output_type == last.output_type == "stream"
+        if last is not None and streams and output.name == last.name:
+            last.text += output.text
+        else:
+            joined.append(output)
+    if "outputs" in cell:
+        cell.outputs = joined
 
 
 def _pass_on(descriptor: int, execution: Execution) -> None:
