@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,8 +34,6 @@ class Endpoint(BaseHTTPRequestHandler):
 @pytest.fixture
 def step(tmp_path: Path) -> dict[str, Any]:
     """A step that committed version 1 of t, and left u alone."""
-    from datetime import datetime, timezone
-
     rows = pa.table({"id": [1]})
     for name in ("t", "u"):
         deltalake.write_deltalake(str(tmp_path / "Tables" / name), rows)
