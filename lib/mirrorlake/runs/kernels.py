@@ -110,10 +110,9 @@ class KernelEngine(Engine):  # type: ignore[misc]  # papermill has no types
             )
             process = client.km.provisioner.process
             execution.started(client.km.provisioner.pgid)
-            listener = threading.Thread(
-                target=_pass_on, args=(os.dup(process.stdout.fileno()), execution), daemon=True
-            )
-            listener.start()
+            descriptor = os.dup(process.stdout.fileno())
+            process.stdout.close()  # nobody else does if the kernel is killed
+            threading.Thread(target=_pass_on, args=(descriptor, execution), daemon=True).start()
             client.execute(cleanup_kc=True)
         finally:
             execution.over()

@@ -33,7 +33,7 @@ def send_lineage(document: dict[str, Any]) -> None:
         document: the run's record.
 
     Raises:
-        ModuleNotFoundError: `pip install 'mirrorlake[lineage]'` was not done.
+        ModuleNotFoundError: the package openlineage-python is not installed.
     """
     client = importlib.import_module("openlineage.client").OpenLineageClient()
     events = importlib.import_module("openlineage.client.event_v2")
@@ -51,7 +51,7 @@ def send_lineage(document: dict[str, Any]) -> None:
                     eventType=events.RunState[state],
                     run=run,
                     job=job,
-                    producer="https://pypi.org/project/mirrorlake",
+                    producer=events.PRODUCER,
                     inputs=[_dataset(events.InputDataset, *one) for one in inputs],
                     outputs=[_dataset(events.OutputDataset, *one) for one in outputs],
                 )

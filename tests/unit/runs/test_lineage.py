@@ -54,7 +54,7 @@ def test_inputs_and_outputs_have_versions(step: dict[str, Any], tmp_path: Path) 
 
 
 def test_events_are_sent(step: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("openlineage.client", reason="the extra lineage is not installed")
+    pytest.importorskip("openlineage.client", reason="its client is not installed")
     assert not wants_lineage()
     with HTTPServer(("127.0.0.1", 0), Endpoint) as server:
         thread = threading.Thread(target=server.serve_forever)
