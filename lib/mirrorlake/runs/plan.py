@@ -146,7 +146,7 @@ def parse_plan(document: dict[str, Any], origin: str, default_name: str, beside:
                 hint=f"it can use what it needs: {', '.join(sorted(before)) or 'nothing'}.",
             )
     outcomes = [name for name in ("on_failure", "on_success") if name in document]
-    hooks = {name: _as_list(document[name]) for name in outcomes}
+    hooks: dict[str, list[Any]] = {name: _as_list(document[name]) for name in outcomes}
     return Plan(
         str(document.get("name") or default_name),
         tuple(given),
