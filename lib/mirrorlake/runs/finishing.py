@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrorlake.runs.hooks import call_hooks
+from mirrorlake.runs.lineage import send_lineage, wants_lineage
 from mirrorlake.runs.preparing import Prepared
 from mirrorlake.runs.results import RunSummary
 from mirrorlake.runs.store import SUMMARY, runs_folder, write_record, write_whole
@@ -43,14 +44,21 @@ def finish(
     text = json.dumps(summary.as_dict(), indent=2, ensure_ascii=False) + "\n"
     kept = _try("the summary", lambda: write_whole(prepared.work / SUMMARY, text))
     _try("the report", lambda: write_report(document, prepared.work))
+    if prepared.plan.history:
+        from mirrorlake.runs.history import add_to_history
+
+        _try("the history", lambda: add_to_history(document, prepared.roots()))
     if metrics is not None:
         from mirrorlake.runs.metrics import write_metrics
 
         _try("the metrics", lambda: write_metrics(metrics, summary, document, prepared.roots()))
+    if wants_lineage():
+        _try("the lineage", lambda: send_lineage(document))
     outcome = "on_success" if summary.status == "done" else "on_failure"
     document["hooks"] = call_hooks(prepared.plan.hooks.get(outcome, []), text, prepared)
     kept &= _try("the record", lambda: write_record(document, prepared.work))
-    _try("the record", lambda: write_record(document, runs_folder() / prepared.run))
+    if (pointer := runs_folder() / prepared.run) != prepared.work:
+        _try("the record", lambda: write_record(document, pointer))
     if prepared.out:
         kept &= _try(f"the copy in {prepared.out}", lambda: copy_out(prepared))
     return replace(summary, kept=kept)

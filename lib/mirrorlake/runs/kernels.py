@@ -53,6 +53,9 @@ class KernelClient(PapermillNotebookClient):  # type: ignore[misc]  # papermill 
             except CellExecutionError as failure:
                 self.nb_man.cell_exception(cell, cell_index=index, exception=failure)
                 break
+            except Exception as failure:  # a kernel that is gone
+                self.nb_man.cell_exception(cell, cell_index=index, exception=failure)
+                raise
             finally:
                 self.nb_man.cell_complete(cell, cell_index=index)
 
@@ -97,6 +100,8 @@ class KernelEngine(Engine):  # type: ignore[misc]  # papermill has no types
             cls._execute(manager, kernel_name, options["execution"], printed)
         finally:
             manager.cleanup_pbar()
+            for cell in nb.cells:
+                _join_streams(cell)  # what was printed in parts is scrubbed as a whole
             manager.notebook_complete()
         return manager.nb
 
@@ -123,15 +128,28 @@ class KernelEngine(Engine):  # type: ignore[misc]  # papermill has no types
             )
             process = client.km.provisioner.process
             execution.started(client.km.provisioner.pgid)
-            listener = threading.Thread(
-                target=_pass_on, args=(os.dup(process.stdout.fileno()), execution), daemon=True
-            )
-            listener.start()
+            descriptor = os.dup(process.stdout.fileno())
+            process.stdout.close()  # nobody else does if the kernel is killed
+            threading.Thread(target=_pass_on, args=(descriptor, execution), daemon=True).start()
             client.execute(cleanup_kc=True)
         finally:
             execution.over()
             if threading.current_thread() is not threading.main_thread():
                 ensure_event_loop().close()  # nbclient has made one for this thread
+
+
+def _join_streams(cell: Any) -> None:
+    """Makes one output of each run of outputs on the same stream."""
+    joined: list[Any] = []
+    for output in cell.get("outputs", []):
+        last = joined[-1] if joined else None
+        streams = last is not None and output.output_type == last.output_type == "stream"
+        if last is not None and streams and output.name == last.name:
+            last.text += output.text
+        else:
+            joined.append(output)
+    if "outputs" in cell:
+        cell.outputs = joined
 
 
 def _pass_on(descriptor: int, execution: Execution) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -36,7 +38,7 @@ def only_run(plan: str, roots: Iterable[str]) -> Iterator[None]:
         try:
             for place in places or [""]:
                 name = f"{slug(plan)}-{fingerprint(plan + chr(0) + place)}"
-                held.enter_context(Lease(Storage(state()), f"plans/{name}.lease", what))
+                held.enter_context(Lease(_machine(), f"plans/{name}.lease", what))
                 if place and ("://" in place or Path(place).is_dir()):
                     path = f"{STATE}/plans/{slug(plan)}-{fingerprint(plan)}.lease"
                     # A lake that can't be written to: only runs on this machine are kept away.
@@ -45,6 +47,18 @@ def only_run(plan: str, roots: Iterable[str]) -> Iterator[None]:
         except LeaseHeldError as error:
             raise AlreadyRunningError(error.message, hint=error.hint) from None
         yield
+
+
+def _machine() -> Storage:
+    """Where this machine's locks are: a service may have no home that it can write to."""
+    chosen = state()
+    try:
+        chosen.mkdir(parents=True, exist_ok=True)
+        if os.access(chosen, os.W_OK):
+            return Storage(chosen)
+    except OSError:
+        pass
+    return Storage(Path(tempfile.gettempdir()) / f"mirrorlake-{os.getuid()}")
 
 
 def slug(name: str) -> str:

