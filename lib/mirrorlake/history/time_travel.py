@@ -209,6 +209,12 @@ def _order(rows: DataFrame, keys: Sequence[str]) -> list[str]:
     kinds = dict(rows.dtypes)
     spelled = {name.lower(): name for name in kinds}
     first = [spelled[key.lower()] for key in keys if key.lower() in spelled]
-    sortable = [n for n, kind in kinds.items() if "map<" not in kind and "variant" not in kind]
+    sortable = [
+        name
+        for name, kind in kinds.items()
+        if name != CHANGE_TYPE and "map<" not in kind and "variant" not in kind
+    ]
     names = [*first, *(name for name in sortable if name not in first)][:8]
-    return [quote(name) for name in dict.fromkeys([*names, CHANGE_TYPE])]
+    # A row as it was stands before the row as it is.
+    ordered = [*map(quote, names[: len(first)]), f"{quote(CHANGE_TYPE)} DESC"]
+    return [*ordered, *map(quote, names[len(first) :])]
