@@ -7,6 +7,7 @@ names are here, too.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from glob import glob
 from pathlib import Path
 
@@ -76,15 +77,20 @@ def find_table(lake: Lake, wanted: str) -> TableName:
         TableNotFoundError: there is none of that name; the hint has the nearest ones.
         InvalidNameError: no table can have that name.
     """
-    wanted = wanted.strip()
-    if (found := lake.find(as_table(wanted))) is not None:
+    if (found := lake.find(as_table(wanted.strip()))) is not None:
         return found
-    known = [str(name) for name in lake.tables()]
-    near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.5)
+    raise _no_table(lake, wanted, lake.tables())
+
+
+def _no_table(lake: Lake, wanted: str, tables: Iterable[TableName]) -> TableNotFoundError:
+    known = [str(name) for name in tables]
+    near = difflib.get_close_matches(wanted.strip(), known, n=3, cutoff=0.5)
     listed = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     hint += f"The lake has {listed}." if known else "The lake has no tables: run `mirror` first."
-    raise TableNotFoundError(f"There is no table {wanted} in {lake.storage.root}.", hint=hint)
+    return TableNotFoundError(
+        f"There is no table {wanted.strip()} in {lake.storage.root}.", hint=hint
+    )
 
 
 def find_published(lake: Lake, wanted: str) -> TableName:
@@ -98,9 +104,12 @@ def find_published(lake: Lake, wanted: str) -> TableName:
         InvalidNameError: as `find_table`.
     """
     name = as_table(wanted.strip())
-    if name in published_tables(lake) or any(name == d.table for d in dropped_tables(lake.storage)):
+    known = {*published_tables(lake), *(one.table for one in dropped_tables(lake.storage))}
+    if name in known:
         return name
-    return find_table(lake, wanted)
+    if (found := lake.find(name)) is not None:
+        return found
+    raise _no_table(lake, wanted, sorted(known | set(lake.tables()), key=str))
 
 
 def split_names(text: str) -> list[str]:

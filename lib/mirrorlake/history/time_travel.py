@@ -208,7 +208,15 @@ def _order(rows: DataFrame, keys: Sequence[str]) -> list[str]:
 
     kinds = dict(rows.dtypes)
     spelled = {name.lower(): name for name in kinds}
-    first = [spelled[key.lower()] for key in keys if key.lower() in spelled]
-    sortable = [n for n, kind in kinds.items() if "map<" not in kind and "variant" not in kind]
-    names = [*first, *(name for name in sortable if name not in first)][:8]
-    return [quote(name) for name in dict.fromkeys([*names, CHANGE_TYPE])]
+    first = list(dict.fromkeys(spelled[k.lower()] for k in keys if k.lower() in spelled))
+    sortable = [
+        name
+        for name, kind in kinds.items()
+        if name != CHANGE_TYPE and "map<" not in kind and "variant" not in kind
+    ]
+    names = [*first, *(name for name in sortable if name not in first)][: len(first) + 8]
+    if not first:
+        return [*map(quote, names), quote(CHANGE_TYPE)]
+    # A row as it was stands before the row as it is.
+    rest = map(quote, names[len(first) :])
+    return [*map(quote, first), f"{quote(CHANGE_TYPE)} DESC", *rest]
