@@ -70,7 +70,11 @@ class Advice(Result):
 
 
 def advise(
-    analysis: Analysis, *, used: list[str] | None = None, many_rows: int = MANY_ROWS
+    analysis: Analysis,
+    *,
+    used: list[str] | None = None,
+    many_rows: int = MANY_ROWS,
+    columns: bool = True,
 ) -> Advice:
     """What could be better about a table.
 
@@ -78,13 +82,14 @@ def advise(
         analysis: with a scan, or the advice on columns is left out.
         used: the columns that models and reports use; by default nothing is known of it.
         many_rows: from how many rows on it is worth to look for ways to have fewer.
+        columns: look at the columns, too.
     """
     rules = [
         *_on_files(analysis),
         *(on_rows(analysis) if analysis.summary["Row Count"] >= many_rows else ()),
         *_on_partitions(analysis),
         *_on_protocol(analysis),
-        *_on_columns(analysis, used),
+        *(_on_columns(analysis, used) if columns else ()),
     ]
     return Advice(str(analysis.name), tuple(Finding(*rule) for rule in rules))
 

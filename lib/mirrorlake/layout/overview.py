@@ -13,7 +13,7 @@ from mirrorlake.delta.table import Table
 from mirrorlake.errors import MirrorlakeError, TableNotFoundError
 from mirrorlake.layout.advice import advise
 from mirrorlake.layout.analysis import Analysis, analyze_table
-from mirrorlake.layout.guardrails import GuardrailReport, check_guardrails, find_sku
+from mirrorlake.layout.guardrails import GuardrailReport, check_guardrails, find_sku, measure
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.sql import spark_message
@@ -166,9 +166,10 @@ def survey_files(
 
 def _look_at(analysis: Analysis, sku: str) -> TableFiles:
     s = analysis.summary
-    limits = [limit for limit in analysis.guardrails(sku).limits if limit.limit]
+    now = measure([s])
+    limits = [limit for limit in check_guardrails(now, now, sku).limits if limit.limit]
     nearest = max(limits, key=lambda one: one.value / (one.limit or 1))
-    rules = dict.fromkeys(finding.rule for finding in advise(analysis).findings)
+    rules = dict.fromkeys(finding.rule for finding in advise(analysis, columns=False).findings)
     if s["Unreadable Files"]:
         rules = {"unreadable files": None} | rules
     return TableFiles(
