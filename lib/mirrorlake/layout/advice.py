@@ -12,6 +12,7 @@ from dataclasses import astuple, dataclass
 
 from pyspark.sql import Row
 
+from mirrorlake.delta.snapshot import ROW_ID_COLUMN, ROW_VERSION_COLUMN
 from mirrorlake.layout.analysis import Analysis
 from mirrorlake.layout.measures import PROPERTIES
 from mirrorlake.layout.row_advice import Rule, on_rows, on_values
@@ -194,7 +195,10 @@ def _on_protocol(analysis: Analysis) -> Iterator[Rule]:
 
 
 def _on_columns(analysis: Analysis, used: list[str] | None) -> Iterator[Rule]:
-    columns = analysis.tables["Columns"].collect()  # a row a column: of the schema's size
+    properties = analysis.metadata.get("configuration") or {}
+    hidden = {properties.get(name) for name in (ROW_ID_COLUMN, ROW_VERSION_COLUMN)}
+    found = analysis.tables["Columns"].collect()  # a row a column: of the schema's size
+    columns = [row for row in found if row["Column Name"] not in hidden]
     known = {row["Column Name"]: row for row in columns}
     rows = analysis.summary["Row Count"]
     for row in columns:
