@@ -72,8 +72,8 @@ def show_columns(analysis: Analysis, most: int = _MOST) -> TextTable:
     found = analysis.tables["Columns"].select(*wanted).collect()  # a row a column
     found.sort(key=lambda row: (-(row[2] or 0), row[0]))
     rows = tuple(
-        (hidden.get(row[0], row[0]), row[1], size_text(row[2] or 0), f"{row[3] or 0:.0f} %", row[4], row[5],
-         f"{row[6]:,} of {row[7]:,}")
+        (hidden.get(row[0], row[0]), row[1], size_text(row[2] or 0), f"{row[3] or 0:.0f} %",
+         row[4], row[5], f"{row[6]:,} of {row[7]:,}")
         for row in found[:most]
     )  # fmt: skip
     columns = ("column", "type", "size", "of the table", "values", "nulls",
