@@ -46,7 +46,7 @@ def show_guardrails(report: GuardrailReport) -> TextTable:
 
     rows = tuple(
         (
-            one.guardrail,
+            one.guardrail.replace(_GB, "Size On Disk"),
             text(one.guardrail, one.value),
             text(one.guardrail, one.limit),
             "" if not one.limit else f"{100 * one.value / one.limit:,.3g} %",
