@@ -12,6 +12,7 @@ from dataclasses import astuple, dataclass
 
 from pyspark.sql import Row
 
+from mirrorlake.delta.snapshot import ROW_ID_COLUMN, ROW_VERSION_COLUMN
 from mirrorlake.layout.analysis import Analysis
 from mirrorlake.layout.measures import PROPERTIES
 from mirrorlake.layout.row_advice import Rule, on_rows, on_values
@@ -70,7 +71,11 @@ class Advice(Result):
 
 
 def advise(
-    analysis: Analysis, *, used: list[str] | None = None, many_rows: int = MANY_ROWS
+    analysis: Analysis,
+    *,
+    used: list[str] | None = None,
+    many_rows: int = MANY_ROWS,
+    columns: bool = True,
 ) -> Advice:
     """What could be better about a table.
 
@@ -78,13 +83,14 @@ def advise(
         analysis: with a scan, or the advice on columns is left out.
         used: the columns that models and reports use; by default nothing is known of it.
         many_rows: from how many rows on it is worth to look for ways to have fewer.
+        columns: look at the columns, too.
     """
     rules = [
         *_on_files(analysis),
         *(on_rows(analysis) if analysis.summary["Row Count"] >= many_rows else ()),
         *_on_partitions(analysis),
         *_on_protocol(analysis),
-        *_on_columns(analysis, used),
+        *(_on_columns(analysis, used) if columns else ()),
     ]
     return Advice(str(analysis.name), tuple(Finding(*rule) for rule in rules))
 
@@ -189,7 +195,10 @@ def _on_protocol(analysis: Analysis) -> Iterator[Rule]:
 
 
 def _on_columns(analysis: Analysis, used: list[str] | None) -> Iterator[Rule]:
-    columns = analysis.tables["Columns"].collect()  # a row a column: of the schema's size
+    properties = analysis.metadata.get("configuration") or {}
+    hidden = {properties.get(name) for name in (ROW_ID_COLUMN, ROW_VERSION_COLUMN)}
+    found = analysis.tables["Columns"].collect()  # a row a column: of the schema's size
+    columns = [row for row in found if row["Column Name"] not in hidden]
     known = {row["Column Name"]: row for row in columns}
     rows = analysis.summary["Row Count"]
     for row in columns:

@@ -143,6 +143,7 @@ class Analysis(Result):
 
     def release(self) -> None:
         """Frees what Spark keeps of the footers; the tables are read anew if asked for again."""
+        self.tables["Columns"].unpersist()
         self.facts.unpersist()
         self.chunks.unpersist()
 
@@ -180,7 +181,8 @@ def analyze_table(
         "Parquet Files": measures.parquet_files(facts, properties),
         "Row Groups": measures.row_groups(facts),
         "Column Chunks": measures.column_chunks(chunks, known),
-        "Columns": measures.columns(facts, chunks, known, scanned),
+        # Small, and asked for several times: the scan must not run again for each.
+        "Columns": measures.columns(facts, chunks, known, scanned).persist(),
         "File Sizes": measures.file_sizes(facts),
         "Row Group Sizes": measures.row_group_sizes(facts),
         "Partitions": measures.partitions(facts),

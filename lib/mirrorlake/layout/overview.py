@@ -7,17 +7,20 @@ line; the others are there all the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import MirrorlakeError, TableNotFoundError
 from mirrorlake.layout.advice import advise
 from mirrorlake.layout.analysis import Analysis, analyze_table
-from mirrorlake.layout.guardrails import GuardrailReport, check_guardrails, find_sku
+from mirrorlake.layout.guardrails import GuardrailReport, check_guardrails, find_sku, measure
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.sql import spark_message
 
+_AT_ONCE = 4
 # What costs most when it is left as it is comes first.
 _WEIGHTS = {
     "small files": 3,
@@ -138,37 +141,42 @@ def survey_files(
         7 tables, 1 beyond a guardrail of F64, 0 can't be read
     """
     chosen = find_sku(sku or "F2").name
-    found: list[TableFiles] = []
-    sums = {"files": 0.0, "row_groups": 0.0, "rows": 0.0, "model_gb": 0.0}
-    for name in names:
-        try:
-            analysis = analyze_table(open_table(name), scan=False)
-        except Exception as error:  # one table's trouble must not hide the others
-            text = error.message if isinstance(error, MirrorlakeError) else spark_message(error)
-            found.append(TableFiles(str(name), error=text))
-            continue
-        try:
-            found.append(_look_at(analysis, chosen))
-        finally:
-            analysis.release()
-        one = found[-1]
-        for key, value in (
-            ("files", one.files),
-            ("row_groups", one.row_groups),
-            ("rows", one.rows),
-        ):
-            sums[key] = max(sums[key], value)
-        sums["model_gb"] += one.size / 10**9
+    look = partial(_survey_one, open_table, sku=chosen)
+    wanted = list(names)
+    found = [look(name) for name in wanted[:1]]  # it starts Spark where nothing else has
+    # A small table is a row of short jobs: several at once keep the workers busy.
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found += pool.map(look, wanted[1:])
     found.sort(key=lambda one: one.table)
     found.sort(key=lambda one: one.care, reverse=True)
+    sums = {
+        "files": float(max((one.files for one in found), default=0)),
+        "row_groups": float(max((one.row_groups for one in found), default=0)),
+        "rows": float(max((one.rows for one in found), default=0)),
+        "model_gb": sum(one.size for one in found) / 10**9,
+    }
     return FilesOverview(chosen, tuple(found), check_guardrails(sums, sums, chosen))
+
+
+def _survey_one(open_table: Callable[[TableName], Table], name: TableName, sku: str) -> TableFiles:
+    """One table's line; its trouble must not hide the others."""
+    try:
+        analysis = analyze_table(open_table(name), scan=False)
+        try:
+            return _look_at(analysis, sku)
+        finally:
+            analysis.release()
+    except Exception as error:
+        text = error.message if isinstance(error, MirrorlakeError) else spark_message(error)
+        return TableFiles(str(name), error=text)
 
 
 def _look_at(analysis: Analysis, sku: str) -> TableFiles:
     s = analysis.summary
-    limits = [limit for limit in analysis.guardrails(sku).limits if limit.limit]
+    now = measure([s])
+    limits = [limit for limit in check_guardrails(now, now, sku).limits if limit.limit]
     nearest = max(limits, key=lambda one: one.value / (one.limit or 1))
-    rules = dict.fromkeys(finding.rule for finding in advise(analysis).findings)
+    rules = dict.fromkeys(finding.rule for finding in advise(analysis, columns=False).findings)
     if s["Unreadable Files"]:
         rules = {"unreadable files": None} | rules
     return TableFiles(

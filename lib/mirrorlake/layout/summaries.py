@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mirrorlake.delta.snapshot import ROW_ID_COLUMN, ROW_VERSION_COLUMN
 from mirrorlake.layout.advice import advise
 from mirrorlake.layout.analysis import Analysis
 from mirrorlake.layout.guardrails import GuardrailReport
@@ -45,7 +46,7 @@ def show_guardrails(report: GuardrailReport) -> TextTable:
 
     rows = tuple(
         (
-            one.guardrail,
+            one.guardrail.replace(_GB, "Size On Disk"),
             text(one.guardrail, one.value),
             text(one.guardrail, one.limit),
             "" if not one.limit else f"{100 * one.value / one.limit:,.3g} %",
@@ -67,11 +68,12 @@ def show_columns(analysis: Analysis, most: int = _MOST) -> TextTable:
     """
     wanted = ["Column Name", "Primitive Type", "Compressed Size", "Size Percent Of Table",
               "Cardinality", "Nulls", "Chunks Without Dictionary", "Chunks"]  # fmt: skip
+    hidden = _hidden(analysis)
     found = analysis.tables["Columns"].select(*wanted).collect()  # a row a column
     found.sort(key=lambda row: (-(row[2] or 0), row[0]))
     rows = tuple(
-        (row[0], row[1], size_text(row[2] or 0), f"{row[3] or 0:.0f} %", row[4], row[5],
-         f"{row[6]:,} of {row[7]:,}")
+        (hidden.get(row[0], row[0]), row[1], size_text(row[2] or 0), f"{row[3] or 0:.0f} %",
+         row[4], row[5], f"{row[6]:,} of {row[7]:,}")
         for row in found[:most]
     )  # fmt: skip
     columns = ("column", "type", "size", "of the table", "values", "nulls",
@@ -118,8 +120,16 @@ def compare_columns(before: Analysis, after: Analysis | None = None) -> TextTabl
 def column_bytes(analysis: Analysis) -> dict[str, int]:
     """Compressed bytes by column, the largest first."""
     columns = analysis.tables["Columns"].select("Column Name", "Compressed Size")
-    found = [(row[0], int(row[1] or 0)) for row in columns.collect()]  # a row a column
+    hidden = _hidden(analysis)
+    found = [(hidden.get(row[0], row[0]), int(row[1] or 0)) for row in columns.collect()]
     return dict(sorted(found, key=lambda one: (-one[1], one[0])))
+
+
+def _hidden(analysis: Analysis) -> dict[str, str]:
+    """What the hidden columns of row tracking are: their names are numbers to nobody's use."""
+    known = analysis.metadata.get("configuration") or {}
+    told = {ROW_ID_COLUMN: "(row ids)", ROW_VERSION_COLUMN: "(commit versions of rows)"}
+    return {known[name]: text for name, text in told.items() if name in known}
 
 
 def _less(before: int, after: int) -> str:

@@ -115,13 +115,16 @@ def report_row(table: Table, key: str = "", *, enable: bool = False) -> RowRepor
     keys = declared_keys(table.snapshot().properties)
     wanted = parse_key(key, keys, str(table.name))
     row_id: int | None = None
+    row = ", ".join(f"{name} {short(value)}" for name, value in (wanted or {}).items())
     if tracking.numbered_from is None:
         notes.append("The rows have no ids, so no row can be followed.")
     elif wanted is None:
         if not tracking.enabled:
             notes.append("Row tracking is off: name a key to see what its older ids tell.")
-        elif (row_id := _last_changed(table)) is None:
+        elif (last := _last_changed(table, keys)) is None:
             notes.append("The table is empty.")
+        else:
+            row_id, row = last
     if tracking.numbered_from is None or (wanted is None and row_id is None):
         return RowReport(tracking, change, "", (), None, None, 0, 0, nothing, tuple(notes))
     with _scratch(table) as lists:
@@ -135,11 +138,10 @@ def report_row(table: Table, key: str = "", *, enable: bool = False) -> RowRepor
         notes.append("No version in which rows have ids has such a row.")
     if found.start > 0:
         notes.append(f"What was before version {found.start} can't be told.")
-    row = ", ".join(f"{name} {short(value)}" for name, value in (wanted or {}).items())
     return RowReport(
         tracking,
         change,
-        row or f"row id {row_id}",
+        row,
         found.ids,
         found.start,
         found.end,
@@ -184,12 +186,17 @@ def parse_key(text: str, keys: tuple[str, ...], table: str) -> Mapping[str, Any]
     return {keys[0]: text}
 
 
-def _last_changed(table: Table) -> int | None:
-    """The id of a row that the newest change touched; None of an empty table."""
+def _last_changed(table: Table, keys: tuple[str, ...]) -> tuple[int, str] | None:
+    """Id and name of a row that the newest change touched; None of an empty table."""
     names = ("__mirrorlake_id", "__mirrorlake_at")
     rows = read_with_ids(table, names=names)
-    line = rows.agg(F.max(F.struct(names[1], F.negate(names[0]).alias("id"))).alias("last")).first()
-    return None if line is None or line["last"] is None else -int(line["last"]["id"])
+    there = [F.col(quote(key)) for key in keys if key in rows.columns]
+    ordered = rows.orderBy(F.desc(names[1]), *there, names[0])
+    line = as_texts(ordered.select(names[0], *there).limit(1)).first()
+    if line is None:
+        return None
+    named = ", ".join(f"{k} {short(v)}" for k, v in zip(keys, line[1:], strict=False))
+    return int(line[0]), named or f"row id {line[0]}"
 
 
 def _told(events: DataFrame, keys: tuple[str, ...]) -> TextTable:

@@ -118,6 +118,11 @@ def report_partitioning(
         notes.append("The table is empty.")
     else:
         spread = spread_of(table, policy)
+    if policy is not None and not stats.pending_rows and stats.unpartitioned_rows:
+        notes.append(
+            f"{stats.unpartitioned_rows:,} rows stay unpartitioned: they are older than the policy,"
+            " or cold. EffectiveDateTime in the policy takes older ones along."
+        )
     wanted = where.strip() or _some_filter(table, policy)
     scan = scan_table(table, wanted) if wanted else None
     if scan is None:
