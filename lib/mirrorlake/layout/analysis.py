@@ -280,6 +280,10 @@ def _column_runs(file: pq.ParquetFile, name: str, depth: int) -> int:
         # The one field that was asked for of a struct; NULL where the struct is.
         column = batch.column(0)
         values = pc.struct_field(column, [0] * depth) if depth else column
+        if pa.types.is_string_view(values.type):  # as delta-rs's files name it; it has no runs
+            values = values.cast(pa.string())
+        elif pa.types.is_binary_view(values.type):
+            values = values.cast(pa.binary())
         ends = pc.run_end_encode(values)
         first, runs_here = ends.values[0], len(ends.values)
         # A run goes on over the seam of two batches.
