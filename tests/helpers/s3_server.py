@@ -29,9 +29,18 @@ _BUILD_SECONDS = 900
 _RACERS, _ROUNDS = 8, 5
 
 
+def _program() -> Path:
+    return cache() / "servers" / f"versitygw-{VERSION}" / "versitygw"
+
+
+def is_built() -> bool:
+    """Whether the server's program is in the cache."""
+    return _program().is_file()
+
+
 def server_binary() -> Path:
     """The server's program, built now if it is not in the cache; skips the test without Go."""
-    target = cache() / "servers" / f"versitygw-{VERSION}" / "versitygw"
+    target = _program()
     if not target.is_file() and shutil.which("go") is None:
         pytest.skip("needs an S3 server, which is built with Go: there is no go on the PATH")
     try:

@@ -13,7 +13,8 @@ import yaml
 from helpers.foreign_lake import TABLES
 from helpers.notebooks import CONF, lake_state, run_nbval
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS
-from mirrorlake.runs.plan import StepResult, run_plan
+from mirrorlake.runs.results import StepResult
+from mirrorlake.runs.run import run_plan
 
 TOOLS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if path.stem != "sample")
 EXAMINE = {

@@ -233,6 +233,7 @@ def test_obstore_puts_lists_renames_and_deletes_in_batches(served: Lake) -> None
     assert served.files() == [f"t/{number(1)}"]
 
 
+@pytest.mark.long  # its own threads have ended the whole process once
 def test_pyarrow_reads_and_writes(served: Lake) -> None:
     ready = served.ready
     host = ready.http.removeprefix("http://")

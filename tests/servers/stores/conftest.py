@@ -6,11 +6,13 @@ from collections.abc import Iterator
 import pytest
 
 from helpers.fault_proxy import FaultProxy, no_faults
-from helpers.s3_server import BUCKET, S3Server, check_races
+from helpers.s3_server import BUCKET, S3Server, check_races, is_built
 
 
 @pytest.fixture(scope="session")
-def _server() -> Iterator[S3Server]:
+def _server(request: pytest.FixtureRequest) -> Iterator[S3Server]:
+    if not is_built() and not request.config.getoption("--long"):
+        pytest.skip("the S3 server is built, once, under --long: that takes minutes")
     server = S3Server()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in server.variables().items():
