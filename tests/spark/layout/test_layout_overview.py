@@ -76,7 +76,7 @@ def test_a_policy_is_tried_on_paper(lake: Lake, tmp_path: Path) -> None:
     assert tried.spread is not None
     assert tried.where == "`k` = 'k0'"
     assert tried.scan is not None
-    assert len(tried.scan.read) == 9
+    assert 0 < tried.scan.unpartitioned == len(tried.scan.read)
     assert partitioning.report(where="id < 5 AND n > 1").scan is not None
     for name in ("empty", "nested"):
         assert lake.table(name).partitioning.report().stats.rows == 0
