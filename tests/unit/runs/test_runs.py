@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,7 @@ def test_what_cells_print_is_shown_on_a_terminal_only(
     says = new_code_cell("print('month', 2)")
     write(folders / "notebooks" / "talks.ipynb", new_markdown_cell("# Title"), head, says)
     (folders / "parameters" / "talks.yaml").write_text("rows: 1\n")
-    monkeypatch.setattr(module.sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     assert run_plan(plan("steps: [{notebook: talks}]\n"), tmp_path / "out").failed is None
     shown = capsys.readouterr()
     assert ("month 2\n" in shown.err, shown.out) == (terminal, "")
