@@ -251,7 +251,7 @@ def test_what_keeps_ids(lake: Lake) -> None:
     assert {key for key in own if own[key][0] != kept[key][0]}
     assert {version for _, version in own.values()} == {0}
     assert rules(clone) == [("clone", (0, 0))]
-    assert "other than its source" in clone.row_tracking.status().findings[0].message
+    assert "differently from its source" in clone.row_tracking.status().findings[0].message
 
     replace = table.read().where("id >= 5").write.format("delta").mode("overwrite")
     replace.option("replaceWhere", "id >= 5").save(table.path)

@@ -45,7 +45,7 @@ def test_one_change_at_a_time_in_the_functions_asked_for() -> None:
 def test_tests_notice_a_mutant_or_do_not(tmp_path: Path) -> None:
     path = PROJECT / "lib" / "mirrorlake" / "names.py"
     source = path.read_text(encoding="utf-8")
-    test = tmp_path / "test_names.py"
+    test = tmp_path / "test_of_mutants_names.py"
     test.write_text(
         "from mirrorlake.names import file_name\n"
         "def test_it(): assert file_name(7).startswith('0' * 19 + '7')\n"
