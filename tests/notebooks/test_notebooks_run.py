@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from mirrorlake.paths import NOTEBOOKS, PROJECT
+from helpers.notebooks import run_nbval
+from mirrorlake.paths import NOTEBOOKS
 from mirrorlake.runs.results import RunSummary
 from mirrorlake.runs.run import run_plan
 from mirrorlake.samples.lake import MARKER, open_sample
-
-SANITIZE = Path(__file__).parent / "sanitize.cfg"
-CONF = PROJECT / "tests" / "spark" / "conf"  # papermill's run has Spark's own defaults
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +48,7 @@ def test_papermill_runs_them_with_other_parameters(tour: RunSummary) -> None:
 
 def test_nbval_finds_the_committed_outputs(tmp_path: Path) -> None:
     """In the order of their numbers, for each goes on with the lake of the one before."""
-    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-sanitize-with", str(SANITIZE)]
-    lessons = sorted((NOTEBOOKS / "learn").glob("*.ipynb"))
-    command += ["-p", "no:cacheprovider", "-q", *map(str, lessons)]
-    environment = os.environ | {"MIRRORLAKE_HOME": str(tmp_path), "SPARK_CONF_DIR": str(CONF)}
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=PROJECT, env=environment, check=False
-    )
+    done = run_nbval(sorted((NOTEBOOKS / "learn").glob("*.ipynb")), tmp_path)
     assert done.returncode == 0, done.stdout[-6000:]
     lakes = sorted((tmp_path / "lakes").iterdir())
     assert len(lakes) == 9

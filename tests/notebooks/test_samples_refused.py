@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import yaml
 from deltalake import write_deltalake
 from pyarrow import table as rows_of
 
+from helpers.notebooks import lake_state
 from mirrorlake import Lake
 from mirrorlake.paths import NOTEBOOKS, PROJECT
 from mirrorlake.runs.run import run_plan
@@ -23,16 +23,6 @@ MAKERS = [
     for path in sorted((NOTEBOOKS / "learn").glob("*.ipynb"))
     if "open_sample(" in path.read_text(encoding="utf-8")
 ]
-
-
-def state(root: Path) -> dict[str, str]:
-    """Every file's content, and every folder."""
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        if path.is_file()
-        else "a folder"
-        for path in sorted(root.rglob("*"))
-    }
 
 
 @pytest.fixture(scope="module")
@@ -80,21 +70,21 @@ def test_it_ends_with_an_error_and_a_hint(
     kind: str, notebook: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     root: Path = request.getfixturevalue(kind)
-    before = state(root)
+    before = lake_state(root)
     failed = run_plan(plan_of(tmp_path, notebook, root), tmp_path / "out").failed
     assert failed is not None
     assert failed.error is not None
     assert failed.error["name"] == "SampleError", failed.error
     assert "Hint: choose another root" in failed.error["message"]
-    assert state(root) == before
+    assert lake_state(root) == before
 
 
 def test_the_command_ends_with_status_1(own: Path, tmp_path: Path) -> None:
-    before = state(own)
+    before = lake_state(own)
     plan = plan_of(tmp_path, "learn/01_publish", own)
     command = [sys.executable, "-m", "mirrorlake.cli", "run", str(plan), "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, check=False)
     assert done.returncode == 1
     assert "is not a sample" in done.stderr
     assert "Hint: choose another root" in done.stderr
-    assert state(own) == before
+    assert lake_state(own) == before

@@ -270,7 +270,7 @@ class Changes:
             end: the last version, or a timestamp; empty for the newest.
             newest: how many versions to look at without a start.
             keys: as for `net`.
-            where: only changed rows of this predicate.
+            where: only changed rows of this predicate, old or new.
             across_gaps: as for `read`.
 
         Raises:

@@ -7,7 +7,7 @@ doctor's findings and in the notes. Nothing is written.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -80,16 +80,6 @@ class FeedReport(Result):
         return f"{self.table}, {span}: {sum(self.raw.values()):,} changes"
 
 
-@dataclass
-class _Notes:
-    """What is not shown, and why."""
-
-    texts: list[str] = field(default_factory=list)
-
-    def add(self, text: str) -> None:
-        self.texts.append(text)
-
-
 @query_errors()
 def report_changes(
     table: Table,
@@ -103,19 +93,7 @@ def report_changes(
 ) -> FeedReport:
     """Looks at a range of a table's feed.
 
-    Args:
-        table: the table.
-        start: the first version, or a timestamp; empty for the newest versions.
-        end: the last version, or a timestamp; empty for the newest.
-        newest: how many versions to look at without a start.
-        keys: the columns that tell rows apart; by default those that the table declares.
-        where: only changed rows of this predicate, old or new.
-        across_gaps: compare versions where the feed can't be read.
-
-    Raises:
-        FeedError: an end beyond the newest version.
-        UsageError: the ends make no sense, or a key is no column.
-        QueryError: Spark refuses the predicate.
+    Arguments and errors are those of `Changes.report`.
     """
     timeline = read_versions(table.storage, table.name.table_path)
     if newest < 1:
@@ -123,7 +101,7 @@ def report_changes(
     chosen = () if not (keys or _declares(table)) else key_columns(table, list(keys) or None)
     span = _asked(table, timeline, start, end, newest)
     found = examine(table, timeline, span.start, span.end, files=True)
-    notes = _Notes()
+    notes: list[str] = []
     readable = span if across_gaps else _readable(found, notes)
     parts: dict[str, Any] = {"raw": dict.fromkeys(KINDS, 0), "net": {}, "followed": ""}
     parts["timeline"] = TextTable(COLUMNS, ())
@@ -138,7 +116,7 @@ def report_changes(
         if chosen:
             parts["net"] = _net(rows, chosen)
         else:
-            notes.add("The table declares no keys, so there is no net result: name them.")
+            notes.append("The table declares no keys, so there is no net result: name them.")
         parts["followed"], parts["timeline"] = _follow(rows, chosen, where, counts)
     return FeedReport(
         str(table.name),
@@ -149,7 +127,7 @@ def report_changes(
         found,
         _by_version(table, readable, counts),
         keys=chosen,
-        notes=tuple(notes.texts),
+        notes=tuple(notes),
         **parts,
     )
 
@@ -173,17 +151,17 @@ def _asked(table: Table, timeline: Timeline, start: str, end: str, newest: int) 
     return span
 
 
-def _readable(found: Diagnosis, notes: _Notes) -> Span | None:
+def _readable(found: Diagnosis, notes: list[str]) -> Span | None:
     """The newest part of a range that the feed holds."""
     blocking = found.blocking
     reserved = any(finding.rule == "reserved-column" for finding in blocking)
     if not blocking:
         return Span(found.start, found.end)
     if reserved or not found.readable:
-        notes.add(f"{blocking[0].message} {blocking[0].fix}")
+        notes.append(f"{blocking[0].message} {blocking[0].fix}")
         return None
     last = Span(*found.readable[-1])
-    notes.add(
+    notes.append(
         f"Of {span_text((found.start, found.end), 'version')} only"
         f" {span_text((last.start, last.end))} can be read: the doctor says why."
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrorlake.errors import AlreadyRunningError, MirrorlakeError, UsageError
+from mirrorlake.mirror.options import noop
 from mirrorlake.runs.finishing import finish, preload
 from mirrorlake.runs.locks import only_run
 from mirrorlake.runs.plan import Plan, load_plan, parse_plan, with_overrides
@@ -46,7 +47,7 @@ def run_plan(
     day: datetime.date | None = None,
     backfill: dict[str, Any] | None = None,
     metrics: Path | None = None,
-    on_step: OnStep = lambda name, index, total: None,
+    on_step: OnStep = noop,
     before: Callable[[], None] = lambda: None,
 ) -> RunSummary:
     """Executes a plan.
@@ -77,7 +78,7 @@ def resume_run(
     run: str,
     *,
     metrics: Path | None = None,
-    on_step: OnStep = lambda name, index, total: None,
+    on_step: OnStep = noop,
     before: Callable[[], None] = lambda: None,
 ) -> RunSummary:
     """Goes on with a run after the steps that are done, with the same parameters.

@@ -22,6 +22,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mirrorlake.mirror.options import noop
 from mirrorlake.names import TABLES as TABLES_FOLDER
 from mirrorlake.names import ZONE
 from mirrorlake.samples import flights as source
@@ -54,7 +55,7 @@ POLICY: Final = {
 TABLES: Final = ("flights", "stock", "orders", "readings", "visits", "parts", "delays")
 
 
-def make_sample(root: str, *, on_step: Callable[[str], None] = lambda text: None) -> SampleLake:
+def make_sample(root: str, *, on_step: Callable[[str], None] = noop) -> SampleLake:
     """Makes the sample lake; what earlier makings of it made is removed first.
 
     Args:

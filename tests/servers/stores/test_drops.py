@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from urllib.parse import urlsplit
 
 import pytest
 
+from helpers import least_table
 from helpers.fault_proxy import Fault, FaultProxy
 from mirrorlake.catalog import Catalog
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
@@ -15,7 +15,6 @@ from mirrorlake.landing.identity import Identity, write_identity
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.follow import Followed, follow_folders
 from mirrorlake.mirror.ledger import rebuild_states
-from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.mirror.state import FAILED, save_states
 from mirrorlake.mirror.trash import (
     drop_table,
@@ -44,15 +43,10 @@ def make_marker(storage: Storage, folder: str) -> None:
 
 
 def make_table(storage: Storage, table: TableName, life: str = "1") -> None:
-    """The least of a Delta table that a mirror takes for its own, as Spark leaves it on S3."""
-    metadata = {"configuration": {KEYS_PROPERTY: '["id"]'}, "schemaString": '{"fields": []}'}
-    info = {"userMetadata": json.dumps({"incarnation": life})}
-    lines = [json.dumps({"commitInfo": info}), json.dumps({"metaData": metadata})]
+    """The least of a table, as Spark leaves it on S3."""
     for folder in ("", "/_delta_log", "/_delta_log/_staged_commits", "/_change_data"):
         make_marker(storage, f"{table.table_path}{folder}")
-    log = f"{table.table_path}/_delta_log/{0:020d}.json"
-    storage.write(log, "\n".join(lines).replace(": ", ":").encode())
-    storage.write(f"{table.table_path}/part.parquet", b"rows")
+    least_table.make_table(storage, table, life=life)
 
 
 def test_markers_are_no_files_and_no_tables(storage: Storage):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from helpers.least_table import make_table
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.landing.identity import Identity, read_identity, write_identity
@@ -15,7 +15,6 @@ from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.follow import Followed, follow_folders
 from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.mirror.state import TableState, load_states
 from mirrorlake.mirror.trash import (
     drop_table,
@@ -30,16 +29,6 @@ from mirrorlake.storage import Storage
 
 A, B, IN_SCHEMA = TableName(None, "a"), TableName(None, "b"), TableName("s", "a.b")
 DROPPED = "Files/_mirrorlake/dropped"
-
-
-def make_table(storage: Storage, table: TableName, content: str = "rows", life: str = "1") -> None:
-    """The least of a Delta table that a mirror takes for its own."""
-    metadata = {"configuration": {KEYS_PROPERTY: '["id"]'}, "schemaString": '{"fields": []}'}
-    info = {"userMetadata": json.dumps({"incarnation": life})}
-    lines = [json.dumps({"commitInfo": info}), json.dumps({"metaData": metadata})]
-    log = f"{table.table_path}/_delta_log/{0:020d}.json"
-    storage.write(log, "\n".join(lines).replace(": ", ":").encode())
-    storage.write(f"{table.table_path}/part.parquet", content.encode())
 
 
 def content(storage: Storage, table: TableName) -> str | None:

@@ -1,0 +1,26 @@
+"""The least of a Delta table that a mirror takes for its own: a log of one commit, and one file."""
+
+from __future__ import annotations
+
+import json
+
+from mirrorlake.mirror.properties import KEYS_PROPERTY
+from mirrorlake.names import TableName
+from mirrorlake.storage import Storage
+
+
+def make_table(storage: Storage, table: TableName, content: str = "rows", life: str = "1") -> None:
+    """Writes the table.
+
+    Args:
+        storage: the lake's files.
+        table: its name.
+        content: what its file holds.
+        life: the incarnation that its commit tells.
+    """
+    metadata = {"configuration": {KEYS_PROPERTY: '["id"]'}, "schemaString": '{"fields": []}'}
+    info = {"userMetadata": json.dumps({"incarnation": life})}
+    lines = [json.dumps({"commitInfo": info}), json.dumps({"metaData": metadata})]
+    log = f"{table.table_path}/_delta_log/{0:020d}.json"
+    storage.write(log, "\n".join(lines).replace(": ", ":").encode())
+    storage.write(f"{table.table_path}/part.parquet", content.encode())
