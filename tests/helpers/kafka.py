@@ -46,23 +46,22 @@ _FETCH_SECONDS = 600
 
 def jars() -> Path:
     """The folder of the broker's jars; the test is skipped where they can't be had."""
-    target = cache() / "servers" / f"kafka-{VERSION}" / "whole"
-    if not (target.is_file() or (shutil.which("mvn") and shutil.which("java"))):
+    target = cache() / "servers" / f"kafka-{VERSION}"
+    if not (target.is_dir() or (shutil.which("mvn") and shutil.which("java"))):
         pytest.skip("needs a Kafka broker, whose jars Maven brings: there is no mvn or no java")
     try:
-        make_once(target, target.is_file, _fetch)
+        make_once(target, target.is_dir, _fetch)
     except subprocess.SubprocessError as error:
         pytest.skip(f"needs a Kafka broker; its jars of {VERSION} could not be had: {error}")
-    return target.parent
+    return target
 
 
 def _fetch(target: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         (Path(place) / "pom.xml").write_text(POM)
         command = ["mvn", "-q", "-B", "dependency:copy-dependencies"]
-        command += ["-DincludeScope=runtime", f"-DoutputDirectory={target.parent}"]
+        command += ["-DincludeScope=runtime", f"-DoutputDirectory={target}"]
         subprocess.run(command, cwd=place, check=True, timeout=_FETCH_SECONDS)
-    target.touch()
 
 
 def free_port() -> int:

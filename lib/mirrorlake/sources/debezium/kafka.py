@@ -295,13 +295,11 @@ class KafkaSource:
 
     def _bounds(self, place: _Place) -> tuple[int, int]:
         try:
-            found = self._kafka.get_watermark_offsets(TopicPartition(*place), timeout=_SECONDS)
+            return self._kafka.get_watermark_offsets(TopicPartition(*place), timeout=_SECONDS)
         except KafkaException as error:
             raise SourceError(
                 f"Kafka can't be read: {_text(error)}.", hint="run it again."
             ) from None
-        low, high = found or (0, 0)
-        return low, high
 
     def _consume(self) -> list[Message]:
         """Messages, and the ends of partitions, as they come.
@@ -354,9 +352,9 @@ class KafkaSource:
         for place in self._next:
             try:
                 found = self._kafka.get_watermark_offsets(TopicPartition(*place), cached=True)
-            except (KafkaException, TypeError):
+            except KafkaException:
                 continue
-            self._ends[place] = max([self._ends[place], *(found or ())])
+            self._ends[place] = max([self._ends[place], *found])
         lag = sum(max(0, self._ends[place] - offset) for place, offset in self._next.items())
         return {"topics": len({topic for topic, _ in self._places}), "lag_events": lag}
 
