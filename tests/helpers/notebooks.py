@@ -30,7 +30,8 @@ def run_nbval(
 ) -> subprocess.CompletedProcess[str]:
     """Executes notebooks in their order and compares with their committed outputs."""
     command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-sanitize-with", str(SANITIZE)]
-    command += ["-p", "no:cacheprovider", "-q", *options, *map(str, notebooks)]
+    command += ["-p", "no:cacheprovider", "-p", "helpers.nbval_one_spark", "-q"]
+    command += [*options, *map(str, notebooks)]
     paths = os.pathsep.join([str(PROJECT / "tests"), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
         command,

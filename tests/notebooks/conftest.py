@@ -1,10 +1,11 @@
-"""What the tests of notebooks share: the sample lake, made once, and a lake that others made."""
+"""What the tests of notebooks share: a JVM, the sample lake, and a lake that others made."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,26 @@ import pytest
 from helpers.foreign_lake import FEW, MANY
 from helpers.notebooks import CONF, run_nbval
 from mirrorlake.paths import NOTEBOOKS, PROJECT
+from mirrorlake.spark.shared import SharedJvm
+
+
+@pytest.fixture(scope="session")
+def jvm() -> Iterator[SharedJvm]:
+    """A JVM for one process after the other; `one_spark` has a test's processes join it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONF_DIR", str(CONF))
+        shared = SharedJvm("notebook")
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def one_spark(jvm: SharedJvm, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The notebooks of a test start their Spark in the same JVM as those before."""
+    for name, value in jvm.environment.items():
+        monkeypatch.setenv(name, value)
+    yield
+    jvm.clear()
 
 
 @pytest.fixture(scope="session")
@@ -24,11 +45,14 @@ def sample_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def foreign_lake(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
+def foreign_lake(
+    jvm: SharedJvm, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Path:
     """A lake whose tables this project did not make; tests work on copies."""
     root = tmp_path_factory.mktemp("foreign") / "lake"
-    environment = os.environ | {"SPARK_CONF_DIR": str(CONF)}
     versions = MANY if pytestconfig.getoption("--long") else FEW
     command = [sys.executable, "-m", "helpers.foreign_lake", str(root), str(versions)]
+    environment = os.environ | jvm.environment
     subprocess.run(command, cwd=PROJECT / "tests", env=environment, check=True)
+    jvm.clear()
     return root

@@ -20,7 +20,7 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
     folder = tmp_path_factory.mktemp("tour")
     plan = folder / "plan.yaml"
     plan.write_text(
-        "steps:\n"
+        "one_spark: true\nsteps:\n"
         "  - {notebook: learn/01_publish, parameters: {every: 60}}\n"
         "  - {notebook: learn/02_mirror, parameters: {every: 60, months: 2}}\n"
         "  - {notebook: learn/03_query, parameters: {every: 60, months: 2}}\n"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from helpers.foreign_lake import TABLES
-from helpers.notebooks import CONF, lake_state, run_nbval
+from helpers.notebooks import lake_state, run_nbval
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS
 from mirrorlake.runs.results import StepResult
 from mirrorlake.runs.run import run_plan
@@ -34,13 +34,10 @@ ON_TABLES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _quick_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_CONF_DIR", str(CONF))
-
-
 @pytest.fixture
-def home(tmp_path: Path, foreign_lake: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(
+    tmp_path: Path, foreign_lake: Path, one_spark: None, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """A home with the foreign lake at `lake` and a file to publish."""
     shutil.copytree(foreign_lake, tmp_path / "lake")
     (tmp_path / "incoming").mkdir()

@@ -38,6 +38,7 @@ class Execution:
         secret_values: the parameters with secrets, resolved.
         environment: what the kernel has in its environment beyond ours.
         scrubber: takes the secrets out of what is written.
+        alone: whether no other notebook runs beside it, so that a terminal can show its progress.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Execution:
     secret_values: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     scrubber: Scrubber = field(default_factory=Scrubber)
+    alone: bool = True
     cell: int | None = None
     _ended: str = ""
     _group: int | None = None
@@ -117,7 +119,7 @@ class Execution:
                 parameters=self.parameters,
                 engine_name="mirrorlake",
                 kernel_name="python3",
-                progress_bar=sys.stderr.isatty() and threading.active_count() < 3,
+                progress_bar=self.alone and sys.stderr.isatty(),
                 execution=self,
             )
 

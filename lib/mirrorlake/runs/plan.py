@@ -61,6 +61,7 @@ class Plan:
     Attributes:
         edges: for each step the indexes of those that it waits for.
         parallel: how many steps run side by side.
+        one_spark: whether steps that follow each other start their Spark in one JVM.
         history: whether the run becomes a row of `diagnostics.runs`.
         hooks: what is called, by outcome: `on_failure`, `on_success`.
         document: the plan as it was read, and `beside` the folder that its paths start from.
@@ -71,6 +72,7 @@ class Plan:
     steps: tuple[PlanStep, ...]
     edges: tuple[tuple[int, ...], ...] = ()
     parallel: int = 1
+    one_spark: bool = False
     history: bool = False
     hooks: dict[str, list[Any]] = field(default_factory=dict)
     document: dict[str, Any] = field(default_factory=dict)
@@ -145,6 +147,11 @@ def parse_plan(document: dict[str, Any], origin: str, default_name: str, beside:
                 f"A template of step {step.name} uses the step {', '.join(unknown)}.",
                 hint=f"it can use what it needs: {', '.join(sorted(before)) or 'nothing'}.",
             )
+    if document.get("one_spark") and document.get("parallel", 1) > 1:
+        raise UsageError(
+            f"{origin} has one_spark, and steps side by side.",
+            hint="a JVM has one session at a time: leave out one_spark or parallel.",
+        )
     outcomes = [name for name in ("on_failure", "on_success") if name in document]
     hooks: dict[str, list[Any]] = {name: _as_list(document[name]) for name in outcomes}
     return Plan(
@@ -152,6 +159,7 @@ def parse_plan(document: dict[str, Any], origin: str, default_name: str, beside:
         tuple(given),
         tuple(edges),
         document.get("parallel", 1),
+        document.get("one_spark", False),
         document.get("history", False),
         hooks,
         document,

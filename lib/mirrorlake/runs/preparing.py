@@ -85,6 +85,7 @@ class Prepared:
             self._secret_values(step, parameters),
             {PROFILE_VARIABLE: os.environ.get(PROFILE_VARIABLE) or step.profile},
             self.scrubber,
+            self.plan.parallel == 1,
         )
 
     def roots(self) -> set[str]:

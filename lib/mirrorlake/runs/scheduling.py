@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mirrorlake.errors import UsageError
+from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.runs.engine import Execution
 from mirrorlake.runs.graph import ready_steps
+from mirrorlake.runs.one_spark import OneSpark
 from mirrorlake.runs.preparing import Prepared
 from mirrorlake.runs.results import StepResult
+from mirrorlake.spark.session import PROFILE_VARIABLE
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before another attempt; twice as long each time
 _PATIENCE = 10.0  # seconds for ended kernels to be gone
@@ -43,6 +45,7 @@ class Schedule:
         self._running: dict[int, Execution] = {}
         self._deadlines: dict[int, float] = {}
         self._pauses: dict[int, float] = {}
+        self._spark = OneSpark(prepared.plan.one_spark, prepared.roots())
 
     def execute(self) -> tuple[StepResult, ...]:
         """Executes all steps that can be; the results in the plan's order."""
@@ -56,6 +59,7 @@ class Schedule:
         finally:
             for execution in self._running.values():  # after an error of our own: no kernel is left
                 execution.end("an error")
+            self._spark.close()
         steps = self.prepared.plan.steps
         return tuple(
             self.results.get(index, StepResult(step.notebook, "skipped"))
@@ -85,7 +89,10 @@ class Schedule:
             self.on_step(step.notebook, index + 1, len(self.prepared.plan.steps))
         try:
             execution = self.prepared.execution(index, self.results)
-        except UsageError as error:
+            execution.environment |= self._spark.environment(
+                execution.environment[PROFILE_VARIABLE]
+            )
+        except (UsageError, SetupError) as error:
             wrong = {"cell": None, "name": type(error).__name__, "message": str(error)}
             self._end(index, StepResult(step.notebook, "failed", error=wrong), again=False)
             self._begin_ready()
@@ -120,6 +127,7 @@ class Schedule:
         self._running.pop(index, None)
         self._deadlines.pop(index, None)
         self.times[index].append(time.time())
+        self._spark.step_ended(done=result.status == "done")
         left = step.retries - self.attempts[index] + 1
         if again and result.status == "failed" and left > 0 and not self.signal:
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self.attempts[index] - 1))

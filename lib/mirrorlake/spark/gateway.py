@@ -77,6 +77,15 @@ def has_gateway(spark: SparkSession) -> bool:
     return hasattr(spark, "_jsparkSession")
 
 
+def end_session(jvm: Any) -> None:
+    """Stops what a process that is gone has left in a JVM, and forgets the logs that Delta read."""
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    if (left := sessions.getDefaultSession()).isDefined():
+        left.get().stop()
+    sessions.clearDefaultSession()
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
 def feed_scan(feed: DataFrame, start: int, end: int) -> DataFrame:
     """The change feed as a scan of its files.
 
@@ -240,7 +249,7 @@ class DeltaTransaction:
         nothing = self._seq([])
         # Never with a `txn` action: it forces serializable isolation, and every append conflicts.
         operation = self._delta.DeltaOperations.Optimize(nothing, nothing, False, self._none, False)
-        no_tags = self._jvm.PythonUtils.toScalaMap(self._jvm.java.util.HashMap())
+        no_tags = self._jvm.PythonUtils.toScalaMap({})
         tags = self._tracking.addPreservedRowTrackingTagIfNotSet(self._snapshot, no_tags)
         return self._commit(self._changes(adds, removes, data=False), operation, tags)
 
@@ -332,11 +341,11 @@ class DeltaTransaction:
         """
         counts = {"Inserted": added - updated, "Updated": updated, "Deleted": marked.rows - updated}
         named = {f"numTargetRows{what}": count for what, count in counts.items()}
-        metrics = self._jvm.java.util.HashMap()
         context = self.session._jsparkSession.sparkContext()
         make = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
-        for name, count in (named | {"operationNumSourceRows": added + marked.rows}).items():
-            metrics.put(name, make(context, name))
+        named["operationNumSourceRows"] = added + marked.rows
+        metrics = {name: make(context, name) for name in named}
+        for name, count in named.items():
             metrics[name].set(count)
         scala_metrics = self._jvm.PythonUtils.toScalaMap(metrics)
         self._txn.registerSQLMetrics(self.session._jsparkSession, scala_metrics)
@@ -371,10 +380,7 @@ class DeltaTransaction:
         return _module(self.session, "actions.Action").fromJson(json.dumps({"add": add}))
 
     def _seq(self, items: Sequence[Any]) -> Any:
-        listed = self._jvm.java.util.ArrayList()
-        for item in items:
-            listed.add(item)
-        return self._jvm.PythonUtils.toSeq(listed)
+        return self._jvm.PythonUtils.toSeq(list(items))
 
 
 def _module(session: Any, name: str) -> Any:

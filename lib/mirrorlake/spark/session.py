@@ -184,6 +184,16 @@ def launch_environment() -> tuple[Java, list[Path]]:
     return java, jars.delta_jars()
 
 
+def new_log() -> tuple[int, str]:
+    """A file for what a JVM prints, open, and its path; those of a week ago are removed."""
+    folder = cache() / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("spark-*.log"):
+        if time.time() - old.stat().st_mtime > 7 * _DAY:
+            old.unlink(missing_ok=True)
+    return tempfile.mkstemp(prefix="spark-", suffix=".log", dir=folder)
+
+
 @contextlib.contextmanager
 def _quiet_launch() -> Iterator[Path]:
     """Points file descriptors 1 and 2 at a log while the JVM is launched, which keeps them.
@@ -191,12 +201,7 @@ def _quiet_launch() -> Iterator[Path]:
     The JVM writes to them itself: its warnings would land in the notebook's cell, and what VACUUM
     has to say before a command's JSON.
     """
-    folder = cache() / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("spark-*.log"):
-        if time.time() - old.stat().st_mtime > 7 * _DAY:
-            old.unlink(missing_ok=True)
-    handle, name = tempfile.mkstemp(prefix="spark-", suffix=".log", dir=folder)
+    handle, name = new_log()
     sys.stdout.flush()
     saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     try:

@@ -91,10 +91,13 @@ def publish_and_mirror(process: subprocess.Popen[bytes]) -> list[int]:
         assert table()["status"] == "Replicating"
         status = f"{item}/getMirroringStatus"
         assert call("POST", status).json() == {"status": "Running"}
-        told_tables = call(
-            "GET", f"{base.removesuffix('LandingZone')}Monitoring/tables.json"
-        ).json()
-        assert told_tables["tables"][0]["metrics"]["processedRowCount"] == WRITERS * BATCHES
+        monitoring = f"{base.removesuffix('LandingZone')}Monitoring/tables.json"
+
+        def told_rows() -> int:
+            """As the monitoring file has it, which a cycle writes at its end."""
+            return call("GET", monitoring).json()["tables"][0]["metrics"]["processedRowCount"]
+
+        wait_for(lambda: told_rows() == WRITERS * BATCHES, process)
 
         assert call("POST", f"{item}/stopMirroring").ok
         assert call("POST", status).json() == {"status": "Stopped"}
