@@ -28,7 +28,9 @@ class HandMade:
     version: int = 0
     adds: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def create(self, schema: pa.Schema, properties: dict[str, str] | None = None) -> None:
+    def create(
+        self, schema: pa.Schema, properties: dict[str, str] | None = None, *, writer: int = 2
+    ) -> None:
         (self.folder / "_delta_log").mkdir(parents=True)
         fields = [
             {"name": f.name, "type": _TYPES[str(f.type)], "nullable": True, "metadata": {}}
@@ -41,7 +43,7 @@ class HandMade:
             "partitionColumns": [],
             "configuration": properties or {},
         }
-        protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+        protocol = {"minReaderVersion": 1, "minWriterVersion": writer}
         self.log("CREATE TABLE", [{"protocol": protocol}, {"metaData": metadata}])
 
     def file(

@@ -1,9 +1,11 @@
-"""A lake whose tables were made by others: `python -m helpers.foreign_lake ROOT`.
+"""A lake whose tables were made by others: `python -m helpers.foreign_lake ROOT [VERSIONS]`.
 
 - `by_delta_rs`: written by delta-rs, four versions, with a nested column and names of all kinds;
 - `by_spark`: by plain Spark, with column mapping and deletion vectors, and no change feed;
 - `parted`: 300 files in 300 partitions, one version;
-- `wide and empty`: 500 columns, no row.
+- `wide and empty`: 500 columns, no row;
+- `often`: as many versions as one likes, with a change feed, as a job leaves them that rewrites a
+  small table every minute; a checkpoint a thousand.
 """
 
 from __future__ import annotations
@@ -16,14 +18,24 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from helpers.delta_by_hand import HandMade
 from mirrorlake.spark.session import get_spark
 from mirrorlake.spark.sql import delta_name
 
-TABLES = ("by_delta_rs", "by_spark", "parted", "wide and empty")
+TABLES = ("by_delta_rs", "by_spark", "parted", "wide and empty", "often")
+FEW, MANY = 200, 10_000
+_FILES = 10
+_CHECKPOINT = 1000
 
 
-def make_foreign_lake(root: Path) -> None:
-    """Makes all four tables."""
+def make_foreign_lake(root: Path, versions: int = FEW) -> None:
+    """Makes all five tables.
+
+    Args:
+        root: the lake.
+        versions: how many versions `often` has.
+    """
+    make_often(root / "Tables" / "often", versions)
     _by_delta_rs(root / "Tables" / "by_delta_rs")
     days = pa.table({"id": range(600), "day": [n % 300 for n in range(600)]})
     write_deltalake(root / "Tables" / "parted", days, partition_by=["day"])
@@ -69,5 +81,20 @@ def _by_spark(path: Path) -> None:
     spark.sql(f"UPDATE {name} SET amount = NULL WHERE id < 20")
 
 
+def make_often(path: Path, versions: int) -> None:
+    """A table whose one file is replaced in each version, by turns by one of ten files."""
+    table = HandMade(path)
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    table.create(schema, {"delta.enableChangeDataFeed": "true"}, writer=4)
+    for turn in range(_FILES):
+        rows = {"id": range(20), "text": [f"turn {turn if n < 3 else 0}" for n in range(20)]}
+        table.file(f"part-{turn}.parquet", pa.table(rows, schema))
+    for version in range(1, versions):
+        gone = [] if version == 1 else [f"part-{(version - 1) % _FILES}.parquet"]
+        table.commit("WRITE", add=[f"part-{version % _FILES}.parquet"], remove=gone)
+        if version % _CHECKPOINT == 0:
+            DeltaTable(path).create_checkpoint()
+
+
 if __name__ == "__main__":
-    make_foreign_lake(Path(sys.argv[1]))
+    make_foreign_lake(Path(sys.argv[1]), *map(int, sys.argv[2:]))

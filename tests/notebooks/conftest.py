@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.foreign_lake import FEW, MANY
 from helpers.notebooks import CONF, run_nbval
 from mirrorlake.paths import NOTEBOOKS, PROJECT
 from mirrorlake.spark.shared import SharedJvm
@@ -44,10 +45,13 @@ def sample_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def foreign_lake(jvm: SharedJvm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def foreign_lake(
+    jvm: SharedJvm, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Path:
     """A lake whose tables this project did not make; tests work on copies."""
     root = tmp_path_factory.mktemp("foreign") / "lake"
-    command = [sys.executable, "-m", "helpers.foreign_lake", str(root)]
+    versions = MANY if pytestconfig.getoption("--long") else FEW
+    command = [sys.executable, "-m", "helpers.foreign_lake", str(root), str(versions)]
     environment = os.environ | jvm.environment
     subprocess.run(command, cwd=PROJECT / "tests", env=environment, check=True)
     jvm.clear()

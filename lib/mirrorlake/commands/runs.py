@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 runs = verbs("runs", "What ran, and how it went.")
 Run = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run's id, or the folder of its results.")
+    str, typer.Argument(metavar="RUN", help="A run's id, or the folder or URI of its results.")
+]
+Folder = Annotated[
+    str | None, typer.Option(help="Where the records are, a folder or URI; by default runs/.")
 ]
 
 
@@ -120,16 +123,13 @@ def _resumed(run: str, metrics: Path | None) -> list[RunSummary]:
     done = [resume_run(run, metrics=metrics, on_step=_on_step)]
     plan = parse_plan(document["document"], run, document["plan"], Path(document["beside"]))
     plan = replace(plan, name=document["plan"], single=document["single"])
-    place = (
-        Path(document["folder"]).parent
-        if Path(document["folder"]).name == document["day"]
-        else None
-    )
+    place, _, name = document["folder"].rpartition("/")
+    followed = place if name == document["day"] else ""
 
     def one(day: datetime.date, backfill: dict[str, Any]) -> RunSummary:
         return run_plan(
             plan,
-            place and place / str(day),
+            f"{followed}/{day}" if followed else None,
             overrides=document["parameters"],
             day=day,
             backfill=backfill,
@@ -192,7 +192,7 @@ def finish_run(
 def list_command(
     plan: Annotated[str | None, typer.Option(help="Only runs of this plan.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only what is not done.")] = False,
-    folder: Annotated[Path | None, typer.Option(help="Where the records are.")] = None,
+    folder: Folder = None,
     as_json: Json = False,
 ) -> None:
     """List the runs, the newest first; one whose process is gone is `lost`."""
@@ -232,13 +232,11 @@ def show_command(run: Run, as_json: Json = False) -> None:
 @runs.command("open")
 def open_command(run: Run) -> None:
     """Open a run's report in the browser."""
-    from mirrorlake.runs.store import find_run, runs_folder
+    from mirrorlake.runs.keeping import find_report
+    from mirrorlake.runs.store import find_run
 
     record = find_run(run)
-    places = [Path(record.folder), runs_folder() / record.run]
-    page = next(
-        (place / "report.html" for place in places if (place / "report.html").is_file()), None
-    )
+    page = find_report(record)
     if page is None:
         raise UsageError(f"The run {record.run} has no report.", hint="it is made when a run ends.")
     say(page.absolute().as_uri())
@@ -254,13 +252,14 @@ def prune_command(
     keep_failed: Annotated[
         int | None, typer.Option(help="How many others of each plan stay; by default all.", min=0)
     ] = None,
+    folder: Folder = None,
     apply: Apply = False,
     as_json: Json = False,
 ) -> None:
     """Delete old runs, their notebooks and reports; never one that runs."""
-    from mirrorlake.runs.store import prune_runs
+    from mirrorlake.runs.pruning import prune_runs
 
-    found = prune_runs(keep=keep, days=days, keep_failed=keep_failed, apply=apply)
+    found = prune_runs(keep=keep, days=days, keep_failed=keep_failed, apply=apply, folder=folder)
     document = {"runs": [record.as_dict() for record in found], "applied": apply}
     tell(as_json, document, _table(found), "" if apply else NOT_APPLIED)
 

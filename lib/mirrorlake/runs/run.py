@@ -4,38 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from mirrorlake.errors import AlreadyRunningError, MirrorlakeError, UsageError
+from mirrorlake.errors import AlreadyRunningError, UsageError
 from mirrorlake.mirror.options import noop
 from mirrorlake.runs.finishing import finish, preload
+from mirrorlake.runs.keeping import RecordKeeper, bring_back
 from mirrorlake.runs.locks import only_run
 from mirrorlake.runs.plan import Plan, load_plan, parse_plan, with_overrides
 from mirrorlake.runs.preparing import Prepared, prepare, settle
+from mirrorlake.runs.processes import this_process
 from mirrorlake.runs.results import RunSummary, StepResult
 from mirrorlake.runs.scheduling import OnStep, Schedule, stopped_by_signals
 from mirrorlake.runs.secrets import Scrubber
-from mirrorlake.runs.store import (
-    RUNNING,
-    RunRecord,
-    find_run,
-    runs_folder,
-    this_process,
-    write_record,
-)
+from mirrorlake.runs.store import RUNNING, RunRecord, find_run, runs_folder
 from mirrorlake.runs.versions import versions
 
-_log = logging.getLogger(__name__)
 FORMAT = 1
-
-
-class RecordError(MirrorlakeError):
-    """A run's record can't be written."""
 
 
 def run_plan(
@@ -84,7 +73,7 @@ def resume_run(
     """Goes on with a run after the steps that are done, with the same parameters.
 
     Args:
-        run: its id, or the folder of its results.
+        run: its id, or the folder or URI of its results.
         metrics: a file for Prometheus.
         on_step: see `run_plan`.
         before: see `run_plan`.
@@ -103,6 +92,7 @@ def resume_run(
     if record.status == "done":
         raise UsageError(f"The run {record.run} is done.", hint="start a new one.")
     prepared = _prepared_again(record)
+    bring_back(record, prepared.work)
     kept = {key: record.document[key] for key in ("backfill",) if key in record.document}
     again = [*record.document.get("resumed", []), _now()]
     return _run(prepared, {**kept, "resumed": again}, metrics, on_step, before)
@@ -147,21 +137,26 @@ def _run(
     before: Callable[[], None],
 ) -> RunSummary:
     plan = prepared.plan
+    if plan.history and not any(step.parameters.get("root") for step in plan.steps):
+        raise UsageError(
+            "The plan has history, but no step has a root.",
+            hint="the rows go into a lake: name it in a step's parameter root, or by -p root=….",
+        )
     guard = contextlib.nullcontext() if plan.single else only_run(plan.name, prepared.roots())
     with guard:
         facts = {**facts, "process": this_process(), "versions": versions(plan.beside)}
-        schedule = Schedule(prepared, on_step, lambda: _keep(prepared, schedule, facts))
+        keeper = RecordKeeper(prepared)
+
+        def keep(*, must: bool = False) -> None:
+            keeper.keep(record_document(prepared, schedule, facts, None), must=must)
+
+        schedule = Schedule(prepared, on_step, keep)
         with stopped_by_signals(schedule):
-            try:
-                _keep(prepared, schedule, facts, must=True)
-            except OSError as error:
-                raise RecordError(
-                    f"The run can't be recorded in {prepared.work}: {error}.",
-                    hint="make room there, or choose another folder by --out.",
-                ) from error
-            before()
-            preload()
-            steps = schedule.execute()
+            with keeper:
+                keep(must=True)
+                before()
+                preload()
+                steps = schedule.execute()
             summary = RunSummary(
                 plan.name,
                 prepared.folder,
@@ -174,23 +169,6 @@ def _run(
             )
             document = record_document(prepared, schedule, facts, summary)
             return finish(prepared, summary, document, metrics)
-
-
-def _keep(
-    prepared: Prepared, schedule: Schedule, facts: dict[str, Any], *, must: bool = False
-) -> None:
-    """Writes the record as the run stands; a disk that is full then stops nothing."""
-    document = record_document(prepared, schedule, facts, None)
-    pointer = runs_folder() / prepared.run
-    try:
-        write_record(document, prepared.work)
-        if pointer != prepared.work:
-            with contextlib.suppress(OSError):  # the results are where they are wanted
-                write_record(document, pointer)
-    except OSError as error:
-        if must:
-            raise
-        _log.warning(f"the record of {prepared.run} can't be written: {error}")
 
 
 def record_document(

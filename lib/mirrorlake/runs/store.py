@@ -1,7 +1,8 @@
 """The record of runs: one `run.json` each, from the start on, and how they are listed and shown.
 
 Records lie in `runs/<run>/` of the project (or of MIRRORLAKE_HOME). A run with `--out` has its
-results there, and its record in both places, so that it is listed too.
+results there, and its record in both places, so that it is listed too. What is said here of folders
+holds for URIs of object stores as well.
 """
 
 from __future__ import annotations
@@ -9,20 +10,26 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mirrorlake.errors import MirrorlakeError, UsageError
+from obstore.exceptions import BaseError
+
+from mirrorlake.errors import MirrorlakeError
+from mirrorlake.lease import store_now
 from mirrorlake.paths import home
+from mirrorlake.runs.processes import is_alive, is_here
+from mirrorlake.storage import Storage, storage_errors
 
 RECORD, SUMMARY, REPORT = "run.json", "summary.json", "report.html"
 RUNNING, LOST = "running", "lost"
-OVER = ("done", "failed", "stopped")
-_SILENCE = timedelta(minutes=5)  # of a run on another machine, after which it is taken for lost
+SILENCE = 300.0  # seconds of a run on another machine, after which it is taken for lost
+_READERS = 16
 
 
 class RunNotFoundError(MirrorlakeError):
@@ -59,14 +66,18 @@ def runs_folder() -> Path:
     return home() / "runs"
 
 
-def write_record(document: dict[str, Any], *folders: Path) -> None:
-    """Keeps a run's record in each folder, each in one step.
+def as_text(document: dict[str, Any]) -> str:
+    """A run's record, as its file holds it."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def write_record(document: dict[str, Any], folder: Path) -> None:
+    """Keeps a run's record in a folder, in one step.
 
     Raises:
         OSError: a disk is full or read-only.
     """
-    for folder in dict.fromkeys(folders):
-        write_whole(folder / RECORD, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    write_whole(folder / RECORD, as_text(document))
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -84,26 +95,21 @@ def write_whole(path: Path, text: str) -> None:
         staged.unlink(missing_ok=True)
 
 
-def this_process() -> dict[str, Any]:
-    """What a record says of the process that runs it."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "born": _born(os.getpid())}
-
-
 def list_runs(
-    *, plan: str | None = None, failed: bool = False, folder: Path | None = None
+    *, plan: str | None = None, failed: bool = False, folder: str | Path | None = None
 ) -> list[RunRecord]:
     """All runs that have a record, the newest first.
 
     Args:
         plan: only those of a plan.
         failed: only those that failed, were stopped or are lost.
-        folder: where the records are; by default `runs/`.
+        folder: where the records are, a folder or URI; by default `runs/`.
+
+    Raises:
+        SetupError: a store can't be reached.
     """
-    place = folder or runs_folder()
-    found = []
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        paths = [Path(entry.path) for entry in os.scandir(place) if entry.is_dir()]
-        found = [record for path in [*paths, place] if (record := _read(path)) is not None]
+    place = runs_folder() if folder is None else folder
+    found = _list_remote(str(place)) if "://" in str(place) else _list_local(Path(place))
     return sorted(
         (
             record
@@ -117,15 +123,13 @@ def list_runs(
 
 
 def find_run(run: str) -> RunRecord:
-    """A run by its id, or by the folder of its results.
+    """A run by its id, or by the folder or URI of its results.
 
     Raises:
         RunNotFoundError: there is none.
+        SetupError: a store can't be reached.
     """
-    is_name = Path(run).name == run and run not in ("", ".", "..")
-    if is_name and (found := _read(runs_folder() / run)) is not None:
-        return found
-    if (Path(run) / RECORD).is_file() and (found := _read(Path(run))) is not None:
+    if (found := _find(run)) is not None:
         return found
     known = ", ".join(record.run for record in list_runs()[:3])
     raise RunNotFoundError(
@@ -133,117 +137,81 @@ def find_run(run: str) -> RunRecord:
     )
 
 
-def prune_runs(
-    *, keep: int, days: float | None = None, keep_failed: int | None = None, apply: bool = False
-) -> list[RunRecord]:
-    """Runs that are no longer wanted, of each plan; only with `apply` they are deleted.
+def _find(run: str) -> RunRecord | None:
+    if "://" in run:
+        with storage_errors(run):
+            return read_record(Storage(run))
+    is_name = Path(run).name == run and run not in ("", ".", "..")
+    named = read_record(runs_folder(), run) if is_name else None
+    return named or read_record(Path(run))
+
+
+def _list_local(place: Path) -> Iterator[RunRecord]:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        names = [entry.name for entry in os.scandir(place) if entry.is_dir()]
+        yield from (record for name in [*names, ""] if (record := read_record(place, name)))
+
+
+def _list_remote(place: str) -> list[RunRecord]:
+    with storage_errors(place), ThreadPoolExecutor(_READERS) as pool:
+        storage = Storage(place)
+        names = [*storage.list("").folders, ""]
+        found = pool.map(lambda name: read_record(storage, name), names)
+        return [record for record in found if record is not None]
+
+
+def read_record(place: Path | Storage, name: str = "") -> RunRecord | None:
+    """The record in a place, or in a folder there; None if there is none.
 
     Args:
-        keep: how many done runs of each plan stay.
-        days: how long done runs stay, even if there are more; by default not at all.
-        keep_failed: how many runs that failed, were stopped or are lost stay; by default all.
-        apply: whether to delete.
-
-    Returns:
-        The runs that were, or would be, deleted; never one that runs.
+        place: a folder of this machine, or what lies behind a URI.
+        name: a folder in it.
     """
-    if keep < 0 or (keep_failed or 0) < 0:
-        raise UsageError("The number of runs to keep is negative.")
-    limit = datetime.now(timezone.utc) - timedelta(days=days) if days is not None else None
-    seen: dict[tuple[str, bool], int] = {}
-    chosen = []
-    for record in list_runs():
-        if record.status == RUNNING:
-            continue
-        done = record.status == "done"
-        seen[record.plan, done] = seen.get((record.plan, done), 0) + 1
-        most = keep if done else keep_failed
-        if most is None or seen[record.plan, done] <= most:
-            continue
-        if done and limit is not None and datetime.fromisoformat(record.started) >= limit:
-            continue
-        chosen.append(record)
-    if apply:
-        for record in chosen:
-            _delete(record)
-    return chosen
-
-
-def _delete(record: RunRecord) -> None:
-    """Takes away what the run made, and folders that are empty then."""
-    places = [runs_folder() / record.run]
-    if "://" not in record.folder:
-        places.append(Path(record.folder))
-    made = [str(name) for name in record.document.get("files", [])]
-    for place in dict.fromkeys(places):
-        other = _read(place)
-        if other is None or other.run != record.run:
-            continue  # a later run has its results there
-        for name in [*made, SUMMARY, REPORT, RECORD]:
-            if Path(name).name == name:
-                (place / name).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            place.rmdir()
-
-
-def _read(folder: Path) -> RunRecord | None:
+    path = f"{name}/{RECORD}" if name else RECORD
     try:
-        document = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        status = str(document["status"])
+        data = (place / path).read_bytes() if isinstance(place, Path) else place.read(path)
+        document = json.loads(data)
         record = RunRecord(
             str(document["run"]),
             str(document["plan"]),
-            status,
+            str(document["status"]),
             str(document["started"]),
             str(document.get("ended") or ""),
             str(document["folder"]),
             document,
         )
         datetime.fromisoformat(record.started)
+        if Path(record.run).name != record.run:
+            raise ValueError(record.run)  # a name from outside, which would lead elsewhere
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if status == RUNNING and not _lives(document, folder):
+    if record.status == RUNNING and not _lives(document.get("process") or {}, place, path):
         return replace(record, status=LOST)
     return record
 
 
-def _lives(document: dict[str, Any], folder: Path) -> bool:
+def _lives(process: dict[str, Any], place: Path | Storage, path: str) -> bool:
     """Whether the process of a run is there; on another machine, whether it was lately."""
-    process = document.get("process") or {}
-    if process.get("host") == socket.gethostname():
-        born = _born(process.get("pid"))
-        return born is not None and born == process.get("born")
-    # The file's own time and a file of now are by one clock, that of the disk.
-    probe = folder / f".clock-{uuid.uuid4().hex}"
+    if is_here(process):
+        return is_alive(process)
+    try:
+        silence = _silence(place / path) if isinstance(place, Path) else _quiet(place, path)
+    except (OSError, BaseError):
+        return True
+    return silence < SILENCE
+
+
+def _silence(record: Path) -> float:
+    """Seconds since a record was written, by one clock, that of its disk."""
+    probe = record.with_name(f".clock-{uuid.uuid4().hex}")
     try:
         probe.touch()
-        now = probe.stat().st_mtime
-        probe.unlink()
-        return now - (folder / RECORD).stat().st_mtime < _SILENCE.total_seconds()
-    except OSError:
-        return True
+        return probe.stat().st_mtime - record.stat().st_mtime
+    finally:
+        probe.unlink(missing_ok=True)
 
 
-def _born(pid: Any) -> str | None:
-    """When a process of this machine began, in the system's own unit; None if it is gone."""
-    try:
-        text = Path(f"/proc/{int(pid)}/stat").read_text(encoding="utf-8", errors="replace")
-        fields = text.rpartition(")")[2].split()
-    except FileNotFoundError:
-        return _born_elsewhere(pid)
-    except (OSError, ValueError, TypeError):
-        return None
-    return None if fields[0] == "Z" else fields[19]
-
-
-def _born_elsewhere(pid: Any) -> str | None:
-    """Where there is no /proc: only whether the process is there."""
-    if Path("/proc/self").exists():
-        return None
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        return "there"
-    return "there"
+def _quiet(storage: Storage, path: str) -> float:
+    """The same by the clock of an object store."""
+    found = storage.stat(path)
+    return (store_now(storage, path) - found.modified).total_seconds() if found else 0.0

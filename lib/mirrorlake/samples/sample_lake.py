@@ -17,7 +17,8 @@ What the tools' default parameters point to; `./mirrorlake sample ROOT` makes it
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,6 +29,9 @@ from mirrorlake.names import ZONE
 from mirrorlake.samples import flights as source
 from mirrorlake.samples.lake import SampleLake, open_sample, seal_sample
 from mirrorlake.spark.session import get_spark
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MONTHS: Final = 12
 EVERY: Final = 60  # about 5,600 flights
@@ -70,28 +74,41 @@ def make_sample(root: str, *, on_step: Callable[[str], None] = noop) -> SampleLa
     """
     by_hand = [f"{table}/{number:020}.parquet" for table, number in (("stock", 3), ("orders", 2))]
     lake = open_sample(root, fresh=True, tables=TABLES, writes=[*by_hand, INCOMING])
-    get_spark("small")  # unless one is running
-    on_step("small tables")
-    _publish_stock(lake)
-    _publish_orders(lake)
-    flights = source.load_flights(every=EVERY)
-    source.publish_schedule(lake, flights)
-    lake.mirror(on_error="skip-row")
-    for month in range(1, MONTHS + 1):
-        on_step(f"flights, month {month} of {MONTHS}")
-        _publish_flights(lake, source.monthly_changes(flights, month))
-        lake.mirror("flights")
-        if month == FRAMED:
-            lake.frames.create("airline report", ["flights"], owner="sample", expires_in=None)
-            lake.views.create("delays", VIEW)
-    on_step("tables written by Spark")
-    _write_readings(lake)
-    _write_visits(lake)
-    _write_parts(lake)
+    # Spark mostly waits for one thread that plans: what is independent goes on meanwhile.
+    with ThreadPoolExecutor(1) as beside:
+        published = beside.submit(_publish_first, lake)
+        on_step("small tables")
+        get_spark("small")  # unless one is running
+        flights = published.result()
+        lake.mirror(on_error="skip-row")
+        others = beside.submit(_write_others, lake)
+        for month in range(1, MONTHS + 1):
+            on_step(f"flights, month {month} of {MONTHS}")
+            _publish_flights(lake, source.monthly_changes(flights, month))
+            lake.mirror("flights")
+            if month == FRAMED:
+                framed = beside.submit(_frame, lake)
+                lake.views.create("delays", VIEW)
+                framed.result()
+        on_step("tables written by Spark")
+        others.result()
     late = [{"order": n, "item": "screw", "n": n % 5} for n in range(96, 104)]
     lake.publisher("orders", keys=["order"]).upsert(late)
     seal_sample(lake)
     return lake
+
+
+def _publish_first(lake: SampleLake) -> pd.DataFrame:
+    """What the mirror's first cycle finds; returns the flights of the year."""
+    _publish_stock(lake)
+    _publish_orders(lake)
+    flights = source.load_flights(every=EVERY)
+    source.publish_schedule(lake, flights)
+    return flights
+
+
+def _frame(lake: SampleLake) -> None:
+    lake.frames.create("airline report", ["flights"], owner="sample", expires_in=None)
 
 
 def _publish_stock(lake: SampleLake) -> None:
@@ -120,6 +137,12 @@ def _publish_flights(lake: SampleLake, changes: source.Changes) -> None:
     flights.update(changes.updates)
     flights.delete(changes.deletes)
     flights.upsert(changes.upserts)
+
+
+def _write_others(lake: SampleLake) -> None:
+    _write_readings(lake)
+    _write_visits(lake)
+    _write_parts(lake)
 
 
 def _write_readings(lake: SampleLake) -> None:

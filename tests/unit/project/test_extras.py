@@ -199,10 +199,29 @@ def test_a_wheel_in_a_bare_environment(tmp_path: Path) -> None:
     told = json.loads(run([python, "-c", "import sys\n" + PYTHON, str(tmp_path / "other")]))
     assert told[:3] == [[], ["t"], 0]
     assert told[3].endswith(hint.strip())
+    # With what executes notebooks, a tool runs by its name, as a scheduler calls it: from anywhere.
+    run([*uv, "pip", "install", "--quiet", "--python", python, *lock, f"{wheel}[notebooks]"])
+    bare = {"PATH": "/usr/bin:/bin", "MIRRORLAKE_HOME": str(tmp_path / "home")}
+    values = {"root": root, "table": "t", "source": str(tmp_path / "rows.csv"), "keys": "id"}
+    chosen = [part for key, value in values.items() for part in ("-p", f"{key}={value}")]
+    command = [script, "run", "publish", *chosen, "--json"]
+    summary = json.loads(run(command, environment=bare))
+    assert (summary["status"], summary["steps"][0]["records"]["rows"]) == ("done", 1)
+    assert summary["run"] in run([script, "runs", "list"], environment=bare)
+    for plan in ("nightly", "report"):  # found, and their parameters checked, without a checkout
+        refused = run([script, "run", plan, "-p", "months=3"], status=2, environment=bare)
+        assert f"{plan} has no parameter months. Hint: it has" in refused
 
 
-def run(command: list[str], status: int = 0) -> str:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+def run(command: list[str], status: int = 0, environment: dict[str, str] | None = None) -> str:
+    known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=environment or known,
+        cwd="/" if environment else None,
+        check=False,
+    )
     assert done.returncode == status, (command, done.stdout, done.stderr)
     return done.stdout if status == 0 else done.stderr

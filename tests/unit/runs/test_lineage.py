@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,6 +15,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
+from helpers.environments import make_environment
+from mirrorlake.paths import PROJECT
 from mirrorlake.runs.lineage import datasets, send_lineage, wants_lineage
 
 deltalake = pytest.importorskip("deltalake")
@@ -70,3 +75,20 @@ def test_events_are_sent(step: dict[str, Any], monkeypatch: pytest.MonkeyPatch) 
     assert complete["job"]["name"] == "p.s"
     (output,) = complete["outputs"]
     assert (output["name"], output["facets"]["version"]["datasetVersion"]) == ("t", "1")
+
+
+@pytest.mark.long
+def test_events_are_sent_by_its_own_client() -> None:
+    """The test above, with the client in an environment of its own."""
+    python = make_environment("openlineage", "openlineage-python==1.54.0")
+    (packages,) = python.parent.parent.glob("lib/*/site-packages")
+    paths = [str(PROJECT / "lib"), str(PROJECT / "tests"), str(packages)]
+    test = f"{__file__}::test_events_are_sent"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 passed" in done.stdout, done.stdout

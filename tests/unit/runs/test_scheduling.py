@@ -21,8 +21,9 @@ from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake.errors import AlreadyRunningError, UsageError
 from mirrorlake.runs.locks import only_run
 from mirrorlake.runs.plan import load_plan, open_target
+from mirrorlake.runs.pruning import prune_runs
 from mirrorlake.runs.run import resume_run, run_plan
-from mirrorlake.runs.store import RunNotFoundError, find_run, list_runs, prune_runs
+from mirrorlake.runs.store import RunNotFoundError, find_run, list_runs
 
 SECRET = 'pa"ss<w>örd & more/1'
 

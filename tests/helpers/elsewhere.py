@@ -1,0 +1,54 @@
+"""What another machine, another disk or a full one would do to a process, without having them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+FULL = 'mount -t tmpfs -o size={kib}k none "$0" && exec "$@"'
+READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+
+
+def other_machine(folder: Path, *, seconds: int) -> dict[str, str]:
+    """The environment of a process on a machine of another name whose clock is ahead.
+
+    Args:
+        folder: where the library that this takes is put.
+        seconds: how far ahead; a negative number for behind.
+    """
+    if (compiler := shutil.which("cc")) is None:
+        pytest.skip("needs a C compiler: there is no cc on the PATH")
+    library = folder / "elsewhere.so"
+    if not library.exists():
+        source = Path(__file__).with_name("elsewhere.c")
+        command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source)]
+        subprocess.run(command, check=True)
+    chosen = {"ELSEWHERE_SECONDS": str(seconds), "ELSEWHERE_NAME": "far"}
+    return {"LD_PRELOAD": str(library), **chosen}
+
+
+def on_small_disk(place: Path, kib: int, command: Sequence[str]) -> list[str]:
+    """A command for which a folder is a disk of so many KiB; skips the test where that can't be."""
+    return _mounted(FULL.format(kib=kib), place, command)
+
+
+def on_read_only_disk(place: Path, command: Sequence[str]) -> list[str]:
+    """A command for which a folder is on a read-only disk; skips the test where that can't be."""
+    return _mounted(READ_ONLY, place, command)
+
+
+def _mounted(script: str, place: Path, command: Sequence[str]) -> list[str]:
+    def wrapped(*inner: str) -> list[str]:
+        spaces = ["unshare", "--user", "--map-root-user", "--mount"]
+        return [*spaces, "sh", "-c", script, str(place), *inner]
+
+    if shutil.which("unshare") is None:
+        pytest.skip("needs unshare to mount a disk")
+    tried = subprocess.run(wrapped("true"), capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"no disk can be mounted here: {tried.stderr.strip()}")
+    return wrapped(*command)

@@ -1,0 +1,46 @@
+"""Environments of their own for what must not lie beside mirrorlake: schedulers, for one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from mirrorlake.paths import PROJECT, cache, make_once
+
+UV = Path(sys.executable).parent / "uv"
+
+
+def make_environment(name: str, *packages: str) -> Path:
+    """The Python of an environment with these packages, made once in the cache; takes minutes."""
+    key = hashlib.sha256("\n".join(packages).encode()).hexdigest()[:12]
+    target = cache() / "environments" / f"{name}-{key}"
+    (target.parent).mkdir(parents=True, exist_ok=True)
+
+    def make(staged: Path) -> None:
+        quiet = [str(UV), "--quiet"]
+        subprocess.run(
+            [*quiet, "venv", "--relocatable", "--python", sys.executable, str(staged)], check=True
+        )
+        python = ["--python", str(staged / "bin" / "python")]
+        subprocess.run([*quiet, "pip", "install", *python, *packages], check=True)
+
+    make_once(target, (target / "bin" / "python").exists, make)
+    return target / "bin" / "python"
+
+
+def add_kernel(folder: Path, name: str) -> dict[str, str]:
+    """Makes a kernel of this Python, and returns the variable by which others find it."""
+    command = [sys.executable, "-m", "ipykernel", "install", "--prefix", str(folder)]
+    here = ["--env", "PYTHONPATH", str(PROJECT / "lib")]
+    subprocess.run([*command, "--name", name, *here], check=True, capture_output=True)
+    return {"JUPYTER_PATH": str(folder / "share" / "jupyter")}
+
+
+def bare_environment(folder: Path) -> dict[str, str]:
+    """What such a program finds in its environment, and where it keeps things."""
+    names = ("home", "state", "cache")
+    found = {f"MIRRORLAKE_{name.upper()}": str(folder / name) for name in names}
+    return found | {"PATH": os.environ["PATH"], "HOME": str(folder / "user")}

@@ -1,0 +1,65 @@
+"""Who is told of a run, without kernels: hooks that hang, and what Prometheus reads of a lake."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from helpers.small_notebooks import RECORD, put_notebook, put_plan
+from mirrorlake import Lake
+from mirrorlake.runs import hooks
+from mirrorlake.runs.metrics import write_metrics
+from mirrorlake.runs.plan import load_plan
+from mirrorlake.runs.preparing import Prepared, prepare
+from mirrorlake.runs.results import RunSummary, StepResult
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepared:
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / "home"))
+    put_notebook(tmp_path, "n", RECORD)
+    return prepare(load_plan(put_plan(tmp_path, "name: p\nsteps: [{notebook: n.ipynb}]")), {})
+
+
+def test_a_hook_that_hangs_is_given_up_with_all_that_it_started(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices
+) -> None:
+    assert hooks.LIMIT == 10
+    monkeypatch.setattr(hooks, "LIMIT", 1.0)
+    hangs = ["sh", "-c", f"echo $$ >{tmp_path}/pid; sleep 4321 & wait"]
+    began = time.monotonic()
+    (told,) = hooks.call_hooks([{"command": hangs}], "{}", prepared)
+    assert 1 <= time.monotonic() - began < 5
+    assert (told["status"], told["attempts"]) == ("failed", 1)
+    assert told["error"] == "it took longer than 1 s"
+    assert "was given up: it took longer than 1 s" in notices.messages[-1]
+    group = int((tmp_path / "pid").read_text())
+    left = [
+        path
+        for path in Path("/proc").glob("[0-9]*/stat")
+        if (fields := path.read_text().rpartition(")")[2].split())[2] == str(group)
+        and fields[0] != "Z"
+    ]
+    assert left == []
+
+
+def test_metrics_have_the_lag_and_backlog_of_each_table(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    for name in ("stock", "sales.orders"):
+        lake.publisher(name, keys=["id"]).upsert([{"id": 1}])
+    steps = (StepResult("m", "done", 2.5, records={"rows": 3, "text": "x", "ok": True}),)
+    times = [f"2026-01-01T00:00:{second}+00:00" for second in ("00", "07")]
+    summary = RunSummary("p", "f", times[0], steps, times[1])
+    write_metrics(
+        tmp_path / "m.prom", summary, {"steps": [{"name": "m"}]}, [lake.storage.root, "/gone"]
+    )
+    text = (tmp_path / "m.prom").read_text()
+    assert 'mirrorlake_run_seconds{plan="p"} 7.0' in text
+    assert 'mirrorlake_step_seconds{plan="p",step="01-m"} 2.5' in text
+    for table in ("stock", "sales.orders"):
+        labels = f'{{plan="p",root="{lake.storage.root}",table="{table}"}}'
+        assert f"mirrorlake_backlog_files{labels} 1.0" in text
+        assert f"mirrorlake_lag_seconds{labels} " in text
+    assert 'name="text"' not in text
