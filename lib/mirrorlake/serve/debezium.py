@@ -138,10 +138,7 @@ class _Published:
             except Exception:
                 _log.exception("Publishing %s failed; it is tried again.", self.journal.name)
                 self._round.wait(_RETRY)
-            if not self._ended:
-                self._round.clear()
-                if self._ended:
-                    return
+            self._round.clear()
 
     def _look(self, report: SourceReport) -> None:
         """A stopped table is tried again after a while: somebody may have mended it."""

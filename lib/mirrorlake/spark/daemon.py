@@ -10,4 +10,4 @@ import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 if __name__ == "__main__":
-    manager()
+    manager()  # type: ignore[no-untyped-call]

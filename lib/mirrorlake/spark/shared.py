@@ -33,7 +33,7 @@ class SharedJvm:
         handle, name = new_log()
         with open(handle, "wb") as log:
             try:
-                self._gateway: Any = launch_gateway(
+                self._gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
                     conf, {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
                 )
             except Exception as error:
