@@ -52,6 +52,7 @@ def test_what_needs_care_comes_first(lake: Lake, tmp_path: Path) -> None:
     assert lake_state(tmp_path) == before
 
 
+@pytest.mark.long
 def test_columns_before_and_after(lake: Lake) -> None:
     many = lake.table("many")
     before = many.analyze()
@@ -65,6 +66,7 @@ def test_columns_before_and_after(lake: Lake) -> None:
     assert lake.table("empty").optimize.vorder(dry_run=True).summary().rows == ()
 
 
+@pytest.mark.long
 def test_a_policy_is_tried_on_paper(lake: Lake, tmp_path: Path) -> None:
     partitioning = lake.table("many").partitioning
     before = lake_state(tmp_path)
