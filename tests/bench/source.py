@@ -1,25 +1,35 @@
 """A PostgreSQL table's first load, against COPY to CSV read by pyarrow; and changes drained from a
-slot, against `pg_recvlogical` writing the same changes to a file.
+slot, against `pg_recvlogical` writing the same changes to a file. And, without a peer, the way of a
+change at 1,000 a second: from its commit to a file of the zone, and on to a row of the Delta table.
 """
 
 from __future__ import annotations
 
+import json
+import statistics
 import subprocess
 import tempfile
+import threading
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
+import psycopg
 import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 
-from helpers.bench import BenchResult, compare, join_results
+from helpers.bench import BenchResult, compare, join_results, lake_part
 from helpers.postgres import PostgresServer
+from mirrorlake import Lake
 from mirrorlake.sources.engine import run_source
 from mirrorlake.sources.postgres.source import PostgresSource
 from mirrorlake.storage import Storage
 
 ROWS = 1_000_000
 CHANGES = 300_000
+RATE, EACH, SECONDS = 1_000, 20, 30  # changes a second, in a transaction, and for how long
+PATIENCE = 120
 COLUMNS = "id int PRIMARY KEY, n bigint, word varchar(20), f float8, at timestamptz"
 FILL = "SELECT i, i, 'word ' || i, i / 7.0, now() FROM generate_series({}, {}) i"
 
@@ -98,7 +108,90 @@ def _part(pairs: int, name: str) -> BenchResult:
         server.remove()
 
 
-PARTS = {name: partial(_part, name=name) for name in ("load", "drain")}
+def _end_to_end(lake: Lake, _pairs: int) -> BenchResult:
+    """Inserts that carry their moment; the log's and the files' clocks say when they came on."""
+    server = PostgresServer()
+    try:
+        server.execute("CREATE TABLE t (id bigserial, at timestamptz NOT NULL)")
+        server.execute("INSERT INTO t (at) VALUES (clock_timestamp())")
+        _flow(server, lake)
+        return _measured(lake)
+    finally:
+        server.remove()
+
+
+def _flow(server: PostgresServer, lake: Lake) -> None:
+    """A source and a mirror watch, while a writer commits; ends when all rows are in the table."""
+    stop = threading.Event()
+    source = PostgresSource(server.dsn(), ["t"], interval=0.5)
+    workers = [
+        threading.Thread(target=lambda: run_source(lake.storage, source, once=False, stop=stop)),
+        threading.Thread(target=lambda: lake.watch(stop, interval=0.1)),
+    ]
+    for worker in workers:
+        worker.start()
+    while not _rows(lake):
+        time.sleep(0.1)
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        began = time.monotonic()
+        for number in range(SECONDS * RATE // EACH):
+            connection.execute(
+                "INSERT INTO t (at) SELECT clock_timestamp() FROM generate_series(1, %s)", (EACH,)
+            )
+            time.sleep(max(0.0, began + (number + 1) * EACH / RATE - time.monotonic()))
+    end = time.monotonic() + PATIENCE
+    while _rows(lake) < SECONDS * RATE + 1 and time.monotonic() < end:
+        time.sleep(0.2)
+    stop.set()
+    for worker in workers:
+        worker.join()
+
+
+def _rows(lake: Lake) -> int:
+    return sum(line.rows for line in lake.status().tables)
+
+
+def _measured(lake: Lake) -> BenchResult:
+    assert lake.storage.local is not None
+    root = lake.storage.local
+    published = _arrivals((root / "Files" / "LandingZone" / "t").rglob("0*.parquet"))
+    applied: dict[int, float] = {}
+    commits = sorted((root / "Tables" / "t" / "_delta_log").glob("*.json"))
+    for commit in commits:
+        added = [json.loads(line).get("add") for line in commit.read_text().splitlines()]
+        files = [root / "Tables" / "t" / one["path"] for one in added if one]
+        visible = commit.stat().st_mtime
+        for number in (n for path in files for n in _moments(path)):
+            applied.setdefault(number, visible)
+    made: dict[int, float] = {}
+    for path in (root / "Tables" / "t").glob("*.parquet"):
+        made |= _moments(path)
+    made.pop(1)  # from before the flow
+    whole = [applied[n] - at for n, at in made.items()]
+    first = [published[n] - at for n, at in made.items()]
+    rest = [applied[n] - published[n] for n in made]
+    seconds = {}
+    for what, values in (("end to end", whole), ("to the zone", first), ("to the table", rest)):
+        ordered = sorted(values)
+        seconds[f"{what}, median"] = round(statistics.median(ordered), 3)
+        seconds[f"{what}, 99 %"] = round(ordered[int(len(ordered) * 0.99)], 3)
+    return BenchResult("source", seconds, {})
+
+
+def _arrivals(files: Iterable[Path]) -> dict[int, float]:
+    return {number: path.stat().st_mtime for path in files for number in _moments(path)}
+
+
+def _moments(path: Path) -> dict[int, float]:
+    """When each row of a file was written at the source, by its id."""
+    read = pq.read_table(path, columns=["id", "at"])
+    return {row["id"]: row["at"].timestamp() for row in read.to_pylist()}
+
+
+PARTS = {
+    **{name: partial(_part, name=name) for name in ("load", "drain")},
+    "end to end": lake_part(_end_to_end),
+}
 
 
 def run(pairs: int) -> BenchResult:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from helpers.model import TableModel
-from mirrorlake.landing.metadata import MARKER, Marker
+from mirrorlake.landing.metadata import MARKER, UNCHANGED, Marker
 from mirrorlake.names import TableName, file_number
 
 
@@ -32,7 +32,9 @@ def landed_rows(root: Path, table: str) -> list[dict[str, Any]]:
     for number, path in enumerate(landed_files(root, table), start=1):
         assert file_number(path.name) == number, "a gap in the numbers"
         read = pq.read_table(path)
-        columns |= dict.fromkeys(name for name in read.column_names if name != MARKER)
+        columns |= dict.fromkeys(
+            name for name in read.column_names if name not in (MARKER, UNCHANGED)
+        )
         for row in read.to_pylist():
             model.apply(Marker(row.pop(MARKER, 0)), row)
     return [

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from mirrorlake.landing.metadata import Marker
+from mirrorlake.landing.metadata import UNCHANGED, Marker
 
 Row = dict[str, Any]
 Change = tuple[Marker, Row]
@@ -20,14 +20,17 @@ class TableModel:
     rows: dict[tuple[Any, ...], list[Row]] = field(default_factory=dict)
 
     def apply(self, marker: Marker, row: Row) -> None:
-        """One published row."""
+        """One published row; what an update leaves unchanged is the row's before."""
+        names = row.get(UNCHANGED) or ()
+        row = {name: value for name, value in row.items() if name != UNCHANGED}
         found = self.rows.setdefault(tuple(row[key] for key in self.keys), [])
         if marker is Marker.DELETE:
             found.clear()
         elif marker is Marker.INSERT or not found:
+            assert not names, "it leaves to the table what that does not have"
             found.append(row)
         else:
-            found[:] = [row] * len(found)
+            found[:] = [row | {name: one[name] for name in names} for one in found]
 
     def apply_all(self, changes: list[Change]) -> None:
         """Changes in their order."""

@@ -10,6 +10,7 @@ from pyarrow import table as rows_of
 
 from mirrorlake import Lake, monitor_lake, plot_backlog, plot_lag, recent_ledgers
 from mirrorlake.errors import CheckError, UsageError
+from mirrorlake.sources.status import SourceReport, SourceTable, write_report
 
 
 @pytest.fixture
@@ -51,3 +52,27 @@ def test_a_lake_without_publishers(tmp_path: Path) -> None:
 def test_limits_are_checked(root: Path) -> None:
     with pytest.raises(UsageError, match="less than 0"):
         monitor_lake(Lake(root), max_lag=-1)
+
+
+def test_sources_are_listed_and_a_stopped_one_is_a_problem(root: Path) -> None:
+    lake = Lake(root)
+    assert monitor_lake(lake).source_states.rows == (("No source feeds this lake.",),)
+    report = SourceReport("postgres:1/shop/mirrorlake", facts={"wal_status": "reserved"})
+    report.tables.append(SourceTable("stock", "Running", rows=2, files=2))
+    write_report(lake.storage, report)
+    found = monitor_lake(lake)
+    assert not found.problems
+    (line,) = found.source_states.rows
+    assert (line[0], line[1], line[3], line[4]) == (
+        report.source,
+        "Running",
+        1,
+        "wal_status reserved",
+    )
+    report.tables[0].error = "It was altered."
+    write_report(lake.storage, report)
+    found = monitor_lake(lake)
+    assert [(p.what, p.where) for p in found.problems] == [("source", "stock")]
+    assert found.source_states.rows[0][5] == "stock: It was altered."
+    with pytest.raises(CheckError, match="stock is stopped: It was altered"):
+        report.check()

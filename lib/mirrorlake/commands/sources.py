@@ -38,7 +38,7 @@ def postgres(
     reseed: ReseedOption = "",
     slot: Annotated[str, typer.Option(help="The slot's name at the server.")] = "mirrorlake",
     toast: Annotated[
-        Literal["refuse", "lookup"],
+        Literal["refuse", "lookup", "keep"],
         typer.Option(help="What to do about large values that an update leaves alone."),
     ] = "refuse",
     text: Annotated[str, typer.Option(help="Columns to land as text: table.column,…")] = "",
@@ -46,7 +46,8 @@ def postgres(
     as_json: Json = False,
 ) -> None:
     """Publish tables of a PostgreSQL database: a snapshot, then every change."""
-    from mirrorlake.sources.postgres.source import PostgresSource, reseeded
+    from mirrorlake.sources.postgres.naming import reseeded
+    from mirrorlake.sources.postgres.source import PostgresSource
 
     one = PostgresSource(
         dsn,

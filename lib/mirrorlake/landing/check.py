@@ -24,6 +24,7 @@ from mirrorlake.landing.rows import MOST_REJECTS, Reject, Rejects, count_rows
 from mirrorlake.landing.text import original_rows, read_text
 from mirrorlake.landing.text_format import TextFormat
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
+from mirrorlake.landing.unchanged import is_unchanged, unchanged_names
 from mirrorlake.names import METADATA
 from mirrorlake.storage import Storage
 
@@ -52,6 +53,7 @@ class FileFacts:
         rows: how many rows ask for each operation.
         rejects: the rows that are left out because they can't be applied.
         left_out: their positions in `source`, from 0, as far as they are in it.
+        unchanged: the columns that some update of it leaves as they are in the table.
         skipped: why nothing of the file is applied; None if it is.
     """
 
@@ -66,6 +68,7 @@ class FileFacts:
     rejects: tuple[Reject, ...] = ()
     skipped: MirrorlakeError | None = None
     left_out: tuple[int, ...] = ()
+    unchanged: tuple[str, ...] = ()
 
     @property
     def row_count(self) -> int:
@@ -198,13 +201,14 @@ def _inspect_parquet(
                 keys = [spelled[key.lower()] for key in metadata.keys]
                 marker = columns.marker
                 rows = count_rows(parquet, marker, keys, metadata, rejects)
+                unchanged = unchanged_names(parquet, marker, columns.data, keys)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataFileError(
                 f"Not a readable Parquet file: {first_line(error).rstrip('.')}.",
                 hint="upload it again under the same name.",
             ) from error
     marker_read = column_type(schema.field(marker).type).read if marker else "integer"
-    return FileFacts(name, 0, columns.data, marker, rows, marker_read)
+    return FileFacts(name, 0, columns.data, marker, rows, marker_read, unchanged=unchanged)
 
 
 def footer_columns(storage: Storage, path: str) -> dict[str, ColumnType]:
@@ -262,6 +266,8 @@ def read_columns(schema: pa.Schema, keys: tuple[str, ...] = ()) -> Columns:
                 text = f"{MARKER} is of type {column.type}."
                 error = DataFileError(text, column=name, hint=MARKER_HINT)
                 faults.append(("marker-type", error))
+        elif is_unchanged(column):
+            continue
         elif lower.startswith(_RESERVED):
             text = f"The column name {name!r} is taken by the engine."
             taken = SchemaError(text, column=name, hint="rename the column.")

@@ -17,6 +17,8 @@ from mirrorlake.names import METADATA, TableName
 from mirrorlake.storage import Storage, to_json
 
 MARKER = "__rowMarker__"
+# Ours, not the format's: in an update, the columns that keep the value they have in the table.
+UNCHANGED = "__unchanged__"
 
 
 class Marker(IntEnum):

@@ -24,7 +24,17 @@ from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import MirrorlakeError, SchemaError
 from mirrorlake.landing.metadata import Marker
 from mirrorlake.landing.rows import column_statistics
-from mirrorlake.mirror.batch import ACTION, APPEND, DELETE, REPLACE, compact_changes, read_batch
+from mirrorlake.mirror.batch import (
+    ACTION,
+    APPEND,
+    DELETE,
+    KEPT,
+    REPLACE,
+    compact_changes,
+    read_batch,
+    refuse_kept,
+    refused,
+)
 from mirrorlake.mirror.options import Step
 from mirrorlake.mirror.properties import (
     INCARNATION_PROPERTY,
@@ -169,12 +179,13 @@ def _apply_batch(spark: SparkSession, batch: Batch) -> None:
         _write(rows, batch)
         return
     keys = check_keys_known(at.metadata.keys, batch.target)
-    changes = compact_changes(rows, keys, markers)
+    unchanged = tuple(sorted({name for file in batch.facts for name in file.unchanged}))
+    changes = compact_changes(rows, keys, markers, unchanged)
     if at.recreated:
         kept = changes.where(changes[ACTION].isin(REPLACE, APPEND))
-        _write(kept.drop(ACTION), batch)
+        _write(refuse_kept(kept, unchanged).drop(ACTION) if unchanged else kept.drop(ACTION), batch)
         return
-    _merge(session, changes, keys, batch)
+    _merge(session, changes, keys, batch, unchanged)
 
 
 def _write(rows: DataFrame, batch: Batch) -> None:
@@ -192,10 +203,17 @@ def _write(rows: DataFrame, batch: Batch) -> None:
     rows.write.format("delta").options(**options).mode(mode).save(batch.at.path)
 
 
-def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], batch: Batch) -> None:
+def _merge(
+    session: SparkSession,
+    changes: DataFrame,
+    keys: tuple[str, ...],
+    batch: Batch,
+    unchanged: tuple[str, ...],
+) -> None:
     view = f"changes_{uuid.uuid4().hex}"
     changes.createOrReplaceTempView(view)
     names = [quote(name) for name in batch.target.columns]
+    updated, inserted = _values(batch, names, unchanged)
     action = f"s.{quote(ACTION)}"
     paths = [file.source for file in batch.facts]
     on = " AND ".join(
@@ -207,9 +225,9 @@ def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], bat
         MERGE {evolution}INTO {delta_name(batch.at.path)} t USING {view} s
         ON {on} AND {action} <> '{APPEND}'
         WHEN MATCHED AND {action} = '{DELETE}' THEN DELETE
-        WHEN MATCHED THEN UPDATE SET {", ".join(f"{name} = s.{name}" for name in names)}
+        WHEN MATCHED THEN UPDATE SET {", ".join(f"{n} = {value}" for n, value in updated.items())}
         WHEN NOT MATCHED AND {action} IN ('{REPLACE}', '{APPEND}')
-        THEN INSERT ({", ".join(names)}) VALUES ({", ".join(f"s.{name}" for name in names)})
+        THEN INSERT ({", ".join(names)}) VALUES ({", ".join(inserted.values())})
     """
     try:
         with committing(session, json.dumps(batch.note), batch.at.identity.app_id, batch.last):
@@ -227,6 +245,25 @@ def _merge(session: SparkSession, changes: DataFrame, keys: tuple[str, ...], bat
         ) from error
     finally:
         session.catalog.dropTempView(view)
+
+
+def _values(
+    batch: Batch, names: list[str], unchanged: tuple[str, ...]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """What a MERGE sets each column to: of a row that is there, and of one that is not."""
+    updated = {name: f"s.{name}" for name in names}
+    inserted = dict(updated)
+    spelled = {name.lower(): name for name in batch.target.columns}
+    snapshot = batch.at.snapshot
+    known = {name.lower() for name in (snapshot.schema if snapshot else batch.target.columns)}
+    kept = f"s.{quote(KEPT)}"
+    for name in unchanged:
+        column = quote(spelled[name.lower()])
+        inserted[column] = updated[column] = refused(name, f"s.{column}", kept)
+        if name.lower() in known:
+            says = f"array_contains({kept}, {literal(name)})"
+            updated[column] = f"CASE WHEN {says} THEN t.{column} ELSE s.{column} END"
+    return updated, inserted
 
 
 _READERS = 8

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window, WindowSpec
 from pyspark.sql import functions as F
 
 from mirrorlake.landing.check import FileFacts
-from mirrorlake.landing.metadata import Marker
+from mirrorlake.landing.metadata import UNCHANGED, Marker
 from mirrorlake.mirror.properties import Batch
 from mirrorlake.names import file_number
-from mirrorlake.spark.sql import escape_glob, quote
+from mirrorlake.spark.sql import escape_glob, literal, quote
 
 # Columns of the engine's own; a published column can't have these names.
 MARKER = "__mirrorlake_marker"
 POSITION = "__mirrorlake_position"
 ACTION = "__mirrorlake_action"
+KEPT = "__mirrorlake_kept"  # the columns whose values are the table's
 
 DELETE = "delete"  # remove the key's rows
 REPLACE = "replace"  # replace the key's rows; insert this one if there is none
@@ -29,16 +30,23 @@ REPLACE_ONLY = "replace_only"  # replace the key's rows; nothing if there is non
 APPEND = "append"  # insert, whatever there is
 
 
-def compact_changes(batch: DataFrame, keys: tuple[str, ...], markers: set[Marker]) -> DataFrame:
+def compact_changes(
+    batch: DataFrame,
+    keys: tuple[str, ...],
+    markers: set[Marker],
+    unchanged: tuple[str, ...] = (),
+) -> DataFrame:
     """The actions that bring a table from before a batch to after it.
 
     Args:
         batch: the changes, with `MARKER` and `POSITION` (the order of application, unique).
         keys: the key columns, never NULL.
         markers: which markers occur in the batch at all; the fewer, the cheaper.
+        unchanged: the columns that some update leaves as they are; then the batch has `KEPT`.
 
     Returns:
-        The data columns and `ACTION`; for each key at most one row that is not `APPEND`.
+        The data columns and `ACTION`; for each key at most one row that is not `APPEND`. With
+        `unchanged` also `KEPT`: what no change of the batch gives a value.
     """
     key = Window.partitionBy(*[F.col(quote(name)) for name in keys])
     marker, position = F.col(MARKER), F.col(POSITION)
@@ -86,8 +94,44 @@ def compact_changes(batch: DataFrame, keys: tuple[str, ...], markers: set[Marker
         .when(is_update & alive & (position == updated), update_actions)
         .when(is_insert & alive & (position > updated), F.array(F.lit(APPEND)))
     )
+    if unchanged:
+        found = _fill(found, unchanged, key, is_update & (position == updated))
     kept = [F.col(quote(name)) for name in columns if name not in (MARKER, POSITION)]
     return found.select(*kept, F.explode(actions).alias(ACTION))
+
+
+def _fill(
+    found: DataFrame, unchanged: tuple[str, ...], key: WindowSpec, last_update: Column
+) -> DataFrame:
+    """Gives a key's last update what it leaves as it is, as far as an earlier change has it."""
+    position = F.col(POSITION)
+    alive = (position > F.col("__deleted")) & (position <= F.col("__updated"))
+    values: dict[str, Column] = {}
+    missing = []
+    for name in unchanged:
+        told = F.when(alive & ~_keeps(name), position)
+        value = F.max_by(F.col(quote(name)), told).over(key)
+        values[name] = F.when(last_update, value).otherwise(F.col(quote(name)))
+        is_told = F.max(told).over(key).isNotNull()
+        missing.append(F.when(last_update & ~is_told, F.lit(name)))
+    return found.withColumns(values | {KEPT: F.array_compact(F.array(*missing))})
+
+
+def _keeps(name: str) -> Column:
+    return F.array_contains(F.coalesce(F.col(KEPT), F.array().cast("array<string>")), name)
+
+
+def refuse_kept(changes: DataFrame, unchanged: tuple[str, ...]) -> DataFrame:
+    """Rows for a table that has none of their keys; fails where a value would be the table's."""
+    values = {name: F.expr(refused(name, quote(name), quote(KEPT))) for name in unchanged}
+    return changes.withColumns(values).drop(KEPT)
+
+
+def refused(name: str, value: str, kept: str) -> str:
+    """SQL for a column's value that fails if the row leaves it to the table."""
+    text = literal(f"An update leaves {name!r} as it is, but the table does not have its row.")
+    says = f"array_contains({kept}, {literal(name)})"
+    return f"CASE WHEN {says} THEN raise_error({text}) ELSE {value} END"
 
 
 _ROWS = 2**40  # more rows than one file can hold; positions of later files start beyond
@@ -108,7 +152,8 @@ def read_batch(spark: SparkSession, batch: Batch, *, ordered: bool) -> DataFrame
         return spark.createDataFrame([], ", ".join(columns))
     groups: dict[tuple[object, ...], list[FileFacts]] = {}
     for file in files:
-        schema = (file.marker, file.marker_read, bool(file.left_out), *file.columns.items())
+        plain = (file.marker, file.marker_read, bool(file.left_out), bool(file.unchanged))
+        schema = (*plain, *file.columns.items())
         groups.setdefault(schema, []).append(file)
     frames = [_read_group(spark, batch, group, ordered=ordered) for group in groups.values()]
     return reduce(lambda left, right: left.unionAll(right), frames)
@@ -123,6 +168,8 @@ def _read_group(
     ]
     if sample.marker:
         fields.append(f"{quote(sample.marker)} {sample.marker_read}")
+    if sample.unchanged:
+        fields.append(f"{quote(UNCHANGED)} array<string>")
     if not fields:  # nothing but NULLs: one column of them tells how many rows there are
         fields = [f"{quote(next(iter(sample.columns)))} integer"]
     paths = [escape_glob(batch.at.storage.path(file.source)) for file in files]
@@ -147,6 +194,9 @@ def _read_group(
     marker = F.col(quote(sample.marker)).cast("int") if sample.marker else default
     raw, number = _with_number(spark, raw, files)
     position = (number - F.lit(batch.at.last + 1)) * F.lit(_ROWS) + F.col("_metadata.row_index")
+    if any(file.unchanged for file in batch.facts):
+        names = F.col(quote(UNCHANGED)) if sample.unchanged else F.lit(None).cast("array<string>")
+        columns.append(names.alias(KEPT))
     return raw.select(
         *columns,
         F.coalesce(marker, default).alias(MARKER),

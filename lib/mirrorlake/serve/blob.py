@@ -109,7 +109,7 @@ async def _put_block(call: Call, target: Target) -> Response:
     upload = zone.uploads.get(target.path)
     if upload is None:
         zone.receipts.uploaded(target.path)
-        upload = await run_in_threadpool(zone.uploads.create, target.path)
+        upload = await run_in_threadpool(zone.uploads.get_or_create, target.path)
     with upload.writing():
         at = upload.reserve(length)
         found = await receive(call.request, upload.data, at, length)

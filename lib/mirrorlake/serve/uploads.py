@@ -222,6 +222,15 @@ class Uploads:
             made.begin()
             return made
 
+    def get_or_create(self, path: str) -> Upload:
+        """The open upload for a path; the first of several parallel requests begins it.
+
+        Raises:
+            RequestError: too many are open.
+        """
+        with self._lock:
+            return self._open.get(path) or self.create(path)
+
     def get(self, path: str) -> Upload | None:
         """The open upload for a path."""
         return self._open.get(path)

@@ -154,6 +154,15 @@ def test_a_later_server_publishes_what_an_earlier_one_took(tmp_path: Path, home:
     assert [r["ID"] for r in landed_rows(root, "APPUSER.READINGS")] == [61.0]
 
 
+def test_a_lake_that_is_deleted_takes_its_journal_along(served: Lake) -> None:
+    assert post(served, "sensors", EVENTS).ok
+    rest = f"{served.ready.rest}/v1/workspaces/{served.ready.workspace}/mirroredDatabases"
+    gone = served.session.delete(f"{rest}/{served.item.id}?hardDelete=true", timeout=DEADLINE)
+    assert gone.status_code == 200
+    assert not served.root.exists()
+    assert post(served, "sensors", EVENTS).status_code == 400
+
+
 def test_a_full_journal_goes_on_in_the_next_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

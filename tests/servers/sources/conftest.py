@@ -12,7 +12,8 @@ import pytest
 from helpers.landed import landed, landed_rows
 from helpers.postgres import PostgresServer
 from mirrorlake.sources.engine import run_source
-from mirrorlake.sources.postgres.source import PostgresSource, reseeded
+from mirrorlake.sources.postgres.naming import reseeded
+from mirrorlake.sources.postgres.source import PostgresSource
 from mirrorlake.sources.status import SourceReport
 from mirrorlake.storage import Storage
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import json
 import os
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from helpers.landed import folder_of, landed_files, landed_rows
-from mirrorlake.errors import DataFileError, InvalidNameError, SourceError
+from mirrorlake.errors import DataFileError, InvalidNameError, MirrorlakeError, SourceError
 from mirrorlake.landing.metadata import MARKER
 from mirrorlake.sources.debezium.files import DebeziumFiles
 from mirrorlake.sources.debezium.journal import Journal
@@ -292,6 +295,31 @@ def test_the_journal_refuses_and_survives(tmp_path: Path) -> None:
     journal.append(json.dumps(keyed(event("c", None, {"id": 2, "word": ""}), id=2)).encode())
     run_source(storage, journal.source())
     assert sorted(row["id"] for row in landed_rows(tmp_path / "lake", "t")) == [1, 2]
+
+
+WORDS = st.sampled_from(
+    ["payload", "schema", "fields", "field", "op", "c", "u", "d", "t", "m", "before", "after", "id",
+     "source", "table", "key", "value", "ddl", "databaseName", "tableChanges", "ts_ms", "..", ""]
+)  # fmt: skip
+DOCUMENTS = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), WORDS),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(WORDS, inner, max_size=5)),
+    max_leaves=20,
+)
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(document=DOCUMENTS)
+def test_whatever_is_posted_is_taken_or_refused(tmp_path: Path, document: Any) -> None:
+    """Any other error would be the server's own: 500."""
+    journal = Journal(Storage(tmp_path / "lake"), "any")
+    with contextlib.suppress(MirrorlakeError):
+        journal.append(json.dumps(document).encode())
+    for file in journal.folder.iterdir():
+        for line in file.read_text().splitlines():
+            json.loads(line)
 
 
 POSTER = """

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import random
 
+import pyarrow.parquet as pq
 import pytest
 
 from helpers.landed import folder_of, landed_files
 from mirrorlake.errors import SourceError
+from mirrorlake.landing.metadata import UNCHANGED
 from mirrorlake.names import TableName
 from mirrorlake.sources.position import FOOTER, read_standing
 from mirrorlake.sources.status import read_reports
@@ -104,6 +106,29 @@ def test_large_values_without_full_identity_are_refused_or_looked_up(shop) -> No
         "UPDATE t SET n = 40 WHERE id = '4'; UPDATE t SET big = 'new' WHERE id = '4'"
     )
     shop.run("t", toast="lookup")
+    shop.assert_equal("t")
+
+
+def test_large_values_kept_by_the_mirror(shop) -> None:
+    """An update's file names what it leaves alone; a changed key's values are looked up."""
+    shop.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, n int, big text, raw bytea);"
+        "ALTER TABLE t ALTER big SET STORAGE EXTERNAL, ALTER raw SET STORAGE EXTERNAL;"
+        "INSERT INTO t SELECT i, i, repeat(chr(64 + i), 9000), decode(repeat('ab', 9000), 'hex')"
+        " FROM generate_series(1, 5) i"
+    )
+    assert not shop.run("t", toast="keep").failed
+    shop.sql(
+        "UPDATE t SET n = 10 WHERE id = 1; UPDATE t SET id = 99, n = 9 WHERE id = 2;"
+        "UPDATE t SET n = 30 WHERE id = 3; DELETE FROM t WHERE id = 3;"
+        "UPDATE t SET n = 40 WHERE id = 4; UPDATE t SET big = 'new' WHERE id = 4;"
+        "UPDATE t SET n = 41 WHERE id = 4; UPDATE t SET raw = NULL WHERE id = 5"
+    )
+    assert not shop.run("t", toast="keep").failed
+    newest = landed_files(shop.root, "t")[-1]
+    named = pq.read_table(newest).column(UNCHANGED).to_pylist()
+    assert named[0] == ["big", "raw"]
+    assert [] in named
     shop.assert_equal("t")
 
 

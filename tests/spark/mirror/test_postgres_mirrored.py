@@ -9,7 +9,8 @@ import pytest
 from helpers.postgres import PostgresServer
 from mirrorlake import Lake
 from mirrorlake.sources.engine import run_source
-from mirrorlake.sources.postgres.source import PostgresSource, reseeded
+from mirrorlake.sources.postgres.naming import reseeded
+from mirrorlake.sources.postgres.source import PostgresSource
 
 SETUP = """
 CREATE SCHEMA s;

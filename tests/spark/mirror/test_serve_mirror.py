@@ -55,14 +55,20 @@ def test_writers_and_a_mirror_lose_nothing_and_double_nothing(
             rows = publish_and_mirror(process, writers, batches)
         finally:
             process.kill()
-    found = Lake(root).table("t").read().collect()
-    assert sorted(row.id for row in found) == rows
+    lake = Lake(root)
+    found = [lake.table(table).read().collect() for table in tables_of(writers)]
+    assert sorted(row.id for rows_of in found for row in rows_of) == rows
+
+
+def tables_of(writers: int) -> list[str]:
+    """Four writers fight for the numbers of each table."""
+    return [f"t{number}" for number in range(writers // 4)]
 
 
 def publish_and_mirror(process: subprocess.Popen[bytes], writers: int, batches: int) -> list[int]:
     """Publishes beside the mirror, until every row is applied; the keys that were published."""
     assert process.stdout is not None
-    files = writers * batches
+    files, tables = writers * batches, tables_of(writers)
     told = json.loads(process.stdout.readline())
     base = f"{told['dfs']}/{told['workspace']}/{told['item']}/{ZONE}"
     item = f"{told['rest']}/v1/workspaces/{told['workspace']}/mirroredDatabases/{told['item']}"
@@ -79,42 +85,47 @@ def publish_and_mirror(process: subprocess.Popen[bytes], writers: int, batches: 
             assert call("PATCH", f"{base}/{path}?{flush}", body).ok
 
         def publish(writer: int) -> None:
-            after = 0
+            after, table = 0, tables[writer % len(tables)]
             for batch in range(batches):
-                staged = f"t/_Temp/{writer}_{batch}"
+                staged = f"{table}/_Temp/{writer}_{batch}"
                 put(staged, parquet(id=[writer * 100 + batch], __rowMarker__=[0]))
                 done = 409
                 while done == 409:
                     after += 1
                     source = {"x-ms-rename-source": f"{base}/{staged}"}
-                    done = call("PUT", f"{base}/t/{number(after)}", **source).status_code
+                    done = call("PUT", f"{base}/{table}/{number(after)}", **source).status_code
                 assert done == 201
 
         def told_rows() -> int:
             """What the monitoring file says; it is written at the end of a cycle."""
             monitoring = f"{base.removesuffix('LandingZone')}Monitoring/tables.json"
             found = call("GET", monitoring)
-            tables = found.json()["tables"] if found.ok else []
-            return sum(int(one["metrics"]["processedRowCount"]) for one in tables)
+            told = found.json()["tables"] if found.ok else []
+            return sum(int(one["metrics"]["processedRowCount"]) for one in told)
 
-        def table() -> dict[str, Any]:
+        def states() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]]
             found = call("POST", f"{item}/getTablesMirroringStatus").json()["data"]
-            return next((t for t in found if t["sourceTableName"] == "t"), {})
+            return found
 
-        put("t/_metadata.json", b'{"keyColumns": ["id"]}')
+        def applied() -> int:
+            return sum(one["metrics"]["processedRows"] for one in states())
+
+        for table in tables:
+            put(f"{table}/_metadata.json", b'{"keyColumns": ["id"]}')
         with ThreadPoolExecutor(writers) as pool:
             list(pool.map(publish, range(writers)))
-        wait_for(lambda: table()["metrics"]["processedRows"] == files, process)
-        assert table()["status"] == "Replicating"
+        wait_for(lambda: applied() == files, process)
+        assert {one["status"] for one in states()} == {"Replicating"}
         status = f"{item}/getMirroringStatus"
         assert call("POST", status).json() == {"status": "Running"}
         wait_for(lambda: told_rows() == files, process)
 
         assert call("POST", f"{item}/stopMirroring").ok
         assert call("POST", status).json() == {"status": "Stopped"}
-        put(f"t/{number(files + 1)}", parquet(id=[7777]))
+        put(f"t0/{number(files // len(tables) + 1)}", parquet(id=[7777]))
         assert call("POST", f"{item}/startMirroring").ok
-        wait_for(lambda: table()["metrics"]["processedRows"] == files + 1, process)
+        wait_for(lambda: applied() == files + 1, process)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     return sorted([w * 100 + b for w in range(writers) for b in range(batches)] + [7777])

@@ -188,7 +188,7 @@ def problem_of(table: PgTable, *, toast: str) -> MirrorlakeError | None:
 
     Args:
         table: as the catalogue has it.
-        toast: `refuse`, or `lookup` for reading unchanged large values by key.
+        toast: `refuse`; `lookup` or `keep` if unchanged large values are got in another way.
     """
     if not table.columns:
         return SourceError(f"{table.table} has no columns.")
@@ -211,12 +211,12 @@ def problem_of(table: PgTable, *, toast: str) -> MirrorlakeError | None:
         and not (column.kind.oid == 1700 and column.typmod >= 0)
     ]
     partial = [name for name, identity in of_leaves.items() if identity != "f"]
-    if large and partial and toast != "lookup":
+    if large and partial and toast == "refuse":
         statements = " ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL;" for name in partial)
         return SourceError(
             f"{table.table}: an update does not name large values that it leaves alone"
             f" ({', '.join(large[:5])}).",
-            hint=f"{statements} Or --toast lookup, which reads them by key.",
+            hint=f"{statements} Or --toast lookup, which reads them by key, or --toast keep.",
             column=large[0],
         )
     return None

@@ -14,7 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from mirrorlake.errors import MirrorlakeError, SourceError
+from mirrorlake.landing.metadata import UNCHANGED as UNCHANGED_NAMES
 from mirrorlake.landing.metadata import Marker
+from mirrorlake.landing.unchanged import TYPE
 from mirrorlake.names import TableName
 from mirrorlake.sources.position import Position
 from mirrorlake.sources.postgres.altered import Altered, Kept, compare
@@ -78,6 +80,7 @@ class Gathering:
         fresh: asks the catalogue again for a table.
         columns: the columns of the stream's rows.
         lookup: fills what the stream leaves out.
+        keep: leave to the mirror what an update leaves alone, instead of looking it up.
     """
 
     def __init__(
@@ -87,12 +90,15 @@ class Gathering:
         fresh: Callable[[PgTable], PgTable | None],
         columns: Callable[[PgTable, Relation, Kept], tuple[Column, ...]],
         lookup: Lookup,
+        *,
+        keep: bool = False,
     ) -> None:
         self._since = since
         self._tables = tables
         self._fresh = fresh
         self._columns = columns
         self._lookup = lookup
+        self._keep = keep
         self._pending: dict[int, _Pending] = {}
         self._lsn = 0
         self.rows = 0
@@ -223,25 +229,42 @@ class Gathering:
             self._drop(one)
 
     def _spool(self, shape: Shape) -> Spool:
-        schema = pa.schema([pa.field(column.name, column.kind.arrow) for column in shape.columns])
-        return Spool(schema, lambda *found: self._convert(shape, *found))
+        fields = [pa.field(column.name, column.kind.arrow) for column in shape.columns]
+        if self._keeps(shape):
+            fields.append(pa.field(UNCHANGED_NAMES, TYPE))
+        return Spool(pa.schema(fields), lambda *found: self._convert(shape, *found))
+
+    def _keeps(self, shape: Shape) -> bool:
+        """Whether a table's files say which values an update left alone."""
+        return self._keep and bool(shape.keys) and shape.table.identity != "f"
 
     def _convert(
         self, shape: Shape, rows: list[Values], markers: list[int], gaps: bool
     ) -> pa.RecordBatch:
+        kept = self._keeps(shape)
         if gaps:
-            lacking = [place for place, row in enumerate(rows) if UNCHANGED in row]
+            lacking = [
+                place
+                for place, row in enumerate(rows)
+                if UNCHANGED in row and not (kept and markers[place] == Marker.UPDATE)
+            ]
             filled = self._lookup(shape, [rows[place] for place in lacking])
             for place, row in zip(lacking, filled, strict=True):
                 rows[place] = row or ()
-            kept = [place for place, row in enumerate(rows) if row]
-            rows, markers = [rows[k] for k in kept], [markers[k] for k in kept]
+            found = [place for place, row in enumerate(rows) if row]
+            rows, markers = [rows[k] for k in found], [markers[k] for k in found]
+        names = [column.name for column in shape.columns]
+        left = [[n for n, v in zip(names, row, strict=True) if v is UNCHANGED] for row in rows]
+        if any(left):
+            rows = [tuple(None if v is UNCHANGED else v for v in row) for row in rows]
         by_column = zip(*rows, strict=True) if rows else ((),) * len(shape.columns)
         arrays = [
             column.kind.parsed(pa.array(values, pa.binary()), column.name)
             for column, values in zip(shape.columns, by_column, strict=True)
         ]
-        return marked(arrays, markers, [column.name for column in shape.columns])
+        if kept:
+            arrays, names = [*arrays, pa.array(left, TYPE)], [*names, UNCHANGED_NAMES]
+        return marked(arrays, markers, names)
 
     def _close(self, one: _Pending, order: tuple[int, int]) -> None:
         if one.shape is None or (one.spool is None and not one.replaces):
@@ -282,6 +305,7 @@ def _add(
         new = _filled(old, new)
         if any(old[key] != new[key] for key in shape.keys):
             spool.add(old, Marker.DELETE, size)
+            marker = Marker.UPSERT  # the table has no row of the new key, nor its large values
     spool.gaps = spool.gaps or UNCHANGED in new
     spool.add(new, marker, size)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.results import Result, TextTable
 from mirrorlake.sources.engine import run_source
-from mirrorlake.sources.postgres.source import PostgresSource, reseeded
+from mirrorlake.sources.postgres.naming import reseeded
+from mirrorlake.sources.postgres.source import PostgresSource
 from mirrorlake.sources.status import SourceReport
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import Collection, Generator, Iterable, Mapping, MutableMapping
+from collections.abc import Generator, Iterable, Mapping, MutableMapping
 from datetime import datetime, timezone
 from threading import Event
 from types import TracebackType
@@ -23,6 +23,7 @@ from mirrorlake.sources.postgres.connect import Server, UnreachableError
 from mirrorlake.sources.postgres.gather import Gathering
 from mirrorlake.sources.postgres.lookup import look_up
 from mirrorlake.sources.postgres.messages import Begin, Commit, Relation, Truncate, read_message
+from mirrorlake.sources.postgres.naming import as_landed, column_of
 from mirrorlake.sources.postgres.slot import Slot
 from mirrorlake.sources.postgres.snapshot import parse_lsn, read_snapshot, show_lsn
 from mirrorlake.sources.postgres.stream import LostConnectionError, Stream
@@ -43,7 +44,8 @@ class PostgresSource:
         tables: their names; `public.t` is `t`.
         slot: the name of the slot and the publications at the server.
         toast: what to do about large values that an update leaves alone and the stream leaves out:
-            `refuse` wants REPLICA IDENTITY FULL, `lookup` reads them by key.
+            `refuse` wants REPLICA IDENTITY FULL, `lookup` reads them by key, `keep` has the
+            mirror keep what the table has: an extension of the format that others don't read.
         text: columns to land as psql prints them, as `table.column`.
         interval: publish at the latest after so many seconds, at a commit.
         rows: publish after so many changes, at a commit.
@@ -73,13 +75,13 @@ class PostgresSource:
         self._wanted = [as_landed(TableName.parse(name)) for name in tables]
         if not self._wanted:
             raise UsageError("No tables are named.", hint="--tables a,b")
-        if toast not in ("refuse", "lookup"):
-            raise UsageError(f"toast is {toast!r}.", hint="it may be refuse or lookup.")
+        if toast not in ("refuse", "lookup", "keep"):
+            raise UsageError(f"toast is {toast!r}.", hint="it may be refuse, lookup or keep.")
         if not slot or not set(slot) <= set("abcdefghijklmnopqrstuvwxyz0123456789_") or slot[56:]:
             raise UsageError(
                 f"{slot!r} can't name a slot.", hint="small letters, digits and _; at most 56."
             )
-        self._text = frozenset(_column(name) for name in text)
+        self._text = frozenset(column_of(name) for name in text)
         self._slot_name, self._toast, self._readers = slot, toast, readers
         self._interval, self._most_rows, self._most_bytes = interval, rows, size
         self._heartbeat = heartbeat
@@ -236,7 +238,14 @@ class PostgresSource:
             if not once and not since:
                 raise SourceError("No table is left to follow.", hint="see what stopped each.")
             return
-        gathering = Gathering(since, self._tables, self._again, self._columns, self._look_up)
+        gathering = Gathering(
+            since,
+            self._tables,
+            self._again,
+            self._columns,
+            self._look_up,
+            keep=self._toast == "keep",
+        )
         try:
             self._stream = self._open_stream(stop)
             yield from self._groups(self._stream, gathering, stop, once)
@@ -384,20 +393,3 @@ class PostgresSource:
                 self._stream.tell()
             self._stream.close()
             self._stream = None
-
-
-def as_landed(table: TableName) -> TableName:
-    """A table's name in the lake: tables of `public` have no schema there."""
-    return TableName(None, table.name) if table.schema == "public" else table
-
-
-def reseeded(names: Collection[str]) -> list[TableName]:
-    """Tables that a person named to be loaded again."""
-    return [as_landed(TableName.parse(name)) for name in names]
-
-
-def _column(name: str) -> tuple[TableName, str]:
-    table, point, column = name.rpartition(".")
-    if not point:
-        raise UsageError(f"{name!r} is no column.", hint="write table.column.")
-    return as_landed(TableName.parse(table)), column
