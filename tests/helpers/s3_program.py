@@ -4,8 +4,36 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from mirrorlake import Lake
+from mirrorlake.delta.create import create_delta
+from mirrorlake.errors import BusyError
+from mirrorlake.layout.partitioning import receipts
+from mirrorlake.layout.partitioning.operation import Step, run_operation
+from mirrorlake.layout.partitioning.receipts import ABANDONED
+from mirrorlake.names import TableName
+from mirrorlake.runs.run import run_plan
+
+POLICY: dict[str, Any] = {
+    "PartitionKeys": [{"ColumnName": "k", "Kind": "Hash", "Properties": {"MaxPartitionCount": 4}}],
+    "EffectiveDateTime": "2000-01-01",
+}
+PLAN: dict[str, Any] = {
+    "name": "remote",
+    "steps": [
+        {"notebook": "mirror"},
+        {"notebook": "query", "parameters": {"sql": "SELECT count(*) AS n FROM items"}},
+    ],
+}
 
 
 def rows(lake: Lake) -> list[list[object]]:
@@ -37,10 +65,130 @@ def work(root: str) -> dict[str, object]:
     return seen
 
 
+def tour(root: str) -> dict[str, object]:
+    """Everything else that one does with a lake; each step's outcome, or what went wrong."""
+    lake, seen = Lake(root), {}
+    items = lake.publisher("items", keys=["id"])
+
+    def step(name: str, do: Callable[[], object]) -> None:
+        began = time.monotonic()
+        try:
+            seen[name] = do()
+        except Exception as error:
+            seen[name] = f"{type(error).__name__}: {str(error)[:600]}"
+        print(f"{name} {time.monotonic() - began:.1f}s {seen[name]}", file=sys.stderr, flush=True)
+
+    def mirror() -> object:
+        items.upsert([{"id": one, "n": 0} for one in range(5)])
+        lake.mirror()
+        items.upsert([{"id": 1, "n": 1}])
+        items.delete([{"id": 4}])
+        return [table.error for table in lake.mirror().tables]
+
+    def framed() -> object:
+        frame = lake.frames.create("model", ["items"])
+        return [frame.state, lake.frames.read("model", "items").count()]
+
+    def viewed() -> object:
+        lake.views.create("sums", "SELECT n, count(*) AS c FROM items GROUP BY n")
+        lake.views.refresh("sums")
+        found = sorted(list(row) for row in lake.views.read("sums").select("n", "c").collect())
+        return [found, lake.views.drop("sums", apply=True).applied]
+
+    def archived() -> object:
+        lake.archive("items", "kept")
+        items.upsert([{"id": 3, "n": 3}])
+        lake.mirror()
+        lake.archive("items", "kept")
+        return lake.table("kept").read().count()
+
+    def dimension() -> object:
+        lake.update_dimension("items", "dim", stored_as=2)
+        return lake.table("dim").read().count()
+
+    def forgotten() -> object:
+        lake.forget("items", {"id": 1}, apply=True)
+        return rows(lake)
+
+    def vacuumed() -> object:
+        lake.table("items").vacuum(retention_hours=0, allow_short=True, apply=True)
+        return len(rows(lake))
+
+    def recorded() -> object:
+        with tempfile.TemporaryDirectory() as folder:
+            plan = Path(folder) / "remote.yaml"
+            plan.write_text(yaml.safe_dump(PLAN))
+            out = lake.storage.path("Files/runs/1")
+            summary = run_plan(plan, out, overrides={"root": root})
+        kept = lake.storage.read_json("Files/runs/1/summary.json")
+        return [[step.status for step in summary.steps], kept["status"]]
+
+    table = lake.table("items")
+    step("mirror", mirror)
+    step("rows", lambda: rows(lake))
+    step("lint", lambda: len(lake.lint().findings))
+    step("status", lambda: [line.state for line in lake.status().tables])
+    step("history", lambda: table.history().count())
+    step("at a moment", lambda: table.read(version=1).count())
+    step("diff", lambda: str(table.diff(1, 2)) != "")
+    step("feed", lambda: table.changes.read(2, 2).count())
+    step("analyze", lambda: table.analyze().files.count() > 0)
+    step("vorder", lambda: table.optimize.vorder().commits[0].rows)
+    step("compact", lambda: table.optimize.compact() is not None)
+    step("frame", framed)
+    step("row ids", lambda: table.row_tracking.read().count())
+    step("view", viewed)
+    step("archive", archived)
+    step("dimension", dimension)
+    step("partition", lambda: partition(lake))
+    step("fence", lambda: fenced(lake))
+    step("reconcile", lambda: len(lake.reconcile().findings))
+    step("restore", lambda: table.restore(1, apply=True).applied)
+    step("restored", lambda: rows(lake))
+    step("forget", forgotten)
+    step("vacuum", vacuumed)
+    step("runs", recorded)
+    return seen
+
+
+def partition(lake: Lake) -> object:
+    """A policy, an operation, and what the process says of itself."""
+    for start in (0, 50):
+        lake.write("p", [{"k": number % 7, "n": number} for number in range(start, start + 50)])
+    table = lake.table("p")
+    table.partitioning.set(POLICY)
+    table.partitioning.operate()
+    stats = table.partitioning.stats()
+    return [stats.pending_rows, table.read().count(), lake.partitioning.diagnostics().at_work]
+
+
+def fenced(lake: Lake) -> object:
+    """An operation that is slow: another process takes it for dead, and cleans up after it."""
+    lake.write("p", [{"k": number % 7, "n": number} for number in range(100, 150)])
+    table, name = lake.table("p"), TableName(None, "p")
+    takeovers = []
+
+    def on_step(_table: TableName, done: Step) -> None:
+        if done is Step.RECORDED and not takeovers:
+            takeovers.append(done)
+            receipts.recover(lake.storage, name, partial(receipts.fence_off, table))
+
+    try:
+        run_operation(table, on_step=on_step)
+        refused = False
+    except BusyError:
+        refused = True
+    left = [one for one in receipts.read_receipts(lake.storage, name) if one.version == ABANDONED]
+    there = [lake.storage.exists(f"{name.table_path}/{path}") for path in left[0].files_out]
+    again = run_operation(table)
+    total = lake.sql("SELECT count(*), sum(n) FROM p").collect()[0]
+    return [refused, len(left), any(there), again is not None, *total]
+
+
 def append(root: str, writer: int, count: int) -> dict[str, object]:
     lake = Lake(root)
     path = lake.storage.path("Tables/shared")
-    lake.spark.sql(f"CREATE TABLE IF NOT EXISTS delta.`{path}` (w INT, n INT) USING delta")
+    create_delta(lake.spark, path, {"w": "INT", "n": "INT"}, {})  # both drivers at once
     done = 0
     for number in range(count):
         lake.spark.sql(f"INSERT INTO delta.`{path}` VALUES ({writer}, {number})")
@@ -55,7 +203,83 @@ def count(root: str) -> dict[str, object]:
     return {"rows": row[0], "distinct": row[1]}
 
 
+def begin(root: str) -> dict[str, object]:
+    lake = Lake(root)
+    lake.publisher("t").insert([{"k": "none", "w": -1, "n": 0}])
+    lake.mirror()
+    lake.table("t").partitioning.set(POLICY)
+    return {}
+
+
+def publish(root: str, writer: int, seconds: int) -> dict[str, object]:
+    """Inserts rows, each once; how many."""
+    publisher, number, end = Lake(root).publisher("t"), 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        some = range(number, number + 10)
+        publisher.insert([{"k": f"{writer}-{n % 5}", "w": writer, "n": n} for n in some])
+        number += 10
+        time.sleep(0.5)
+    return {"rows": number}
+
+
+def watch(root: str, seconds: int) -> dict[str, object]:
+    """Mirrors; failures that pass are told."""
+    lake, stop, told = Lake(root), threading.Event(), []
+    timer = threading.Timer(seconds, stop.set)
+    timer.start()
+    lake.watch(stop, interval=1, on_report=lambda report: told.extend(report.failed))
+    return {"failed": [str(line.error) for line in told]}
+
+
+def tidy(root: str, seconds: int) -> dict[str, object]:
+    """An OPTIMIZE and a partitioning side by side."""
+    lake, end = Lake(root), time.monotonic() + seconds
+    done, passed = {"optimized": 0, "partitioned": 0}, []
+    lake.spark.range(1).count()
+
+    def repeat(what: str, do: Callable[[], object]) -> None:
+        while time.monotonic() < end:
+            try:
+                do()
+                done[what] += 1
+            except Exception as error:
+                passed.append(f"{what}: {str(error)[:200]}")
+            time.sleep(1)
+
+    name = lake.table("t").sql_name
+
+    def optimize() -> None:
+        lake.spark.newSession().sql(f"OPTIMIZE {name}").collect()
+
+    threads = [
+        threading.Thread(target=repeat, args=("optimized", optimize)),
+        threading.Thread(target=repeat, args=("partitioned", lake.table("t").partitioning.operate)),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {**done, "passed": passed}
+
+
+def settle(root: str) -> dict[str, object]:
+    """What there is once all have ended."""
+    lake = Lake(root)
+    report = lake.mirror()
+    lake.table("t").partitioning.operate()
+    (found,) = lake.sql("SELECT count(*) r, count(DISTINCT w, n) d, sum(n) s FROM t").collect()
+    return {
+        "failed": [str(line.error) for line in report.failed],
+        "rows": found["r"],
+        "distinct": found["d"],
+        "sum": found["s"],
+    }
+
+
+PROGRAMS: dict[str, Callable[..., dict[str, object]]] = {
+    one.__name__: one for one in (work, tour, append, count, begin, publish, watch, tidy, settle)
+}
+
 if __name__ == "__main__":
     what, at, *numbers = sys.argv[1:]
-    found = {"work": work, "append": append, "count": count}[what](at, *map(int, numbers))
-    print(json.dumps(found, default=str))
+    print(json.dumps(PROGRAMS[what](at, *map(int, numbers)), default=str))

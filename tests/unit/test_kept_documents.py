@@ -109,7 +109,7 @@ CASES: list[tuple[str, Callable[[Storage], object]]] = [
     (SETTING, lambda storage: partitioning(storage).delete()),
     (SETTING, lambda storage: append_policy(storage, T, {})),
     (RECEIPTS, lambda storage: read_receipts(storage, T)),
-    (RECEIPTS, lambda storage: recover(storage, T, locked=True)),
+    (RECEIPTS, lambda storage: recover(storage, T)),
     (RECEIPTS, lambda storage: clean_up(handle(storage))),
     (f"{INNER}/cleaned.json", lambda storage: clean_up(handle(storage))),
     (CAPACITY, read_capacity),

@@ -80,6 +80,54 @@ def debezium(
     _run(root, one, watch=watch, reseed=[], as_json=as_json)
 
 
+@source.command()
+def kafka(
+    root: Root,
+    servers: Annotated[str, typer.Option(help="The brokers: host:port,…")],
+    topics: Annotated[str, typer.Option(help="Topics, separated by commas; * is any text.")],
+    keys: KeysOption = None,
+    name: Annotated[str, typer.Option(help="Tells sources of one cluster apart.")] = "mirrorlake",
+    settings: Annotated[
+        Path | None, typer.Option(help="A file of librdkafka's settings: name=value a line.")
+    ] = None,
+    watch: Watch = False,
+    interval: Annotated[float, typer.Option(help="Publish at least so often.", min=0.05)] = 5,
+    as_json: Json = False,
+) -> None:
+    """Publish Debezium's events from Kafka's topics: JSON, with the keys beside them."""
+    from mirrorlake.sources.debezium.kafka import KafkaSource
+
+    one = KafkaSource(
+        servers,
+        split_names(topics),
+        Storage(root),
+        name=name,
+        keys=_keys(keys),
+        settings=_settings(settings),
+        interval=interval,
+    )
+    _run(root, one, watch=watch, reseed=[], as_json=as_json)
+
+
+def _settings(file: Path | None) -> dict[str, str]:
+    """Settings from a file, since a command's arguments are for all to see."""
+    if file is None:
+        return {}
+    found = {}
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UsageError(f"{file} can't be read: {error.strerror}.") from error
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if text and not text.startswith("#"):
+            name, equals, value = text.partition("=")
+            if not equals:
+                raise UsageError(f"{file}, line {number} is no name=value.")
+            found[name.strip()] = value.strip()
+    return found
+
+
 @source.command(name="csv")
 def csv_drops(
     root: Root,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mirrorlake.delta.log_files import has_log
 from mirrorlake.delta.snapshot import FEED, ROW_TRACKING
+from mirrorlake.errors import SetupError
+from mirrorlake.spark.hadoop import remove_empty_folders
 from mirrorlake.spark.sql import delta_name, literal, quote
 from mirrorlake.storage import Storage
 
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _TXN = "spark.databricks.delta.write.txn"
+_TRIES, _PAUSE = 6, 0.1
 _ODD = " ,;{}()\n\t="
 _URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 OWN_TABLE = {FEED: "true", ROW_TRACKING: "true"}
@@ -44,15 +49,48 @@ def create_delta(
         properties: the table's.
         partition_by: the columns that it is partitioned by.
     """
-    remove_empty_log(path)
     ddl = ", ".join(f"{quote(name)} {kind}" for name, kind in columns.items())
     wanted = mapping_property(columns) | dict(properties)
     listed = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in wanted.items())
     parts = ", ".join(map(quote, partition_by))
-    spark.sql(
+    statement = (
         f"CREATE TABLE IF NOT EXISTS {delta_name(path)} ({ddl})"
         f" USING delta{f' PARTITIONED BY ({parts})' if parts else ''}"
         f"{f' TBLPROPERTIES ({listed})' if listed else ''}"
+    )
+    if _URI.match(path):
+        _create_on_store(spark, path, statement)
+    else:
+        remove_empty_log(path)
+        spark.sql(statement)
+
+
+def _create_on_store(spark: SparkSession, path: str, statement: str) -> None:
+    """Several drivers may do so at once: one of them has made the table, and the others find it.
+
+    Until its version 0 is there they find a folder, which Spark refuses or takes for a table; it
+    may also be what a killed driver left.
+    """
+    parent, _, name = path.rpartition("/")
+    storage, log, was_there = Storage(parent), f"{path}/_delta_log", False
+    for attempt in range(_TRIES):
+        error: Exception | None = None
+        try:
+            spark.sql(statement)
+        except Exception as refused:
+            error = refused
+        is_there = has_log(storage, name)
+        if is_there and error is None:
+            return
+        if error is not None and (was_there or attempt == _TRIES - 1):
+            raise error
+        if not is_there:
+            remove_empty_folders(spark, log)
+            time.sleep(_PAUSE * 2**attempt)
+        was_there = is_there
+    raise SetupError(
+        f"Spark made no table at {path}, and says that it did.",
+        hint=f"remove the empty folder {log}.",
     )
 
 
@@ -108,20 +146,11 @@ def remove_empty_log(path: str) -> None:
     """Makes way for version 0 where a process was killed while it wrote it.
 
     Spark takes the empty log that is left for a table: CREATE TABLE refuses, or does nothing. A log
-    with anything but hidden files in it is left alone. On an object store Hadoop's markers go.
+    with anything but hidden files in it is left alone.
 
     Args:
-        path: the table's folder, in full.
+        path: the table's folder on a local disk.
     """
-    if _URI.match(path):
-        _make_way_on_store(path)
-        return
     log = Path(path) / "_delta_log"
     if not any(file.is_file() and not file.name.startswith(".") for file in log.rglob("*")):
         shutil.rmtree(log, ignore_errors=True)
-
-
-def _make_way_on_store(path: str) -> None:
-    table = Storage(path)
-    if not table.files_below("_delta_log"):
-        table.delete_folder("_delta_log")

@@ -39,10 +39,10 @@ def list_files(table: Table) -> DataFrame:
     work = table.spark.createDataFrame(folders, "folder string, deep boolean")
     if len(folders) > _FEW:
         work = work.repartition(min(len(folders), _TASKS))
-    root, table_path = table.storage.root, table.name.table_path
-    base = hadoop_path(table.storage, table_path)
+    storage, table_path = table.storage, table.name.table_path
+    base = hadoop_path(storage, table_path)
 
-    def walk(storage: Storage, folder: str, deep: bool) -> Iterator[dict[str, Any]]:
+    def walk(folder: str, deep: bool) -> Iterator[dict[str, Any]]:
         listing = storage.list(f"{table_path}/{folder}".rstrip("/"))
         inside = f"{folder}/" if folder else ""
         for entry in listing.files:
@@ -52,12 +52,11 @@ def list_files(table: Table) -> DataFrame:
                 yield dict(zip(_LISTED.names, values, strict=True))
         for name in listing.folders if deep else ():
             if not is_hidden(name, keys):
-                yield from walk(storage, f"{inside}{name}", deep)
+                yield from walk(f"{inside}{name}", deep)
 
     def list_folders(batches: Batches) -> Batches:
-        storage = Storage(root)
         rows = (row for batch in batches for row in batch.to_pylist())
-        found = (file for row in rows for file in walk(storage, row["folder"], row["deep"]))
+        found = (file for row in rows for file in walk(row["folder"], row["deep"]))
         while some := list(islice(found, _BATCH)):
             yield pa.RecordBatch.from_pylist(some, _LISTED)
 
@@ -76,10 +75,9 @@ def measure_files(storage: Storage, files: DataFrame) -> DataFrame:
         and `found`: whether the file and its vector are there.
     """
     known = ", ".join(f"{name} {kind}" for name, kind in files.dtypes)
-    root, base = storage.root, hadoop_path(storage, "") + "/"
+    base = hadoop_path(storage, "") + "/"
 
     def measure(batches: Batches) -> Batches:
-        storage = Storage(root)
         for batch in batches:
             facts = []
             for file in batch.to_pylist():
@@ -107,10 +105,9 @@ def missing_files(storage: Storage, files: DataFrame) -> DataFrame:
         storage: the lake's files; others are taken on trust.
         files: `path` and `vector`, as Hadoop prints them.
     """
-    root, base = storage.root, hadoop_path(storage, "") + "/"
+    base = hadoop_path(storage, "") + "/"
 
     def missing(batches: Batches) -> Batches:
-        storage = Storage(root)
         for batch in batches:
             names = {name for column in batch.columns for name in column.to_pylist()}
             gone = sorted(name for name in names if not _is_there(storage, base, name))

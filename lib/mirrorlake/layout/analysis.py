@@ -247,11 +247,10 @@ def _count_runs(
     facts: DataFrame, storage: Storage, table_path: str, wanted: list[Leaf]
 ) -> DataFrame:
     """Runs of equal values by column, as they lie in the files, summed over the files."""
-    root = storage.root
     depths = {leaf.physical: len(leaf.parts) - 1 for leaf in wanted}
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        stores = Storages(root, table_path)
+        stores = Storages(storage, table_path)
         for batch in batches:
             for path in batch.column("path").to_pylist():
                 found = _file_runs(*stores.place(path), depths)

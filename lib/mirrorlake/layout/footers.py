@@ -47,10 +47,9 @@ def read_footers(files: DataFrame, storage: Storage, table_path: str) -> DataFra
     footer = StructField("footer", from_arrow_type(footer_facts([]).type))
     schema = StructType([*files.schema.fields, footer])
     out = to_arrow_schema(schema)
-    root = storage.root
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for part, tails in _in_parts(batches, Storages(root, table_path)):
+        for part, tails in _in_parts(batches, Storages(storage, table_path)):
             found = footer_facts(tails).cast(out.field("footer").type)
             yield pa.RecordBatch.from_arrays([*part.columns, found], schema=out)
 
@@ -67,10 +66,9 @@ def read_chunks(files: DataFrame, storage: Storage, table_path: str) -> DataFram
         table_path: the table's folder.
     """
     out = chunk_facts([], []).schema.set(0, pa.field("path", pa.string()))
-    root = storage.root
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for part, tails in _in_parts(batches, Storages(root, table_path)):
+        for part, tails in _in_parts(batches, Storages(storage, table_path)):
             found = chunk_facts(tails, part.column("stats").to_pylist())
             paths = part.column("path").take(found["file"].combine_chunks())
             yield from found.set_column(0, "path", paths).cast(out).to_batches(_ROWS)
@@ -102,12 +100,9 @@ class Storages(Places):
     """Where a table's files lie: mostly in its own folder, a clone's in another's.
 
     Args:
-        root: the lake's root.
-        table_path: the table's folder, relative to it.
+        storage: the lake's files.
+        table_path: the table's folder, relative to its root.
     """
-
-    def __init__(self, root: str, table_path: str) -> None:
-        super().__init__(Storage(root), table_path)
 
     def all_local(self, paths: Sequence[str]) -> bool:
         """Whether files lie on local disks, where threads cost more than they save."""

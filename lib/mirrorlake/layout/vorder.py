@@ -209,10 +209,10 @@ def order_files(
     spark: SparkSession, storage: Storage, name: TableName, tasks: Sequence[Task]
 ) -> tuple[Outcome, ...]:
     """Orders files by a Spark job, one at a time in each task; the largest come first."""
-    root, table_path = storage.root, name.table_path
+    table_path = name.table_path
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        stores = Storages(root, table_path)
+        stores = Storages(storage, table_path)
         for batch in batches:
             for task in batch.column("task").to_pylist():
                 outcome = order_file(stores, Task(**json.loads(task)))

@@ -1,26 +1,23 @@
-"""One mirror at a time on this machine's disk. Plans and commits are correct without it, too.
+"""One mirror of a lake at a time, and one partitioning of a table: others wait politely.
 
-Object stores have no such lock; two mirrors there only do some work twice.
+Plans and commits are correct without it, too: two mirrors only do some work twice. See `lease`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 import logging
-import os
-import socket
 import time
 from collections.abc import Iterator
-from datetime import datetime, timezone
 
 from mirrorlake.errors import BusyError
+from mirrorlake.lease import Lease, LeaseHeldError
 from mirrorlake.names import STATE
 from mirrorlake.storage import Storage
 
 _log = logging.getLogger(__name__)
 _PAUSE = 0.1
+_LONGEST = 2.0  # seconds: to ask a store costs a few requests
 
 
 @contextlib.contextmanager
@@ -29,60 +26,49 @@ def only_mirror(storage: Storage, patience: float | None) -> Iterator[None]:
 
     Args:
         storage: the lake's files.
-        patience: how many seconds to wait; None does without the lock.
+        patience: how many seconds to wait; None does without the lease.
 
     Raises:
         BusyError: another mirror went on for too long; says which one.
     """
+    if patience is None:
+        yield
+        return
     with only_one(storage, f"{STATE}/mirror.lock", patience, "mirror of this lake"):
         yield
 
 
 @contextlib.contextmanager
-def only_one(storage: Storage, lock_path: str, patience: float | None, what: str) -> Iterator[None]:
-    """Keeps a lock on this machine's disk while something is done that others wait for.
+def only_one(storage: Storage, path: str, patience: float, what: str) -> Iterator[Lease]:
+    """Keeps a lease while something is done that others wait for.
 
     Args:
         storage: the lake's files.
-        lock_path: the lock's file.
-        patience: how many seconds to wait; None does without the lock.
-        what: who holds such a lock, in messages.
+        path: the lease's file.
+        patience: how many seconds to wait.
+        what: who holds such a lease, in messages.
 
     Raises:
         BusyError: another one went on for too long; says which one.
     """
-    if storage.local is None or patience is None:
-        yield
-        return
-    path = storage.local / lock_path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as lock:
-        deadline, told = time.monotonic() + patience, False
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                holder = _holder(path.read_text())
-                if time.monotonic() >= deadline:
-                    raise BusyError(
-                        f"Another {what} is at work: {holder}.",
-                        hint="wait for it, or stop it; nothing is lost either way.",
-                    ) from None
-                if not told:
-                    _log.warning(f"waiting for another {what}: {holder} …")
-                    told = True
-                time.sleep(_PAUSE)
-        lock.truncate(0)
-        since = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        lock.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since}))
-        lock.flush()
-        yield
-
-
-def _holder(text: str) -> str:
+    deadline, pause, told = time.monotonic() + patience, _PAUSE, False
+    while True:
+        lease = Lease(storage, path, what, keep_file=True)
+        try:
+            lease.__enter__()
+            break
+        except LeaseHeldError as held:
+            if time.monotonic() >= deadline:
+                raise BusyError(
+                    f"Another {what} is at work: {held.holder}.",
+                    hint="wait for it, or stop it; nothing is lost either way.",
+                ) from None
+            if not told:
+                _log.warning(f"waiting for another {what}: {held.holder} …")
+                told = True
+            time.sleep(pause)
+            pause = pause if storage.local is not None else min(2 * pause, _LONGEST)
     try:
-        known = json.loads(text)
-        return f"process {known['pid']} on {known['host']} since {known['since']}"
-    except (ValueError, KeyError, TypeError):
-        return "an unknown process"
+        yield lease
+    finally:
+        lease.__exit__(None, None, None)

@@ -21,8 +21,7 @@ class MirrorOptions:
     Attributes:
         batch_files: most files in one commit.
         batch_bytes: most bytes of files in one commit, but at least one file.
-        patience: seconds to wait for another mirror of this lake on this machine; None does not
-            look for one.
+        patience: seconds to wait for another mirror of this lake; None does not look for one.
         tables_at_once: how many tables are worked on side by side. A small commit waits now and
             then, so that one more than there are cores keeps all of them busy.
         on_error: what a bad row or file does: `STOP` its table until it is repaired; `SKIP_ROW`

@@ -72,7 +72,7 @@ class TableState:
 
 def file_signature(entry: Entry) -> str:
     """A file without a number of its own, as it is recognised in a later listing."""
-    return f"{entry.name} {entry.size} {entry.modified.isoformat()}"
+    return f"{entry.name} {entry.size} {entry.state}"
 
 
 @dataclass(frozen=True)

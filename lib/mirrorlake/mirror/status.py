@@ -48,7 +48,7 @@ def is_idle(listing: Listing, state: TableState) -> bool:
     """Whether a listing alone shows that there is nothing to do."""
     if state.error is not None or state.seen is None:
         return False
-    if (listing.modified_at(IDENTITY), listing.modified_at(METADATA)) != (
+    if (listing.state_of(IDENTITY), listing.state_of(METADATA)) != (
         state.seen,
         state.declared,
     ):
@@ -111,7 +111,7 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
             folder = listed_folder(table, listing, state) or by_number(table, listing)
             if folder.behind(state.last_file):
                 state = _caught_up(storage, state, table)
-            elif state.seen not in (None, listing.modified_at(IDENTITY)):
+            elif state.seen not in (None, listing.state_of(IDENTITY)):
                 # The folder has a new incarnation, of which nothing may be applied yet.
                 state = _caught_up(storage, replace(state, last_file=0), table)
             if asked.paused is not None:

@@ -127,8 +127,8 @@ class TableCycle:
             known,
             state=REPLICATING if at.last else INITIALIZED,
             error=None,
-            seen=listing.modified_at(IDENTITY),
-            declared=listing.modified_at(METADATA),
+            seen=listing.state_of(IDENTITY),
+            declared=listing.state_of(METADATA),
             strategy=at.metadata.strategy,
             tail=at.tail,
         )

@@ -74,14 +74,19 @@ class SampleLake(Lake):
         self.tables_made = tuple(tables)
         self.writes = tuple(writes)
 
+    @property
+    def published_footer(self) -> dict[str, str]:
+        """The sample's stamp."""
+        return {STAMP: self.making}
+
     def publisher(self, table: str | TableName, **options: Any) -> Publisher:
         """As `Lake.publisher`; the files carry the sample's stamp."""
-        return super().publisher(table, footer={STAMP: self.making}, **options)
+        return super().publisher(table, footer=self.published_footer, **options)
 
     @property
     def operations(self) -> Operations:
         """As `Lake.operations`; what is published again carries the stamp, too."""
-        return Operations(self.storage, lambda: self.spark, {STAMP: self.making})
+        return Operations(self.storage, lambda: self.spark, self.published_footer)
 
 
 def open_sample(

@@ -22,6 +22,7 @@ from mirrorlake.serve.blob import answer_blob
 from mirrorlake.serve.blob_list import list_blobs, list_containers
 from mirrorlake.serve.call import Call, resolve
 from mirrorlake.serve.control import MirrorControl
+from mirrorlake.serve.debezium import DebeziumDoor, is_debezium
 from mirrorlake.serve.dfs import answer_dfs
 from mirrorlake.serve.errors import Dialect, RequestError, bad_request, forbidden
 from mirrorlake.serve.lakes import Workspace
@@ -60,6 +61,7 @@ class StorageApp:
         workspace: the lakes.
         tokens: who may come in.
         control: the mirror.
+        door: takes Debezium's events.
         hosts: the names that a request may ask for, without ports.
         blob_ports: ports at which every request speaks the blob dialect.
     """
@@ -69,6 +71,7 @@ class StorageApp:
         workspace: Workspace,
         tokens: Tokens,
         control: MirrorControl,
+        door: DebeziumDoor,
         *,
         hosts: Collection[str],
         blob_ports: Collection[int] = (),
@@ -76,6 +79,7 @@ class StorageApp:
         self.workspace = workspace
         self.tokens = tokens
         self.control = control
+        self.door = door
         self.hosts = {host.lower() for host in hosts}
         self.blob_ports = set(blob_ports)
 
@@ -106,7 +110,8 @@ class StorageApp:
 
     def _dialect(self, request: Request, query: Mapping[str, str]) -> Dialect:
         host = request.headers.get("host", "").lower()
-        if is_rest(request.url.path) or host.startswith("api.fabric."):
+        path = request.url.path
+        if is_rest(path) or is_debezium(path) or host.startswith("api.fabric."):
             return Dialect.REST
         if ".blob." in host or (request.scope.get("server") or ("", 0))[1] in self.blob_ports:
             return Dialect.BLOB
@@ -136,9 +141,12 @@ class StorageApp:
             )
         lower = {name.lower(): value for name, value in query}
         if request.method not in _READS and self.workspace.read_only:
-            reading = dialect is Dialect.REST and request.url.path.lower().endswith("status")
+            path = request.url.path.lower()
+            reading = is_rest(path) and path.endswith("status")
             if not reading:
                 raise forbidden("This server only reads.")
+        if is_debezium(request.url.path):
+            return await self.door.answer(request)
         if dialect is Dialect.REST:
             return await answer_rest(request, self.workspace, self.control)
         return await self._storage(request, dialect, lower)

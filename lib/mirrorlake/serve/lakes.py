@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import RLock
@@ -70,6 +71,9 @@ class Workspace:
         root: a lake's path or URI.
         folder: a folder whose folders are lakes; new ones are made in it.
         read_only: nothing is written, not even what belongs to the server.
+
+    Attributes:
+        leaving: is told of a lake before it is unregistered.
     """
 
     def __init__(
@@ -82,8 +86,11 @@ class Workspace:
         self.name = place.root.rpartition("/")[2] if self._folder else "mirrorlake"
         self._items: dict[str, Item] = {}
         self._lock = RLock()
+        self._main = ""
+        self.leaving: Callable[[Item], None] = lambda item: None
         if root is not None:
             self._add(Storage(root), asked=True)
+            self._main = next(iter(self._items))
         for name in self._folder.list("").folders if self._folder else ():
             if not name.startswith(("_", ".")):
                 self._add(self._inside(name))
@@ -96,6 +103,12 @@ class Workspace:
     def items(self) -> list[Item]:
         """The lakes, ordered by name."""
         return sorted(self._items.values(), key=lambda item: item.name)
+
+    @property
+    def main(self) -> Item | None:
+        """The lake that the server was started with, or the only one."""
+        found = self._items.get(self._main)
+        return next(iter(self._items.values())) if not found and len(self._items) == 1 else found
 
     def find(self, text: str) -> Item | None:
         """The lake that a part of an address means."""
@@ -171,6 +184,7 @@ class Workspace:
 
     def delete(self, item: Item, *, hard: bool) -> None:
         """Unregisters a lake; its files stay unless `hard`, and this server made them."""
+        self.leaving(item)
         with self._lock:
             self._items.pop(item.id, None)
             if hard and item.made:

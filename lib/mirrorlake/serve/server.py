@@ -17,6 +17,7 @@ from mirrorlake.errors import SetupError
 from mirrorlake.serve.app import StorageApp
 from mirrorlake.serve.certificates import Authority
 from mirrorlake.serve.control import MirrorControl
+from mirrorlake.serve.debezium import DebeziumDoor
 from mirrorlake.serve.lakes import Workspace, state_home
 from mirrorlake.serve.proxy import NAMES, Proxy
 from mirrorlake.serve.tokens import Tokens, load_token
@@ -122,7 +123,9 @@ async def _serve(
         if not _is_any(settings.bind) and settings.bind not in names:
             names.append(settings.bind)
         names += NAMES if settings.proxy else ()
-        app = StorageApp(workspace, Tokens(token), control, hosts=names, blob_ports=[blob])
+        door = DebeziumDoor(workspace)
+        opened.callback(door.close)
+        app = StorageApp(workspace, Tokens(token), control, door, hosts=names, blob_ports=[blob])
         servers = [_server(app, None), _server(app, None)]
         context = authority.context(names)
         servers[0].config.load()
@@ -136,6 +139,7 @@ async def _serve(
         while not all(server.started for server in servers):
             await asyncio.sleep(0.01)
         host = "localhost" if _is_any(settings.bind) else _as_host(settings.bind)
+        door.resume()
         first = workspace.items[0].id if workspace.items else ""
         on_ready(
             Ready(

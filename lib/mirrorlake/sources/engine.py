@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from threading import Event, Lock
@@ -46,6 +46,7 @@ def run_source(
     stop: Event | None = None,
     reseed: Collection[TableName] = (),
     on_report: Callable[[SourceReport], None] | None = None,
+    footer: Mapping[str, str] | None = None,
 ) -> SourceReport:
     """Publishes what a source has: first loads where there is none, then all changes since.
 
@@ -56,6 +57,7 @@ def run_source(
         stop: ends it soon after it is set, with whole batches published.
         reseed: tables to load again from the start, in place of what they have.
         on_report: told after each group how it stands.
+        footer: what the published files' footers carry besides.
 
     Returns:
         How it ended; `failed` if a table is stopped.
@@ -64,7 +66,7 @@ def run_source(
         SourceError: the source is lost, or can't be read at all.
         BusyError: another process publishes the same source.
     """
-    run = _Run(storage, source, stop or Event(), on_report)
+    run = _Run(storage, source, stop or Event(), on_report, dict(footer or {}))
     with source:
         run.report.source = source.name
         try:
@@ -87,6 +89,7 @@ class _Run:
     source: Source
     stop: Event
     on_report: Callable[[SourceReport], None] | None
+    footer: dict[str, str]
     report: SourceReport = field(default_factory=lambda: SourceReport(""))
     since: dict[TableName, Position] = field(default_factory=dict)
     keys: dict[TableName, tuple[str, ...]] = field(default_factory=dict)
@@ -292,7 +295,8 @@ class _Run:
     def open(self, storage: Storage, table: TableName) -> Publisher:
         """The publisher of a table, in the lake or aside."""
         partner = Partner(source_type=self.source.name.partition(":")[0])
-        return Publisher(storage, table, keys=self.keys[table], partner=partner)
+        keys = self.keys[table]
+        return Publisher(storage, table, keys=keys, partner=partner, footer=self.footer)
 
     def halt(self, table: TableName, error: MirrorlakeError, *, keep: bool = True) -> None:
         """Stops one table; it says why until it is loaded again."""

@@ -78,6 +78,7 @@ class FolderSource:
                     if stop.is_set():
                         return
                 self._read[path] = seen
+                self.published(path, seen[0])
             if once:
                 return
             yield Group()
@@ -86,6 +87,9 @@ class FolderSource:
     def pieces(self, path: Path, since: MutableMapping[TableName, Position]) -> Iterator[Group]:
         """What of a file is new to its tables."""
         raise NotImplementedError
+
+    def published(self, path: Path, size: int) -> None:
+        """All of a file, as long as it was then, stands in the zone."""
 
     def confirm(self, end: Any) -> None:
         """The files stay."""

@@ -97,6 +97,16 @@ def starts(folder: Path, path: Path, since: Mapping[TableName, Position]) -> dic
     return found
 
 
+def digest_of(path: Path, end: int) -> str:
+    """The hash of a file's first bytes; of all that there are if it is shorter."""
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while end > 0 and (piece := file.read(min(_PIECE, end))):
+            sha.update(piece)
+            end -= len(piece)
+    return sha.hexdigest()
+
+
 def _begins(longer: Path, shorter: Path, size: int) -> bool:
     """Whether a file begins with all that another one has."""
     if longer == shorter or not longer.is_file():

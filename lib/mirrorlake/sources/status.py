@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from mirrorlake.errors import CheckError
 from mirrorlake.kept import read_kept
 from mirrorlake.results import Result, TextTable
 from mirrorlake.sources.folder import HOME
@@ -55,6 +56,17 @@ class SourceReport(Result):
     def failed(self) -> bool:
         """Whether the source or one of its tables is stopped."""
         return self.error is not None or any(one.error for one in self.tables)
+
+    def check(self) -> None:
+        """Ends a run with an error if the source or a table of it is stopped.
+
+        Raises:
+            CheckError: with the first problem, and what helps.
+        """
+        found = [(self.source, self.error)] + [(one.table, one.error) for one in self.tables]
+        for where, problem in found:
+            if problem:
+                raise CheckError(f"{where} is stopped: {problem}")
 
     def as_dict(self) -> dict[str, Any]:
         """The document that `--json` prints."""

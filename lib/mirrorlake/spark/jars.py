@@ -43,6 +43,7 @@ class JarSet:
         packages: what the resolver is asked for.
         excluded: what it leaves out.
         sha256: the file's names without their ending, as the resolver gives them, with the sums.
+        size: of all, for people.
     """
 
     name: str
@@ -50,6 +51,7 @@ class JarSet:
     packages: tuple[str, ...]
     excluded: str
     sha256: Mapping[str, str]
+    size: str = "12 MB"
 
 
 def delta_jars() -> list[Path]:
@@ -57,6 +59,15 @@ def delta_jars() -> list[Path]:
     packages = tuple(f"io.delta:{name}:{VERSION}" for name in SHA256)
     pinned = {f"io.delta_{name}-{VERSION}": sha256 for name, sha256 in SHA256.items()}
     return fetched_jars(JarSet("Delta", VERSION, packages, _EXCLUDED, pinned))
+
+
+def read_sums(path: Path) -> dict[str, str]:
+    """The sums of a set by name, from a file as `sha256sum` writes it.
+
+    The names are the resolver's: the group's name comes first.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return {name: pinned for pinned, name in (line.split() for line in lines)}
 
 
 def fetched_jars(jars: JarSet) -> list[Path]:
@@ -80,7 +91,7 @@ def _kept_name(name: str) -> str:
 
 
 def _fetch(jars: JarSet, folder: Path) -> None:
-    _log.info(f"fetching the {len(jars.sha256)} {jars.name} jars (12 MB, once) …")
+    _log.info(f"fetching the {len(jars.sha256)} {jars.name} jars ({jars.size}, once) …")
     resolved = _resolve(jars, folder.parent)
     folder.mkdir()
     for name, pinned in jars.sha256.items():

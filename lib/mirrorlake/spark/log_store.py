@@ -16,6 +16,7 @@ from pathlib import Path
 
 from mirrorlake.errors import SetupError
 from mirrorlake.paths import cache, make_once
+from mirrorlake.spark.jars import VERSION
 from mirrorlake.spark.java import Java
 
 _log = logging.getLogger(__name__)
@@ -23,6 +24,12 @@ CLASS = "mirrorlake.ConditionalLogStore"
 _SOURCE = Path(__file__).with_name("ConditionalLogStore.java")
 _COMPILE = Path(__file__).with_name("Compile.java")
 _SECONDS = 300
+
+
+def log_store_path() -> Path:
+    """Where the compiled log store lies, or will."""
+    key = hashlib.sha256(_SOURCE.read_bytes() + VERSION.encode()).hexdigest()[:16]
+    return cache() / "log_store" / f"mirrorlake-log-store-{key}.jar"
 
 
 def log_store_jar(java: Java, jars: list[Path]) -> Path:
@@ -35,8 +42,7 @@ def log_store_jar(java: Java, jars: list[Path]) -> Path:
     Raises:
         SetupError: it can't be compiled.
     """
-    key = hashlib.sha256(_SOURCE.read_bytes() + str(jars[0].name).encode()).hexdigest()[:16]
-    target = cache() / "log_store" / f"mirrorlake-log-store-{key}.jar"
+    target = log_store_path()
     make_once(target, target.is_file, partial(_make, java, jars))
     return target
 

@@ -7,19 +7,29 @@ no setting holds them on this machine, and on a cluster Spark hides those that i
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import SetupError
+from mirrorlake.paths import cache
+from mirrorlake.spark.jars import VERSION
 from mirrorlake.spark.java import Java
-from mirrorlake.spark.log_store import CLASS, log_store_jar
-from mirrorlake.spark.s3_jars import s3_jars
+from mirrorlake.spark.log_store import CLASS, log_store_jar, log_store_path
+from mirrorlake.spark.s3_jars import S3, s3_jars
 from mirrorlake.stores.opening import s3_endpoint, scheme_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SCHEMES = ("s3", "s3a")
+_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+DRIVER_PATH = "spark.driver.extraClassPath"
+REDACTED = "(?i)secret|password|token|access[._]?key|account[._]key"
+DELTA_CONFS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
 LOG_STORE_CONF = "spark.delta.logStore.s3.impl"
 # The other one that knows of other drivers: Delta's own, with a database beside it.
 _GOOD_STORES = (CLASS, "io.delta.storage.S3DynamoDBLogStore")
@@ -46,7 +56,7 @@ def s3_conf(*, cluster: bool = False) -> dict[str, str]:
         "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
         LOG_STORE_CONF: CLASS,
         "spark.delta.logStore.s3a.impl": CLASS,
-        "spark.redaction.regex": "(?i)secret|password|token|access[._]?key",
+        "spark.redaction.regex": REDACTED,
     }
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if endpoint := s3_endpoint():
@@ -63,17 +73,41 @@ def s3_conf(*, cluster: bool = False) -> dict[str, str]:
     return conf
 
 
+def server_line() -> str:
+    """The line that starts a Connect server for lakes on S3, once `store_jars` has made the jars.
+
+    The server reads the same variables as everything else, from its own environment.
+    """
+    import pyspark
+
+    kept = cache()
+    jars = [kept / "jars" / VERSION / "*", kept / "jars" / S3.folder / "*", log_store_path()]
+    settings = DELTA_CONFS | s3_conf() | {DRIVER_PATH: os.pathsep.join(map(str, jars))}
+    confs = (f"--conf {shlex.quote(f'{name}={value}')}" for name, value in settings.items())
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    return f"{submit} --class {_SERVER} {' '.join(confs)} spark-internal"
+
+
 def check_log_store(spark: SparkSession) -> None:
     """Refuses a session that would write to S3 without a log store that knows of other drivers.
+
+    A client of a Connect server can't install one: the message has the server's start line.
 
     Raises:
         SetupError: with the settings to start it with.
     """
     if spark.conf.get(LOG_STORE_CONF, "") in _GOOD_STORES:
         return
-    wanted = [f"--conf {LOG_STORE_CONF}={CLASS}", f"--conf spark.delta.logStore.s3a.impl={CLASS}"]
     raise SetupError(
         "The running Spark session has no log store for S3: drivers would lose commits.",
-        hint="stop it, and let mirrorlake start one; or start the server with the jars that"
-        f" `mirrorlake.spark.s3.store_jars` lists and {' '.join(wanted)}.",
+        hint="stop it, and let mirrorlake start one; or start the Connect server with the line that"
+        f" `python -m mirrorlake.spark.s3` prints on its machine: {server_line()}",
     )
+
+
+if __name__ == "__main__":
+    from mirrorlake.spark.jars import delta_jars
+    from mirrorlake.spark.java import find_java
+
+    store_jars(find_java(), delta_jars())
+    print(server_line())  # noqa: T201 - it is a program here

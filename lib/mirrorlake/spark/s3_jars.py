@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mirrorlake.spark.jars import JarSet, fetched_jars
+from mirrorlake.spark.jars import JarSet, fetched_jars, read_sums
 
 HADOOP = "3.4.2"
 _SDK = "2.29.52"
-# The names are the resolver's: the group's name comes first.
-_SUMS = Path(__file__).with_name("s3_jars.sha256").read_text(encoding="utf-8").splitlines()
-_SHA256 = {name: pinned for pinned, name in (line.split() for line in _SUMS)}
 S3 = JarSet(
     "S3",
     f"s3-{HADOOP}",
@@ -27,7 +24,7 @@ S3 = JarSet(
     ),
     "software.amazon.awssdk:bundle,io.netty:*,org.slf4j:*,commons-logging:*,commons-codec:*,"
     "org.apache.httpcomponents:*,org.wildfly.openssl:*",
-    _SHA256,
+    read_sums(Path(__file__).with_name("s3_jars.sha256")),
 )
 
 

@@ -22,8 +22,10 @@ from mirrorlake.notices import show_notices
 from mirrorlake.paths import cache
 from mirrorlake.spark import jars
 from mirrorlake.spark.class_data_sharing import archive_flags
+from mirrorlake.spark.clouds import check_session, cloud_conf, cloud_jars
+from mirrorlake.spark.defaults import joined, spark_defaults
 from mirrorlake.spark.java import Java, find_java
-from mirrorlake.spark.s3 import check_log_store, is_s3, s3_conf, store_jars
+from mirrorlake.spark.s3 import DELTA_CONFS, DRIVER_PATH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,14 +41,11 @@ SESSION_CONFS = {
     "spark.sql.legacy.parquet.nanosAsLong": "true",
     "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",
 }
-_DELTA = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-}
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.python.daemon.module": "mirrorlake.spark.daemon",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
     # Nobody sees Spark's notices, but it puts each together: a snapshot's, for one, whole.
@@ -67,6 +66,18 @@ _NO_CODE = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 _SHUFFLES = {"notebook": 2, "batch": 2 * (os.cpu_count() or 1), "small": 2}
+# Of a cluster nobody knows the cores yet; long jobs there have Spark's own 200 and 50.
+_CLUSTER: dict[str, dict[str, str]] = {
+    "notebook": {
+        "spark.sql.shuffle.partitions": "8",
+        "spark.databricks.delta.snapshotPartitions": "2",
+    },
+    "batch": {},
+    "small": {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+    },
+}
 _MOST_MIB = {"notebook": 2048, "batch": 16 * 1024, "small": 2048}
 _FLAGS = {
     # One compiler starts quickest. Its 48 MiB for code are too few for Spark: full after two to
@@ -82,7 +93,7 @@ def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSe
 
     Args:
         profile: one of `PROFILES`; by default what `MIRRORLAKE_PROFILE` says, else `notebook`.
-        root: the lake that it is for; one on S3 needs more, see `spark.s3`.
+        root: the lake that it is for; one in a cloud needs more, see `spark.clouds`.
 
     Raises:
         SetupError: no usable Java, no jars, or Spark did not start; with the fix.
@@ -106,7 +117,7 @@ def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSe
         return _for_root(prepare(builder.getOrCreate()), root)
     show_notices()
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # under spark-submit its choices stand
-    wanted = _DELTA | SESSION_CONFS if submitted else launch_conf(profile, root)
+    wanted = DELTA_CONFS | SESSION_CONFS if submitted else launch_conf(profile, root)
     for name, value in wanted.items():
         builder = builder.config(name, value)
     if submitted:
@@ -120,23 +131,28 @@ def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSe
 
 
 def _for_root(spark: SparkSession, root: str | None) -> SparkSession:
-    if is_s3(root):
-        check_log_store(spark)
+    check_session(spark, root)
     return spark
 
 
 def launch_conf(profile: str, root: str | None = None) -> dict[str, str]:
-    """What to launch a JVM with; under `SPARK_MASTER` only what every cluster needs."""
+    """What to launch a JVM with; under `SPARK_MASTER` only what every cluster needs.
+
+    Jars and class paths of the user's `spark-defaults.conf` stay, behind ours; and on a cluster so
+    does what it says of partitions.
+    """
     java, delta = launch_environment()
-    needed = [*delta, *store_jars(java, delta)] if is_s3(root) else delta
+    needed = [*delta, *cloud_jars(root, java, delta)]
     paths = [str(path) for path in needed]
-    conf = _DELTA | SESSION_CONFS | {"spark.app.name": "mirrorlake"}
+    conf = DELTA_CONFS | SESSION_CONFS | {"spark.app.name": "mirrorlake"}
     master = os.environ.get("SPARK_MASTER")
-    if is_s3(root):
-        conf |= s3_conf(cluster=bool(master))
-    conf["spark.driver.extraClassPath"] = os.pathsep.join(paths)
+    conf |= cloud_conf(root, cluster=bool(master))
+    theirs = spark_defaults()
+    conf[DRIVER_PATH] = joined(paths, theirs.get(DRIVER_PATH), os.pathsep)
     if master:
-        return conf | {"spark.master": master, "spark.jars": ",".join(paths)}
+        chosen = {name: value for name, value in _CLUSTER[profile].items() if name not in theirs}
+        jars_of_all = joined(paths, theirs.get("spark.jars"), ",")
+        return conf | chosen | {"spark.master": master, "spark.jars": jars_of_all}
     conf |= _LOCAL | {"spark.sql.shuffle.partitions": str(_SHUFFLES[profile])}
     conf["spark.master"] = "local[*]"
     conf["spark.driver.memory"] = f"{driver_memory_mib(profile)}m"

@@ -12,6 +12,8 @@ import hashlib
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import obstore
@@ -62,6 +64,57 @@ def create_file(store: Any, path: str, data: bytes) -> bool:
         else:
             return True
     raise AssertionError("unreachable")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What tells a file from what may be written in its place: its tag, its time by the store."""
+
+    etag: str | None
+    version: str | None
+    modified: datetime | None = None
+
+
+def look_at(store: Any, path: str) -> tuple[bytes, Seen] | None:
+    """A file's content and what tells it from others; None if there is none."""
+    try:
+        found = obstore.get(store, path)
+    except FileNotFoundError:
+        return None
+    meta = found.meta
+    seen = Seen(meta.get("e_tag"), meta.get("version"), meta["last_modified"])
+    return bytes(found.bytes()), seen
+
+
+def replace_file(store: Any, path: str, data: bytes, seen: Seen | None) -> Seen | None:
+    """Puts a file there if the one that was seen still is, or if there is none; else None.
+
+    Args:
+        store: the object store.
+        path: the file.
+        data: its content, which no other writer writes: it tells whose file is there after a
+            refusal.
+        seen: what was there; None if there was nothing.
+
+    Raises:
+        BaseError: the store can't be written to.
+    """
+    mode: Any = "create"
+    if seen is not None:
+        known = {"e_tag": seen.etag, "version": seen.version}
+        mode = {name: value for name, value in known.items() if value is not None}
+    try:
+        done = obstore.put(store, path, data, mode=mode, use_multipart=False)
+        return Seen(done.get("e_tag"), done.get("version"))
+    except _FINAL:
+        raise
+    except (BaseError, OSError) as error:
+        found = look_at(store, path)
+        if found is not None and found[0] == data:
+            return found[1]
+        if isinstance(error, (*_REFUSED, FileNotFoundError)):
+            return None
+        raise
 
 
 def rename_file(store: Any, unrepeated: Any, source: str, target: str) -> bool:

@@ -24,6 +24,28 @@ _RETRY: Any = {
 }
 
 
+# The standard variables of each kind of store begin with these.
+_PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_"}
+
+
+def one_uri(uri: str) -> str:
+    """The one way to name a place: Hadoop's `s3a://` is `s3://`."""
+    return f"s3://{uri[6:]}" if scheme_of(uri) == "s3a" else uri
+
+
+def store_variables(uri: str) -> dict[str, str]:
+    """This process's variables that lead to a store, its keys among them: they go into no log.
+
+    Args:
+        uri: the store's; none lead to what is not in a cloud.
+    """
+    scheme = scheme_of(uri)
+    if scheme not in CLOUDS:
+        return {}
+    prefix = _PREFIXES.get(scheme, "AZURE_")
+    return {name: value for name, value in os.environ.items() if name.startswith(prefix)}
+
+
 def scheme_of(uri: str) -> str:
     """The scheme of a URI, in lower case."""
     return urlsplit(uri).scheme.lower()
@@ -49,7 +71,7 @@ def open_store(uri: str, *, retried: bool = True) -> Any:
             from_url(uri)
         )  # fmt: skip
     options: dict[str, Any] = {"retry_config": _RETRY if retried else _NO_RETRY}
-    if scheme in ("s3", "s3a"):
+    if scheme == "s3":
         if "AWS_COPY_IF_NOT_EXISTS" not in os.environ:
             # Without it obstore refuses every rename that must not overwrite.
             options["copy_if_not_exists"] = "multipart"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from mirrorlake import Lake
 from mirrorlake.delta.create import remove_empty_log
 from mirrorlake.feed.dimension import Dimension
@@ -18,6 +20,16 @@ def leave_remains(lake: Lake, *names: str) -> None:
         (log / ".00000000000000000000.json.5e1a.tmp").write_text('{"commitInfo":')
 
 
+def test_a_table_is_made_where_a_process_was_killed(lake: Lake) -> None:
+    leave_remains(lake, "t", "made")
+    lake.publisher("t", keys=["id"]).write([{"id": 1, "v": "a"}])
+    assert not lake.mirror().failed
+    assert lake.table("t").snapshot().properties["delta.enableChangeDataFeed"] == "true"
+    lake.create_table("made", {"id": "BIGINT"}, keys=["id"])
+    assert lake.table("made").read().count() == 0
+
+
+@pytest.mark.long
 def test_every_way_to_make_a_table_goes_on(lake: Lake) -> None:
     leave_remains(lake, "t", "made", "written", "ordered", "archived", "dimension", "view")
     lake.publisher("t", keys=["id"]).write([{"id": 1, "v": "a"}])

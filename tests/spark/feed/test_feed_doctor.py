@@ -69,6 +69,7 @@ def rules(diagnosis: Diagnosis) -> list[tuple[str, tuple[int, int], bool]]:
     return [(f.rule, f.versions, f.blocks) for f in diagnosis.findings]
 
 
+@pytest.mark.long
 @pytest.mark.promise("CF-18")
 def test_column_mapping(lake: Lake) -> None:
     table = make(
@@ -105,6 +106,7 @@ def test_column_mapping(lake: Lake) -> None:
     assert table.changes.read(3, 6).columns[:4] == ["id", "aa", "s", "late"]
 
 
+@pytest.mark.long
 def test_every_other_trouble_at_once(lake: Lake) -> None:
     table = make(
         lake,

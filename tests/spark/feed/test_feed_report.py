@@ -134,6 +134,7 @@ def test_a_dimension_with_its_periods(lake: Lake) -> None:
     assert update_dimension(stock, "latest", stored_as=1).facts == {"rows": 1}
 
 
+@pytest.mark.long
 def test_a_dimension_of_a_feed_that_begins_late(lake: Lake) -> None:
     late = make_late(lake)
     assert "declares no keys" in update_dimension(late).why_not

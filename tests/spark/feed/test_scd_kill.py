@@ -87,6 +87,7 @@ def run_again(lake: Lake, program: str, how: dict[str, Any]) -> None:
     query.trigger(availableNow=True).start().awaitTermination()
 
 
+@pytest.mark.long
 def test_killed_between_its_two_tables(lake: Lake, spark: SparkSession) -> None:
     """Type 1 writes deletes first: killed then, it lacks the rows."""
     prepare(lake, EMPTIED)

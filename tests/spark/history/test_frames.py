@@ -165,6 +165,7 @@ def test_wrong_frames(lake: Lake, spark: SparkSession) -> None:
     assert (line.files_removed, line.preserved) == (1, 0.0)
 
 
+@pytest.mark.long
 def test_versions_that_do_not_stand_still(
     lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +275,7 @@ def check_reload(lake: Lake, line: FrameDiff) -> None:
     assert line.rows_removed == gone + sum(now[n][1] - before[n][1] for n in moved)
 
 
+@pytest.mark.long
 def test_what_a_frame_would_reload_equals_a_slow_reference(
     lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +403,7 @@ def test_live_frames_never_change_at_length(lake: Lake, spark: SparkSession, see
     random_life(lake, spark, seed, 40)
 
 
+@pytest.mark.long
 def test_a_frame_outlives_log_clean_up_and_recreation(lake: Lake, spark: SparkSession) -> None:
     publisher = lake.publisher("t", keys=["id"])
     publisher.write([{"id": 1, "v": "old"}, {"id": 2, "v": "old"}])

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from helpers.fault_proxy import Fault, FaultProxy, Request
+from helpers.fault_proxy import Fault, FaultProxy, LostAnswers, RandomFaults, Request
 from helpers.s3_server import BUCKET, SECRET, S3Server
 from mirrorlake.paths import PROJECT
+
+_LONGEST = 1200  # seconds
+SOAK = os.environ.get("MIRRORLAKE_SOAK_SECONDS", "600")
+APPENDS = int(os.environ.get("MIRRORLAKE_APPENDS", "25"))  # of each driver
 
 
 @pytest.fixture(scope="module")
@@ -31,20 +36,36 @@ def proxy(server: S3Server) -> Iterator[FaultProxy]:
     proxy.close()
 
 
-def start(server: S3Server, proxy: FaultProxy, *arguments: str) -> subprocess.Popen[str]:
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(server: S3Server, proxy: FaultProxy) -> Iterator[Start]:
+    """Starts a program that reaches the store through the proxy; it ends with the test."""
     path = os.pathsep.join([str(PROJECT / "lib"), str(PROJECT / "tests")])
-    return subprocess.Popen(
-        [sys.executable, "-m", "helpers.s3_program", *arguments],
-        env=os.environ | server.variables(proxy.port) | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "helpers.s3_program", *arguments],
+            env=os.environ | server.variables(proxy.port) | {"PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def result(process: subprocess.Popen[str]) -> Any:
-    out, err = process.communicate(timeout=500)
-    assert process.returncode == 0, err[-4000:]
+    out, err = process.communicate(timeout=_LONGEST)
+    assert process.returncode == 0, err[:2000] + err[-2000:]
     assert SECRET not in out + err
     return json.loads(out.splitlines()[-1])
 
@@ -60,9 +81,9 @@ def is_commit(request: Request) -> bool:
 
 @pytest.mark.long
 def test_a_lake_on_s3_is_mirrored_queried_dropped_and_taken_back(
-    server: S3Server, proxy: FaultProxy, root: str
+    start: Start, proxy: FaultProxy, root: str
 ):
-    seen = result(start(server, proxy, "work", root))
+    seen = result(start("work", root))
     mirrored = [[0, 0], [1, 1], [2, 0], [3, 0]]
     assert seen["errors"] == [None]
     assert seen["rows"] == seen["back"] == mirrored
@@ -76,8 +97,75 @@ def test_a_lake_on_s3_is_mirrored_queried_dropped_and_taken_back(
 
 
 @pytest.mark.long
+def test_over_a_bad_line_all_ends_the_same(start: Start, proxy: FaultProxy, root: str):
+    lost = LostAnswers(503, 412)
+
+    def bad(request: Request) -> Fault:
+        fault = lost(request)
+        return fault if fault != Fault() else noise(request)
+
+    noise, proxy.faults = RandomFaults(seed=22, share=0.03), bad
+    seen = result(start("work", root))
+    assert seen["errors"] == [None]
+    assert seen["rows"] == seen["back"] == [[0, 0], [1, 1], [2, 0], [3, 0]]
+    assert (seen["dropped"], seen["tables"]) == (["items"], [])
+    assert seen["last"] == [[0, 0], [1, 1], [2, 2], [3, 0]]
+    assert lost.lost > 10
+
+
+@pytest.mark.long
+def test_publishers_mirrors_an_optimize_and_a_partitioning_at_once(start: Start, root: str):
+    """Ten minutes; `MIRRORLAKE_SOAK_SECONDS` makes it shorter."""
+    result(start("begin", root))
+    publishers = [start("publish", root, str(number), SOAK) for number in range(3)]
+    workers = [start("watch", root, SOAK), start("watch", root, SOAK), start("tidy", root, SOAK)]
+    published = [result(one)["rows"] for one in publishers]
+    done = [result(one) for one in workers]
+    found = result(start("settle", root))
+    assert found["failed"] == []
+    assert found["rows"] == sum(published) + 1
+    assert found["distinct"] == found["rows"]
+    assert found["sum"] == sum(count * (count - 1) // 2 for count in published)
+    assert done[2]["optimized"] > 0
+    assert done[2]["partitioned"] > 0
+
+
+@pytest.mark.long
+def test_everything_else_that_one_does_with_a_lake_on_s3(start: Start, root: str):
+    seen = result(start("tour", root))
+    mirrored = [[0, 0], [1, 1], [2, 0], [3, 0]]
+    restored = [[number, 0] for number in range(5)]
+    assert seen == {
+        "mirror": [None],
+        "rows": mirrored,
+        "lint": 0,
+        "status": ["Replicating"],
+        "history": 3,
+        "at a moment": 5,
+        "diff": True,
+        "feed": 3,  # an update's two, and a delete
+        "analyze": True,
+        "vorder": 4,
+        "compact": True,
+        "frame": ["complete", 4],
+        "row ids": 4,
+        "view": [[[0, 3], [1, 1]], True],
+        "archive": 10,
+        "dimension": 7,
+        "partition": [0, 100, 0],
+        "fence": [True, 1, False, True, 150, sum(range(150))],
+        "reconcile": 0,
+        "restore": True,
+        "restored": restored,
+        "forget": [row for row in restored if row[0] != 1],
+        "vacuum": 4,
+        "runs": [["done", "done"], "done"],
+    }
+
+
+@pytest.mark.long
 def test_two_drivers_with_slow_commits_and_lost_answers_lose_none(
-    server: S3Server, proxy: FaultProxy, root: str
+    start: Start, proxy: FaultProxy, root: str
 ):
     lost: set[str] = set()
 
@@ -89,6 +177,7 @@ def test_two_drivers_with_slow_commits_and_lost_answers_lose_none(
         return Fault(503 if first else None, delay=0.15)
 
     proxy.faults = slow
-    writers = [start(server, proxy, "append", root, str(number), "25") for number in (1, 2)]
-    assert [result(writer)["done"] for writer in writers] == [25, 25]
-    assert result(start(server, proxy, "count", root)) == {"rows": 50, "distinct": 50}
+    writers = [start("append", root, str(number), str(APPENDS)) for number in (1, 2)]
+    assert [result(writer)["done"] for writer in writers] == [APPENDS, APPENDS]
+    total = 2 * APPENDS
+    assert result(start("count", root)) == {"rows": total, "distinct": total}

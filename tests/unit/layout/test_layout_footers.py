@@ -31,7 +31,7 @@ def parquet(table: pa.Table, **settings: Any) -> bytes:
 def tail(data: bytes) -> bytes:
     storage = Storage("memory:///")
     storage.write("t/f.parquet", data)
-    stores = Storages("memory:///", "t")
+    stores = Storages(Storage("memory:///"), "t")
     stores._own = storage
     found = stores.try_tail("f.parquet", len(data))
     assert isinstance(found, bytes)
@@ -80,7 +80,7 @@ def test_a_footer_larger_than_the_first_read() -> None:
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"no parquet at all", b"x" * 100 + b"\xff" * 4])
 def test_what_is_no_parquet_file_is_a_problem_of_that_file(data: bytes, storage: Storage) -> None:
     storage.write("t/f", data)
-    stores = Storages(storage.root, "t")
+    stores = Storages(storage, "t")
     good = tail(parquet(pa.table({"a": [1]})))
     tails = [good, stores.try_tail("f", len(data)), stores.try_tail("gone", len(data)), good]
     first, bad, gone, last = both(tails, [None] * 4)
@@ -114,7 +114,7 @@ def test_only_the_end_of_a_remote_file_is_read() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Ranges) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        stores = Storages("memory:///", "t")
+        stores = Storages(Storage("memory:///"), "t")
         tails = [stores.try_tail(f"{url}/{name}.parquet", len(data)) for name in "xy"]
         server.shutdown()
     assert [found["rows"] for found in footer_facts(tails).to_pylist()] == [100_000] * 2
@@ -122,7 +122,7 @@ def test_only_the_end_of_a_remote_file_is_read() -> None:
 
 
 def test_a_clone_reads_the_other_tables_files(tmp_path: Path) -> None:
-    stores = Storages(str(tmp_path / "lake"), "Tables/t")
+    stores = Storages(Storage(tmp_path / "lake"), "Tables/t")
     for path in (f"{tmp_path}/b c.parquet", f"file:{tmp_path}/b c.parquet"):
         (tmp_path / "b c.parquet").write_bytes(b"x")
         storage, inner = stores.place(path)
@@ -134,7 +134,7 @@ def test_a_clone_reads_the_other_tables_files(tmp_path: Path) -> None:
         ["p=1/f", f"{tmp_path}/b", f"file:{tmp_path}/b", f"FILE://{tmp_path}/b"]
     )
     assert not stores.all_local(["p=1/f", "http://127.0.0.1:1/a/b.parquet"])
-    assert not Storages("memory:///", "t").all_local(["f"])
+    assert not Storages(Storage("memory:///"), "t").all_local(["f"])
 
 
 def slow_look(data: bytes) -> dict[str, Any]:

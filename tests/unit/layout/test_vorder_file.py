@@ -22,6 +22,7 @@ from mirrorlake.layout import ordering
 from mirrorlake.layout.footer_facts import MICROSOFT_ENABLED, OPEN_KEY
 from mirrorlake.layout.footers import Storages
 from mirrorlake.layout.vorder_file import Task, new_stats, order_file, physical_shape
+from mirrorlake.storage import Storage
 
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.int8(): st.integers(-3, 3),
@@ -79,7 +80,7 @@ def test_the_same_rows_in_the_same_schema(rows: pa.Table, gone: set[int]) -> Non
         if gone:
             add["deletionVector"] = inline_vector(gone)
         left = rows.filter(pa.array([i not in gone for i in range(rows.num_rows)]))
-        outcome = order_file(Storages(folder, "t"), Task(add, write=True))
+        outcome = order_file(Storages(Storage(folder), "t"), Task(add, write=True))
         if outcome.reason:
             assert outcome.reason.startswith("no smaller")
             assert outcome.new_size == add["size"]
@@ -108,7 +109,7 @@ def shuffled(count: int = 30_000) -> pa.Table:
 def test_the_order_that_wins_is_the_smallest_of_all_tried(tmp_path: Path) -> None:
     rows = shuffled()
     task = Task(put(tmp_path, rows), write=True)
-    outcome = order_file(Storages(str(tmp_path), "t"), task)
+    outcome = order_file(Storages(Storage(tmp_path), "t"), task)
     assert outcome.order != ordering.NATURAL
     assert outcome.tried == tuple(sorted(outcome.tried, key=lambda one: one[1]))
     assert {kind for kind, _ in outcome.tried} == {
@@ -120,7 +121,7 @@ def test_the_order_that_wins_is_the_smallest_of_all_tried(tmp_path: Path) -> Non
 def test_memory_is_bounded_by_a_file(tmp_path: Path) -> None:
     """Nothing of one file is left when the next one comes: five peak where one does."""
     adds = [put(tmp_path, shuffled(), f"{number}.parquet") for number in range(5)]
-    stores, own = Storages(str(tmp_path), "t"), pa.default_memory_pool()
+    stores, own = Storages(Storage(tmp_path), "t"), pa.default_memory_pool()
     counted = pa.proxy_memory_pool(own)
     pa.set_memory_pool(counted)
     try:
@@ -138,7 +139,7 @@ def test_memory_is_bounded_by_a_file(tmp_path: Path) -> None:
 def test_a_required_prefix_is_really_sorted(tmp_path: Path) -> None:
     rows = shuffled()
     task = Task(put(tmp_path, rows), prefix=("price", "day"), write=True)
-    outcome = order_file(Storages(str(tmp_path), "t"), task)
+    outcome = order_file(Storages(Storage(tmp_path), "t"), task)
     assert outcome.columns[:2] == ("price", "day")
     new = pq.read_table(tmp_path / "t" / "a b%" / Path(outcome.new_path).name)
     pairs = list(zip(new["price"].to_pylist(), new["day"].to_pylist(), strict=True))
@@ -147,7 +148,7 @@ def test_a_required_prefix_is_really_sorted(tmp_path: Path) -> None:
 
 def test_the_footer_neither_claims_nor_hides(tmp_path: Path) -> None:
     rows = shuffled().replace_schema_metadata({MICROSOFT_ENABLED: "true", "org.other": "kept"})
-    outcome = order_file(Storages(str(tmp_path), "t"), Task(put(tmp_path, rows), write=True))
+    outcome = order_file(Storages(Storage(tmp_path), "t"), Task(put(tmp_path, rows), write=True))
     keys = pq.read_metadata(tmp_path / "t" / "a b%" / Path(outcome.new_path).name).metadata
     assert not [key for key in keys if b"microsoft" in key.lower()]
     assert keys[b"org.other"] == b"kept"
@@ -159,14 +160,14 @@ def test_the_footer_neither_claims_nor_hides(tmp_path: Path) -> None:
 
 def test_a_dry_run_writes_nothing_and_tells_the_same(tmp_path: Path) -> None:
     task = Task(put(tmp_path, shuffled()))
-    dry = order_file(Storages(str(tmp_path), "t"), task)
+    dry = order_file(Storages(Storage(tmp_path), "t"), task)
     assert [p.name for p in (tmp_path / "t").rglob("*.parquet")] == ["old.parquet"]
-    wet = order_file(Storages(str(tmp_path), "t"), replace(task, write=True))
+    wet = order_file(Storages(Storage(tmp_path), "t"), replace(task, write=True))
     assert (dry.new_size, dry.order, dry.columns) == (wet.new_size, wet.order, wet.columns)
 
 
 def test_what_can_not_get_smaller_or_is_not_understood_stays(tmp_path: Path) -> None:
-    stores = Storages(str(tmp_path), "t")
+    stores = Storages(Storage(tmp_path), "t")
     few = put(tmp_path, shuffled(2), "s.parquet", compression="zstd", store_schema=False)
     small = order_file(stores, Task(few, write=True))
     assert small.reason.startswith("no smaller")
@@ -180,7 +181,7 @@ def test_row_ids_move_with_their_rows(tmp_path: Path) -> None:
     rows = shuffled().append_column("id", pa.array([None, 7] * 15_000, pa.int64()))
     add = put(tmp_path, rows) | {"baseRowId": 1_000_000, "defaultRowCommitVersion": 4}
     task = Task(add, row_id="id", commit_version="cv", write=True)
-    outcome = order_file(Storages(str(tmp_path), "t"), task)
+    outcome = order_file(Storages(Storage(tmp_path), "t"), task)
     new = pq.read_table(tmp_path / "t" / "a b%" / Path(outcome.new_path).name)
     wanted = [1_000_000 + i if v is None else v for i, v in enumerate(rows["id"].to_pylist())]
     rows = rows.set_column(4, "id", [wanted]).append_column("cv", pa.array([4] * 30_000))
@@ -191,7 +192,7 @@ def test_int96_moments_of_any_year(tmp_path: Path) -> None:
     years = [-62_135_596_800_000_000, 0, 1, 253_402_300_799_999_999]  # 0001 to 9999
     rows = pa.table({"at": pa.array(years * 5_000, pa.timestamp("us", "UTC"))})
     add = put(tmp_path, rows, use_deprecated_int96_timestamps=True, compression="none")
-    outcome = order_file(Storages(str(tmp_path), "t"), Task(add, write=True))
+    outcome = order_file(Storages(Storage(tmp_path), "t"), Task(add, write=True))
     new = pq.read_table(tmp_path / "t" / "a b%" / Path(outcome.new_path).name)
     assert new.schema.field("at").type == pa.timestamp("us", "UTC")
     assert Counter(new["at"].cast(pa.int64()).to_pylist()) == Counter(years * 5_000)

@@ -143,8 +143,8 @@ def test_a_gap_says_since_when_and_how_much_waits(storage: Storage):
         zone.put(number)
         zone.age(file_name(number), days)
     first, second = lint_zone(storage).findings
-    oldest = storage.list(f"{ZONE}/t").modified_at(file_name(4))
-    youngest = storage.list(f"{ZONE}/t").modified_at(file_name(8))
+    oldest = storage.list(f"{ZONE}/t").state_of(file_name(4))
+    youngest = storage.list(f"{ZONE}/t").state_of(file_name(8))
     assert oldest
     assert youngest
     assert first.message == f"Waiting for 2 since {oldest[:19]}Z: 3 files lie behind it."

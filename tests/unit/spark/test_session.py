@@ -27,6 +27,12 @@ JARS = [Path("/c/delta.jar"), Path("/c/storage.jar")]
 LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
+PROFILE = {
+    "spark.sql.shuffle.partitions": "8",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+
 class FakeSession:
     """Keeps the settings it is given."""
 
@@ -188,13 +194,36 @@ LOCAL_ONLY = {
 def test_a_cluster_gets_the_jars_and_nothing_local(builder, monkeypatch) -> None:
     monkeypatch.setenv("SPARK_MASTER", "spark://there:7077")
     assert get_spark() is builder.session
-    assert not LOCAL_ONLY & set(builder.confs)
-    assert builder.confs == DELTA | SESSION_CONFS | {
+    assert LOCAL_ONLY & set(builder.confs) == set(PROFILE)
+    assert builder.confs == DELTA | SESSION_CONFS | PROFILE | {
         "spark.app.name": "mirrorlake",
         "spark.master": "spark://there:7077",
         "spark.jars": "/c/delta.jar,/c/storage.jar",
         "spark.driver.extraClassPath": "/c/delta.jar:/c/storage.jar",
     }
+
+
+def test_what_the_user_has_for_a_cluster_stays(builder, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("SPARK_MASTER", "spark://there:7077")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# jars of ours\nspark.jars  /u/a.jar,/u/b.jar\nspark.driver.extraClassPath=/u/x:/u/y\n"
+        "spark.sql.shuffle.partitions: 64\n"
+    )
+    get_spark()
+    confs = builder.confs
+    assert confs["spark.jars"] == "/c/delta.jar,/c/storage.jar,/u/a.jar,/u/b.jar"
+    assert confs["spark.driver.extraClassPath"] == "/c/delta.jar:/c/storage.jar:/u/x:/u/y"
+    assert "spark.sql.shuffle.partitions" not in confs  # the file's counts
+    monkeypatch.delenv("SPARK_MASTER")
+    get_spark()
+    assert builder.confs["spark.driver.extraClassPath"].endswith(":/u/x:/u/y")
+
+
+def test_long_jobs_on_a_cluster_have_sparks_own_partitions(builder, monkeypatch) -> None:
+    monkeypatch.setenv("SPARK_MASTER", "spark://there:7077")
+    get_spark("batch")
+    assert not set(PROFILE) & set(builder.confs)
 
 
 def test_a_connect_server_gets_what_a_session_may_set(builder, launches, monkeypatch) -> None:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from enum import Enum
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -23,13 +24,13 @@ from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
 from mirrorlake.delta.snapshot import physical_names
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import BusyError
 from mirrorlake.layout.partitioning import receipts, tags
 from mirrorlake.layout.partitioning.groups import KeyColumns, look_at, numbered
 from mirrorlake.layout.partitioning.policy import Policy
 from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt
 from mirrorlake.layout.partitioning.statistics import newest_files
 from mirrorlake.layout.partitioning.store import Setting, read_setting
+from mirrorlake.lease import Lease, is_held
 from mirrorlake.mirror.lock import only_one
 from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName
@@ -95,24 +96,23 @@ class PlannedOperation:
 
 
 @contextmanager
-def table_lock(storage: Storage, name: TableName, patience: float = 1) -> Iterator[None]:
-    """Lets one process at a time work on a table, on this machine.
+def table_lock(storage: Storage, name: TableName, patience: float = 1) -> Iterator[Lease]:
+    """Lets one process at a time work on a table.
 
     Raises:
         BusyError: another process works on it.
     """
-    path = f"{name.partitioning_path}/lock"
-    with only_one(storage, path, patience, f"partitioning of {name}"):
-        yield
+    with only_one(storage, _lock_path(name), patience, f"partitioning of {name}") as lease:
+        yield lease
 
 
 def is_at_work(storage: Storage, name: TableName) -> bool:
-    """Whether a process of this machine is partitioning the table now."""
-    try:
-        with table_lock(storage, name, 0):
-            return False
-    except BusyError:
-        return True
+    """Whether a process is partitioning the table now."""
+    return is_held(storage, _lock_path(name))
+
+
+def _lock_path(name: TableName) -> str:
+    return f"{name.partitioning_path}/lock"
 
 
 def run_operation(
@@ -135,13 +135,13 @@ def run_operation(
         UsageError: the policy no longer fits the table, or there is no JVM to commit through.
     """
     storage, name = table.storage, table.name
-    with table_lock(storage, name):
-        receipts.recover(storage, name, locked=storage.local is not None)
+    with table_lock(storage, name) as lease:
+        receipts.recover(storage, name, partial(receipts.fence_off, table))
         on_step(name, Step.RECOVERED)
         setting = read_setting(storage, name)
         if setting is None:
             return None
-        job = _Job(table, setting, kind, on_step)
+        job = _Job(table, setting, kind, on_step, lease)
         commit = rewrite_files(
             table.spark,
             table.path,
@@ -220,11 +220,13 @@ def _sort_columns(schema: StructType, policy: Policy) -> tuple[str, ...]:
 class _Job:
     """One operation on one table: how to write the chosen files, each attempt from the start."""
 
-    def __init__(self, table: Table, setting: Setting, kind: str, on_step: StepListener) -> None:
+    def __init__(
+        self, table: Table, setting: Setting, kind: str, on_step: StepListener, lease: Lease
+    ) -> None:
         self.id = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}-{uuid.uuid4().hex[:8]}"
         policy = self._policy = setting.policy
         self._table, self._setting, self._kind, self._on_step = table, setting, kind, on_step
-        self._began = time.monotonic()
+        self._lease, self._began = lease, time.monotonic()
         self._at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         snapshot = table.snapshot()
         self._table_id = snapshot.metadata["id"]
@@ -240,6 +242,7 @@ class _Job:
         """Writes homogeneous files, proves them, and writes the receipt."""
         storage, name = self._table.storage, self._table.name
         self._on_step(name, Step.CHOSEN)
+        receipts.heed_fence(txn, storage, self.id, name)
         if self.receipt is not None:
             # Another writer was quicker: no version has what the attempt before this one wrote.
             receipts.delete_files(storage, name, self.receipt)
@@ -300,4 +303,5 @@ class _Job:
         )
         receipts.write_receipt(storage, name, self.receipt)
         self._on_step(name, Step.RECORDED)
+        self._lease.confirm()
         return Written(chosen, adds, proof=(rows, checksum))

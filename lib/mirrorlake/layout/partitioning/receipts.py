@@ -2,16 +2,19 @@
 
 It is written before the commit, and the commit's metadata names it. So the next process knows after
 a crash, from the table's own log, whether an operation was committed; if not, the files that it
-wrote belong to no version, and are deleted. Replaced files stay for as long as the table keeps
-removed files, for readers of older versions; then they go by `vacuum`, which also keeps what frames
-and feeds need.
+wrote belong to no version, and are deleted. On an object store the operation may only have been
+slow, and go on: a commit of no rows fences it off first, which Delta takes for a conflict.
+
+Replaced files stay for as long as the table keeps removed files, for readers of older versions;
+then they go by `vacuum`, which also keeps what frames and feeds need.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -22,14 +25,15 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import read_commit_info, versions
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import RewriteError
+from mirrorlake.errors import BusyError, ConflictError, RewriteError
 from mirrorlake.history.vacuum import vacuum_table
 from mirrorlake.history.versions import FILE_RETENTION, retention
 from mirrorlake.kept import read_kept
 from mirrorlake.layout.partitioning.groups import Groups, KeyColumns, numbered
 from mirrorlake.layout.partitioning.timespan import to_micros
+from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName
-from mirrorlake.spark.gateway import Add, DeltaTransaction
+from mirrorlake.spark.gateway import Add, DeltaTransaction, Marked, transaction
 from mirrorlake.spark.rewrite import hash_sums, uncommitted, whole_hash
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
@@ -38,8 +42,7 @@ FORMAT = 1
 PARTITION, MERGE = "partition", "merge"
 ABANDONED = -1
 _KEEP_SECONDS = 30 * 86_400
-# Where no lock says so, an operation is taken for dead after this time only.
-_PATIENCE_SECONDS = 86_400
+_TRIES = 5
 _TASK = "__mirrorlake_task"
 
 
@@ -131,22 +134,65 @@ def read_receipts(storage: Storage, table: TableName) -> tuple[Receipt, ...]:
     return tuple(map(_receipt, filter(None, documents)))
 
 
-def recover(storage: Storage, table: TableName, *, locked: bool) -> None:
+def recover(
+    storage: Storage, table: TableName, fence_off: Callable[[Receipt], None] = noop
+) -> None:
     """Finds out what became of operations that were cut off, and cleans up after them.
 
-    A receipt's version is then the commit, or -1 if the operation was never committed.
+    A receipt's version is then the commit, or -1 if the operation was never committed. The caller
+    holds the table's lease.
 
     Args:
         storage: the lake's files.
         table: which table.
-        locked: whether no other process can be at work on it.
+        fence_off: called on an object store, before anything is deleted; see `fence_off`.
     """
     for receipt in read_receipts(storage, table):
         age = time.time() - datetime.fromisoformat(receipt.at).timestamp()
         if receipt.version is None:
-            _settle(storage, table, receipt, is_over=locked or age > _PATIENCE_SECONDS)
+            if storage.local is None:
+                fence_off(receipt)
+            _settle(storage, table, receipt)
         elif age > _KEEP_SECONDS:
             storage.delete(_path(table, receipt.id))
+
+
+def heed_fence(txn: DeltaTransaction, storage: Storage, operation: str, table: TableName) -> None:
+    """Lets a transaction fail if its operation is fenced off before it commits; see `recover`.
+
+    Args:
+        txn: the operation's transaction.
+        storage: the lake's files; on a local disk a lock says who is at work.
+        operation: its id.
+        table: which table, for the message.
+
+    Raises:
+        BusyError: it is fenced off already: another process has cleaned up after it.
+    """
+    if storage.local is None and txn.has_seen(operation, 1):
+        raise BusyError(
+            f"Another process has taken over the partitioning of {table}.",
+            hint="nothing is lost: it goes on from there.",
+        )
+
+
+def fence_off(table: Table, receipt: Receipt) -> None:
+    """Makes sure that an operation which has not committed by now never will.
+
+    Raises:
+        BusyError: other writers of the table were quicker each time.
+    """
+    note = json.dumps({"mirrorlake": "partitioning", "fenced": receipt.id})
+    for _ in range(_TRIES):
+        with transaction(table.spark, table.path, note=note) as txn:
+            if txn.has_seen(receipt.id, 1):
+                return
+            with suppress(ConflictError):
+                txn.commit_exchange(Marked(), (), added=0, updated=0, app_id=receipt.id, number=1)
+                return
+    raise BusyError(
+        f"Other writers of {table.name} were quicker {_TRIES} times.", hint="try again."
+    )
 
 
 def delete_files(storage: Storage, table: TableName, receipt: Receipt) -> None:
@@ -155,16 +201,16 @@ def delete_files(storage: Storage, table: TableName, receipt: Receipt) -> None:
         storage.delete(f"{table.table_path}/{unquote(path)}")
 
 
-def _settle(storage: Storage, table: TableName, receipt: Receipt, *, is_over: bool) -> None:
+def _settle(storage: Storage, table: TableName, receipt: Receipt) -> None:
     start = receipt.read_version + 1
     after = [version for version in versions(storage, table.table_path) if version >= start]
     for version in after:
         note = read_commit_info(storage, table.table_path, version).get("userMetadata") or ""
-        if receipt.id in note:
+        if receipt.id in note and "fenced" not in note:
             write_receipt(storage, table, replace(receipt, version=version))
             return
     # With a gap in the log its commit may have been there.
-    if is_over and after == list(range(start, start + len(after))):
+    if after == list(range(start, start + len(after))):
         delete_files(storage, table, receipt)
         write_receipt(storage, table, replace(receipt, version=ABANDONED))
 

@@ -6,14 +6,16 @@ a file, or of a journal, is an event, or `{"key": …, "value": event}`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.errors import DataFileError
+from mirrorlake.errors import DataFileError, InvalidNameError
 from mirrorlake.names import TableName
 
 READ = {"r": 4, "c": 4, "u": 1, "d": 2}
 TRUNCATE = "t"
+_HINT = "events must be Debezium's own: take ExtractNewRecordState out."
 _UNAVAILABLE = "__debezium_unavailable_value"
 # The same words where a column is binary, and where it is an array of texts.
 _UNAVAILABLE_FORMS = (
@@ -43,7 +45,14 @@ class Event:
     informs: dict[str, Any]
 
 
-def read_event(line: Any, *, file: str, row: int) -> Event | None:
+@dataclass(frozen=True)
+class KeysOf:
+    """A schema change: no row of it lands, but it may name the tables' primary keys."""
+
+    keys: dict[TableName, tuple[str, ...]]
+
+
+def read_event(line: Any, *, file: str, row: int) -> Event | KeysOf | None:
     """What a line says; None for what is no change: tombstones, messages, heartbeats.
 
     Args:
@@ -54,6 +63,15 @@ def read_event(line: Any, *, file: str, row: int) -> Event | None:
     Raises:
         DataFileError: it is no event of Debezium's, or leaves out a value that nobody has.
     """
+    try:
+        return _read(line, file, row)
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
+        raise DataFileError(
+            f"The line is no event: {error!r}.", file=file, row=row, hint=_HINT
+        ) from error
+
+
+def _read(line: Any, file: str, row: int) -> Event | KeysOf | None:
     key: Any = None
     if isinstance(line, dict) and "value" in line and "key" in line:
         key, line = line["key"], line["value"]
@@ -67,7 +85,7 @@ def read_event(line: Any, *, file: str, row: int) -> Event | None:
         return None
     operation = payload.get("op") if isinstance(payload, dict) else None
     if operation is None and isinstance(payload, dict) and {"ddl", "databaseName"} & set(payload):
-        return None  # a schema change, which the rows' own schemas follow
+        return KeysOf(_keys_of(payload))  # the columns follow from the rows' own schemas
     if operation == "m" or (operation is None and "ts_ms" in payload and "before" not in payload):
         return None
     if operation not in READ and operation != TRUNCATE:
@@ -75,7 +93,7 @@ def read_event(line: Any, *, file: str, row: int) -> Event | None:
             f"The line has the operation {operation!r}.",
             file=file,
             row=row,
-            hint="events must be Debezium's own: take ExtractNewRecordState out.",
+            hint=_HINT,
         )
     origin = payload.get("source") or {}
     table = _table(origin, file, row)
@@ -133,9 +151,26 @@ def _table(origin: dict[str, Any], file: str, row: int) -> TableName:
     name = origin.get("table") or origin.get("collection")
     if not isinstance(name, str):
         raise DataFileError("The event names no table.", file=file, row=row)
-    schema = origin.get("schema")
-    landed = schema if isinstance(schema, str) and schema not in ("", "public") else None
-    return TableName(landed, name)
+    return _landed(origin.get("schema"), name)
+
+
+def _landed(schema: Any, name: str) -> TableName:
+    """A table's name in the lake: tables of `public` have no schema there."""
+    known = schema if isinstance(schema, str) and schema not in ("", "public") else None
+    return TableName(known, name)
+
+
+def _keys_of(payload: dict[str, Any]) -> dict[TableName, tuple[str, ...]]:
+    """The primary keys that a schema change tells, by table."""
+    found = {}
+    for change in payload.get("tableChanges") or ():
+        keys = (change.get("table") or {}).get("primaryKeyColumnNames")
+        names = [part.strip('"') for part in str(change.get("id", "")).split(".")]
+        schema = payload.get("schemaName") or (names[-2] if len(names) > 2 else None)
+        with suppress(InvalidNameError):  # its rows say so, if there are any
+            if keys:
+                found[_landed(schema, names[-1])] = tuple(map(str, keys))
+    return found
 
 
 def _types(schema: Any) -> dict[str, dict[str, Any]] | None:

@@ -6,18 +6,13 @@ import json
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-
-from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError, SourceError
-from mirrorlake.landing.metadata import MARKER, Marker, read_metadata
-from mirrorlake.landing.text_format import arrow_type as declared_type
+from mirrorlake.errors import DataFileError, MirrorlakeError, SourceError
 from mirrorlake.names import TableName
-from mirrorlake.sources.debezium.events import Event, read_event
-from mirrorlake.sources.debezium.types import column
+from mirrorlake.sources.debezium.events import Event, KeysOf, read_event
+from mirrorlake.sources.debezium.rows import EventRows
 from mirrorlake.sources.folder_source import FolderSource
-from mirrorlake.sources.growing import Line, lines, starts, with_done
+from mirrorlake.sources.growing import Line, digest_of, lines, starts, with_done
 from mirrorlake.sources.position import Position
 from mirrorlake.sources.source import Batch, Group
 from mirrorlake.storage import Storage
@@ -55,29 +50,42 @@ class DebeziumFiles(FolderSource):
         kind: str = "debezium",
     ) -> None:
         super().__init__(folder, kind, _SUFFIXES, pause=pause)
-        self._storage = storage
-        self._keys = {TableName.parse(name): tuple(names) for name, names in (keys or {}).items()}
-        self._keyed: dict[TableName, bool] = {}
+        self._rows = EventRows(storage, keys)
+        self._met: set[TableName] = set()
+        self._parsed: dict[Path, tuple[int, str]] = {}
+
+    def __enter__(self) -> DebeziumFiles:
+        """Forgets what it has seen: the tables' positions say what is done."""
+        super().__enter__()
+        self._met, self._parsed = set(), {}
+        return self
 
     def pieces(self, path: Path, since: MutableMapping[TableName, Position]) -> Iterator[Group]:
         """The new events of a file, by table."""
         label = self.label(path)
         found = starts(self.folder, path, since)
         pending: dict[TableName, _Pending] = {}
-        waiting = 0
+        waiting, known, last = 0, self._known(path), None
         for line in lines(path):
-            if not line.text.strip():
+            last = line
+            if line.end <= known or not line.text.strip():
                 continue
             event = self._event(line, label)
-            if event is None:
+            if isinstance(event, KeysOf):
+                self._rows.learn(event)
+            if not isinstance(event, Event):
                 continue
             table = event.table
-            if table not in found:
-                yield Group(appeared={table: self._key(event)})
+            if table not in found and table not in self._met:
+                self._met.add(table)
+                yield Group(appeared={table: self._rows.key(event)})
                 found |= starts(
                     self.folder, path, {t: p for t, p in since.items() if t not in found}
                 )
-            if table not in since or line.end <= found[table]:
+            if table not in since:
+                self.passed_over(path)
+                continue
+            if line.end <= found[table]:
                 continue
             one = pending.setdefault(table, _Pending())
             if one.events and (event.marker is None or event.types != one.events[0].types):
@@ -95,11 +103,21 @@ class DebeziumFiles(FolderSource):
                 yield self._group(pending, since, label)
                 waiting = 0
         yield self._group(pending, since, label)
+        if last is not None:
+            self._parsed[path] = (last.end, last.digest)
 
-    def _event(self, line: Line, label: str) -> Event | None:
+    def _known(self, path: Path) -> int:
+        """How many bytes of a file this process has had, if they still are what they were."""
+        end, digest = self._parsed.get(path, (0, ""))
+        return end if end and digest_of(path, end) == digest else 0
+
+    def passed_over(self, path: Path) -> None:
+        """A line of a stopped table: the file is needed once it goes on."""
+
+    def _event(self, line: Line, label: str) -> Event | KeysOf | None:
         try:
             found = json.loads(line.text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SourceError(
                 f"The line is not JSON: {error}.", file=label, row=line.number
             ) from error
@@ -109,23 +127,6 @@ class DebeziumFiles(FolderSource):
             raise SourceError(
                 error.message, file=label, row=line.number, column=error.column, hint=error.hint
             ) from error
-
-    def _key(self, event: Event) -> tuple[str, ...]:
-        found = self._keys.get(event.table, event.keys or ())
-        self._keyed[event.table] = bool(found)
-        return found
-
-    def _markers(self, table: TableName, events: list[Event]) -> list[int | None]:
-        """Upserts need a key; a table without one takes inserts only."""
-        markers = [event.marker for event in events]
-        if self._keyed[table]:
-            return markers
-        if set(markers) - {Marker.UPSERT}:
-            raise SchemaError(
-                f"The events of {table} change rows, but name no key.",
-                hint='hand over keys, as {"key": …, "value": …}, or name the key columns.',
-            )
-        return [int(Marker.INSERT)] * len(markers)
 
     def _group(
         self,
@@ -151,43 +152,7 @@ class DebeziumFiles(FolderSource):
         assert one.last is not None
         position = with_done(since[table], label, one.last)
         try:
-            rows = self._rows(table, one.events)
+            rows = self._rows.rows(table, one.events)
         except MirrorlakeError as error:
             return Batch(table, None, position, problem=error)
         return Batch(table, rows, position)
-
-    def _rows(self, table: TableName, events: list[Event]) -> pa.RecordBatchReader:
-        types = events[0].types
-        if types is None:
-            names, arrays = self._declared(table, events)
-        else:
-            names = list(types)
-            arrays = [column([e.row.get(name) for e in events], types[name]) for name in names]
-        arrays.append(pa.array(self._markers(table, events), pa.int32()))
-        made = pa.RecordBatch.from_arrays(arrays, names=[*names, MARKER])
-        return pa.RecordBatchReader.from_batches(made.schema, [made])
-
-    def _declared(self, table: TableName, events: list[Event]) -> tuple[list[str], list[pa.Array]]:
-        """Columns of events without a schema, by what `_metadata.json` declares."""
-        declared = read_metadata(self._storage, table).columns
-        if not declared:
-            raise SchemaError(
-                f"The events of {table} have no schema.",
-                hint="set schemas.enable=true at Debezium's converter, or declare the columns in"
-                " the folder's _metadata.json, as SchemaDefinition.",
-            )
-        unknown = {name for event in events for name in event.row} - set(declared)
-        if unknown:
-            raise SchemaError(
-                f"The events of {table} have a column {min(unknown)!r} that is not declared.",
-                column=min(unknown),
-            )
-        arrays = []
-        for name, kind in declared.items():
-            values: list[Any] = [event.row.get(name) for event in events]
-            wanted = declared_type(kind, column=name)
-            try:
-                arrays.append(pa.array(values).cast(wanted))
-            except (pa.ArrowException, ValueError, TypeError) as error:
-                raise SchemaError(f"A value is no {kind}: {error}.", column=name) from error
-        return list(declared), arrays

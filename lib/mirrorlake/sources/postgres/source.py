@@ -142,7 +142,18 @@ class PostgresSource:
         self._disconnect()
 
     def tables(self) -> Mapping[TableName, tuple[str, ...] | MirrorlakeError]:
-        """The tables with their keys, or with what must be altered first."""
+        """The tables with their keys, or with what must be altered first.
+
+        Those that are no longer asked for are withdrawn from the publication.
+        """
+        found = self.examine()
+        if self._has_slot:
+            with self._server.explained():
+                self._slot.withdraw({one.relid for one in self._known.values()})
+        return found
+
+    def examine(self) -> dict[TableName, tuple[str, ...] | MirrorlakeError]:
+        """The same, with nothing changed at the server."""
         found: dict[TableName, tuple[str, ...] | MirrorlakeError] = {}
         with self._server.explained():
             for table in self._wanted:
@@ -158,8 +169,6 @@ class PostgresSource:
                     self._tables[one.relid] = one
                     if not one.keys:
                         _log.warning(f"{table} has no key: only its inserts are mirrored.")
-            if self._has_slot:
-                self._slot.withdraw({one.relid for one in self._known.values()})
         return found
 
     def covers(self, table: TableName) -> bool:
