@@ -90,8 +90,13 @@ def make_often(path: Path, versions: int) -> None:
         rows = {"id": range(20), "text": [f"turn {turn if n < 3 else 0}" for n in range(20)]}
         table.file(f"part-{turn}.parquet", pa.table(rows, schema))
     for version in range(1, versions):
-        gone = [] if version == 1 else [f"part-{(version - 1) % _FILES}.parquet"]
-        table.commit("WRITE", add=[f"part-{version % _FILES}.parquet"], remove=gone)
+        actions = [{"add": table.adds[f"part-{version % _FILES}.parquet"]}]
+        if version > 1:
+            gone = table.adds[f"part-{(version - 1) % _FILES}.parquet"]
+            kept = {name: gone[name] for name in ("path", "partitionValues", "size", "dataChange")}
+            when = {"deletionTimestamp": gone["modificationTime"], "extendedFileMetadata": True}
+            actions.append({"remove": kept | when})
+        table.log("WRITE", actions, operationParameters={"mode": "Overwrite", "partitionBy": "[]"})
         if version % _CHECKPOINT == 0:
             DeltaTable(path).create_checkpoint()
 

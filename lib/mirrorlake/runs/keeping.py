@@ -83,12 +83,11 @@ class RecordKeeper:
         """
         with self._lock:
             self._text = as_text(document)
+            # Of a run that can't begin no record is left: here comes last what can be written.
+            steps = (self._send, self._write) if must else (self._write, self._send)
             try:
-                write_whole(self._work / RECORD, self._text)
-                if self._pointer != self._work:
-                    with contextlib.suppress(OSError):  # the results are where they are wanted
-                        write_whole(self._pointer / RECORD, self._text)
-                self._send()
+                for step in steps:
+                    step()
             except (OSError, BaseError) as error:
                 place = self._remote or self._work
                 text = f"The run {self._run} can't be recorded in {place}: {first_line(error)}."
@@ -98,8 +97,14 @@ class RecordKeeper:
                     ) from error
                 _log.warning(text)
 
+    def _write(self) -> None:
+        write_whole(self._work / RECORD, self._text)
+        if self._pointer != self._work:
+            with contextlib.suppress(OSError):  # the results are where they are wanted
+                write_whole(self._pointer / RECORD, self._text)
+
     def _send(self) -> None:
-        if self._remote:
+        if self._remote and self._text:
             Storage(self._remote).write(RECORD, self._text.encode(errors="backslashreplace"))
 
     def _renew(self) -> None:

@@ -14,11 +14,13 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from obstore.exceptions import PermissionDeniedError
+
 from mirrorlake.errors import AlreadyRunningError
 from mirrorlake.lease import Lease, LeaseHeldError
 from mirrorlake.names import STATE
 from mirrorlake.paths import lake_path, state
-from mirrorlake.storage import Storage
+from mirrorlake.storage import Storage, storage_errors
 
 
 @contextlib.contextmanager
@@ -31,6 +33,7 @@ def only_run(plan: str, roots: Iterable[str]) -> Iterator[None]:
 
     Raises:
         AlreadyRunningError: there is such a run; says which one.
+        SetupError: the store of a lake can't be reached.
     """
     places = sorted({lake_path(root) for root in roots})
     what = f"The plan {plan}" + (f" on {', '.join(places)}" if places else "")
@@ -42,7 +45,8 @@ def only_run(plan: str, roots: Iterable[str]) -> Iterator[None]:
                 if place and ("://" in place or Path(place).is_dir()):
                     path = f"{STATE}/plans/{slug(plan)}-{fingerprint(plan)}.lease"
                     # A lake that can't be written to: only runs on this machine are kept away.
-                    with contextlib.suppress(OSError):
+                    refused = contextlib.suppress(OSError, PermissionDeniedError)
+                    with storage_errors(place), refused:
                         held.enter_context(Lease(Storage(place), path, what))
         except LeaseHeldError as error:
             raise AlreadyRunningError(error.message, hint=error.hint) from None

@@ -70,6 +70,7 @@ def test_a_place_that_takes_no_record_is_refused_before_the_start(folder: Path) 
         with pytest.raises(RecordError, match="Hint: make room there"):
             run_plan(plan, str(place))
     assert not list(folder.rglob("*n.ipynb"))[1:]
+    assert list_runs() == []
 
 
 @pytest.mark.parametrize("seconds", [3600, pytest.param(-3600, marks=pytest.mark.long)])
