@@ -185,6 +185,14 @@ def fenced(lake: Lake) -> object:
     return [refused, len(left), any(there), again is not None, *total]
 
 
+def least(root: str) -> dict[str, object]:
+    """The least of a lake, for a Connect client."""
+    lake = Lake(root)
+    lake.publisher("items", keys=["id"]).upsert([{"id": 1, "n": 0}])
+    report = lake.mirror()
+    return {"rows": rows(lake), "errors": [table.error for table in report.tables]}
+
+
 def append(root: str, writer: int, count: int) -> dict[str, object]:
     lake = Lake(root)
     path = lake.storage.path("Tables/shared")
@@ -277,7 +285,8 @@ def settle(root: str) -> dict[str, object]:
 
 
 PROGRAMS: dict[str, Callable[..., dict[str, object]]] = {
-    one.__name__: one for one in (work, tour, append, count, begin, publish, watch, tidy, settle)
+    one.__name__: one
+    for one in (work, tour, least, append, count, begin, publish, watch, tidy, settle)
 }
 
 if __name__ == "__main__":
