@@ -66,7 +66,11 @@ class Azurite:
                 assert time.monotonic() < until, "Azurite did not start"
                 assert self._process.poll() is None, "Azurite did not start"
                 time.sleep(0.1)
-        self._make_container()
+        try:
+            self._make_container()
+        except Exception:
+            self.close()
+            raise
 
     def _make_container(self) -> None:
         from pyarrow.fs import AzureFileSystem
@@ -74,7 +78,7 @@ class Azurite:
         authority = f"127.0.0.1:{self.port}"
         AzureFileSystem(
             ACCOUNT,
-            KEY,
+            account_key=KEY,
             blob_storage_authority=authority,
             dfs_storage_authority=authority,
             blob_storage_scheme="http",
@@ -92,6 +96,6 @@ class Azurite:
 
     def close(self) -> None:
         """Ends the emulator."""
-        self._process.terminate()
+        self._process.kill()  # asked to end, it waits for its clients
         self._process.wait(30)
         shutil.rmtree(self._folder, ignore_errors=True)
