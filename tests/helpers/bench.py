@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +36,13 @@ class BenchResult:
     Attributes:
         seconds: medians by what was measured.
         ratios: the peer's seconds by ours, each the median of the pairs.
+        requests: to a server, by what made them; of benches that have one.
     """
 
     bench: str
     seconds: dict[str, float]
     ratios: dict[str, float]
+    requests: dict[str, int] = field(default_factory=dict)
 
 
 def bench_names() -> list[str]:

@@ -124,7 +124,11 @@ def bench(
             result = benches.run_bench(chosen, pairs, part)
         figures = [(what, f"{seconds:.3f} s") for what, seconds in result.seconds.items()]
         figures += [(what, f"{ratio:.2f} ×") for what, ratio in result.ratios.items()]
-        documents.append(asdict(result))
+        figures += [(what, f"{number:,}") for what, number in result.requests.items()]
+        document = asdict(result)
+        if not result.requests:
+            del document["requests"]
+        documents.append(document)
         if not as_json:  # at once: each takes minutes
             say(TextTable((f"bench {chosen}", "figure"), tuple(figures)))
     if as_json:

@@ -9,6 +9,7 @@ version is filled up again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +25,12 @@ from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.enable import create_table
 from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED
 from mirrorlake.kept import read_kept
+from mirrorlake.mirror.lock import only_one
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import literal, quote, spark_message
 
 SOURCE_PROPERTY = "mirrorlake.archive.source"
+_PATIENCE = 600  # seconds to wait for another run
 _ALL = str(2**31 - 1)  # files a micro-batch: all, so that no version is ever split
 
 
@@ -111,7 +114,17 @@ class Archive:
         Raises:
             FeedError: the feed no longer holds what follows, or the archive is another table's.
             FormatError: what is kept of its runs is of a newer format.
+            BusyError: on an object store, another process archives this table for too long.
         """
+        # On a disk the checkpoint itself keeps a second stream away: it is renamed into its place.
+        alone: AbstractContextManager[object] = nullcontext()
+        if self._storage.local is None:
+            what = f"archive of {self.table.name}"
+            alone = only_one(self._storage, f"{self._state}.lock", _PATIENCE, what)
+        with alone:
+            return self._run(start, on_step)
+
+    def _run(self, start: int | None, on_step: Callable[[str], None]) -> ArchiveReport:
         source, kept = self.table, self._load()
         timeline = read_versions(source.storage, source.name.table_path)
         place = self._prepare()

@@ -136,8 +136,9 @@ def open_source(rows: Any, known: dict[str, str] | None = None) -> pa.RecordBatc
         return rows
     if isinstance(rows, dict):
         return read_dicts(iter([rows]))
-    pandas = sys.modules.get("pandas")  # imported by all who hold a data frame
-    if pandas is not None and isinstance(rows, pandas.DataFrame):
+    # Pandas is imported by all who hold a data frame; another thread may only just be doing so.
+    frame = getattr(sys.modules.get("pandas"), "DataFrame", None)
+    if frame is not None and isinstance(rows, frame):
         return _from_pandas(rows)
     if isinstance(rows, pa.RecordBatch):
         return pa.Table.from_batches([rows]).to_reader(BATCH_ROWS)

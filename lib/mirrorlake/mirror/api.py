@@ -194,18 +194,27 @@ class MirroredLake:
     def __init__(self, root: str | os.PathLike[str], *, spark: SparkSession | None = None) -> None:
         self.storage = Storage(root)
         self._spark = spark
+        self._is_fit = False
 
     def __repr__(self) -> str:
         return f"Lake({self.storage.root!r})"
 
     @property
     def spark(self) -> SparkSession:
-        """The session, started now if there is none."""
-        if self._spark is None:
+        """The session, started now if there is none.
+
+        Raises:
+            SetupError: the one that was given would lose commits on this lake's store.
+        """
+        if not self._is_fit or self._spark is None:
+            from mirrorlake.spark.clouds import check_session
             from mirrorlake.spark.session import get_spark
 
+            if self._spark is not None:
+                check_session(self._spark, self.storage.root)
             self.storage.check_conditions()
-            self._spark = get_spark(root=self.storage.root)
+            self._spark = self._spark or get_spark(root=self.storage.root)
+            self._is_fit = True
         return self._spark
 
     @property

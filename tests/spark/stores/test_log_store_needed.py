@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
+from mirrorlake import Lake
 from mirrorlake.errors import SetupError
 from mirrorlake.spark.log_store import CLASS
 from mirrorlake.spark.s3 import LOG_STORE_CONF
@@ -17,3 +18,9 @@ def test_a_running_session_without_the_log_store_is_refused_for_s3(spark: SparkS
     assert f"--conf {LOG_STORE_CONF}={CLASS}" in caught.value.hint
     assert "--class org.apache.spark.sql.connect.service.SparkConnectServer" in caught.value.hint
     assert get_spark(root="/a/local/lake") is not None
+
+
+def test_nor_is_one_that_a_lake_was_given(spark: SparkSession):
+    lake = Lake("s3://bucket/lake", spark=spark)
+    with pytest.raises(SetupError, match="no log store for S3"):
+        _ = lake.spark

@@ -142,9 +142,9 @@ def test_everything_else_that_one_does_with_a_lake_on_s3(start: Start, root: str
         "status": ["Replicating"],
         "history": 3,
         "at a moment": 5,
-        "diff": True,
+        "diff": 2,
         "feed": 3,  # an update's two, and a delete
-        "analyze": True,
+        "analyze": 4,
         "vorder": 4,
         "compact": True,
         "frame": ["complete", 4],

@@ -1,0 +1,80 @@
+"""A month mirrored on S3 against the same on disk, and the requests of a cycle.
+
+One Spark, one small server on this machine: what is measured is the number of requests and their
+handling, not a network. The server's log counts the requests.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+from helpers.bench import BenchResult, run_script
+from helpers.s3_server import BUCKET, S3Server
+from mirrorlake import Lake
+
+ROWS, DAYS, CHANGES, CYCLES = 20_000, 30, 1_000, 5
+
+
+def run(pairs: int) -> BenchResult:
+    server = S3Server()
+    try:
+        log = str(server.folder / "log")
+        found = run_script(Path(__file__), str(pairs), log, env=server.variables())
+    finally:
+        server.close()
+    remote, local = found["remote"], found["local"]
+    what = "a month on S3, against a disk"
+    seconds = {what: statistics.median(remote), f"{what}, peer": statistics.median(local)}
+    ratio = statistics.median(one / other for one, other in zip(local, remote, strict=True))
+    rounded = {name: round(value, 3) for name, value in seconds.items()}
+    return BenchResult("remote", rounded, {what: round(ratio, 2)}, found["requests"])
+
+
+def month(root: str, log: Path | None = None) -> tuple[float, dict[str, int]]:
+    """Publishes a month's files and mirrors a share of them at a time; the cycles' seconds."""
+    lake = Lake(root)
+    publisher = lake.publisher("t", keys=["id"])
+    publisher.upsert([{"id": n, "v": 0.5} for n in range(ROWS)])
+    spent, counted = 0.0, {}
+    for first in range(0, DAYS, DAYS // CYCLES):
+        days = range(first, first + DAYS // CYCLES)
+        for day in days:
+            ids = [(day * 7919 + n * 13) % ROWS for n in range(CHANGES)]
+            publisher.upsert([{"id": one, "v": float(day)} for one in ids[100:]])
+            publisher.delete([{"id": one} for one in ids[:100]])
+        before, began = requests(log), time.monotonic()
+        report = lake.mirror()
+        spent += time.monotonic() - began
+        counted[f"requests, a cycle of {2 * len(days)} files"] = requests(log) - before
+        assert not report.failed, report
+    before = requests(log)
+    lake.mirror()
+    counted["requests, a cycle with nothing to do"] = requests(log) - before
+    return spent, counted
+
+
+def requests(log: Path | None) -> int:
+    """How many requests the server has answered."""
+    return 0 if log is None else log.read_text(errors="replace").count(" | vgw | ")
+
+
+def work(pairs: int, log: Path) -> dict[str, object]:
+    remote, local, counted = [], [], {}
+    for pair in range(pairs + 1):  # the first does not count
+        seconds, counted = month(f"s3://{BUCKET}/{uuid.uuid4().hex}", log)
+        with tempfile.TemporaryDirectory() as folder:
+            other, _ = month(folder)
+        if pair:
+            remote.append(seconds)
+            local.append(other)
+    return {"remote": remote, "local": local, "requests": counted}
+
+
+if __name__ == "__main__":
+    print(json.dumps(work(int(sys.argv[1]), Path(sys.argv[2]))))

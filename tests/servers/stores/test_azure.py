@@ -1,0 +1,68 @@
+"""The landing zone on Azure's blob store, as Azurite plays it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow.parquet as pq
+import pytest
+
+from helpers.azurite import CONTAINER, KEY, Azurite
+from helpers.s3_server import check_races
+from mirrorlake.landing.publisher import Publisher
+from mirrorlake.landing.zone import list_folder
+from mirrorlake.lease import Lease, LeaseHeldError
+from mirrorlake.lint.zone import lint_zone
+from mirrorlake.names import TableName
+from mirrorlake.storage import Storage
+
+pytestmark = pytest.mark.long
+TABLE = TableName(None, "t")
+
+
+@pytest.fixture(scope="module")
+def azurite() -> Iterator[Azurite]:
+    azurite = Azurite()
+    yield azurite
+    azurite.close()
+
+
+@pytest.fixture
+def root(azurite: Azurite, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in azurite.variables().items():
+        monkeypatch.setenv(name, value)
+    return f"az://{CONTAINER}/{uuid.uuid4().hex}"
+
+
+def test_races_have_one_winner_and_a_lease_one_holder(root: str):
+    check_races(root)
+    storage = Storage(root)
+    assert KEY not in repr(storage)
+    with Lease(storage, "x.lease", "it") as lease:
+        lease.confirm()
+        with pytest.raises(LeaseHeldError):
+            Lease(storage, "x.lease", "it").__enter__()
+    assert not storage.exists("x.lease")
+
+
+def test_many_publishers_publish_each_batch_once(root: str):
+    def publish(writer: int) -> list[int]:
+        publisher = Publisher(Storage(root), TABLE, keys=["id"])
+        ids = [writer * 100 + number for number in range(8)]
+        for one in ids:
+            publisher.insert([{"id": one}])
+        return ids
+
+    Publisher(Storage(root), TABLE, keys=["id"])
+    with ThreadPoolExecutor(3) as pool:
+        wanted = [one for ids in pool.map(publish, range(3)) for one in ids]
+    storage, found = Storage(root), []
+    numbered = list_folder(storage, TABLE).numbered
+    for entry in numbered.values():
+        with storage.open(f"{TABLE.folder}/{entry.name}") as source:
+            found += pq.read_table(source).column("id").to_pylist()
+    assert sorted(found) == wanted
+    assert sorted(numbered) == list(range(1, len(wanted) + 1))
+    assert lint_zone(storage).findings == ()
