@@ -115,7 +115,7 @@ def table(shown: TextTable, *, caption: str = "", changed: Iterable[tuple[int, i
     body = "".join(
         "<tr>"
         + "".join(
-            f"<td{_classes('n' if right[x] else '', 'changed' if (y, x) in marked else '')}>"
+            f"<td{_classes(_kind(value, right[x]), 'changed' if (y, x) in marked else '')}>"
             f"{cell(value)}</td>"
             for x, value in enumerate(row)
         )
@@ -215,6 +215,12 @@ def page(title: str, inner: str, *, every: float | None = None) -> str:
         f"<title>{text(title)}</title><style>{_ALONE}{STYLE}</style></head>"
         f'<body><main class="ml">{inner}</main></body></html>\n'
     )
+
+
+def _kind(value: Any, right: bool) -> str:
+    """The class of a cell: numbers to the right; sizes and moments are not broken into lines."""
+    short = isinstance(value, str) and 0 < len(value) <= 20 and value[0].isdigit()
+    return "n" if right else "t" if short else ""
 
 
 def _classes(*names: str) -> str:

@@ -7,12 +7,12 @@ import shutil
 import subprocess
 import sys
 import time
-from html.parser import HTMLParser
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 
+from helpers.html_tags import Tags
 from helpers.odd_names import ODD_BUT_FINE
 from helpers.old_lake import unpack
 from mirrorlake import Lake
@@ -23,20 +23,6 @@ from mirrorlake.results import TextTable
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 SECONDS = 2.0
-
-
-class Tags(HTMLParser):
-    """Which tags and attributes a page has."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
 
 
 @pytest.fixture(scope="module")
