@@ -111,12 +111,15 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def look(server: Server, browser: Any) -> Iterator[Callable[..., Any]]:
     """Opens a notebook of one cell in Lab, runs it, and returns the page."""
-    opened = []
+    opened: list[Any] = []
+    made: list[Path] = []
 
     def run(name: str, source: str, *, width: int = 1280, theme: str = "Light") -> Any:
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
         notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
-        nbformat.write(notebook, server.folder / f"{name}.ipynb")
+        path = server.folder / f"{name}.ipynb"
+        nbformat.write(notebook, path)
+        made.append(path)
         context = browser.new_context(viewport={"width": width, "height": 900})
         opened.append(context)
         page = context.new_page()
@@ -133,6 +136,8 @@ def look(server: Server, browser: Any) -> Iterator[Callable[..., Any]]:
     yield run
     for context in opened:
         context.close()
+    for path in made:
+        path.unlink()
 
 
 def command(page: Any, name: str, arguments: dict[str, Any] | None = None) -> None:

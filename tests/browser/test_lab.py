@@ -112,7 +112,7 @@ def test_a_hostile_name_is_text_in_picker_page_and_form(look: Look, tmp_path: Pa
     form = page.get_by_label("Table", exact=True).last
     form.fill(EVIL)
     form.press("Enter")
-    page.get_by_role("button", name="Check").click()
+    page.get_by_role("button", name="Check", exact=True).click()
     page.locator("[role=status]", has_text="needed").wait_for()
     assert page.locator(".jp-OutputArea img[src=x]").count() == 0
     assert page.title() != "hit"
@@ -126,14 +126,16 @@ def test_the_form_publishes_a_chosen_file(look: Look, tmp_path: Path) -> None:
         (tmp_path / name).write_text(text, encoding="utf-8")
     source = f"from mirrorlake import Lake\nLake({str(lake.storage.root)!r}).publish_form('stock')"
     page = look("form", source)
-    chooser = page.locator("input[type=file]").last
+    upload = page.get_by_role("button", name="Choose a file")
     for name, said in (("bad.csv", "row 2"), ("good.csv", "2 rows would be published")):
-        chooser.set_input_files(tmp_path / name)
+        with page.expect_file_chooser() as chosen:
+            upload.click()
+        chosen.value.set_files(tmp_path / name)
         page.locator("caption", has_text=name).wait_for()
         page.get_by_label("Keys", exact=True).select_option("id")
-        page.get_by_role("button", name="Check").click()
+        page.get_by_role("button", name="Check", exact=True).click()
         page.locator("[role=status]", has_text=said).wait_for()
     assert not list(tmp_path.glob("lake/Files/LandingZone/stock/*.parquet"))
-    page.get_by_role("button", name="Publish").click()
+    page.get_by_role("button", name="Publish", exact=True).click()
     page.locator("[role=status]", has_text="Published").wait_for()
     assert len(list(tmp_path.glob("lake/Files/LandingZone/stock/0*.parquet"))) == 1

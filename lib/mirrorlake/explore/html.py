@@ -31,7 +31,7 @@ STYLE = """
 .ml table {border-collapse: collapse; margin: 4px 0; font-size: 13px; color: inherit}
 .ml th, .ml td {padding: 3px 8px; border-bottom: 1px solid var(--ml-line); vertical-align: top;
  text-align: left; white-space: normal; max-width: 34em}
-.ml .wide {display: inline-block; min-width: 12em}
+.ml .wide {display: inline-block; min-width: 11em}
 .ml thead th {background: var(--ml-band); color: inherit}
 .ml caption {text-align: left; font-weight: 600}
 .ml .n {text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap}
@@ -157,8 +157,10 @@ def wide(message: str, more: str = "") -> Html:
     """A sentence that gets room in a table, with a second one below it."""
     if not message and not more:
         return Html("")
-    below = f'<br><span class="soft">{text(more)}</span>' if more else ""
-    return Html(f'<span class="wide">{text(message)}{below}</span>')
+    below = f'<span class="soft">{text(more)}</span>' if more else ""
+    return Html(
+        f'<span class="wide">{text(message)}{"<br>" * bool(message and more)}{below}</span>'
+    )
 
 
 def dot(kind: str, word: str) -> Html:
@@ -180,7 +182,7 @@ def sparkline(values: Sequence[float], label: str) -> Html:
     """A small picture of some figures, the newest to the right; nothing for less than two."""
     if len(values) < 2:
         return Html("")
-    width, height = 110, 22
+    width, height = 76, 22
     top = max(values) or 1.0
     step = (width - 4) / (len(values) - 1)
     points = " ".join(

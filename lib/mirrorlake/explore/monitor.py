@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import ipywidgets
 
     from mirrorlake.lake import Lake
+    from mirrorlake.rows.views.state import ViewStatus
 
 _VIEWS = {"current": "good", "behind": "warn", "unknown": "bad"}
 
@@ -31,7 +33,7 @@ def render_health(health: LakeHealth) -> html.Html:
         _tables(health.tables) if health.tables else html.note("No publisher feeds a table here."),
     ]
     if health.views:
-        parts += [html.heading("Views"), _views(health)]
+        parts += [html.heading("Views"), html.table(view_table(health.views))]
     if health.sources:
         parts += [html.heading("Sources"), *(html.table(one.shown()) for one in health.sources)]
     return html.join(*parts)
@@ -64,7 +66,8 @@ def _tables(tables: tuple[TableHealth, ...]) -> html.Html:
     return html.table(TextTable(columns, tuple(rows)))
 
 
-def _views(health: LakeHealth) -> html.Html:
+def view_table(views: Sequence[ViewStatus]) -> TextTable:
+    """Views with what each shows of its sources, and how old that is."""
     rows = tuple(
         (
             one.view,
@@ -73,9 +76,9 @@ def _views(health: LakeHealth) -> html.Html:
             None if one.lag_seconds is None else round(one.lag_seconds),
             one.reason or "",
         )
-        for one in health.views
+        for one in views
     )
-    return html.table(TextTable(("view", "state", "shows", "lag, s", "reason"), rows))
+    return TextTable(("view", "state", "sources at versions", "lag, s", "reason"), rows)
 
 
 def _at(version: int | None) -> str:

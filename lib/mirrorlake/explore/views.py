@@ -7,12 +7,11 @@ import ipywidgets as widgets
 from mirrorlake.errors import SetupError
 from mirrorlake.explore import html
 from mirrorlake.explore.health import read_views
-from mirrorlake.explore.pager import Pager
+from mirrorlake.explore.monitor import view_table
+from mirrorlake.explore.pager import Pager, slices
 from mirrorlake.explore.tab import Tab
 from mirrorlake.names import TableName
-from mirrorlake.results import TextTable
 
-_STATES = {"current": "good", "behind": "warn", "unknown": "bad"}
 _MOST_LINKS = 40
 
 
@@ -28,8 +27,8 @@ class ViewsTab(Tab):
         return [self._lineage, self._query, self._list.widget]
 
     def _fill(self) -> None:
-        shown = list_views(self.lake.tables(), self)
-        self._list.fill(len(shown.rows), lambda a, b: TextTable(shown.columns, shown.rows[a:b]))
+        shown = view_table(read_views(self.storage, self.lake.tables()))
+        self._list.fill(len(shown.rows), slices(shown))
         edges = self._edges()
         parts: list[widgets.Widget] = []
         above = [source for view, source in edges if view == self.table]
@@ -61,22 +60,3 @@ class ViewsTab(Tab):
         )
         made.on_click(lambda _: self.choose(name))
         return made
-
-
-def list_views(tables: list[TableName], tab: Tab) -> TextTable:
-    """The views among some tables, with what each shows and how old that is."""
-    rows = tuple(
-        (
-            one.view,
-            html.dot(_STATES.get(one.state, "idle"), one.state),
-            ", ".join(f"{s.table} {_at(s.shown)} of {_at(s.newest)}" for s in one.sources),
-            None if one.lag_seconds is None else round(one.lag_seconds),
-            one.reason or "",
-        )
-        for one in read_views(tab.storage, tables)
-    )
-    return TextTable(("view", "state", "sources at versions", "lag, s", "reason"), rows)
-
-
-def _at(version: int | None) -> str:
-    return "?" if version is None else str(version)

@@ -16,7 +16,7 @@ from mirrorlake.explore.health import TableHealth
 from mirrorlake.explore.pager import Pager, slices
 from mirrorlake.explore.tab import Tab, label
 from mirrorlake.landing.metadata import read_metadata
-from mirrorlake.landing.zone import BadFolder, find_tables
+from mirrorlake.landing.zone import find_tables
 from mirrorlake.mirror.state import TableStatus
 from mirrorlake.names import TableName, file_number
 from mirrorlake.results import TextTable, size_text
@@ -126,11 +126,6 @@ def list_files(entries: list[Entry], last: int) -> TextTable:
         state = "" if number is None else "applied" if number <= last else "waits"
         rows.append((entry.name, size_text(entry.size), entry.modified, state))
     return TextTable(("file", "size", "published (UTC)", "state"), tuple(rows))
-
-
-def bad_folders(storage: Storage) -> list[BadFolder]:
-    """The folders that can't become tables."""
-    return [one for one in find_tables(storage) if isinstance(one, BadFolder)]
 
 
 def preview_rows(storage: Storage, path: str, around: int = 1) -> TextTable:

@@ -116,8 +116,8 @@ def start_page() -> str:
         "",
         "> An open lakehouse in notebooks. These are copies: change what you like.",
         "",
-        "[Read me](README.md) · [Monitor](docs/explore.md) · [Landing zone](docs/landing-zone.md)"
-        " · [Scheduling](docs/schedule.md)",
+        "[Read me](README.md) · [Looking at a lake](docs/explore.md) · [Landing zone]"
+        "(docs/landing-zone.md) · [Scheduling](docs/schedule.md)",
         "",
         "The tools work on any lake; their `root` is the sample lake until you name yours.",
         "[sample](notebooks/sample.ipynb), or `./mirrorlake sample lakes/sample`, makes it.",
