@@ -20,6 +20,7 @@ PROMISE = "promise"
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="add full kill matrices and soaks")
     parser.addoption("--changed", action="store_true", help="only what a change can touch")
+    parser.addoption("--pictures", action="store_true", help="save screenshots: docs/pictures")
     parser.addoption("--since", default="HEAD", help="the commit that --changed compares with")
 
 

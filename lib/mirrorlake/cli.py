@@ -12,6 +12,7 @@ from typer.rich_utils import rich_format_error
 
 from mirrorlake.commands import (
     app,
+    explore,
     frames,
     history,
     maintenance,
@@ -34,6 +35,7 @@ COMMANDS = (
     project,
     runs,
     zone,
+    explore,
     serve,
     operate,
     history,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
@@ -33,6 +33,9 @@ from mirrorlake.layout.partitioning.table_policy import TablePolicy
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.rows.api import RowTracking
 from mirrorlake.spark.sql import literal
+
+if TYPE_CHECKING:
+    from mirrorlake.explore.explorer import Explorer
 
 
 class LakeTable(Table):
@@ -196,6 +199,18 @@ class LakeTable(Table):
             sales: versions 2 to 7; log retention: older commits are cut off
         """
         return find_readable_range(self.storage, self.name, enforced=is_enforced(self.spark))
+
+    def explore(self) -> Explorer:
+        """The lake's explorer with this table chosen; see `Lake.explore`.
+
+        Example:
+            >>> lake.table("sales").explore()  # doctest: +SKIP
+        """
+        from mirrorlake.explore.explorer import Explorer
+        from mirrorlake.lake import Lake
+
+        spark = None if callable(self._spark) else self._spark
+        return Explorer(Lake(self.storage.root, spark=spark), self.name)
 
     def diff(
         self,

@@ -16,7 +16,7 @@ from mirrorlake.commands import app
 from mirrorlake.commands.options import Json
 from mirrorlake.commands.printing import print_json, progress, say, warn
 from mirrorlake.errors import UsageError
-from mirrorlake.paths import NOTEBOOKS, PARAMETERS, PROJECT
+from mirrorlake.paths import PARAMETERS, PROJECT
 from mirrorlake.results import TextTable
 
 
@@ -91,18 +91,31 @@ def test(
 
 def needs_no_spark(arguments: list[str]) -> bool:
     """Whether all paths among pytest's arguments are in the layers that start no JVM."""
-    layers = [PROJECT / "tests" / layer for layer in ("unit", "servers")]
+    layers = [PROJECT / "tests" / layer for layer in ("unit", "servers", "browser")]
     files = [PROJECT / argument.split("::")[0] for argument in arguments]
     paths = [file.resolve() for file in files if file.exists()]
     return bool(paths) and all(any(map(path.is_relative_to, layers)) for path in paths)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def lab(context: typer.Context) -> None:
-    """Open JupyterLab on the notebooks; further arguments go to it."""
-    notebooks = str(_source(NOTEBOOKS, "notebooks"))
+def lab(
+    context: typer.Context,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Make the copies new; changed ones go to kept/.")
+    ] = False,
+    folder: Annotated[Path | None, typer.Option(help="Where the copies are.")] = None,
+) -> None:
+    """Open JupyterLab on copies of the notebooks; further arguments go to it."""
+    from mirrorlake.runs.workbench import lab_command, lab_folder, make_workbench
+
+    place = (folder or lab_folder()).absolute()
+    changed = make_workbench(place, reset=reset)
+    if changed:
+        done = "were put into kept/" if reset else "stay as they are; --reset makes them new"
+        warn(f"{changed} changed copies in {place} {done}.")
     warm_up()
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", notebooks, *context.args])
+    command = lab_command(sys.executable, place, *context.args)
+    os.execv(command[0], command)
 
 
 @app.command()

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from mirrorlake.delta.actions import missing_files, recent_removals, removed_since
 from mirrorlake.delta.commits import CommitLog, find_newest, read_commit_info
@@ -20,6 +19,9 @@ from mirrorlake.errors import TableNotFoundError, VersionError
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ENFORCED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"

@@ -11,14 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from mirrorlake.errors import UsageError
 from mirrorlake.results import Result, TextTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _GB = 10**9
 _TARGET = 2**30
@@ -175,6 +176,8 @@ def after_optimize(facts: DataFrame, now: Mapping[str, float]) -> dict[str, floa
 
     Row groups follow from parquet-mr's 128 MiB before compression. Rows and bytes stay.
     """
+    from pyspark.sql import functions as F
+
     raw = F.expr("aggregate(footer.groups.uncompressed, 0L, (a, b) -> a + b)")
     small = F.col("size") < _TARGET
     by_partition = facts.groupBy("partition").agg(

@@ -23,6 +23,7 @@ from matplotlib.ticker import FuncFormatter, StrMethodFormatter
 from mirrorlake.layout.guardrails import GuardrailReport, Limit
 from mirrorlake.layout.ordering import column_codes
 from mirrorlake.layout.partitioning.statistics import Spread
+from mirrorlake.show.fitting import fit_figure, whole_ticks
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
 STYLE: Final[Mapping[str, Any]] = {
@@ -61,6 +62,7 @@ class Chart(Figure):
 
     def _repr_png_(self) -> bytes:
         with styled():
+            fit_figure(self)
             buffer = BytesIO()
             self.savefig(buffer, format="png")
         return buffer.getvalue()
@@ -105,6 +107,7 @@ def plot_spans(
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(label)
+        whole_ticks(axes.xaxis, [place for span in spans.values() for place in span])
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     return chart
 
@@ -127,6 +130,7 @@ def plot_stacks(
             axes.bar(labels, heights, width=0.7, bottom=bottom, label=name)
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
         axes.grid(visible=False, axis="x")
+        whole_ticks(axes.yaxis, [value for values in series.values() for value in values])
         _finish(chart, axes, label, len(series))
     return chart
 
@@ -154,6 +158,8 @@ def plot_lines(
             axes.plot(x, values, label=name)
         axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
         axes.set_xlabel(x_label)
+        whole_ticks(axes.yaxis, [value for values in series.values() for value in values])
+        whole_ticks(axes.xaxis, x)
         _finish(chart, axes, label, len(series))
     return chart
 

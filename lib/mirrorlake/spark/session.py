@@ -155,6 +155,8 @@ def launch_conf(profile: str, root: str | None = None) -> dict[str, str]:
         return conf | chosen | {"spark.master": master, "spark.jars": jars_of_all}
     conf |= _LOCAL | {"spark.sql.shuffle.partitions": str(_SHUFFLES[profile])}
     conf["spark.master"] = "local[*]"
+    # Spark makes this folder when it starts, by default wherever it was started.
+    conf["spark.sql.warehouse.dir"] = str(cache() / "spark-warehouse")
     conf["spark.driver.memory"] = f"{driver_memory_mib(profile)}m"
     if profile == "small":
         conf |= _NO_CODE

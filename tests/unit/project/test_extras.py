@@ -103,7 +103,7 @@ def test_the_shell_without_spark(absent: list[str], tmp_path: Path) -> None:
         ["pause", root, "t"],
         ["mirror", root],
         ["sql", root, "SELECT 1"],
-        ["history", root, "t"],
+        ["quarantine", root],
         ["demo"],
     ]
     told = run_bare(absent, COMMANDS, json.dumps(commands))
@@ -113,10 +113,10 @@ def test_the_shell_without_spark(absent: list[str], tmp_path: Path) -> None:
     assert json.loads(lint[1]) == {"findings": []}
     assert [table["state"] for table in json.loads(status[1])["tables"]] == ["Initialized"]
     assert json.loads(ledger[1])["rows"] == []
-    mirror, sql, history, demo = refused
+    mirror, sql, quarantine, demo = refused
     for code, shown, complaint in refused:
         assert (code, shown, complaint.count("\n")) == (1, "", 1), complaint
-    for _, _, complaint in (mirror, sql, history):
+    for _, _, complaint in (mirror, sql, quarantine):
         assert complaint.endswith("not installed. Hint: pip install 'mirrorlake[spark]'\n")
     assert mirror[2].startswith("mirrorlake: mirrorlake.mirror needs pyspark, which is")
     assert demo[2].endswith("not installed. Hint: pip install 'mirrorlake[notebooks]'\n")

@@ -10,6 +10,7 @@ import pytest
 
 import mirrorlake
 from mirrorlake import Lake, LakeTable, Publisher
+from mirrorlake.explore.api import ExploredLake
 from mirrorlake.feed.api import Changes
 from mirrorlake.history.frames import Frames
 from mirrorlake.layout.api import Optimize
@@ -34,7 +35,10 @@ ONLY_SAYS = [
     RowTracking.disable, RowTracking.drop,
     Views.drop,
 ]  # fmt: skip
-GROUPS = [Changes, Lake, LakeTable, MirroredLake, Operations, Optimize, Publisher, RowTracking]
+GROUPS = [
+    *(Changes, ExploredLake, Lake, LakeTable, MirroredLake, Operations, Optimize, Publisher),
+    RowTracking,
+]
 
 
 def name_of(function: Callable[..., Any]) -> str:

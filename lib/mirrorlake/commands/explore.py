@@ -1,0 +1,59 @@
+"""The command `monitor`: a lake's health as a table, a page, or a page that is served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mirrorlake.commands import app, open_lake, stop_on_signals
+from mirrorlake.commands.options import Interval, Json, Root
+from mirrorlake.commands.printing import say, tell
+from mirrorlake.errors import UsageError
+
+
+@app.command()
+def monitor(
+    root: Root,
+    page: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the page to a file.")
+    ] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve the page until Ctrl-C.")] = False,
+    port: Annotated[int, typer.Option(help="With --serve; 0: a free one.", min=0, max=65535)] = 0,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="With --html: write it again and again.")
+    ] = False,
+    interval: Interval = 10,
+    as_json: Json = False,
+) -> None:
+    """Show how replication is: backlog, gaps, lag, last errors with their fixes; no Spark."""
+    from mirrorlake.explore.html import page as whole_page
+    from mirrorlake.explore.monitor import Monitor, render_health
+    from mirrorlake.explore.serving import PageServer
+
+    if serve and page is not None:
+        raise UsageError("--html and --serve exclude each other.", hint="choose one.")
+    if watch and page is None:
+        raise UsageError("--watch writes a page again.", hint="name it with --html FILE.")
+    lake = open_lake(root)
+    every = max(1.0, interval)
+    shown = Monitor(lake, every=every)
+    if serve:
+        stop = stop_on_signals()
+
+        def make() -> str:
+            return whole_page("Monitor", render_health(shown.refresh()), every=every)
+
+        server = PageServer(make, port)
+        say(server.address)
+        server.run(stop)
+        return
+    if page is not None:
+        shown.to_html(page, every=every if watch else None)
+        ended = stop_on_signals() if watch else None
+        while ended is not None and not ended.wait(interval):
+            shown.refresh()
+            shown.to_html(page, every=every)
+    parts = (shown.health.shown(), shown.health) if page is None else (shown.health,)
+    tell(as_json, shown.health.as_dict(), *parts, failed=shown.health.problems)

@@ -1,0 +1,237 @@
+"""HTML of pages and widgets: every text from outside is escaped here, and nowhere else is any made.
+
+Colours are Lab's own where there is Lab, so that both of its themes fit; a page that stands alone
+follows the browser's preference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from html import escape
+from typing import Any
+
+from mirrorlake.results import TextTable
+
+STYLE = """
+.ml {--ml-fg: var(--jp-content-font-color1, light-dark(#1b1f24, #e8eaed));
+ --ml-soft: var(--jp-content-font-color2, light-dark(#57606a, #a8b0b8));
+ --ml-back: var(--jp-layout-color1, light-dark(#ffffff, #16191d));
+ --ml-line: var(--jp-border-color2, light-dark(#d8dee4, #3a4149));
+ --ml-band: var(--jp-layout-color2, light-dark(#f3f5f7, #20252b));
+ --ml-good: var(--jp-success-color1, light-dark(#1a7f37, #4ac26b));
+ --ml-warn: var(--jp-warn-color1, light-dark(#b35900, #f0a04b));
+ --ml-bad: var(--jp-error-color1, light-dark(#c4261d, #ff7b72));
+ --ml-blue: light-dark(#0072b2, #56b4e9);
+ color: var(--ml-fg); font: 13px/1.45 system-ui, "Segoe UI", "DejaVu Sans", sans-serif;
+ max-width: 100%; overflow-wrap: break-word}
+.ml h1 {font-size: 20px; margin: 0 0 2px} .ml h2 {font-size: 15px; margin: 18px 0 6px}
+.ml p {margin: 4px 0} .ml .soft {color: var(--ml-soft)} .ml .scroll {overflow-x: auto}
+.ml table {border-collapse: collapse; margin: 4px 0; font-size: 13px; color: inherit}
+.ml th, .ml td {padding: 3px 8px; border-bottom: 1px solid var(--ml-line); vertical-align: top;
+ text-align: left; white-space: normal; max-width: 34em}
+.ml .wide {display: inline-block; min-width: 11em}
+.ml thead th {background: var(--ml-band); color: inherit}
+.ml caption {text-align: left; font-weight: 600}
+.ml .n {text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap}
+.ml .t {white-space: nowrap}
+.ml .null {color: var(--ml-soft); font-style: italic}
+.ml .dot::before {content: "●"; margin-right: 5px} .ml .good::before {color: var(--ml-good)}
+.ml .warn::before {color: var(--ml-warn)} .ml .bad::before {color: var(--ml-bad)}
+.ml .idle::before {color: var(--ml-soft)}
+.ml .changed {outline: 2px solid var(--ml-warn); outline-offset: -2px; font-weight: 600}
+.ml .gauge {display: inline-block; width: 140px; height: 9px; background: var(--ml-band);
+ border: 1px solid var(--ml-line); vertical-align: middle}
+.ml .gauge i {display: block; height: 100%; background: var(--ml-good)}
+.ml .gauge .over {background: var(--ml-bad)}
+.ml code {font-size: 12px; background: var(--ml-band); padding: 1px 4px; color: inherit}
+.ml svg {vertical-align: middle}
+"""
+
+_ALONE = (
+    ":root {color-scheme: light dark} body {margin: 20px; background: light-dark(#fff, #16191d)}"
+)
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def text(value: Any) -> str:
+    """A value as HTML text: escaped, numbers with separators, nothing that steers the reader.
+
+    Example:
+        >>> text("<b>"), text(12345), text(None)
+        ('&lt;b&gt;', '12,345', '<span class="null">NULL</span>')
+    """
+    if value is None:
+        return '<span class="null">NULL</span>'
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    return escape(plain_text(str(value)))
+
+
+def plain_text(value: str) -> str:
+    r"""A text without what turns, hides or ends it: such characters by their codes.
+
+    Example:
+        >>> plain_text("a" + chr(0x202E) + "b")
+        'a\\u202eb'
+    """
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else f"\\u{ord(char):04x}" for char in value
+    )
+
+
+class Html(str):
+    """Text that is HTML already; `table` and `facts` put it in as it is."""
+
+    __slots__ = ()
+
+
+def cell(value: Any) -> str:
+    """A value as HTML, unless it is that already."""
+    return value if isinstance(value, Html) else text(value)
+
+
+def table(shown: TextTable, *, caption: str = "", changed: Iterable[tuple[int, int]] = ()) -> Html:
+    """Rows as a table: numbers to the right, in a box of its own that scrolls if it is wide.
+
+    Args:
+        shown: the rows.
+        caption: what the table says, for people and screen readers.
+        changed: cells to mark, by row and column.
+    """
+    marked = set(changed)
+    right = [_is_numeric(shown, index) for index in range(len(shown.columns))]
+    head = "".join(
+        f'<th scope="col"{_classes("n" if number else "")}>{text(name)}</th>'
+        for name, number in zip(shown.columns, right, strict=True)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{_classes(_kind(value, right[x]), 'changed' if (y, x) in marked else '')}>"
+            f"{cell(value)}</td>"
+            for x, value in enumerate(row)
+        )
+        + "</tr>"
+        for y, row in enumerate(shown.rows)
+    )
+    title = f"<caption>{text(caption)}</caption>" if caption else ""
+    return Html(
+        f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def facts(found: Mapping[str, Any]) -> Html:
+    """Names and values, a line each."""
+    rows = "".join(
+        f'<tr><th scope="row">{text(name)}</th><td>{cell(value)}</td></tr>'
+        for name, value in found.items()
+    )
+    return Html(f'<div class="scroll"><table><tbody>{rows}</tbody></table></div>')
+
+
+def note(message: str) -> Html:
+    """A sentence in a soft colour."""
+    return Html(f'<p class="soft">{text(message)}</p>')
+
+
+def heading(title: str) -> Html:
+    """The heading of a part."""
+    return Html(f"<h2>{text(title)}</h2>")
+
+
+def join(*parts: str) -> Html:
+    """Parts that are HTML already, one below the other."""
+    return Html("".join(parts))
+
+
+def wide(message: str, more: str = "") -> Html:
+    """A sentence that gets room in a table, with a second one below it."""
+    if not message and not more:
+        return Html("")
+    below = f'<span class="soft">{text(more)}</span>' if more else ""
+    return Html(
+        f'<span class="wide">{text(message)}{"<br>" * bool(message and more)}{below}</span>'
+    )
+
+
+def dot(kind: str, word: str) -> Html:
+    """A state: a coloured dot (`good`, `warn`, `bad`, `idle`), and the word that says the same."""
+    return Html(f'<span class="dot t {escape(kind)}">{text(word)}</span>')
+
+
+def gauge(share: float, label: str) -> Html:
+    """How much of a limit is used; beyond it the bar is full and of another colour."""
+    over = ' class="over"' if share > 1 else ""
+    width = max(0.0, min(100.0, 100 * share))
+    return Html(
+        f'<span class="gauge" role="img" aria-label="{text(label)}">'
+        f'<i{over} style="width:{width:.1f}%"></i></span>'
+    )
+
+
+def sparkline(values: Sequence[float], label: str) -> Html:
+    """A small picture of some figures, the newest to the right; nothing for less than two."""
+    if len(values) < 2:
+        return Html("")
+    width, height = 76, 22
+    top = max(values) or 1.0
+    step = (width - 4) / (len(values) - 1)
+    points = " ".join(
+        f"{2 + number * step:.1f},{height - 2 - (height - 4) * value / top:.1f}"
+        for number, value in enumerate(values)
+    )
+    return Html(
+        f'<svg width="{width}" height="{height}" role="img" aria-label="{text(label)}">'
+        f'<title>{text(label)}</title><polyline points="{points}" fill="none"'
+        ' stroke="var(--ml-blue)" stroke-width="1.6"/></svg>'
+    )
+
+
+def view(inner: str) -> Html:
+    """Something to show in a notebook: with the style it needs."""
+    return Html(f'<style>{STYLE}</style><div class="ml">{inner}</div>')
+
+
+def page(title: str, inner: str, *, every: float | None = None) -> str:
+    """A whole document without a script, which loads nothing from anywhere.
+
+    Args:
+        title: of the window.
+        inner: HTML.
+        every: seconds after which the browser asks for it again.
+    """
+    again = "" if every is None else f'<meta http-equiv="refresh" content="{max(1, round(every))}">'
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">{again}'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{text(title)}</title><style>{_ALONE}{STYLE}</style></head>"
+        f'<body><main class="ml">{inner}</main></body></html>\n'
+    )
+
+
+def _kind(value: Any, right: bool) -> str:
+    """The class of a cell: numbers to the right; sizes and moments are not broken into lines."""
+    short = isinstance(value, str) and 0 < len(value) <= 20 and value[0].isdigit()
+    return "n" if right else "t" if short else ""
+
+
+def _classes(*names: str) -> str:
+    given = " ".join(filter(None, names))
+    return f' class="{given}"' if given else ""
+
+
+def _is_numeric(shown: TextTable, index: int) -> bool:
+    values = [row[index] for row in shown.rows if row[index] not in (None, "")]
+    return bool(values) and all(
+        isinstance(v, (int, float, Decimal)) and not isinstance(v, bool) for v in values
+    )

@@ -1,0 +1,170 @@
+"""JupyterLab on a lake that needs no Spark, driven in Chromium; skipped where that is not there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from helpers.old_lake import unpack
+from mirrorlake import Lake
+from mirrorlake.paths import PROJECT
+from mirrorlake.runs.workbench import lab_command, make_workbench
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+TOKEN = "browser"
+PATIENCE = 150.0  # seconds that a server or a kernel may take to start on a busy machine
+READY = (
+    "() => window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status"
+    " === 'idle'"
+)
+PICTURES = PROJECT / "docs" / "pictures"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    missing = "Chromium" if CHROMIUM is None else ""
+    missing = missing or ("" if importlib.util.find_spec("playwright") else "playwright")
+    if missing:
+        reason = f"tests in a browser need {missing}: apt-get install chromium, or the extra dev"
+        for item in items:
+            if Path(__file__).parent in item.path.parents:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@dataclass
+class Server:
+    """A running JupyterLab."""
+
+    url: str
+    folder: Path
+    lake: Lake
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    place = tmp_path_factory.mktemp("browser")
+    lake = Lake(unpack(place))
+    folder = place / "lab"
+    make_workbench(folder)
+    environment = os.environ | {
+        "JUPYTER_RUNTIME_DIR": str(place / "runtime"),
+        "JUPYTER_CONFIG_DIR": str(place / "config"),
+        "JUPYTER_DATA_DIR": str(place / "data"),
+        "JUPYTERLAB_SETTINGS_DIR": str(place / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(place / "workspaces"),
+        "IPYTHONDIR": str(place / "ipython"),
+        "MIRRORLAKE_CACHE": str(place / "cache"),
+        "MIRRORLAKE_HOME": str(place),
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }
+    command = lab_command(
+        *(sys.executable, folder, "--no-browser", "--ServerApp.port=0", "--allow-root"),
+        *(f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"),
+    )
+    with (place / "lab.log").open("w") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        try:
+            yield Server(_address(process, place), folder, lake)
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _address(process: subprocess.Popen[bytes], place: Path) -> str:
+    """Where the server says it is, once it does."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end and process.poll() is None:
+        for found in (place / "runtime").glob("jpserver-*.json"):
+            try:
+                return str(json.loads(found.read_text(encoding="utf-8"))["url"])
+            except (ValueError, KeyError):
+                break  # it is being written
+        time.sleep(0.1)  # a file of another process: there is no event to wait for
+    raise AssertionError((place / "lab.log").read_text(encoding="utf-8")[-2000:])
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def look(server: Server, browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a notebook of one cell in Lab, runs it, and returns the page."""
+    opened: list[Any] = []
+    made: list[Path] = []
+
+    def run(name: str, source: str, *, width: int = 1280, theme: str = "Light") -> Any:
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+        path = server.folder / f"{name}.ipynb"
+        nbformat.write(notebook, path)
+        made.append(path)
+        context = browser.new_context(viewport={"width": width, "height": 900})
+        opened.append(context)
+        page = context.new_page()
+        page.set_default_timeout(1000 * PATIENCE)
+        page.goto(f"{server.url}lab/tree/{name}.ipynb?token={TOKEN}&reset")
+        page.wait_for_selector(".jp-Notebook .jp-Cell")
+        command(page, "apputils:change-theme", {"theme": f"JupyterLab {theme}"})
+        light = str(theme == "Light").lower()
+        page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached")
+        page.wait_for_function(READY)
+        command(page, "notebook:run-all-cells")
+        return page
+
+    yield run
+    for context in opened:
+        context.close()
+    for path in made:
+        path.unlink()
+
+
+def command(page: Any, name: str, arguments: dict[str, Any] | None = None) -> None:
+    """Runs one of Lab's commands."""
+    page.evaluate("([name, args]) => window.jupyterapp.commands.execute(name, args)",
+                  [name, arguments or {}])  # fmt: skip
+
+
+@pytest.fixture
+def visit(server: Server, browser: Any) -> Iterator[Any]:
+    """A page of Lab as somebody sees it who has just started it."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
+    page.goto(f"{server.url}?token={TOKEN}&reset")
+    page.wait_for_selector(".jp-MarkdownViewer h1")
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def save_picture(request: pytest.FixtureRequest) -> Callable[[Any, str], None]:
+    """Keeps what is seen under docs/pictures, with `--pictures`."""
+
+    def save(page: Any, name: str) -> None:
+        if request.config.getoption("--pictures"):
+            PICTURES.mkdir(exist_ok=True)
+            page.screenshot(path=PICTURES / f"{name}.png")
+
+    return save

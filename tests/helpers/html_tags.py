@@ -1,0 +1,19 @@
+"""Which tags and attributes a page has: what a browser would make of it."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+
+class Tags(HTMLParser):
+    """The names of a page's tags and attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}

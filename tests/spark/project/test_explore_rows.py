@@ -1,0 +1,39 @@
+"""The explorer where it needs Spark: rows by page, the difference of versions, changes, advice."""
+
+from __future__ import annotations
+
+from mirrorlake import Lake
+
+
+def test_rows_changes_and_advice(lake: Lake) -> None:
+    stock = lake.publisher("stock", keys=["id"])
+    stock.write([{"id": n, "item": f"<b>{n}", "n": n} for n in range(1, 46)])
+    lake.mirror()
+    stock.update([{"id": 7, "item": "<b>7", "n": 70}])
+    stock.delete([{"id": 9}])
+    lake.mirror()
+    explorer = lake.table("stock").explore()
+    rows = explorer.open("Rows")
+    rows.order.value, rows.where.value = "n", "n > 2"
+    rows.read()
+    assert rows.said.value == ""
+    assert "&lt;b&gt;3" in rows._rows.shown.value
+    rows._rows.turn(1)
+    rows._rows.turn(1)
+    assert rows._rows.shown.value.count("<tr>") == 3  # the head, and 41 to 42 of 42
+    assert rows._rows._next.disabled
+    rows.compare()
+    page = rows._changes.shown.value
+    assert page.count(" changed") == 2
+    assert ">70</td>" in page
+    assert page.count("<tr>") == 4
+    rows.where.value = "nothing > 1"
+    rows.guard(rows.read)
+    assert "nothing" in rows.said.value
+    feed = explorer.open("Feed")
+    feed.read()
+    assert "2" in feed._versions.shown.value
+    assert "n 7 → 70" in feed._life.shown.value
+    files = explorer.open("Files")
+    files.advise()
+    assert "Advice" in files._advice.value

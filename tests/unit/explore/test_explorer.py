@@ -1,0 +1,214 @@
+"""The explorer without a browser: every tab of every table, paging, hostile names, no Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from helpers.html_tags import Tags
+from helpers.old_lake import unpack
+from mirrorlake import Lake
+from mirrorlake.delta.commits import CommitLog
+from mirrorlake.errors import TableNotFoundError
+from mirrorlake.explore import html
+from mirrorlake.explore.explorer import TABS, Explorer
+from mirrorlake.explore.files import copyable
+from mirrorlake.explore.pager import Pager
+from mirrorlake.explore.rows import changed_cells
+from mirrorlake.explore.zone import preview_rows
+from mirrorlake.names import TableName
+from mirrorlake.results import TextTable
+
+TITLES = ("Zone", "Tables", "Versions", "Rows", "Feed", "Files", "Views", "Runs")
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return Lake(unpack(tmp_path_factory.mktemp("explored")))
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Lake:
+    """A table of 120 versions with a hostile name, column and partition value."""
+    place = tmp_path / "Tables" / EVIL
+    for number in range(3):
+        rows = pa.table({"id": [number], EVIL: ["<b>x</b>"], "part": [f"<i>{number}"]})
+        write_deltalake(place, rows, mode="append", partition_by=["part"])
+    commit = (place / "_delta_log" / f"{2:020d}.json").read_text(encoding="utf-8")
+    for version in range(3, 120):
+        text = commit.replace("part-0", f"part-{version}-0")
+        (place / "_delta_log" / f"{version:020d}.json").write_text(text, encoding="utf-8")
+    return Lake(tmp_path)
+
+
+def shown(widget: object) -> str:
+    """All HTML of a widget and those in it."""
+    inner = getattr(widget, "children", ())
+    own = getattr(widget, "value", "")
+    return (own if isinstance(own, str) else "") + "".join(map(shown, inner))
+
+
+def test_every_tab_shows_every_table(old: Lake) -> None:
+    before = {path: path.stat().st_mtime_ns for path in old.storage.local.rglob("*")}
+    explorer = old.explore()
+    assert tuple(tab.title for tab in explorer.tabs) == TITLES
+    assert len(TABS) == len(TITLES)
+    for name in old.tables():
+        explorer.choose(name)
+        for title in TITLES:
+            tab = explorer.open(title)
+            assert "bad" not in tab.said.value, (name, title, tab.said.value)
+            assert shown(tab.widget) or title == "Rows"  # it has fields to fill in only
+    assert {p: p.stat().st_mtime_ns for p in old.storage.local.rglob("*")} == before
+
+
+def test_a_step_shows_what_history_says(old: Lake) -> None:
+    explorer = old.explore()
+    explorer.choose("inventory")
+    tab = explorer.open("Versions")
+    newest = old.table("inventory").version()
+    assert tab.slider.value == tab.slider.max == newest
+    log = CommitLog(old.storage, "Tables/inventory").read(newest, newest + 1).shown()
+    for row in log.rows:
+        tab.slider.value = row[0]
+        page = tab.shown.value
+        assert f"<td>{row[1]} UTC</td>" in page
+        assert f"<td>{row[2]}</td>" in page
+    tab.step(-1)
+    assert tab.slider.value == tab.slider.min
+    tab.step(newest + 5)
+    assert tab.slider.value == newest
+
+
+def test_names_columns_and_values_from_outside_stay_text(many: Lake) -> None:
+    explorer = many.explore()
+    pages = []
+    for title in TITLES:
+        tab = explorer.open(title)
+        assert "bad" not in tab.said.value, tab.said.value
+        pages.append(shown(tab.widget))
+    pages += [explorer.to_html(), explorer._repr_mimebundle_()["text/html"]]
+    found = Tags("".join(pages))
+    assert not found.tags & {"img", "script", "i", "b"} - {"i"}
+    assert not any(name.startswith("on") for name in found.attributes)
+    assert all(html.text(EVIL) in page for page in pages[-2:])
+    assert "onclick" in Tags(copyable('x" onmouseover="alert(1)')).attributes
+    assert "onmouseover" not in Tags(copyable('x" onmouseover="alert(1)')).attributes
+
+
+def test_long_lists_are_read_by_page(many: Lake) -> None:
+    explorer = many.explore()
+    tab = explorer.open("Versions")
+    began = time.process_time()
+    tab.step(-60)
+    assert time.process_time() - began < 0.3
+    assert tab.slider.value == 59
+    pager = tab._all
+    assert "119" in pager.shown.value
+    for _ in range(4):
+        pager.turn(1)
+    assert pager.shown.value.count("<tr>") == 21
+    assert "101 to 120 of 120" in pager._where.value
+    pager.turn(-9)
+    assert pager.start == 0
+    files = explorer.open("Files")
+    files.read_footers()
+    assert "can&#x27;t be read" in files.said.value  # the files of copied commits are not there
+
+
+def test_a_pager_asks_for_no_more_than_a_page() -> None:
+    asked = []
+
+    def fetch(start: int, stop: int) -> TextTable:
+        asked.append((start, stop))
+        return TextTable(("n",), tuple((n,) for n in range(start, stop)), more=stop < 90)
+
+    pager = Pager("Numbers", size=30)
+    pager.fill(100_000, fetch)
+    pager.turn(1)
+    assert asked == [(0, 30), (30, 60)]
+    pager.fill(None, fetch)
+    pager.turn(1)
+    assert not pager._next.disabled
+    pager.turn(1)
+    assert pager._next.disabled
+
+
+def test_changed_cells_of_pairs_are_marked() -> None:
+    rows = TextTable(
+        ("_change_type", "id", "n", "m"),
+        (
+            ("insert", 1, 1, 1),
+            ("update_preimage", 2, 1, None),
+            ("update_postimage", 2, 2, None),
+            ("update_preimage", 3, 1, 5),
+        ),
+    )
+    assert changed_cells(rows, ("id",)) == [(1, 2), (2, 2)]
+    assert changed_cells(rows, ()) == []
+    assert 'class="n changed"' in html.table(rows, changed=[(1, 2)])
+
+
+def test_the_zone_shows_findings_and_the_rows_of_a_bad_file(lake: Lake) -> None:
+    stock = lake.publisher("stock", keys=["id"])
+    stock.upsert([{"id": number, "item": f"<u>{number}"} for number in range(1, 40)])
+    bad = Path(lake.storage.path("Files/LandingZone/stock/00000000000000000002.csv"))
+    bad.write_text("id,item,__rowMarker__\n1,a,4\n,b,4\n", encoding="utf-8")
+    explorer = lake.explore()
+    zone = explorer.open("Zone")
+    assert explorer.picker.value is None
+    zone.lint()
+    assert (zone.file.value, zone.row.value) == (bad.name, 2)
+    zone.read_rows()
+    assert "<td>b</td>" in zone._rows.value
+    path = f"{TableName(None, 'stock').folder}/00000000000000000001.parquet"
+    rows = preview_rows(lake.storage, path, 30)
+    assert [row[0] for row in rows.rows] == list(range(25, 40))
+    zone.file.value = "../../_partnerEvents.json"
+    zone.read_rows()
+    assert "Choose one" in zone.said.value
+    tables = explorer.open("Tables")
+    assert "no Delta tables yet" in tables.said.value
+
+
+def test_views_link_what_comes_from_what(old: Lake) -> None:
+    from mirrorlake.rows.views.definition import list_definitions
+
+    definitions = list_definitions(old.storage)
+    if not definitions:
+        pytest.skip("the old lake has no views")
+    view = definitions[0]
+    explorer = Explorer(old, view.name)
+    tab = explorer.open("Views")
+    (link,) = (w for w in tab._lineage.children[0].children[1:2])
+    link.click()
+    assert explorer.picker.value in view.sources
+
+
+def test_a_table_that_is_not_there_is_said(old: Lake) -> None:
+    with pytest.raises(TableNotFoundError, match="no table nothing"):
+        Explorer(old, "nothing")
+    explorer = old.table("inventory").explore()
+    assert str(explorer.picker.value) == "inventory"
+    explorer.choose("nothing")
+    assert str(explorer.picker.value) == "inventory"
+    explorer.refresh()
+    assert str(explorer.picker.value) == "inventory"
+
+
+def test_the_first_view_needs_no_spark(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "Tables" / "t", pa.table({"id": [1]}))
+    program = (
+        "import sys; from mirrorlake import Lake; e = Lake(sys.argv[1]).explore()\n"
+        "for title in ('Zone', 'Versions', 'Rows', 'Feed', 'Files', 'Runs'): e.open(title)\n"
+        "sys.exit('pyspark' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert done.returncode == 0

@@ -1,0 +1,163 @@
+"""The monitor page: what it says of each table, that names stay text, that it is quick."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from helpers.html_tags import Tags
+from helpers.odd_names import ODD_BUT_FINE
+from helpers.old_lake import unpack
+from mirrorlake import Lake
+from mirrorlake.errors import UsageError
+from mirrorlake.explore import html
+from mirrorlake.explore.serving import PageServer
+from mirrorlake.results import TextTable
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+SECONDS = 2.0
+
+
+@pytest.fixture(scope="module")
+def mirrored(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A lake with tables that wait, are paused, stopped, and are well."""
+    return Lake(unpack(tmp_path_factory.mktemp("monitored")))
+
+
+def test_it_says_what_status_says_with_problem_and_fix(mirrored: Lake) -> None:
+    before = sorted(mirrored.storage.local.rglob("*"))
+    monitor = mirrored.monitor()
+    status = {line.full_name: line for line in mirrored.status().tables}
+    shown = {one.status.full_name: one for one in monitor.health.tables}
+    assert set(shown) == set(status)
+    page = monitor.to_html()
+    for name, line in status.items():
+        assert html.text(name) in page
+        one = shown[name]
+        assert (one.status.rows, one.status.backlog_files) == (line.rows, line.backlog_files)
+        assert bool(one.problem) == bool(line.error or line.waiting_for)
+        if line.error:
+            assert line.error["message"].startswith(one.problem.partition(" [")[0])
+            assert one.level == "bad"
+    assert any(one.fix and one.problem for one in shown.values())
+    assert any(one.lags and one.applied for one in shown.values())
+    levels = [one.level for one in monitor.health.tables]
+    assert levels == sorted(levels, key=("bad", "warn", "idle", "good").index)
+    assert sorted(mirrored.storage.local.rglob("*")) == before
+
+
+def test_names_from_outside_stay_text(lake: Lake) -> None:
+    for name in [HOSTILE.replace("/", ""), *ODD_BUT_FINE]:
+        lake.publisher(f"`{name.replace('`', '``')}`", keys=["id"]).upsert([{"id": 1}])
+    page = lake.monitor().to_html()
+    found = Tags(page)
+    assert not found.tags & {"img", "script", "x", "iframe"}
+    assert not any(name.startswith("on") for name in found.attributes)
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+
+
+def test_a_text_that_would_turn_the_line_is_shown_by_its_code() -> None:
+    shown = html.table(
+        TextTable(("a", "b", "n"), (("x\u202ey", "\udcff", 1234567), (None, "", None)))
+    )
+    assert "x\\u202ey" in shown
+    assert "\\udcff" in shown
+    assert '<td class="n">1,234,567</td>' in shown
+    assert "NULL" in shown
+
+
+def test_sixty_tables_are_looked_at_in_two_seconds(mirrored: Lake, tmp_path: Path) -> None:
+    root = shutil.copytree(mirrored.storage.local, tmp_path / "many")
+    for number in range(60):
+        for folder in ("Files/LandingZone", "Tables"):
+            shutil.copytree(root / folder / "inventory", root / folder / f"t{number}")
+    lake = Lake(root)
+    began = time.process_time()
+    monitor = lake.monitor()
+    document = monitor.to_html()
+    assert time.process_time() - began < SECONDS  # of the processor: other tests run beside it
+    assert sum(one.status.full_name.startswith("t") for one in monitor.health.tables) >= 60
+    assert sum(bool(one.lags) for one in monitor.health.tables) >= 60
+    assert document.count("<svg") >= 60
+
+
+def test_lab_gets_a_live_page_and_a_report_its_twin(lake: Lake) -> None:
+    stock = lake.publisher("stock", keys=["id"])
+    stock.upsert([{"id": 1}])
+    monitor = lake.monitor(every=1)
+    try:
+        bundle = monitor._repr_mimebundle_()
+        assert "application/vnd.jupyter.widget-view+json" in bundle
+        assert "stock" in bundle["text/html"]
+        assert bundle["text/plain"].endswith("1 tables, 0 problems")
+        stock.upsert([{"id": 2}])
+        shown = monitor.widget.children[1]
+        changed = Event()
+        shown.observe(lambda _: changed.set(), "value")
+        assert changed.wait(10)
+        assert monitor.health.tables[0].status.backlog_files == 2
+    finally:
+        monitor.close()
+    with pytest.raises(UsageError, match="too few"):
+        lake.monitor(every=0)
+
+
+def test_the_page_is_served_to_this_machine_alone(lake: Lake) -> None:
+    lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
+    server, stop = PageServer(lambda: lake.monitor().to_html(every=5)), Event()
+    thread = Thread(target=server.run, args=(stop,))
+    thread.start()
+    try:
+        place = server.address.removeprefix("http://").rstrip("/")
+        for path, host, status in (
+            ("/", place, 200),
+            ("/x", place, 404),
+            ("/", "evil.org:80", 403),
+        ):
+            connection = http.client.HTTPConnection(place)
+            connection.request("GET", path, headers={"Host": host})
+            answer = connection.getresponse()
+            body = answer.read().decode()
+            connection.close()
+            assert answer.status == status
+            assert ("stock" in body) == (status == 200)
+            if status == 200:
+                assert "default-src 'none'" in str(answer.headers["Content-Security-Policy"])
+                assert 'http-equiv="refresh" content="5"' in body
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_the_command_writes_the_page_and_starts_no_spark(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
+    program = (
+        "import sys; from mirrorlake import cli\n"
+        "try:\n    cli.main()\nfinally:\n"
+        "    sys.stderr.write(f\"spark {'pyspark' in sys.modules}\")"
+    )
+    page = tmp_path / "monitor.html"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "monitor", str(tmp_path / "lake"), "--html", str(page)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.endswith("spark False")
+    assert done.stdout == "1 tables, 0 problems\n"
+    assert "stock" in page.read_text(encoding="utf-8")
+    assert 'http-equiv="refresh"' not in page.read_text(encoding="utf-8")
+
+
+def test_a_page_that_can_not_be_written_is_refused(lake: Lake, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="can't be written"):
+        lake.monitor().to_html(tmp_path / "missing" / "monitor.html")

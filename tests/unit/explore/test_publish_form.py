@@ -1,0 +1,124 @@
+"""The form to publish with: the same file as by the command, and nothing of a bad one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from helpers.html_tags import Tags
+from mirrorlake import Lake
+from mirrorlake.errors import UsageError
+from mirrorlake.explore.publish_form import PublishForm
+
+BATCH = re.compile(rb"(mirrorlake\.batch.{1,4}?)[0-9a-f]{32}")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "stock.csv"
+    path.write_text("id,item\n1,bolt\n2,<b>nut</b>\n", encoding="utf-8")
+    return path
+
+
+def uploaded(form: PublishForm, name: str, content: bytes) -> None:
+    one = {"name": name, "type": "text/csv", "size": len(content), "content": memoryview(content)}
+    form.upload.value = (one | {"last_modified": datetime.now(timezone.utc)},)
+
+
+def zone(lake: Lake) -> list[Path]:
+    return [path for path in lake.storage.local.rglob("*") if path.is_file()]
+
+
+def published(lake: Lake, number: int = 1) -> Path:
+    return Path(lake.storage.path(f"Files/LandingZone/stock/{number:020d}.parquet"))
+
+
+def comparable(path: Path) -> Any:
+    """The file's rows, schema and footer, without the batch's own number."""
+    footer = {k: v for k, v in pq.read_schema(path).metadata.items() if b"batch" not in k}
+    return pq.read_table(path).to_pylist(), footer, BATCH.sub(rb"\1", path.read_bytes())
+
+
+def test_it_publishes_what_the_command_publishes(lake: Lake, source: Path, tmp_path: Path) -> None:
+    form = lake.publish_form("stock")
+    uploaded(form, source.name, source.read_bytes())
+    assert Tags(form.shown.value).tags.isdisjoint({"b"})
+    assert "&lt;b&gt;nut" in form.shown.value
+    form.keys.value = ("id",)
+    form.marker.value = "upsert"
+    assert form.publish_button.disabled
+    form.check_button.click()
+    assert "2 rows would be published" in form.said.value
+    assert zone(lake) == []
+    form.publish_button.click()
+    assert form.publish_button.disabled
+    other = Lake(tmp_path / "other")
+    other.publisher("stock", keys=["id"]).upsert(source)
+    assert comparable(published(lake)) == comparable(published(other))
+    names = [path.relative_to(lake.storage.local) for path in zone(lake)]
+    assert sorted(names) == sorted(p.relative_to(other.storage.local) for p in zone(other))
+    form.publish_button.click()
+    assert len(zone(lake)) == len(names)  # a second press publishes nothing
+
+
+def test_a_bad_file_is_refused_with_its_place_and_nothing_is_there(lake: Lake) -> None:
+    form = lake.publish_form("stock")
+    uploaded(form, "bad.csv", b"id,item\n1,bolt\n,nut\n")
+    form.keys.value = ("id",)
+    form.check_button.click()
+    assert "row 2" in form.said.value
+    assert "column id" in form.said.value
+    assert form.publish_button.disabled
+    with pytest.raises(UsageError, match="not been checked"):
+        form.publish()
+    assert zone(lake) == []
+
+
+def test_other_choices_have_to_be_checked_again(lake: Lake, source: Path) -> None:
+    form = lake.publish_form("stock")
+    form.path.value = str(source)
+    form.keys.value = ("id",)
+    form.check()
+    form.marker.value = "delete"
+    assert form.publish_button.disabled
+    form.check()
+    source.write_text("id,item\n7,other\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="not been checked"):
+        form.publish()
+    assert zone(lake) == []
+
+
+def test_declared_keys_are_taken_over(lake: Lake, source: Path) -> None:
+    lake.publisher("stock", keys=["ID"]).upsert([{"ID": 9, "item": "x"}])
+    form = lake.publish_form("stock")
+    form.take(source)
+    assert form.keys.value == ("id",)
+
+
+@pytest.mark.parametrize("name", ["../../evil.csv", "..\\evil.csv", "/etc/evil.csv"])
+def test_an_uploaded_name_leaves_no_folder(lake: Lake, name: str, tmp_path: Path) -> None:
+    form = lake.publish_form("stock")
+    uploaded(form, name, b"id\n1\n")
+    assert form._file is not None
+    assert form._file.parent == Path(form._scratch.name)
+    assert "evil.csv" in form.shown.value
+
+
+def test_what_can_not_be_published_is_said(lake: Lake, tmp_path: Path) -> None:
+    form = lake.publish_form()
+    form.path.value = str(tmp_path / "missing.csv")
+    assert "can&#x27;t be published" in form.said.value
+    shutil.copyfile(__file__, tmp_path / "x.parquet")
+    form.path.value = str(tmp_path / "x.parquet")
+    assert "can&#x27;t be read" in form.said.value
+    form.check_button.click()
+    assert "needed" in form.said.value
+    form.table.value = "../x"
+    form.check_button.click()
+    assert zone(lake) == []

@@ -1,0 +1,98 @@
+"""The folder that Lab opens: copies that follow their originals, unless somebody changed them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from mirrorlake.errors import UsageError
+from mirrorlake.paths import NOTEBOOKS, PROJECT
+from mirrorlake.runs.workbench import (
+    KEPT,
+    START,
+    lab_command,
+    make_workbench,
+    write_settings,
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MIRRORLAKE_CACHE", str(tmp_path / "cache"))
+
+
+def test_changed_copies_stay_until_they_are_reset(tmp_path: Path) -> None:
+    folder = tmp_path / "lab"
+    assert make_workbench(folder) == 0
+    copies = {path.relative_to(folder / "notebooks") for path in folder.rglob("*.ipynb")}
+    assert copies == {path.relative_to(NOTEBOOKS) for path in NOTEBOOKS.rglob("*.ipynb")}
+    changed, old = folder / "notebooks" / "query.ipynb", folder / "notebooks" / "publish.ipynb"
+    changed.write_text("{}", encoding="utf-8")
+    (folder / "mine.ipynb").write_text("{}", encoding="utf-8")
+    # A copy of an earlier original that nobody changed.
+    mark = folder / ".mirrorlake-lab.json"
+    prints = json.loads(mark.read_text(encoding="utf-8"))
+    old.write_bytes(changed.read_bytes())
+    prints["notebooks/publish.ipynb"] = (
+        "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+    )
+    mark.write_text(json.dumps(prints), encoding="utf-8")
+    assert make_workbench(folder) == 1
+    assert changed.read_text(encoding="utf-8") == "{}"
+    assert old.read_bytes() == (NOTEBOOKS / "publish.ipynb").read_bytes()
+    assert make_workbench(folder) == 1
+    assert make_workbench(folder, reset=True) == 1
+    assert changed.read_bytes() == (NOTEBOOKS / "query.ipynb").read_bytes()
+    (kept,) = (folder / KEPT).rglob("query.ipynb")
+    assert kept.read_text(encoding="utf-8") == "{}"
+    assert (folder / "mine.ipynb").is_file()
+    assert make_workbench(folder) == 0
+
+
+def test_another_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(UsageError, match="something else"):
+        make_workbench(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_the_start_page_leads_to_all_there_is(tmp_path: Path) -> None:
+    folder = tmp_path / "lab"
+    make_workbench(folder)
+    page = (folder / START).read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)]+)\)", page)
+    assert all((folder / link).is_file() for link in links)
+    notebooks = {path.relative_to(folder).as_posix() for path in folder.rglob("*.ipynb")}
+    assert notebooks <= set(links)
+    assert "README.md" in links
+    assert "not run yet" in page
+
+
+def test_it_says_how_long_a_notebook_took_last(tmp_path: Path) -> None:
+    record = {
+        "run": "r1", "plan": "p", "status": "done", "started": "2026-01-01T00:00:00+00:00",
+        "folder": "x", "steps": [{"notebook": "query", "status": "done", "seconds": 41.7}],
+    }  # fmt: skip
+    place = tmp_path / "home" / "runs" / "r1"
+    place.mkdir(parents=True)
+    (place / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    make_workbench(tmp_path / "lab")
+    page = (tmp_path / "lab" / START).read_text(encoding="utf-8")
+    assert "| 42 s |" in page
+
+
+def test_lab_asks_nobody_about_news(tmp_path: Path) -> None:
+    settings = json.loads((write_settings() / "overrides.json").read_text(encoding="utf-8"))
+    assert settings["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
+    command = lab_command("python", tmp_path, "--no-browser")
+    assert f"--LabApp.app_settings_dir={tmp_path / 'cache' / 'lab-settings'}" in command
+    assert "--LabApp.news_url=None" in command
+    assert command[-1] == "--no-browser"
+
+
+def test_no_copy_is_under_version_control() -> None:
+    assert "/lab/\n" in (PROJECT / ".gitignore").read_text(encoding="utf-8")
