@@ -52,7 +52,7 @@ def _titles(axes: Axes) -> list[Text]:
 
 
 def _wrap(title: Text, figure: Figure, canvas: FigureCanvasAgg) -> None:
-    box = title.get_window_extent(canvas.get_renderer())
+    box = title.get_window_extent(canvas.get_renderer())  # type: ignore[no-untyped-call]
     room = figure.bbox.width - box.x0 - _ROOM
     if box.width <= room or room <= 0:
         return
@@ -63,7 +63,7 @@ def _wrap(title: Text, figure: Figure, canvas: FigureCanvasAgg) -> None:
 
 def _thin(axis: Axis, canvas: FigureCanvasAgg) -> None:
     """Hides labels of ticks until no two touch: every second one stays, or every third."""
-    renderer = canvas.get_renderer()
+    renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
     labels = [one.label1 for one in axis.get_major_ticks() if one.label1.get_text()]
     boxes = [label.get_window_extent(renderer) for label in labels]
     slanted = any(label.get_rotation() for label in labels)

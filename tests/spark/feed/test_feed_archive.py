@@ -126,7 +126,6 @@ def test_every_run_appends_what_is_new(lake: Lake, stock: LakeTable) -> None:
         lake.archive(INTO, "stock")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "step", [*(pytest.param(s, marks=pytest.mark.long) for s in STEPS[:-1]), STEPS[-1]]
 )

@@ -69,7 +69,6 @@ def rules(diagnosis: Diagnosis) -> list[tuple[str, tuple[int, int], bool]]:
     return [(f.rule, f.versions, f.blocks) for f in diagnosis.findings]
 
 
-@pytest.mark.long
 @pytest.mark.promise("CF-18")
 def test_column_mapping(lake: Lake) -> None:
     table = make(

@@ -135,7 +135,6 @@ def test_an_exclusion_loses_no_change_under_column_mapping(lake: Lake, tmp_path:
     assert sum(len(batch) for batch in kept) == 2
 
 
-@pytest.mark.long
 @pytest.mark.promise("CF-06")
 def test_a_lost_checkpoint_of_a_target_that_is_complete_up_to_75(
     lake: Lake, tmp_path: Path
@@ -320,7 +319,6 @@ def test_a_clone_has_a_feed_of_its_own(table: LakeTable, lake: Lake) -> None:
     assert notes == [("clone", False)]
 
 
-@pytest.mark.long
 @pytest.mark.promise("CF-14", "CF-15")
 def test_where_change_files_are_written_and_how_long_they_last(lake: Lake) -> None:
     lake.spark.sql(

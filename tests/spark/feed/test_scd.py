@@ -157,7 +157,6 @@ POINTS = [
 QUICK = {(2, "_merge", 1)}  # test_scd_kill.py has one of type 1
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("stored_as", "step", "times"),
     [pytest.param(*p, marks=[] if p in QUICK else [pytest.mark.long]) for p in POINTS],

@@ -22,7 +22,7 @@ VERBS = {
     "frame": {"create", "list", "show", "release"},
     "partition": {"set", "show", "run", "stats", "advise", "delete", "alter-merge"},
     "rows": {"enable", "disable", "drop", "show", "history"},
-    "source": {"postgres", "debezium", "csv"},
+    "source": {"postgres", "debezium", "csv", "kafka"},
     "runs": {"list", "show", "open", "prune"},
     "view": {"create", "refresh", "explain", "check", "list", "drop"},
 }
