@@ -1,4 +1,4 @@
-"""The notebooks that need a database's server: PostgreSQL, started by themselves or by the test."""
+"""The notebook that needs a database's server: PostgreSQL, started by the test."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from helpers.notebooks import CONF, run_nbval
-from helpers.postgres import PostgresServer, ensure_installed
+from helpers.notebooks import CONF
+from helpers.postgres import PostgresServer
 from mirrorlake import Lake
-from mirrorlake.paths import NOTEBOOKS
 from mirrorlake.runs.run import run_plan
 
-pytestmark = pytest.mark.long  # each starts a Spark of its own
+pytestmark = pytest.mark.long  # it starts a Spark of its own
 
 
 @pytest.fixture
@@ -22,12 +21,6 @@ def server() -> Iterator[PostgresServer]:
     started = PostgresServer()
     yield started
     started.remove()
-
-
-def test_the_lessons_committed_outputs(tmp_path: Path) -> None:
-    ensure_installed()
-    done = run_nbval([NOTEBOOKS / "learn" / "16_a_database_mirrored.ipynb"], tmp_path)
-    assert done.returncode == 0, done.stdout[-6000:]
 
 
 def test_the_tool_mirrors_a_database(
