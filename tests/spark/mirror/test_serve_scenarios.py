@@ -1,4 +1,4 @@
-"""Publishers' samples through the server to the tables: Microsoft's SDK, and files of CSV."""
+"""A publisher's sample through the server to the tables: Microsoft's SDK."""
 
 from __future__ import annotations
 
@@ -68,36 +68,3 @@ def test_1_create_upload_status_and_remove(
     lake.mirror()
     with pytest.raises(TableNotFoundError):
         lake.table("dbo.t")
-
-
-def test_8_csv_with_its_own_null_and_a_marker_from_the_third_file(
-    served: Served, data_lake: DataLakeServiceClient
-) -> None:
-    """Five files, and the table after each of them."""
-    lake = Lake(served.root)
-    meta = {"KeyColumns": ["id"], "fileExtension": "csv", "fileFormat": "csv"}
-    meta |= {"FileFormatTypeProperties": {"FirstRowAsHeader": True, "NullValue": "N/A"}}
-    files = [
-        "id,name,city\n1,Ann,Oslo\n2,Bob,N/A\n",
-        "id,name,city\n3,Cid,Rome\n",
-        "id,name,city,__rowMarker__\n2,Bob,Paris,1\n",
-        "id,name,city,__rowMarker__\n1,N/A,N/A,2\n",
-        "id,name,city,__rowMarker__\n3,Cid,N/A,4\n4,Dee,Bonn,4\n",
-    ]
-    states = [
-        {("1", "Ann", "Oslo"), ("2", "Bob", None)},
-        {("1", "Ann", "Oslo"), ("2", "Bob", None), ("3", "Cid", "Rome")},
-        {("1", "Ann", "Oslo"), ("2", "Bob", "Paris"), ("3", "Cid", "Rome")},
-        {("2", "Bob", "Paris"), ("3", "Cid", "Rome")},
-        {("2", "Bob", "Paris"), ("3", "Cid", None), ("4", "Dee", "Bonn")},
-    ]
-    with data_lake.get_file_system_client(served.ready.workspace) as system:
-        base = f"{served.item.id}/{ZONE}/people"
-        with system.get_file_client(f"{base}/_metadata.json") as file:
-            file.upload_data(json.dumps(meta).encode(), overwrite=True)
-        for place, (text, state) in enumerate(zip(files, states, strict=True), start=1):
-            with system.get_file_client(f"{base}/{number(place, '.csv')}") as file:
-                file.upload_data(text.encode(), overwrite=True)
-            assert not lake.mirror().failed
-            rows = lake.table("people").read().select("id", "name", "city").collect()
-            assert {(str(row["id"]), row["name"], row["city"]) for row in rows} == state
