@@ -13,8 +13,6 @@ from mirrorlake.runs.results import RunSummary
 from mirrorlake.runs.run import run_plan
 from mirrorlake.samples.lake import MARKER, open_sample
 
-DATABASE = "16_a_database_mirrored"
-
 
 @pytest.fixture(scope="module")
 def tour(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
@@ -50,9 +48,7 @@ def test_papermill_runs_them_with_other_parameters(tour: RunSummary) -> None:
 
 def test_nbval_finds_the_committed_outputs(tmp_path: Path) -> None:
     """In the order of their numbers, for each goes on with the lake of the one before."""
-    lessons = sorted((NOTEBOOKS / "learn").glob("*.ipynb"))
-    # One needs a database's server: see test_database.py.
-    done = run_nbval([path for path in lessons if path.stem != DATABASE], tmp_path)
+    done = run_nbval(sorted((NOTEBOOKS / "learn").glob("*.ipynb")), tmp_path)
     assert done.returncode == 0, done.stdout[-6000:]
     lakes = sorted((tmp_path / "lakes").iterdir())
     assert len(lakes) == 9

@@ -1,0 +1,70 @@
+"""A publisher's sample through the server to the tables: Microsoft's SDK."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from azure.storage.filedatalake import DataLakeServiceClient
+
+from helpers.serving import Lake as Served
+from helpers.serving import Token, new_lake, number, parquet, serving, session_of
+from mirrorlake import Lake
+from mirrorlake.errors import TableNotFoundError
+from mirrorlake.names import ZONE
+from mirrorlake.serve.lakes import Workspace
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    monkeypatch.setenv("MIRRORLAKE_TOKEN", "t" * 40)
+    workspace = Workspace(folder=str(tmp_path / "lakes"))
+    with serving(workspace) as ready, session_of(ready) as session:
+        yield new_lake(workspace, ready, session, "shop")
+
+
+@pytest.fixture
+def data_lake(served: Served) -> Iterator[DataLakeServiceClient]:
+    ready = served.ready
+    with DataLakeServiceClient(
+        ready.dfs, credential=Token(ready.token), connection_verify=ready.ca
+    ) as client:
+        yield client
+
+
+def test_1_create_upload_status_and_remove(
+    served: Served, data_lake: DataLakeServiceClient
+) -> None:
+    """What the SDK of Open Mirroring does: also its status, which it reads as a file."""
+    lake = Lake(served.root)
+    with data_lake.get_file_system_client(served.ready.workspace) as system:
+        folder = system.get_directory_client(f"{served.item.id}/{ZONE}/dbo.schema/t")
+        folder.create_directory()
+        meta = b'{"keyColumns": ["id"]}'
+        with folder.create_file("_metadata.json") as file:
+            file.upload_data(meta, overwrite=True)
+        for n in (1, 2):
+            with folder.create_file(f"_{number(n)}") as staged:
+                staged.upload_data(parquet(id=[n, 7], __rowMarker__=[4, 4]), overwrite=True)
+                staged.rename_file(
+                    f"{served.ready.workspace}/{folder.path_name}/{number(n)}"
+                ).close()
+        assert not lake.mirror().failed
+        names = [path.name.rpartition("/")[2] for path in system.get_paths(folder.path_name)]
+        taken = [int(name[:20]) for name in names if name[:20].isdigit()]
+        assert max(taken) + 1 == 3  # the next number, whatever the mirror has moved
+        monitoring = f"{served.item.id}/Files/Monitoring/tables.json"
+        with system.get_file_client(monitoring) as status:
+            told = json.loads(status.download_file().readall())
+        (table,) = told["tables"]
+        assert (table["sourceSchemaName"], table["sourceTableName"]) == ("dbo", "t")
+        assert table["metrics"]["processedRowCount"] == 4
+        assert sorted(row.id for row in lake.table("dbo.t").read().collect()) == [1, 2, 7]
+        folder.delete_directory()
+    lake.mirror()
+    with pytest.raises(TableNotFoundError):
+        lake.table("dbo.t")
