@@ -159,7 +159,8 @@ def partition(lake: Lake) -> object:
     table.partitioning.set(POLICY)
     table.partitioning.operate()
     stats = table.partitioning.stats()
-    return [stats.pending_rows, table.read().count(), lake.partitioning.diagnostics().at_work]
+    at_work = lake.partitioning.diagnostics().operations_in_progress
+    return [stats.pending_rows, table.read().count(), at_work]
 
 
 def fenced(lake: Lake) -> object:

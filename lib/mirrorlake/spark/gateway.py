@@ -1,4 +1,4 @@
-"""The one module that talks to the JVM: Delta's own transactions, which SQL has no words for.
+"""Talks to the JVM, as only `hadoop` does besides: Delta's transactions, which SQL can't name.
 
 What it offers is small: the change feed as a scan of its files; a transaction that reads some
 files, writes others, and commits both as a change of layout, or new ones as an append; and one that

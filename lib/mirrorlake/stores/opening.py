@@ -64,6 +64,7 @@ def open_store(uri: str, *, retried: bool = True) -> Any:
         retried: obstore repeats a request whose answer was an error or lost. A repeated request
             can be refused on account of the first, so some callers repeat on their own.
     """
+    uri = one_uri(uri)
     scheme = scheme_of(uri)
     if scheme not in CLOUDS:
         # Without the option obstore refuses HTTP without TLS.
