@@ -22,7 +22,8 @@ from helpers.delta_by_hand import HandMade
 from mirrorlake.spark.session import get_spark
 from mirrorlake.spark.sql import delta_name
 
-TABLES = ("by_delta_rs", "by_spark", "parted", "wide and empty", "often")
+TABLES = ("by_delta_rs", "by_spark", "parted", "wide and empty")
+LONG = ("often",)  # too many versions for one tool after the other in the quick run
 FEW, MANY = 200, 10_000
 _FILES = 10
 _CHECKPOINT = 1000

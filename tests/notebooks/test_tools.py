@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from helpers.foreign_lake import TABLES
+from helpers.foreign_lake import LONG, TABLES
 from helpers.notebooks import lake_state, run_nbval
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS
 from mirrorlake.runs.results import StepResult
@@ -26,12 +26,12 @@ NEEDED: dict[str, dict[str, Any]] = {
     "publish": {"table": "new", "keys": "id", "marker": "upsert", "source": "incoming/*.csv"},
     "query": {"sql": "SELECT count(*) AS n FROM `{table}`"},
 }
-# Where a tool has a table each is tried by one of them; by all of them under --long.
+# Each is tried by one of the tables; by all of them under --long.
 ON_TABLES = [
     pytest.param(tool, table, marks=[] if (n + m) % len(TABLES) == 0 else pytest.mark.long)
     for n, tool in enumerate(TOOLS)
     for m, table in enumerate(TABLES)
-]
+] + [pytest.param(tool, table, marks=pytest.mark.long) for tool in TOOLS for table in LONG]
 
 
 @pytest.fixture

@@ -87,9 +87,8 @@ def make_sample(root: str, *, on_step: Callable[[str], None] = noop) -> SampleLa
             _publish_flights(lake, source.monthly_changes(flights, month))
             lake.mirror("flights")
             if month == FRAMED:
-                framed = beside.submit(_frame, lake)
+                lake.frames.create("airline report", ["flights"], owner="sample", expires_in=None)
                 lake.views.create("delays", VIEW)
-                framed.result()
         on_step("tables written by Spark")
         others.result()
     late = [{"order": n, "item": "screw", "n": n % 5} for n in range(96, 104)]
@@ -105,10 +104,6 @@ def _publish_first(lake: SampleLake) -> pd.DataFrame:
     flights = source.load_flights(every=EVERY)
     source.publish_schedule(lake, flights)
     return flights
-
-
-def _frame(lake: SampleLake) -> None:
-    lake.frames.create("airline report", ["flights"], owner="sample", expires_in=None)
 
 
 def _publish_stock(lake: SampleLake) -> None:

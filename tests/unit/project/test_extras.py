@@ -199,8 +199,8 @@ def test_a_wheel_in_a_bare_environment(tmp_path: Path) -> None:
     told = json.loads(run([python, "-c", "import sys\n" + PYTHON, str(tmp_path / "other")]))
     assert told[:3] == [[], ["t"], 0]
     assert told[3].endswith(hint.strip())
-    # With what executes notebooks, a tool runs by its name, as a scheduler calls it: from anywhere.
-    run([*uv, "pip", "install", "--quiet", "--python", python, *lock, f"{wheel}[notebooks]"])
+    # With the extras that notebooks need a tool runs by its name, as schedulers call it: anywhere.
+    run([*uv, "pip", "install", "--quiet", "--python", python, *lock, f"{wheel}[spark,notebooks]"])
     bare = {"PATH": "/usr/bin:/bin", "MIRRORLAKE_HOME": str(tmp_path / "home")}
     values = {"root": root, "table": "t", "source": str(tmp_path / "rows.csv"), "keys": "id"}
     chosen = [part for key, value in values.items() for part in ("-p", f"{key}={value}")]
