@@ -32,7 +32,8 @@ def fit_figure(figure: Figure) -> None:
     renderer = canvas.get_renderer()
     figure.draw_without_rendering()
     titles = [title for axes in figure.axes for title in _titles(axes)]
-    if any([_wrap(title, figure, renderer) for title in titles]):
+    wrapped = [_wrap(title, figure, renderer) for title in titles]
+    if any(wrapped):
         figure.draw_without_rendering()
     for axes in figure.axes:
         _thin(axes.xaxis, renderer)
