@@ -8,6 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -25,16 +26,17 @@ def fit_figure(figure: Figure) -> None:
     Args:
         figure: with a layout of its own, which makes room for the lines of a title.
     """
-    canvas = figure.canvas
+    canvas: Any = figure.canvas  # its methods have no types
     if not isinstance(canvas, FigureCanvasAgg):
         canvas = FigureCanvasAgg(figure)
+    renderer = canvas.get_renderer()
     figure.draw_without_rendering()
+    titles = [title for axes in figure.axes for title in _titles(axes)]
+    wrapped = [_wrap(title, figure, renderer) for title in titles]
+    if any(wrapped):
+        figure.draw_without_rendering()
     for axes in figure.axes:
-        for title in _titles(axes):
-            _wrap(title, figure, canvas)
-    figure.draw_without_rendering()
-    for axes in figure.axes:
-        _thin(axes.xaxis, canvas)
+        _thin(axes.xaxis, renderer)
 
 
 def whole_ticks(axis: Axis, values: Iterable[object]) -> None:
@@ -51,19 +53,29 @@ def _titles(axes: Axes) -> list[Text]:
     ]
 
 
+<<<<<<< HEAD
 def _wrap(title: Text, figure: Figure, canvas: FigureCanvasAgg) -> None:
     box = title.get_window_extent(canvas.get_renderer())  # type: ignore[no-untyped-call]
+=======
+def _wrap(title: Text, figure: Figure, renderer: Any) -> bool:
+    """Puts a title on several lines where one is too long; whether it had to."""
+    box = title.get_window_extent(renderer)
+>>>>>>> explore
     room = figure.bbox.width - box.x0 - _ROOM
     if box.width <= room or room <= 0:
-        return
+        return False
     text = " ".join(title.get_text().split())
     letters = max(8, int(len(text) * room / box.width))
     title.set_text(textwrap.fill(text, letters))
+    return True
 
 
-def _thin(axis: Axis, canvas: FigureCanvasAgg) -> None:
+def _thin(axis: Axis, renderer: Any) -> None:
     """Hides labels of ticks until no two touch: every second one stays, or every third."""
+<<<<<<< HEAD
     renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
+=======
+>>>>>>> explore
     labels = [one.label1 for one in axis.get_major_ticks() if one.label1.get_text()]
     boxes = [label.get_window_extent(renderer) for label in labels]
     slanted = any(label.get_rotation() for label in labels)

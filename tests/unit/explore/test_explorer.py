@@ -7,9 +7,11 @@ import sys
 import time
 from pathlib import Path
 
+import nbformat
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from nbconvert import HTMLExporter
 
 from helpers.html_tags import Tags
 from helpers.old_lake import unpack
@@ -212,3 +214,14 @@ def test_the_first_view_needs_no_spark(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
     assert done.returncode == 0
+
+
+def test_an_exported_report_shows_the_twin(many: Lake) -> None:
+    explorer = many.explore()
+    output = nbformat.v4.new_output("execute_result", data=explorer._repr_mimebundle_())
+    cell = nbformat.v4.new_code_cell("lake.explore()", outputs=[output])
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    body, _ = HTMLExporter(embed_images=True).from_notebook_node(notebook)
+    assert "What can be read" in body
+    assert html.text(EVIL) in body
+    assert EVIL not in body
