@@ -53,14 +53,9 @@ def _titles(axes: Axes) -> list[Text]:
     ]
 
 
-<<<<<<< HEAD
-def _wrap(title: Text, figure: Figure, canvas: FigureCanvasAgg) -> None:
-    box = title.get_window_extent(canvas.get_renderer())  # type: ignore[no-untyped-call]
-=======
 def _wrap(title: Text, figure: Figure, renderer: Any) -> bool:
     """Puts a title on several lines where one is too long; whether it had to."""
     box = title.get_window_extent(renderer)
->>>>>>> explore
     room = figure.bbox.width - box.x0 - _ROOM
     if box.width <= room or room <= 0:
         return False
@@ -72,10 +67,6 @@ def _wrap(title: Text, figure: Figure, renderer: Any) -> bool:
 
 def _thin(axis: Axis, renderer: Any) -> None:
     """Hides labels of ticks until no two touch: every second one stays, or every third."""
-<<<<<<< HEAD
-    renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
-=======
->>>>>>> explore
     labels = [one.label1 for one in axis.get_major_ticks() if one.label1.get_text()]
     boxes = [label.get_window_extent(renderer) for label in labels]
     slanted = any(label.get_rotation() for label in labels)
