@@ -77,7 +77,7 @@ def test_folders_of_files(tmp_path: Path) -> None:
         ("postgres", "ROOT", "--tables", "t", "--slot", "Bad Name"),
         ("postgres", "ROOT", "--tables", ""),
         ("postgres", "ROOT", "--tables", "a.b.c"),
-        ("postgres", "ROOT", "--tables", "t", "--toast", "keep"),
+        ("postgres", "ROOT", "--tables", "t", "--toast", "guess"),
         ("csv", "ROOT", "/no/such/folder"),
         ("csv", "ROOT", "/tmp", "--keys", "t"),
     ],

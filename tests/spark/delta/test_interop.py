@@ -44,13 +44,13 @@ def test_a_zone_written_by_hand_is_readable_by_delta_rs(lake: Lake) -> None:
 
 def test_the_log_reader_agrees_with_spark_past_a_checkpoint(lake: Lake) -> None:
     publisher = lake.publisher("t", keys=["id"])
-    table = lake.table("t")
     for number in range(4):
         publisher.insert([{"id": number, "n": number}])
         assert not lake.mirror().failed
         if number == 0:
             often = "ALTER TABLE {} SET TBLPROPERTIES ('delta.checkpointInterval' = '3')"
-            lake.spark.sql(often.format(table.sql_name))
+            lake.spark.sql(often.format(lake.table("t").sql_name))
+    table = lake.table("t")
     snapshot = table.snapshot()
     (newest,) = table.history().limit(1).collect()
     assert snapshot.version == newest.version == 5
