@@ -123,8 +123,8 @@ def tour(root: str) -> dict[str, object]:
         kept = lake.storage.read_json("Files/runs/1/summary.json")
         return [[step.status for step in summary.steps], kept["status"]]
 
-    table = lake.table("items")
     step("mirror", mirror)
+    table = lake.table("items")
     step("rows", lambda: rows(lake))
     step("lint", lambda: len(lake.lint().findings))
     step("status", lambda: [line.state for line in lake.status().tables])
