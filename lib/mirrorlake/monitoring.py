@@ -14,7 +14,7 @@ from mirrorlake.errors import CheckError, UsageError
 from mirrorlake.expectations import Expectations
 from mirrorlake.mirror.quarantine import QUARANTINE
 from mirrorlake.names import TableName
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, moment_text
 from mirrorlake.sources.status import SourceReport, read_reports
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Monitoring(Result):
             (
                 one.source,
                 one.state,
-                one.at[:19].replace("T", " "),
+                moment_text(one.at),
                 len(one.tables),
                 ", ".join(f"{name} {value}" for name, value in one.facts.items()),
                 one.error or "; ".join(f"{t.table}: {t.error}" for t in one.tables if t.error),
@@ -198,8 +198,7 @@ def monitor_lake(
             problems.append(Problem("lag", view.view, text))
     sources = tuple(read_reports(lake.storage))
     for source in sources:
-        said = [(source.source, source.error)] + [(one.table, one.error) for one in source.tables]
-        problems += [Problem("source", where, text) for where, text in said if text]
+        problems += [Problem("source", where, text) for where, text in source.problems]
     problems += [Problem("expectation", one.name, one.problem) for one in met.broken]
     lint, quarantined = lake.lint(), _quarantined(lake)
     return Monitoring(report, views, quarantined, lint, met, sources, tuple(problems))

@@ -100,6 +100,16 @@ def size_text(size: float) -> str:
     return f"{size / 1024 ** (power + 1):,.1f} {units[power]}"
 
 
+def moment_text(moment: str) -> str:
+    """A moment in ISO-8601 as people read it, to the second and without its zone.
+
+    Example:
+        >>> moment_text("2026-03-01T02:00:05.123+00:00"), moment_text("")
+        ('2026-03-01 02:00:05', '')
+    """
+    return moment[:19].replace("T", " ")
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a call did, or would do.

@@ -101,9 +101,7 @@ class Storage:
         below = f"{folder}/" if folder else ""
         folders = sorted(p.rstrip("/").rpartition("/")[2] for p in found["common_prefixes"])
         files = [
-            Entry(
-                meta["path"].rpartition("/")[2], meta["size"], meta["last_modified"], meta["e_tag"]
-            )
+            self._entry(meta)
             for meta in found["objects"]
             if meta["path"].startswith(below)  # else it is Hadoop's marker of the folder itself
         ]

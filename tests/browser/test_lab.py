@@ -137,5 +137,5 @@ def test_the_form_publishes_a_chosen_file(look: Look, tmp_path: Path) -> None:
         page.locator("[role=status]", has_text=said).wait_for()
     assert not list(tmp_path.glob("lake/Files/LandingZone/stock/*.parquet"))
     page.get_by_role("button", name="Publish", exact=True).click()
-    page.locator("[role=status]", has_text="Published").wait_for()
+    page.locator("[role=status]", has_text="Published:").wait_for()  # the check says "published"
     assert len(list(tmp_path.glob("lake/Files/LandingZone/stock/0*.parquet"))) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from helpers.s3_server import free_port
 from mirrorlake.paths import cache, make_once
 
 VERSION = "3.9.1"  # the last one that runs on Java 11, too
@@ -62,12 +62,6 @@ def _fetch(target: Path) -> None:
         command = ["mvn", "-q", "-B", "dependency:copy-dependencies"]
         command += ["-DincludeScope=runtime", f"-DoutputDirectory={target}"]
         subprocess.run(command, cwd=place, check=True, timeout=_FETCH_SECONDS)
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 class KafkaBroker:

@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from helpers import postgres_server
+from helpers.postgres_server import PASSWORD, USER, find_binaries
 from mirrorlake.errors import SetupError
-from mirrorlake.samples import postgres_server
-from mirrorlake.samples.postgres_server import PASSWORD, USER, find_binaries
 
 __all__ = ["PASSWORD", "USER", "PostgresServer", "ensure_installed"]
 

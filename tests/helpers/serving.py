@@ -37,6 +37,14 @@ class Token:
         return AccessToken(self.token, FOREVER)
 
 
+def data_lake_of(ready: Ready) -> Any:
+    """Microsoft's client of a server's DFS address."""
+    from azure.storage.filedatalake import DataLakeServiceClient
+
+    token = Token(ready.token)
+    return DataLakeServiceClient(ready.dfs, credential=token, connection_verify=ready.ca)
+
+
 @dataclass
 class Lake:
     """One served lake, and a session that may write to it."""

@@ -1,4 +1,4 @@
-"""Eight processes that publish into one table at once, three of them killed on the way."""
+"""Publishers of one table at once: eight processes, three of them killed on the way; threads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from mirrorlake.landing.publisher import Publisher
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 
@@ -64,3 +66,17 @@ def finished(log: Path) -> dict[int, str]:
         return {}
     lines = log.read_bytes().split(b"\n")[:-1]
     return {int(batch): name.decode() for batch, name in (line.split() for line in lines)}
+
+
+def publish_side_by_side(root: str) -> list[int]:
+    """Three threads with a publisher each, a row a file; the rows' keys, in order."""
+
+    def publish(writer: int) -> list[int]:
+        publisher = Publisher(Storage(root), TABLE, keys=["id"])
+        ids = [writer * 100 + number for number in range(8)]
+        for one in ids:
+            publisher.insert([{"id": one}])
+        return ids
+
+    with ThreadPoolExecutor(3) as pool:
+        return [one for ids in pool.map(publish, range(3)) for one in ids]

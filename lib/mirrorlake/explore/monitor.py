@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.explore import html
 from mirrorlake.explore.health import LakeHealth, TableHealth, read_health
-from mirrorlake.results import TextTable
+from mirrorlake.results import TextTable, moment_text
 
 if TYPE_CHECKING:
     import ipywidgets
@@ -49,7 +49,7 @@ def _tables(tables: tuple[TableHealth, ...]) -> html.Html:
         s = one.status
         label = f"lag of the newest {len(one.lags)} files: {min(one.lags, default=0):.0f}"
         label += f" to {max(one.lags, default=0):.0f} s"
-        applied = (one.applied or "")[:19].replace("T", " ")
+        applied = moment_text(one.applied or "")
         rows.append(
             (
                 s.full_name,

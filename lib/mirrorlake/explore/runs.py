@@ -7,7 +7,7 @@ import ipywidgets as widgets
 from mirrorlake.explore import html
 from mirrorlake.explore.pager import Pager
 from mirrorlake.explore.tab import Tab, label
-from mirrorlake.results import TextTable
+from mirrorlake.results import TextTable, moment_text
 from mirrorlake.runs.store import RunRecord, list_runs
 
 _STATES = {"done": "good", "failed": "bad", "stopped": "warn", "lost": "bad", "running": "idle"}
@@ -49,8 +49,8 @@ def list_records(records: list[RunRecord]) -> TextTable:
             record.run,
             html.dot(_STATES.get(record.status, "idle"), record.status),
             record.plan,
-            record.started[:19].replace("T", " "),
-            record.ended[:19].replace("T", " "),
+            moment_text(record.started),
+            moment_text(record.ended),
         )
         for record in records
     )

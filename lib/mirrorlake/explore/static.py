@@ -58,7 +58,7 @@ def _render(lake: Lake, name: TableName) -> html.Html:
     files = files_of(storage, name, snapshot)
     return html.join(
         html.heading(str(name)),
-        table_facts(storage, name),
+        table_facts(storage, name, snapshot),
         _first(columns_of(snapshot), "Columns"),
         _first(properties_of(snapshot), "Properties"),
         draw_strip(list(reversed(history.commits)), snapshot.version),

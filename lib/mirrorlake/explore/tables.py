@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipywidgets as widgets
 
 from mirrorlake.delta.commits import find_newest
+from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.explore import html
 from mirrorlake.explore.facts import (
     columns_of,
@@ -37,7 +38,7 @@ class TablesTab(Tab):
 
     def _fill(self) -> None:
         snapshot = open_snapshot(self.storage, self.table)
-        self._facts.value = html.view(table_facts(self.storage, self.table))
+        self._facts.value = html.view(table_facts(self.storage, self.table, snapshot))
         columns, properties = columns_of(snapshot), properties_of(snapshot)
         self._columns.fill(len(columns.rows), slices(columns))
         self._properties.fill(len(properties.rows), slices(properties))
@@ -47,9 +48,8 @@ class TablesTab(Tab):
         )
 
 
-def table_facts(storage: Storage, table: TableName) -> html.Html:
-    """A table in a few lines."""
-    snapshot = open_snapshot(storage, table)
+def table_facts(storage: Storage, table: TableName, snapshot: Snapshot) -> html.Html:
+    """A version of a table in a few lines."""
     keys = ", ".join(declared_keys(snapshot.properties)) or "none declared"
     found = {
         "table": str(table),

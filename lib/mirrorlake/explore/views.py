@@ -27,9 +27,10 @@ class ViewsTab(Tab):
         return [self._lineage, self._query, self._list.widget]
 
     def _fill(self) -> None:
-        shown = view_table(read_views(self.storage, self.lake.tables()))
+        tables = self.lake.tables()
+        shown = view_table(read_views(self.storage, tables))
         self._list.fill(len(shown.rows), slices(shown))
-        edges = self._edges()
+        edges = self._edges(tables)
         parts: list[widgets.Widget] = []
         above = [source for view, source in edges if view == self.table]
         below = [view for view, source in edges if source == self.table]
@@ -44,12 +45,12 @@ class ViewsTab(Tab):
         code = f"<p>Its query: <code>{html.text(sql)}</code></p>"
         self._query.value = html.view(code if sql else "")
 
-    def _edges(self) -> list[tuple[TableName, TableName]]:
+    def _edges(self, tables: list[TableName]) -> list[tuple[TableName, TableName]]:
         try:
             from mirrorlake.rows.views.definition import list_definitions
         except ImportError as error:
             raise SetupError("Views need the extra spark.", hint=str(error)) from error
-        self._definitions = list_definitions(self.storage, self.lake.tables())
+        self._definitions = list_definitions(self.storage, tables)
         return [(one.name, source) for one in self._definitions for source in one.sources]
 
     def _link(self, name: TableName) -> widgets.Button:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mirrorlake.spark.s3 import is_s3
+from mirrorlake.stores.opening import CLOUDS, scheme_of
 
 if TYPE_CHECKING:
     from mirrorlake.spark.shared import SharedJvm
@@ -31,7 +31,7 @@ class OneSpark:
 
     def __init__(self, wanted: bool, roots: Iterable[str]) -> None:
         self._wanted = wanted and not set(_ELSEWHERE) & set(os.environ)
-        self._root = next((root for root in sorted(roots) if is_s3(root)), None)
+        self._root = next((root for root in sorted(roots) if scheme_of(root) in CLOUDS), None)
         self._jvm: SharedJvm | None = None
 
     def environment(self, profile: str) -> dict[str, str]:

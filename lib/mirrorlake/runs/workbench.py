@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,7 +16,8 @@ import nbformat
 
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PROJECT, cache, home
-from mirrorlake.runs.store import list_runs
+from mirrorlake.runs.plan import notebook_names
+from mirrorlake.runs.store import list_runs, write_whole
 
 START = "START.md"
 MARK = ".mirrorlake-lab.json"
@@ -89,10 +89,7 @@ def make_workbench(folder: Path, *, reset: bool = False) -> int:
 def write_settings() -> Path:
     """Lab's settings, as a folder of the cache to name as its `app_settings_dir`."""
     folder = cache() / "lab-settings"
-    folder.mkdir(parents=True, exist_ok=True)
-    staged = folder / f".overrides-{os.getpid()}"
-    staged.write_text(json.dumps(SETTINGS, indent=1), encoding="utf-8")
-    staged.replace(folder / "overrides.json")
+    write_whole(folder / "overrides.json", json.dumps(SETTINGS, indent=1))
     return folder
 
 
@@ -145,7 +142,7 @@ def start_page() -> str:
 
 
 def _sources() -> list[Path]:
-    found = [path for path in NOTEBOOKS.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts]
+    found = [NOTEBOOKS / f"{name}.ipynb" for name in notebook_names()]
     found += (PROJECT / "docs").glob("*.md")
     readme = PROJECT / "README.md"
     return sorted([*found, *([readme] if readme.is_file() else [])])

@@ -12,10 +12,10 @@ from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.names import TableName
 from mirrorlake.sources.growing import files_of
 from mirrorlake.sources.position import Position
-from mirrorlake.sources.source import Group, Publish
+from mirrorlake.sources.source import ChangesOnly, Group
 
 
-class FolderSource:
+class FolderSource(ChangesOnly):
     """A folder into which files come, and in which files grow.
 
     Args:
@@ -55,14 +55,6 @@ class FolderSource:
         """None in advance: they appear with their first row."""
         return {}
 
-    def covers(self, table: TableName) -> bool:
-        """The files stay."""
-        return True
-
-    def snapshot(self, table: TableName, publish: Publish, stop: Event) -> Position | None:
-        """There are no rows but those that the files bring."""
-        return None
-
     def changes(
         self, since: MutableMapping[TableName, Position], stop: Event, *, once: bool
     ) -> Generator[Group, None, None]:
@@ -90,9 +82,6 @@ class FolderSource:
 
     def published(self, path: Path, size: int) -> None:
         """All of a file, as long as it was then, stands in the zone."""
-
-    def confirm(self, end: Any) -> None:
-        """The files stay."""
 
     def facts(self) -> dict[str, Any]:
         """How many files there are."""

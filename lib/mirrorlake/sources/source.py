@@ -111,3 +111,18 @@ class Source(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """How the source itself stands, for `status`: what JSON can hold."""
+
+
+class ChangesOnly:
+    """What a source answers that has nothing but changes, and keeps them by rules of its own."""
+
+    def covers(self, table: TableName) -> bool:
+        """Always: what is no longer there is found when it is read; nothing is loaded again."""
+        return True
+
+    def snapshot(self, table: TableName, publish: Publish, stop: Event) -> Position | None:
+        """There are no rows but those that the changes bring."""
+        return None
+
+    def confirm(self, end: Any) -> None:
+        """Nothing is forgotten on account of it."""

@@ -57,16 +57,20 @@ class SourceReport(Result):
         """Whether the source or one of its tables is stopped."""
         return self.error is not None or any(one.error for one in self.tables)
 
+    @property
+    def problems(self) -> list[tuple[str, str]]:
+        """What is stopped, the source itself first, and why."""
+        found = [(self.source, self.error)] + [(one.table, one.error) for one in self.tables]
+        return [(where, problem) for where, problem in found if problem]
+
     def check(self) -> None:
         """Ends a run with an error if the source or a table of it is stopped.
 
         Raises:
             CheckError: with the first problem, and what helps.
         """
-        found = [(self.source, self.error)] + [(one.table, one.error) for one in self.tables]
-        for where, problem in found:
-            if problem:
-                raise CheckError(f"{where} is stopped: {problem}")
+        for where, problem in self.problems:
+            raise CheckError(f"{where} is stopped: {problem}")
 
     def as_dict(self) -> dict[str, Any]:
         """The document that `--json` prints."""

@@ -58,15 +58,17 @@ def cloud_conf(root: str | None, *, cluster: bool = False) -> dict[str, str]:
     Raises:
         UsageError: Spark knows this kind of store by another scheme.
     """
-    if root is None or s3.is_s3(root):
-        return s3.s3_conf(cluster=cluster) if root is not None else {}
+    if root is None:
+        return {}
     scheme = scheme_of(root)
     if scheme in ("az", "azure", "adl"):
         raise UsageError(
             f"Spark can't read {scheme}:// addresses.",
             hint="name the lake abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER.",
         )
-    if scheme in _ABFS:
+    if s3.is_s3(root):
+        conf = s3.s3_conf()
+    elif scheme in _ABFS:
         conf = _azure_conf(root)
     elif scheme == "gs":
         conf = _google_conf()

@@ -45,12 +45,8 @@ def store_jars(java: Java, delta: list[Path]) -> list[Path]:
     return [*s3_jars(), log_store_jar(java, delta)]
 
 
-def s3_conf(*, cluster: bool = False) -> dict[str, str]:
-    """Spark's settings for S3, by the variables that obstore reads.
-
-    Args:
-        cluster: executors run elsewhere, and are handed the variables.
-    """
+def s3_conf() -> dict[str, str]:
+    """Spark's settings for S3, by the variables that obstore reads."""
     conf = {
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
@@ -67,9 +63,6 @@ def s3_conf(*, cluster: bool = False) -> dict[str, str]:
         region = region or "us-east-1"
     if region:
         conf["spark.hadoop.fs.s3a.endpoint.region"] = region
-    if cluster:
-        shipped = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-        conf |= {f"spark.executorEnv.{name}": value for name, value in sorted(shipped.items())}
     return conf
 
 

@@ -19,7 +19,7 @@ class SharedJvm:
 
     Args:
         profile: see `get_spark`; it holds for all sessions.
-        root: the lake that they are for, if it lies on S3.
+        root: the lake that they are for, if it lies in a cloud.
 
     Raises:
         SetupError: there is no usable Java, or it did not start.

@@ -39,7 +39,7 @@ def store_variables(uri: str) -> dict[str, str]:
     Args:
         uri: the store's; none lead to what is not in a cloud.
     """
-    scheme = scheme_of(uri)
+    scheme = scheme_of(one_uri(uri))
     if scheme not in CLOUDS:
         return {}
     prefix = _PREFIXES.get(scheme, "AZURE_")

@@ -19,7 +19,7 @@ from azure.storage.filedatalake import DataLakeServiceClient
 from deltalake import DeltaTable, write_deltalake
 from obstore.store import AzureStore
 
-from helpers.serving import DEADLINE, Lake, Token, number, parquet
+from helpers.serving import DEADLINE, Lake, Token, data_lake_of, number, parquet
 from mirrorlake.names import ZONE
 from mirrorlake.serve.tokens import account_key
 
@@ -28,10 +28,7 @@ KEYS = b'{"keyColumns": ["id"]}'
 
 @pytest.fixture
 def data_lake(served: Lake) -> Iterator[DataLakeServiceClient]:
-    ready = served.ready
-    with DataLakeServiceClient(
-        ready.dfs, credential=Token(ready.token), connection_verify=ready.ca
-    ) as client:
+    with data_lake_of(served.ready) as client:
         yield client
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow.parquet as pq
 import pytest
 
 from helpers.azurite import CONTAINER, KEY, Azurite
 from helpers.s3_server import check_races
+from helpers.writers import publish_side_by_side
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.lease import Lease, LeaseHeldError
@@ -48,16 +48,8 @@ def test_races_have_one_winner_and_a_lease_one_holder(root: str):
 
 
 def test_many_publishers_publish_each_batch_once(root: str):
-    def publish(writer: int) -> list[int]:
-        publisher = Publisher(Storage(root), TABLE, keys=["id"])
-        ids = [writer * 100 + number for number in range(8)]
-        for one in ids:
-            publisher.insert([{"id": one}])
-        return ids
-
     Publisher(Storage(root), TABLE, keys=["id"])
-    with ThreadPoolExecutor(3) as pool:
-        wanted = [one for ids in pool.map(publish, range(3)) for one in ids]
+    wanted = publish_side_by_side(root)
     storage, found = Storage(root), []
     numbered = list_folder(storage, TABLE).numbered
     for entry in numbered.values():

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pyarrow.parquet as pq
 import pytest
 
 from helpers.fault_proxy import RESET, Fault, FaultProxy, LostAnswers, RandomFaults
+from helpers.writers import publish_side_by_side
 from mirrorlake.landing.identity import ensure_identity
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.zone import every_file, list_folder
@@ -96,15 +95,7 @@ def test_many_publishers_over_a_bad_line_lose_nothing(root: str, proxy: FaultPro
     Publisher(Storage(root), TABLE, keys=["id"])
     proxy.faults = RandomFaults(seed=22)
 
-    def publish(writer: int) -> list[int]:
-        publisher = Publisher(Storage(root), TABLE, keys=["id"])
-        ids = [writer * 100 + number for number in range(8)]
-        for one in ids:
-            publisher.insert([{"id": one}])
-        return ids
-
-    with ThreadPoolExecutor(3) as pool:
-        wanted = [one for ids in pool.map(publish, range(3)) for one in ids]
+    wanted = publish_side_by_side(root)
     proxy.faults = LostAnswers()
     found = published(Storage(root))
     assert sorted(one for _, one in found) == wanted

@@ -10,7 +10,7 @@ import pytest
 from azure.storage.filedatalake import DataLakeServiceClient
 
 from helpers.serving import Lake as Served
-from helpers.serving import Token, new_lake, number, parquet, serving, session_of
+from helpers.serving import data_lake_of, new_lake, number, parquet, serving, session_of
 from mirrorlake import Lake
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.names import ZONE
@@ -29,10 +29,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 
 @pytest.fixture
 def data_lake(served: Served) -> Iterator[DataLakeServiceClient]:
-    ready = served.ready
-    with DataLakeServiceClient(
-        ready.dfs, credential=Token(ready.token), connection_verify=ready.ca
-    ) as client:
+    with data_lake_of(served.ready) as client:
         yield client
 
 

@@ -26,13 +26,6 @@ from mirrorlake.runs.store import list_runs
 WAITS = "import pathlib, time\npathlib.Path(word).touch()\ntime.sleep(4321)"
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("MIRRORLAKE_STATE", str(tmp_path / "state"))
-    return tmp_path
-
-
 def environment(folder: Path) -> dict[str, str]:
     found = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT / "lib")}
     names = ("home", "state", "cache")

@@ -28,13 +28,6 @@ from mirrorlake.runs.store import RunNotFoundError, find_run, list_runs
 SECRET = 'pa"ss<w>örd & more/1'
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("MIRRORLAKE_STATE", str(tmp_path / "state"))
-    return tmp_path
-
-
 def test_a_graph_runs_side_by_side_and_passes_records_on(folder: Path) -> None:
     """Each of two waits until the other has begun, so neither could be first alone."""
     meet = (

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from mirrorlake.spark.clouds import cloud_conf
 from mirrorlake.spark.s3 import LOG_STORE_CONF, is_s3, s3_conf
 from mirrorlake.spark.s3_jars import S3
 
@@ -35,7 +36,7 @@ def test_another_server_is_reached_as_obstore_reaches_it(monkeypatch: pytest.Mon
     assert conf["spark.hadoop.fs.s3a.connection.ssl.enabled"] == "false"
     assert conf["spark.hadoop.fs.s3a.path.style.access"] == "true"
     assert SECRET not in conf.values()
-    assert s3_conf(cluster=True)["spark.executorEnv.AWS_SECRET_ACCESS_KEY"] == SECRET
+    assert cloud_conf("s3://b/x", cluster=True)["spark.executorEnv.AWS_SECRET_ACCESS_KEY"] == SECRET
 
 
 def test_the_jars_are_pinned_each():

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mirrorlake.errors import DataFileError, MirrorlakeError, SourceError
+from mirrorlake.errors import DataFileError, SourceError
 from mirrorlake.names import TableName
 from mirrorlake.sources.debezium.events import Event, KeysOf, read_event
 from mirrorlake.sources.debezium.rows import EventRows
@@ -151,8 +151,4 @@ class DebeziumFiles(FolderSource):
     ) -> Batch:
         assert one.last is not None
         position = with_done(since[table], label, one.last)
-        try:
-            rows = self._rows.rows(table, one.events)
-        except MirrorlakeError as error:
-            return Batch(table, None, position, problem=error)
-        return Batch(table, rows, position)
+        return self._rows.batch(table, one.events, position)

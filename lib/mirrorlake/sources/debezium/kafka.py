@@ -24,7 +24,7 @@ from mirrorlake.names import TableName
 from mirrorlake.sources.debezium.events import Event, KeysOf, read_event
 from mirrorlake.sources.debezium.rows import EventRows
 from mirrorlake.sources.position import Position, read_standing
-from mirrorlake.sources.source import Batch, Group, Publish
+from mirrorlake.sources.source import Batch, ChangesOnly, Group
 from mirrorlake.storage import Storage
 
 _SECONDS = 20.0  # that a broker may take to answer
@@ -42,7 +42,7 @@ class _Pending:
     offsets: _Offsets = field(default_factory=dict)
 
 
-class KafkaSource:
+class KafkaSource(ChangesOnly):
     """Topics of Debezium's events, as JSON with keys and schemas.
 
     Args:
@@ -151,14 +151,6 @@ class KafkaSource:
                 self._rows.know(table, keys)
                 found[table] = keys
         return found
-
-    def covers(self, table: TableName) -> bool:
-        """Whether the topic has what follows is seen when it is read: nothing is loaded again."""
-        return True
-
-    def snapshot(self, table: TableName, publish: Publish, stop: Flag) -> Position | None:
-        """There are no rows but those that the events bring."""
-        return None
 
     def changes(
         self, since: MutableMapping[TableName, Position], stop: Flag, *, once: bool
@@ -338,14 +330,7 @@ class KafkaSource:
         return Group(found)
 
     def _batch(self, table: TableName, one: _Pending, since: Mapping[TableName, Position]) -> Batch:
-        position = position_of(since[table], one.offsets)
-        try:
-            return Batch(table, self._rows.rows(table, one.events), position)
-        except MirrorlakeError as error:
-            return Batch(table, None, position, problem=error)
-
-    def confirm(self, end: Any) -> None:
-        """The broker keeps events by its own rules."""
+        return self._rows.batch(table, one.events, position_of(since[table], one.offsets))
 
     def facts(self) -> dict[str, Any]:
         """How many events lie between what was read and the topics' ends, when last asked."""

@@ -7,12 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from mirrorlake.errors import SchemaError
+from mirrorlake.errors import MirrorlakeError, SchemaError
 from mirrorlake.landing.metadata import MARKER, Marker, read_metadata
 from mirrorlake.landing.text_format import arrow_type as declared_type
 from mirrorlake.names import TableName
 from mirrorlake.sources.debezium.events import Event, KeysOf
 from mirrorlake.sources.debezium.types import column
+from mirrorlake.sources.position import Position
+from mirrorlake.sources.source import Batch
 from mirrorlake.storage import Storage
 
 
@@ -66,6 +68,13 @@ class EventRows:
         arrays.append(pa.array(self._markers(table, events), pa.int32()))
         made = pa.RecordBatch.from_arrays(arrays, names=[*names, MARKER])
         return pa.RecordBatchReader.from_batches(made.schema, [made])
+
+    def batch(self, table: TableName, events: list[Event], position: Position) -> Batch:
+        """The same as a batch, or as what stops the table."""
+        try:
+            return Batch(table, self.rows(table, events), position)
+        except MirrorlakeError as error:
+            return Batch(table, None, position, problem=error)
 
     def _markers(self, table: TableName, events: list[Event]) -> list[int | None]:
         """Upserts need a key; a table without one takes inserts only."""

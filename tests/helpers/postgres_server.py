@@ -6,17 +6,17 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from helpers.s3_server import free_port
 from mirrorlake.errors import SetupError
 
 USER = "boss"
-PASSWORD = "open sesame"  # noqa: S105  # of a server that only this machine reaches
+PASSWORD = "open sesame"  # of a server that only this machine reaches
 _CONF = """
 wal_level = {wal_level}
 port = {port}
@@ -68,9 +68,7 @@ class PostgresServer:
         if self._user:
             owner = pwd.getpwnam(self._user)
             os.chown(self.folder, owner.pw_uid, owner.pw_gid)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         password = self.folder / "pw"
         password.write_text(PASSWORD)
         password.chmod(0o644)
