@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from xdist.scheduler import LoadFileScheduling
 
 from helpers.touched import Imports, changed_files
 from mirrorlake import Lake
@@ -15,6 +16,7 @@ TESTS = Path(__file__).parent
 PROMISES = TESTS / "promises.yaml"
 WITH_SPARK = ("spark", "notebooks")
 PROMISE = "promise"
+NOTEBOOKS = "tests/notebooks/"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,6 +49,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.user_properties += [(PROMISE, number) for number in marker.args]
         if item.get_closest_marker("long") and not config.getoption("--long"):
             item.add_marker(pytest.mark.skip(reason="runs under --long"))
+
+
+class ByFile(LoadFileScheduling):
+    """Files to processes; the notebooks' to one, since they share a sample lake and a JVM."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return NOTEBOOKS if nodeid.startswith(NOTEBOOKS) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 class PromiseCount:

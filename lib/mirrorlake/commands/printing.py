@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 APPLY_DOES_IT = "--apply does it."
 DRY_RUN = "Nothing was changed: a dry run."
 NOT_APPLIED = f"{DRY_RUN} {APPLY_DOES_IT}"
+_NAME = 40  # letters of a name that a table never folds
 
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
@@ -79,10 +80,17 @@ def warn(text: str) -> None:
 
 
 def rich_table(shown: TextTable) -> RichTable:
-    """A table for a terminal; nothing in it is taken for rich's markup."""
-    table = RichTable(*map(escape, shown.columns))
-    for row in shown.rows:
-        table.add_row(*("" if value is None else escape(str(value)) for value in row))
+    """A table for a terminal: nothing is taken for rich's markup, and no text is cut off.
+
+    Long values go on in the next line. Names, in the first column, stay whole: people copy them.
+    """
+    rows = [["" if value is None else str(value) for value in row] for row in shown.rows]
+    named = all(len(row[0]) <= _NAME for row in rows)
+    table = RichTable()
+    for n, column in enumerate(shown.columns):
+        table.add_column(escape(column), overflow="fold", no_wrap=named and n == 0)
+    for row in rows:
+        table.add_row(*map(escape, row))
     return table
 
 

@@ -21,7 +21,7 @@ from mirrorlake.commands.printing import NOT_APPLIED, print_json, say, tell, war
 from mirrorlake.commands.project import warm_up
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS
-from mirrorlake.results import TextTable
+from mirrorlake.results import TextTable, moment_text
 
 if TYPE_CHECKING:
     from mirrorlake.runs.plan import Plan
@@ -266,7 +266,15 @@ def prune_command(
 
 def _table(found: list[RunRecord]) -> TextTable:
     names = ("run", "status", "started", "ended", "folder")
-    rows = tuple(tuple(getattr(record, name) for name in names) for record in found)
+    rows = tuple(
+        (
+            one.run,
+            one.status,
+            *(moment_text(at or "") for at in (one.started, one.ended)),
+            one.folder,
+        )
+        for one in found
+    )
     return TextTable(names, rows)
 
 

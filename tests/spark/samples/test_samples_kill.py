@@ -44,12 +44,12 @@ def refused(root: Path) -> None:
 @pytest.mark.parametrize(
     "until",
     [
-        "Tables/t/_delta_log/",
+        pytest.param("Tables/t/_delta_log/", marks=pytest.mark.long),
         "Tables/direct/part-",
         pytest.param("Tables/t/part-", marks=pytest.mark.long),
         pytest.param("Tables/own/_delta_log/00000000000000000001.json", marks=pytest.mark.long),
         pytest.param("Tables/sums/part-", marks=pytest.mark.long),
-        "Files/_mirrorlake/frames/model/00000001/own/files/",
+        pytest.param("Files/_mirrorlake/frames/model/00000001/own/files/", marks=pytest.mark.long),
         pytest.param("Tables/ordered/part-", marks=pytest.mark.long),
     ],
 )
