@@ -58,6 +58,7 @@ class ByFile(LoadFileScheduling):
         return NOTEBOOKS if nodeid.startswith(NOTEBOOKS) else super()._split_scope(nodeid)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
     return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 

@@ -85,6 +85,10 @@ def tour(root: str) -> dict[str, object]:
         items.delete([{"id": 4}])
         return [table.error for table in lake.mirror().tables]
 
+    def ordered() -> object:
+        lake.write("v", [{"city": f"city {n * 7919 % 15}", "n": n // 9} for n in range(5000)])
+        return lake.table("v").optimize.vorder().commits[0].rows
+
     def framed() -> object:
         frame = lake.frames.create("model", ["items"])
         return [frame.state, lake.frames.read("model", "items").count()]
@@ -133,7 +137,7 @@ def tour(root: str) -> dict[str, object]:
     step("diff", lambda: table.diff(1, 2).count())
     step("feed", lambda: table.changes.read(2, 2).count())
     step("analyze", lambda: table.analyze().summary["Row Count"])
-    step("vorder", lambda: table.optimize.vorder().commits[0].rows)
+    step("vorder", ordered)
     step("compact", lambda: table.optimize.compact() is not None)
     step("frame", framed)
     step("row ids", lambda: table.row_tracking.read().count())
@@ -151,10 +155,14 @@ def tour(root: str) -> dict[str, object]:
     return seen
 
 
+def numbered(start: int, end: int) -> list[dict[str, object]]:
+    return [{"k": f"key {number % 7}", "n": number} for number in range(start, end)]
+
+
 def partition(lake: Lake) -> object:
     """A policy, an operation, and what the process says of itself."""
     for start in (0, 50):
-        lake.write("p", [{"k": number % 7, "n": number} for number in range(start, start + 50)])
+        lake.write("p", numbered(start, start + 50))
     table = lake.table("p")
     table.partitioning.set(POLICY)
     table.partitioning.operate()
@@ -165,7 +173,7 @@ def partition(lake: Lake) -> object:
 
 def fenced(lake: Lake) -> object:
     """An operation that is slow: another process takes it for dead, and cleans up after it."""
-    lake.write("p", [{"k": number % 7, "n": number} for number in range(100, 150)])
+    lake.write("p", numbered(100, 150))
     table, name = lake.table("p"), TableName(None, "p")
     takeovers = []
 

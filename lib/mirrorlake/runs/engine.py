@@ -60,7 +60,7 @@ class Execution:
         error: dict[str, Any] | None = None
         try:
             self._execute()
-        except Exception as failure:  # a kernel that died, a disk that is full
+        except BaseException as failure:  # a kernel that died, a disk that is full, one cancelled
             error = self._describe(failure)
         if self._ended == _TIMED_OUT:
             seconds = time.monotonic() - began
@@ -123,7 +123,7 @@ class Execution:
                 execution=self,
             )
 
-    def _describe(self, failure: Exception) -> dict[str, Any]:
+    def _describe(self, failure: BaseException) -> dict[str, Any]:
         import papermill
 
         if isinstance(failure, papermill.PapermillExecutionError):

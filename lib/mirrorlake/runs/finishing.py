@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import threading
@@ -21,7 +22,12 @@ _log = logging.getLogger(__name__)
 
 
 def preload() -> None:
-    """Imports what the report needs while the first kernel starts: it would take half a second."""
+    """Imports papermill, and while the first kernel starts what the report needs.
+
+    Steps begin in threads of their own: two that import the same packages at once may find them
+    half made.
+    """
+    importlib.import_module("mirrorlake.runs.kernels")
     threading.Thread(target=lambda: __import__("mirrorlake.runs.report"), daemon=True).start()
 
 

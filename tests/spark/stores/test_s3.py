@@ -142,10 +142,10 @@ def test_everything_else_that_one_does_with_a_lake_on_s3(start: Start, root: str
         "status": ["Replicating"],
         "history": 3,
         "at a moment": 5,
-        "diff": 2,
+        "diff": 3,  # as the feed's
         "feed": 3,  # an update's two, and a delete
         "analyze": 4,
-        "vorder": 4,
+        "vorder": 5000,
         "compact": True,
         "frame": ["complete", 4],
         "row ids": 4,

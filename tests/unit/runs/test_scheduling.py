@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -19,6 +20,7 @@ import pytest
 
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake.errors import AlreadyRunningError, UsageError
+from mirrorlake.runs.kernels import KernelEngine
 from mirrorlake.runs.locks import only_run
 from mirrorlake.runs.plan import load_plan, open_target
 from mirrorlake.runs.pruning import prune_runs
@@ -292,3 +294,18 @@ def test_a_single_notebook_has_no_lock_and_keeps_its_name(folder: Path) -> None:
     (folder / "out" / "summary.json").mkdir()
     again = run_plan(open_target(str(folder / "mine.ipynb")), folder / "out")
     assert (again.status, again.kept) == ("done", False)
+
+
+def test_a_step_that_is_cancelled_from_within_fails_and_the_run_ends(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no `Exception` ends the step's thread: the run must not wait for it for ever."""
+
+    def cancelled(*_: object) -> None:
+        raise asyncio.CancelledError("the loop is closed")
+
+    monkeypatch.setattr(KernelEngine, "execute_notebook", cancelled)
+    put_notebook(folder, "n", RECORD)
+    summary = run_plan(put_plan(folder, "steps: [{notebook: n.ipynb}]"))
+    assert [step.status for step in summary.steps] == ["failed"]
+    assert summary.steps[0].error["name"] == "CancelledError"
