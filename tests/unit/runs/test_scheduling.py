@@ -301,7 +301,7 @@ def test_a_step_that_is_cancelled_from_within_fails_and_the_run_ends(
 ) -> None:
     """What is no `Exception` ends the step's thread: the run must not wait for it for ever."""
 
-    def cancelled(*_: object) -> None:
+    def cancelled(*_: object, **__: object) -> None:
         raise asyncio.CancelledError("the loop is closed")
 
     monkeypatch.setattr(KernelEngine, "execute_notebook", cancelled)
