@@ -1,4 +1,4 @@
-"""A lake as those see it who ask it: SQL over its tables, and queries that must find nothing."""
+"""A lake as those see it who ask it: SQL over its tables, checks, names in the catalogue."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from mirrorlake.expectations import Expectations
+    from mirrorlake.registration import Registration
 
 
 class QueriedLake(MirroredLake):
@@ -70,3 +71,54 @@ class QueriedLake(MirroredLake):
         from mirrorlake.expectations import check_expectations
 
         return check_expectations(self.sql, queries, limit=limit)
+
+    def register(
+        self,
+        catalog: str = "spark_catalog",
+        database: str = "default",
+        *,
+        dry_run: bool = False,
+    ) -> Registration:
+        """Makes the tables known by name in the session's catalogue, Hive's or any that Spark has.
+
+        The catalogue gets names and places: `spark.table("sales.orders")` reads the lake's files.
+        Cycles of the mirror in such a session add new tables and forget dropped ones; after other
+        changes call it again.
+
+        Args:
+            catalog: which of the session's catalogues.
+            database: where tables without a schema are; a schema is a database of its name.
+            dry_run: only say it.
+
+        Returns:
+            An entry for each name; one that is something else's is refused, and left as it is.
+
+        Raises:
+            UsageError: the lake is registered in another place.
+
+        Example:
+            >>> lake.register(database="sales")  # doctest: +SKIP
+            spark_catalog: 3 added, 0 kept, 0 removed, 0 refused
+        """
+        from mirrorlake.registration import register_tables
+
+        return register_tables(
+            self.spark, self.storage, catalog=catalog, database=database, dry_run=dry_run
+        )
+
+    def unregister(self, *, dry_run: bool = False) -> Registration:
+        """Takes the names that `register` made out of the catalogue; tables and databases stay.
+
+        Args:
+            dry_run: only say it.
+
+        Raises:
+            UsageError: the lake is not registered.
+
+        Example:
+            >>> lake.unregister()  # doctest: +SKIP
+            spark_catalog: 0 added, 0 kept, 3 removed, 0 refused
+        """
+        from mirrorlake.registration import unregister_tables
+
+        return unregister_tables(self.spark, self.storage, dry_run=dry_run)

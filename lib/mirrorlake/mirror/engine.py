@@ -42,6 +42,7 @@ from mirrorlake.mirror.status import is_idle, listed_folder, status_of
 from mirrorlake.mirror.table_cycle import TableCycle
 from mirrorlake.mirror.trash import purge_dropped
 from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
+from mirrorlake.registration import keep_registered
 from mirrorlake.storage import Listing, Storage
 
 _TRIES = 3
@@ -131,6 +132,8 @@ class Engine:
         states |= {folder: state for folder, state, _ in finished}
         if states != kept or not is_told_running(self._storage):
             save_states(self._storage, states)
+        mirrored = [entry.table for entry in states.values() if entry.state == REPLICATING]
+        keep_registered(self._storage, self._spark, mirrored, followed.dropped)
         lines = [status for _, _, status in finished]
         lines += [status_of(state, None) for state in followed.failed]
         return Report(tuple(lines), tuple(str(table) for table in followed.dropped))

@@ -1,0 +1,83 @@
+"""A lake in Spark's built-in Hive metastore; each step's outcome as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from mirrorlake import Lake
+from mirrorlake.spark.session import launch_conf
+
+
+def session(folder: Path) -> SparkSession:
+    builder = SparkSession.builder
+    metastore = f"jdbc:derby:;databaseName={folder}/metastore;create=true"
+    own = {
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": metastore,
+    }
+    for name, value in (launch_conf("small", None) | own).items():
+        builder = builder.config(name, value)
+    return builder.enableHiveSupport().getOrCreate()
+
+
+def tour(folder: Path) -> dict[str, object]:
+    spark, lake, seen = session(folder), Lake(folder / "lake"), {}
+
+    def step(name: str, do: Callable[[], object]) -> None:
+        try:
+            seen[name] = do()
+        except Exception as error:
+            seen[name] = f"{type(error).__name__}: {error}"[:500]
+
+    def tables() -> list[list[str]]:
+        found = lake.register(database="sales").tables
+        return [[one.table, one.name, one.outcome] for one in found]
+
+    def names(database: str) -> list[str]:
+        return sorted(row["tableName"] for row in spark.sql(f"SHOW TABLES IN {database}").collect())
+
+    def publish(table: str, **row: object) -> None:
+        lake.publisher(table, keys=["id"]).upsert([{"id": 1, **row}])
+
+    publish("Orders", n=1)
+    publish("shop.items", n=2)
+    publish("odd name-'1", n=3)
+    lake.mirror()
+    spark.sql("CREATE DATABASE sales")
+    spark.sql("CREATE TABLE sales.stock (id INT) USING parquet")
+    lake.write("stock", [{"id": 7}])
+    step("dry", lambda: repr(lake.register(database="sales", dry_run=True)))
+    step(
+        "nothing",
+        lambda: [names("sales"), (folder / "lake/Files/_mirrorlake/registered.json").exists()],
+    )
+    step("first", tables)
+    step("again", tables)
+    step("rows", lambda: [list(row) for row in spark.table("sales.orders").collect()])
+    publish("Orders", n=1, more="x")
+    publish("late", n=4)
+    step("cycle", lambda: sorted(lake.mirror().failed))
+    step("widened", lambda: spark.table("sales.orders").columns)
+    step("followed", lambda: names("sales"))
+    shutil.rmtree(folder / "lake/Files/LandingZone/Orders")
+    step("dropped", lambda: lake.mirror().dropped)
+    step("forgotten", lambda: names("sales"))
+    step("elsewhere", lambda: lake.register(database="other"))
+    spark.sql(f"CREATE TABLE sales.byhand USING delta LOCATION '{folder}/lake/Tables/late'")
+    step("undone", lambda: sorted(lake.unregister().of("removed")))
+    step("left", lambda: [names("sales"), names("shop"), lake.table("late").read().count()])
+    step("once more", lake.unregister)
+    return seen
+
+
+if __name__ == "__main__":
+    where = Path(sys.argv[1])
+    os.chdir(where)  # Derby writes its log there
+    print(json.dumps(tour(where)))
