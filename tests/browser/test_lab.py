@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -44,6 +47,13 @@ def shown_version(page: Any) -> str:
     return str(row.locator("td").inner_text())
 
 
+def history_document(lake: Lake) -> dict[str, Any]:
+    """What `history --json` prints of the table."""
+    command = [sys.executable, "-m", "mirrorlake.cli", "history", lake.storage.root, "inventory"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
+
+
 @pytest.mark.parametrize(("width", "theme"), QUICK)
 def test_pick_a_table_step_and_look_at_every_tab(
     server: Any, look: Look, save_picture: Callable[[Any, str], None], width: int, theme: str
@@ -66,7 +76,7 @@ def walk(server: Any, look: Look, save: Callable[[Any, str], None], width: int, 
     page.get_by_label("Table", exact=True).wait_for()
     choose(page, "inventory")
     open_tab(page, "Versions")
-    document = server.lake.table("inventory").timeline(100).as_dict()
+    document = history_document(server.lake)
     newest = document["rows"][0]["version"]
     page.wait_for_function(
         "want => [...document.querySelectorAll('.ml tr')].some(row => row.offsetParent &&"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ipywidgets as widgets
 
+from mirrorlake.delta.snapshot import open_snapshot
 from mirrorlake.explore import html
-from mirrorlake.explore.facts import open_snapshot
+from mirrorlake.explore.guarded import label
 from mirrorlake.explore.pager import Pager, slices
-from mirrorlake.explore.tab import Tab, label
+from mirrorlake.explore.tab import Tab
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.results import TextTable
 

@@ -220,8 +220,8 @@ def page(title: str, inner: str, *, every: float | None = None) -> str:
 
 
 def _kind(value: Any, right: bool) -> str:
-    """The class of a cell: numbers to the right; sizes and moments are not broken into lines."""
-    short = isinstance(value, str) and 0 < len(value) <= 20 and value[0].isdigit()
+    """The class of a cell: numbers to the right; sizes are not broken into lines."""
+    short = isinstance(value, str) and 0 < len(value) <= 12 and value[0].isdigit()
     return "n" if right else "t" if short else ""
 
 

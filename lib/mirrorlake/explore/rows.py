@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from mirrorlake.delta.snapshot import open_snapshot
 from mirrorlake.explore import html
-from mirrorlake.explore.facts import open_snapshot
+from mirrorlake.explore.guarded import label
 from mirrorlake.explore.pager import Pager
-from mirrorlake.explore.tab import Tab, label
+from mirrorlake.explore.tab import Tab
 from mirrorlake.results import TextTable
 
 if TYPE_CHECKING:

@@ -16,12 +16,15 @@ import nbformat
 
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PROJECT, cache, home
+from mirrorlake.runs.lab_extension import Card, write_extension
 from mirrorlake.runs.plan import notebook_names
 from mirrorlake.runs.store import list_runs, write_whole
+from mirrorlake.spark.progress import VARIABLE
 
 START = "START.md"
 MARK = ".mirrorlake-lab.json"
 KEPT = "kept"
+LAB_ENVIRONMENT = {VARIABLE: "1"}  # of the server and its kernels: Spark says how far it is
 # Lab's own settings: no question about news, pages shown as pages, whole names in the browser.
 SETTINGS = {
     "@jupyterlab/apputils-extension:notification": {
@@ -98,6 +101,7 @@ def lab_command(python: str, folder: Path, *more: str) -> list[str]:
     return [
         *(python, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}"),
         f"--LabApp.app_settings_dir={write_settings()}",
+        f"--LabApp.extra_labextensions_path={write_extension(_cards())}",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--LabApp.news_url=None",
         f"--LabApp.default_url=/lab/tree/{START}",
@@ -125,10 +129,9 @@ def start_page() -> str:
         'open_lake("lakes/sample").explore()',
         "```",
     ]
-    parts = (("Tools", NOTEBOOKS.glob("*.ipynb")), ("Lessons", NOTEBOOKS.glob("learn/*.ipynb")))
-    for title, paths in parts:
+    for title, paths in _parts().items():
         lines += ["", f"## {title}", "", "| notebook | what it is | took last |", "|---|---|---|"]
-        for path in sorted(paths):
+        for path in paths:
             name, said = _first_lines(path)
             took = seconds.get(path.stem)
             shown = "not run yet" if took is None else f"{took:,.0f} s"
@@ -139,6 +142,25 @@ def start_page() -> str:
         "",
     ]
     return "\n".join([*lines, ""])
+
+
+def _parts() -> dict[str, list[Path]]:
+    return {
+        "Tools": sorted(NOTEBOOKS.glob("*.ipynb")),
+        "Lessons": sorted(NOTEBOOKS.glob("learn/*.ipynb")),
+    }
+
+
+def _cards() -> list[Card]:
+    """A card for each notebook: lessons with their numbers, in their order."""
+    found = []
+    for category, paths in _parts().items():
+        for path in paths:
+            name, said = _first_lines(path)
+            number = path.stem.partition("_")[0]
+            label = f"{int(number)}. {name}" if number.isdigit() else name
+            found.append(Card(_name_of(path), label, said, category))
+    return found
 
 
 def _sources() -> list[Path]:
