@@ -28,7 +28,7 @@ class FeedTab(Tab):
         read = self.button("Read changes", self.read, "Changes by version; starts Spark")
         self._shown = widgets.HTML()
         self._versions = Pager("Changes by version")
-        self._life = Pager("One key's life")
+        self._life = Pager("One key's life", data=True)
         row = widgets.HBox([self.start, self.end, self.where, read])
         row.layout.flex_flow = "row wrap"
         return [self._facts, row, self._shown, self._versions.widget, self._life.widget]

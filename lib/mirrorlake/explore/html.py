@@ -98,13 +98,20 @@ def cell(value: Any) -> str:
     return value if isinstance(value, Html) else text(value)
 
 
-def table(shown: TextTable, *, caption: str = "", changed: Iterable[tuple[int, int]] = ()) -> Html:
+def table(
+    shown: TextTable,
+    *,
+    caption: str = "",
+    changed: Iterable[tuple[int, int]] = (),
+    data: bool = False,
+) -> Html:
     """Rows as a table: numbers to the right, in a box of its own that scrolls if it is wide.
 
     Args:
         shown: the rows.
         caption: what the table says, for people and screen readers.
         changed: cells to mark, by row and column.
+        data: rows of somebody's table, not figures about one: a year has no separators.
     """
     marked = set(changed)
     right = [_is_numeric(shown, index) for index in range(len(shown.columns))]
@@ -116,7 +123,7 @@ def table(shown: TextTable, *, caption: str = "", changed: Iterable[tuple[int, i
         "<tr>"
         + "".join(
             f"<td{_classes(_kind(value, right[x]), 'changed' if (y, x) in marked else '')}>"
-            f"{cell(value)}</td>"
+            f"{_as_data(value) if data else cell(value)}</td>"
             for x, value in enumerate(row)
         )
         + "</tr>"
@@ -217,6 +224,11 @@ def page(title: str, inner: str, *, every: float | None = None) -> str:
         f"<title>{text(title)}</title><style>{_ALONE}{STYLE}</style></head>"
         f'<body><main class="ml">{inner}</main></body></html>\n'
     )
+
+
+def _as_data(value: Any) -> str:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if whole else cell(value)
 
 
 def _kind(value: Any, right: bool) -> str:

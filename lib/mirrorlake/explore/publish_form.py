@@ -101,7 +101,9 @@ class PublishForm(Guarded):
         names = list(rows.columns[1:])
         self.keys.options = [(html.plain_text(name), name) for name in names]
         self._declared()
-        self.shown.value = html.view(html.table(rows, caption=f"The first rows of {path.name}"))
+        self.shown.value = html.view(
+            html.table(rows, caption=f"The first rows of {path.name}", data=True)
+        )
 
     def check(self) -> Published:
         """Checks the file as the mirror will, and lets it be published if it is sound.

@@ -95,7 +95,9 @@ class ZoneTab(Tab):
             return
         path = f"{self.folder.value.folder}/{self.file.value}"
         shown = preview_rows(self.storage, path, self.row.value)
-        self._rows.value = html.view(html.table(shown, caption=f"Rows of {self.file.value}"))
+        self._rows.value = html.view(
+            html.table(shown, caption=f"Rows of {self.file.value}", data=True)
+        )
 
 
 def list_folders(lines: list[TableStatus]) -> TextTable:
