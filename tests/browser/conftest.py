@@ -17,6 +17,7 @@ from typing import Any
 import nbformat
 import pytest
 
+from helpers.lab import READY
 from helpers.old_lake import unpack
 from mirrorlake import Lake
 from mirrorlake.paths import PROJECT
@@ -29,10 +30,6 @@ FLAGS = [
 ]
 TOKEN = "browser"
 PATIENCE = 150.0  # seconds that a server or a kernel may take to start on a busy machine
-READY = (
-    "() => window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status"
-    " === 'idle'"
-)
 PICTURES = PROJECT / "docs" / "pictures"
 
 

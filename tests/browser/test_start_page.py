@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from helpers.lab import READY
 from mirrorlake.paths import NOTEBOOKS
 
 TOASTS = ".Toastify__toast"
@@ -67,6 +68,7 @@ def test_every_notebook_opens_clean(visit: Any) -> None:
         name = f"notebooks/{path.relative_to(NOTEBOOKS).as_posix()}"
         open_path(visit, name)
         visit.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell")
+        visit.wait_for_function(READY)  # a kernel that has started is written into its notebook
         assert visit.evaluate(DIRTY) == [], name
         pictures = visit.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-OutputArea img")
         assert pictures.count() == path.read_text(encoding="utf-8").count('"image/png": "'), name

@@ -58,6 +58,7 @@ class Explorer:
         again.on_click(lambda _: self.refresh())
         self.tabs = [kind(lake, self.choose) for kind in TABS]
         self._tab = widgets.Tab([tab.widget for tab in self.tabs])
+        self._tab.add_class("ml-tabs")
         self._tab.titles = tuple(tab.title for tab in self.tabs)
         self._tab.selected_index = next(i for i, tab in enumerate(self.tabs) if tab.of_table)
         self.picker.observe(lambda _: self._show(), "value")

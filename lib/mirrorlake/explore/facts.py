@@ -107,7 +107,9 @@ def _read_files(storage: Storage, table: TableName, version: int) -> list[LiveFi
 
 
 def _values(action: dict[str, Any]) -> str:
-    values = action.get("partitionValues") or {}
+    values = action.get("partitionValues")
+    if not values:
+        return ""
     return ", ".join(f"{name}={value}" for name, value in dict(values).items())
 
 

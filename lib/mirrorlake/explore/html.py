@@ -6,6 +6,7 @@ follows the browser's preference.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -35,7 +36,9 @@ STYLE = """
 .ml thead th {background: var(--ml-band); color: inherit}
 .ml caption {text-align: left; font-weight: 600}
 .ml .n {text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap}
+.ml thead .n {white-space: normal}
 .ml .t {white-space: nowrap}
+.ml-tabs .lm-TabBar-tab {padding: 0 5px; min-width: 0}
 .ml .null {color: var(--ml-soft); font-style: italic}
 .ml .dot::before {content: "●"; margin-right: 5px} .ml .good::before {color: var(--ml-good)}
 .ml .warn::before {color: var(--ml-warn)} .ml .bad::before {color: var(--ml-bad)}
@@ -52,6 +55,7 @@ STYLE = """
 _ALONE = (
     ":root {color-scheme: light dark} body {margin: 20px; background: light-dark(#fff, #16191d)}"
 )
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -71,8 +75,11 @@ def text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
     if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
-    return escape(plain_text(str(value)))
+        value = f"{value:%Y-%m-%d %H:%M:%S}"
+    shown = escape(plain_text(str(value)))
+    if _MOMENT.fullmatch(shown):  # a day is never broken into lines, nor is a time
+        return '<span class="t">{}</span> <span class="t">{}</span>'.format(*shown.split())
+    return shown
 
 
 def plain_text(value: str) -> str:

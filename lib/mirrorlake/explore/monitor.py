@@ -58,7 +58,7 @@ def _tables(tables: tuple[TableHealth, ...]) -> html.Html:
                 html.dot(one.level, s.state),
                 s.rows,
                 s.last_file,
-                html.Html(f'<span class="t">{html.text(applied)}</span>'),
+                applied,
                 s.backlog_files,
                 round(s.lag_seconds),
                 html.sparkline(one.lags, label),

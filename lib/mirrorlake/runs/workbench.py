@@ -6,13 +6,16 @@ the changed ones beside them. So no tracked file of the project changes.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import platform
 import shutil
 from datetime import datetime, timezone
 from pathlib import Path
 
 import nbformat
+from jupyter_client.kernelspec import NoSuchKernel, get_kernel_spec
 
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PROJECT, cache, home
@@ -71,7 +74,7 @@ def make_workbench(folder: Path, *, reset: bool = False) -> int:
     for source in _sources():
         name = _name_of(source)
         target = folder / name
-        fresh = source.read_bytes()
+        fresh = copy_for_lab(source)
         own = target.is_file() and known.get(name) != _print_of(target.read_bytes())
         if own and target.read_bytes() != fresh:
             changed += 1
@@ -87,6 +90,22 @@ def make_workbench(folder: Path, *, reset: bool = False) -> int:
     (folder / START).write_text(start_page(), encoding="utf-8")
     mark.write_text(json.dumps(made, indent=1), encoding="utf-8")
     return changed
+
+
+def copy_for_lab(source: Path) -> bytes:
+    """A file as its copy has it: notebooks name this machine's kernel, as Lab would write it.
+
+    Otherwise Lab would call each notebook modified as soon as its kernel has started.
+    """
+    data = source.read_bytes()
+    if source.suffix != ".ipynb":
+        return data
+    notebook = json.loads(data)
+    with contextlib.suppress(NoSuchKernel):
+        spec = get_kernel_spec("python3")
+        notebook["metadata"]["kernelspec"]["display_name"] = spec.display_name
+    notebook["metadata"]["language_info"]["version"] = platform.python_version()
+    return f"{json.dumps(notebook, indent=1, ensure_ascii=False)}\n".encode()
 
 
 def write_settings() -> Path:
