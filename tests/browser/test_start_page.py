@@ -63,7 +63,7 @@ def test_lab_opens_at_a_page_that_leads_on(
 
 
 @pytest.mark.long
-def test_every_notebook_opens_clean(visit: Any) -> None:
+def test_every_notebook_opens_clean(visit: Any, server: Any) -> None:
     for path in sorted(NOTEBOOKS.rglob("*.ipynb")):
         name = f"notebooks/{path.relative_to(NOTEBOOKS).as_posix()}"
         open_path(visit, name)
@@ -71,7 +71,8 @@ def test_every_notebook_opens_clean(visit: Any) -> None:
         visit.wait_for_function(READY)  # a kernel that has started is written into its notebook
         assert visit.evaluate(DIRTY) == [], name
         pictures = visit.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-OutputArea img")
-        assert pictures.count() == path.read_text(encoding="utf-8").count('"image/png": "'), name
+        copy = (server.folder / name).read_text(encoding="utf-8")
+        assert pictures.count() == copy.count('"image/png": "'), name
         visit.wait_for_function(LOADED)
         assert visit.evaluate(TROUBLE) == [], name
         errors = visit.locator("[data-mime-type='application/vnd.jupyter.error']")
