@@ -21,6 +21,9 @@ QUICK = [(1024, "Dark")]
 ALL = list(product((1024, 1440), ("Light", "Dark")))
 OVERFLOWS = """() => [...document.querySelectorAll('.jp-OutputArea-output')].filter(
     one => one.scrollWidth > one.clientWidth + 2).map(one => one.scrollWidth - one.clientWidth)"""
+CUT_TABS = """() => [...document.querySelectorAll('.ml-tabs .lm-TabBar-tab')].filter(
+    one => one.scrollWidth > one.clientWidth + 1 || [...one.children].some(
+    label => label.scrollWidth > label.clientWidth + 1)).map(one => one.innerText)"""
 FAINT = """() => [...document.querySelectorAll('.ml td')].slice(0, 50).filter(cell => {
     const light = text => text.match(/[\\d.]+/g).slice(0, 3).reduce((a, b) => a + +b, 0) / 3;
     let back = cell, colour = 'rgba(0, 0, 0, 0)';
@@ -94,6 +97,7 @@ def walk(server: Any, look: Look, save: Callable[[Any, str], None], width: int, 
     text = page.locator(".ml:visible", has_text="operation").first.inner_text()
     assert before["operation"] in text
     assert before["timestamp"][:19].replace("T", " ") in text
+    assert page.evaluate(CUT_TABS) == []
     for title in TITLES:
         open_tab(page, title)
         page.wait_for_timeout(300)

@@ -38,7 +38,8 @@ STYLE = """
 .ml .n {text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap}
 .ml thead .n {white-space: normal}
 .ml .t {white-space: nowrap}
-.ml-tabs .lm-TabBar-tab {padding: 0 5px; min-width: 0}
+.jupyter-widgets.jupyter-widget-tab.ml-tabs > .lm-TabBar .lm-TabBar-tab {
+ flex: 0 0 auto; padding: 0 8px; min-width: 0}
 .ml .null {color: var(--ml-soft); font-style: italic}
 .ml .dot::before {content: "●"; margin-right: 5px} .ml .good::before {color: var(--ml-good)}
 .ml .warn::before {color: var(--ml-warn)} .ml .bad::before {color: var(--ml-bad)}

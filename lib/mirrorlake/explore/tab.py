@@ -33,7 +33,7 @@ class Tab(Guarded):
         self.name: TableName | None = None
         self._filled: object = None
         self._filling = False
-        self.widget = widgets.VBox([*self._build(), self.said])
+        self.widget = widgets.VBox()
 
     @property
     def storage(self) -> Storage:
@@ -58,6 +58,8 @@ class Tab(Guarded):
         """Fills the tab, unless it shows that table already."""
         if self._filled == (name,):
             return
+        if not self.widget.children:  # what nobody looks at costs nothing
+            self.widget.children = [*self._build(), self.said]
         self.name, self._filled = name, (name,)
         if self.of_table and name is None:
             self.say("The lake has no Delta tables yet: publish, then mirror.")
