@@ -32,6 +32,13 @@ def lake_path(root: str) -> str:
     return root if _URI.match(root) else str(home() / Path(root).expanduser())
 
 
+def shown_path(root: str) -> str:
+    """A lake's root as people name it: relative to `home()` where it lies below, else as it is."""
+    if _URI.match(root) or not Path(root).is_relative_to(home()):
+        return root
+    return Path(root).relative_to(home()).as_posix()
+
+
 def cache() -> Path:
     """Where jars, archives and logs are kept: `MIRRORLAKE_CACHE`, or the user's cache folder."""
     if chosen := os.environ.get("MIRRORLAKE_CACHE"):

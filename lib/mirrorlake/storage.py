@@ -77,7 +77,7 @@ class Storage:
         if text.lower().startswith("file://"):
             text = unquote(urlsplit(text).path)
         self.local: Path | None = None if _URI.match(text) else Path(text).expanduser().absolute()
-        self.root = one_uri(text.rstrip("/")) if self.local is None else str(self.local)
+        self.root = one_uri(_stripped(text)) if self.local is None else str(self.local)
         self._store: Any = (
             LocalStore(self.local, mkdir=True) if self.local is not None else open_store(self.root)
         )
@@ -323,6 +323,12 @@ def _reopened(root: str, variables: dict[str, str]) -> Storage:
     for name, value in variables.items():
         os.environ.setdefault(name, value)
     return Storage(root)
+
+
+def _stripped(uri: str) -> str:
+    """A URI without the slashes at its end, but with those of its scheme: `memory://`."""
+    scheme, mark, place = uri.partition("://")
+    return scheme + mark + place.rstrip("/")
 
 
 def to_json(document: Any) -> bytes:

@@ -17,10 +17,11 @@ from typing import Any
 import nbformat
 import pytest
 
+from helpers.lab import READY
 from helpers.old_lake import unpack
 from mirrorlake import Lake
 from mirrorlake.paths import PROJECT
-from mirrorlake.runs.workbench import lab_command, make_workbench
+from mirrorlake.runs.workbench import LAB_ENVIRONMENT, lab_command, make_workbench
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -29,10 +30,6 @@ FLAGS = [
 ]
 TOKEN = "browser"
 PATIENCE = 150.0  # seconds that a server or a kernel may take to start on a busy machine
-READY = (
-    "() => window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status"
-    " === 'idle'"
-)
 PICTURES = PROJECT / "docs" / "pictures"
 
 
@@ -61,17 +58,25 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     lake = Lake(unpack(place))
     folder = place / "lab"
     make_workbench(folder)
-    environment = os.environ | {
-        "JUPYTER_RUNTIME_DIR": str(place / "runtime"),
-        "JUPYTER_CONFIG_DIR": str(place / "config"),
-        "JUPYTER_DATA_DIR": str(place / "data"),
-        "JUPYTERLAB_SETTINGS_DIR": str(place / "settings"),
-        "JUPYTERLAB_WORKSPACES_DIR": str(place / "workspaces"),
-        "IPYTHONDIR": str(place / "ipython"),
-        "MIRRORLAKE_CACHE": str(place / "cache"),
-        "MIRRORLAKE_HOME": str(place),
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-    }
+    # All cells of a notebook are in the page, not only those in view.
+    whole = place / "settings/@jupyterlab/notebook-extension/tracker.jupyterlab-settings"
+    whole.parent.mkdir(parents=True)
+    whole.write_text('{"windowingMode": "none"}', encoding="utf-8")
+    environment = (
+        os.environ
+        | LAB_ENVIRONMENT
+        | {
+            "JUPYTER_RUNTIME_DIR": str(place / "runtime"),
+            "JUPYTER_CONFIG_DIR": str(place / "config"),
+            "JUPYTER_DATA_DIR": str(place / "data"),
+            "JUPYTERLAB_SETTINGS_DIR": str(place / "settings"),
+            "JUPYTERLAB_WORKSPACES_DIR": str(place / "workspaces"),
+            "IPYTHONDIR": str(place / "ipython"),
+            "MIRRORLAKE_CACHE": str(place / "cache"),
+            "MIRRORLAKE_HOME": str(place),
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
+    )
     command = lab_command(
         *(sys.executable, folder, "--no-browser", "--ServerApp.port=0", "--allow-root"),
         *(f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"),
@@ -141,9 +146,11 @@ def look(server: Server, browser: Any) -> Iterator[Callable[..., Any]]:
 
 
 def command(page: Any, name: str, arguments: dict[str, Any] | None = None) -> None:
-    """Runs one of Lab's commands."""
-    page.evaluate("([name, args]) => window.jupyterapp.commands.execute(name, args)",
-                  [name, arguments or {}])  # fmt: skip
+    """Begins one of Lab's commands; what comes of it is waited for by what it shows."""
+    page.evaluate(
+        "([name, args]) => { window.jupyterapp.commands.execute(name, args); }",
+        [name, arguments or {}],
+    )
 
 
 @pytest.fixture

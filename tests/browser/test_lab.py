@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -18,6 +21,9 @@ QUICK = [(1024, "Dark")]
 ALL = list(product((1024, 1440), ("Light", "Dark")))
 OVERFLOWS = """() => [...document.querySelectorAll('.jp-OutputArea-output')].filter(
     one => one.scrollWidth > one.clientWidth + 2).map(one => one.scrollWidth - one.clientWidth)"""
+CUT_TABS = """() => [...document.querySelectorAll('.ml-tabs .lm-TabBar-tab')].filter(
+    one => one.scrollWidth > one.clientWidth + 1 || [...one.children].some(
+    label => label.scrollWidth > label.clientWidth + 1)).map(one => one.innerText)"""
 FAINT = """() => [...document.querySelectorAll('.ml td')].slice(0, 50).filter(cell => {
     const light = text => text.match(/[\\d.]+/g).slice(0, 3).reduce((a, b) => a + +b, 0) / 3;
     let back = cell, colour = 'rgba(0, 0, 0, 0)';
@@ -44,6 +50,13 @@ def shown_version(page: Any) -> str:
     return str(row.locator("td").inner_text())
 
 
+def history_document(lake: Lake) -> dict[str, Any]:
+    """What `history --json` prints of the table."""
+    command = [sys.executable, "-m", "mirrorlake.cli", "history", lake.storage.root, "inventory"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
+
+
 @pytest.mark.parametrize(("width", "theme"), QUICK)
 def test_pick_a_table_step_and_look_at_every_tab(
     server: Any, look: Look, save_picture: Callable[[Any, str], None], width: int, theme: str
@@ -66,7 +79,7 @@ def walk(server: Any, look: Look, save: Callable[[Any, str], None], width: int, 
     page.get_by_label("Table", exact=True).wait_for()
     choose(page, "inventory")
     open_tab(page, "Versions")
-    document = server.lake.table("inventory").timeline(100).as_dict()
+    document = history_document(server.lake)
     newest = document["rows"][0]["version"]
     page.wait_for_function(
         "want => [...document.querySelectorAll('.ml tr')].some(row => row.offsetParent &&"
@@ -84,6 +97,7 @@ def walk(server: Any, look: Look, save: Callable[[Any, str], None], width: int, 
     text = page.locator(".ml:visible", has_text="operation").first.inner_text()
     assert before["operation"] in text
     assert before["timestamp"][:19].replace("T", " ") in text
+    assert page.evaluate(CUT_TABS) == []
     for title in TITLES:
         open_tab(page, title)
         page.wait_for_timeout(300)

@@ -16,8 +16,15 @@ BACK = "() => getComputedStyle(document.body).backgroundColor"
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
-    return Lake(unpack(tmp_path_factory.mktemp("pages")))
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    """Its page says where it lies from the home on, as one would type it."""
+    home = tmp_path_factory.mktemp("pages")
+    root = home / "lakes" / "shop"
+    root.parent.mkdir()
+    unpack(home).rename(root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIRRORLAKE_HOME", str(home))
+        yield Lake(root)
 
 
 @pytest.fixture(params=["light", "dark"])
@@ -43,6 +50,7 @@ def test_the_monitor_page_fits(
     row = page.locator("tr", has=page.locator(f"td:text-is('{first.status.full_name}')")).first
     assert first.problem in row.inner_text()
     assert first.fix in row.inner_text()
+    assert page.locator("h1 + p").inner_text().startswith("lakes/shop at ")
     save_picture(page, f"monitor-{page.scheme}")
 
 

@@ -10,9 +10,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from helpers import postgres_server
-from helpers.postgres_server import PASSWORD, USER, find_binaries
 from mirrorlake.errors import SetupError
+from mirrorlake.samples import postgres_server
+from mirrorlake.samples.postgres_server import USER, find_binaries
+
+PASSWORD = "open sesame"  # of a server that only this machine reaches
 
 __all__ = ["PASSWORD", "USER", "PostgresServer", "ensure_installed"]
 
@@ -38,7 +40,7 @@ class PostgresServer(postgres_server.PostgresServer):
 
     def __init__(self, wal_level: str = "logical") -> None:
         ensure_installed()
-        super().__init__(wal_level)
+        super().__init__(wal_level, PASSWORD)
 
     def execute(self, script: str, database: str = "postgres") -> None:
         with psycopg.connect(self.dsn(database), autocommit=True) as connection:

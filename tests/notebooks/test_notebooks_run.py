@@ -56,6 +56,7 @@ AS_TOOLS = ("05", "06", "07", "10", "11", "12")
 def test_nbval_finds_the_committed_outputs(as_tools: bool, lakes: int, tmp_path: Path) -> None:
     """In the order of their numbers, for some go on with the lake of the one before."""
     lessons = sorted((NOTEBOOKS / "learn").glob("*.ipynb"))
+    lessons = [path for path in lessons if path.stem != "16_a_database_mirrored"]  # test_database
     chosen = [path for path in lessons if path.name.startswith(AS_TOOLS) == as_tools]
     done = run_nbval(chosen, tmp_path)
     assert done.returncode == 0, done.stdout[-6000:]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -331,3 +332,14 @@ def test_of_many_creators_without_a_folder_one_wins(any_storage: Storage):
     assert sum(results) == 1
     assert any_storage.read("here/f") == b"%d" % results.index(True)
     assert [entry.name for entry in any_storage.list("here").files] == ["f", "other"]
+
+
+def test_a_root_is_the_same_place_when_it_is_opened_again(tmp_path, monkeypatch):
+    """Another process gets the root as text; a store in memory once came back as a folder."""
+    monkeypatch.chdir(tmp_path)
+    for uri in ("memory:///", "memory://"):
+        root = Storage(uri).root
+        assert root == "memory://"
+        assert pickle.loads(pickle.dumps(Storage(uri))).local is None
+        assert Storage(root).path("a/b") == "memory:///a/b"
+    assert list(tmp_path.iterdir()) == []

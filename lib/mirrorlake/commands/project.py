@@ -106,7 +106,12 @@ def lab(
     folder: Annotated[Path | None, typer.Option(help="Where the copies are.")] = None,
 ) -> None:
     """Open JupyterLab on copies of the notebooks; further arguments go to it."""
-    from mirrorlake.runs.workbench import lab_command, lab_folder, make_workbench
+    from mirrorlake.runs.workbench import (
+        LAB_ENVIRONMENT,
+        lab_command,
+        lab_folder,
+        make_workbench,
+    )
 
     place = (folder or lab_folder()).absolute()
     changed = make_workbench(place, reset=reset)
@@ -115,7 +120,7 @@ def lab(
         warn(f"{changed} changed copies in {place} {done}.")
     warm_up()
     command = lab_command(sys.executable, place, *context.args)
-    os.execv(command[0], command)
+    os.execve(command[0], command, os.environ | LAB_ENVIRONMENT)
 
 
 @app.command()

@@ -158,12 +158,14 @@ def live_files(storage: Storage, table_path: str, version: int) -> list[Action]:
                 action["stats"] = json.dumps({"numRecords": parsed.get("numRecords", 0)})
             live[_key(action)] = action
     for _, kind, action in file_actions(storage, table_path, at + 1, version):
-        live.pop(_key(action), None)
+        key = _key(action)
+        live.pop(key, None)
         if kind == "add":
-            live[_key(action)] = action
+            live[key] = action
     for action in live.values():
-        known = json.loads(action.get("stats") or "{}").get("numRecords", 0)
-        action["records"] = known - (action.get("deletionVector") or {}).get("cardinality", 0)
+        stats, vector = action.get("stats"), action.get("deletionVector")
+        known = json.loads(stats).get("numRecords", 0) if stats else 0
+        action["records"] = known - vector.get("cardinality", 0) if vector else known
     return list(live.values())
 
 

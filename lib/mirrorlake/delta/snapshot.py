@@ -20,7 +20,7 @@ from mirrorlake.delta.log_files import (
     has_log,
     read_actions,
 )
-from mirrorlake.errors import ConflictError
+from mirrorlake.errors import ConflictError, TableNotFoundError
 from mirrorlake.kept import check_format
 from mirrorlake.names import SCHEMA_SUFFIX, STATE, TABLES, TableName
 from mirrorlake.storage import Storage, to_json
@@ -98,6 +98,21 @@ class Snapshot:
             self.protocol = action
         else:
             self.txns[action["appId"]] = action["version"]
+
+
+def open_snapshot(storage: Storage, name: TableName) -> Snapshot:
+    """The newest version of a table that is there.
+
+    Raises:
+        TableNotFoundError: it is not, or no longer.
+    """
+    snapshot = read_snapshot(storage, name.table_path)
+    if snapshot is None:
+        raise TableNotFoundError(
+            f"There is no table {name} in the lake.",
+            hint="run `mirror` after publishing, or look at `status` for its error.",
+        )
+    return snapshot
 
 
 def read_snapshot(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta.snapshot import Snapshot, read_snapshot
-from mirrorlake.errors import TableNotFoundError
+from mirrorlake.delta.snapshot import Snapshot, open_snapshot
 from mirrorlake.names import TableName
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
@@ -63,13 +62,7 @@ class Table:
         Raises:
             TableNotFoundError: the table is not there, or no longer.
         """
-        snapshot = self._pinned or read_snapshot(self.storage, self.name.table_path)
-        if snapshot is None:
-            raise TableNotFoundError(
-                f"There is no table {self.name} in the lake.",
-                hint="run `mirror` after publishing, or look at `status` for its error.",
-            )
-        return snapshot
+        return self._pinned or open_snapshot(self.storage, self.name)
 
     def for_one_operation(self) -> Table:
         """The same table with one snapshot, read now, and a session of its own."""

@@ -46,7 +46,9 @@ def vector_path(vector: dict[str, Any] | None) -> str | None:
 
 def vector_id(vector: dict[str, Any] | None) -> str:
     """What tells a file's deletion vectors apart; empty if there is none."""
-    parts = ((vector or {}).get(part) for part in ("storageType", "pathOrInlineDv", "offset"))
+    if not vector:
+        return ""
+    parts = (vector.get(part) for part in ("storageType", "pathOrInlineDv", "offset"))
     return "".join("" if part is None else str(part) for part in parts)
 
 

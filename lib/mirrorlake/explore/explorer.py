@@ -14,9 +14,11 @@ from mirrorlake.errors import TableNotFoundError
 from mirrorlake.explore import html
 from mirrorlake.explore.feed import FeedTab
 from mirrorlake.explore.files import FilesTab
+from mirrorlake.explore.guarded import label
 from mirrorlake.explore.rows import RowsTab
 from mirrorlake.explore.runs import RunsTab
-from mirrorlake.explore.tab import Tab, label
+from mirrorlake.explore.serving import save_page
+from mirrorlake.explore.tab import Tab
 from mirrorlake.explore.tables import TablesTab
 from mirrorlake.explore.versions import VersionsTab
 from mirrorlake.explore.views import ViewsTab
@@ -56,6 +58,7 @@ class Explorer:
         again.on_click(lambda _: self.refresh())
         self.tabs = [kind(lake, self.choose) for kind in TABS]
         self._tab = widgets.Tab([tab.widget for tab in self.tabs])
+        self._tab.add_class("ml-tabs")
         self._tab.titles = tuple(tab.title for tab in self.tabs)
         self._tab.selected_index = next(i for i, tab in enumerate(self.tabs) if tab.of_table)
         self.picker.observe(lambda _: self._show(), "value")
@@ -115,12 +118,11 @@ class Explorer:
         Example:
             >>> lake.explore().to_html("lake.html")  # doctest: +SKIP
         """
-        from mirrorlake.explore.monitor import write_page
         from mirrorlake.explore.static import render_lake
 
         document = html.page("Lake", render_lake(self.lake))
         if path is not None:
-            write_page(path, document)
+            save_page(path, document)
         return document
 
     def _show(self) -> None:

@@ -12,24 +12,12 @@ from urllib.parse import unquote
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.commits import Commit, CommitLog
 from mirrorlake.delta.log_files import commit_path, read_actions
-from mirrorlake.delta.snapshot import OPEN_TAG, Snapshot, read_snapshot
+from mirrorlake.delta.snapshot import OPEN_TAG, Snapshot
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable, size_text
 from mirrorlake.storage import Storage
-
-
-def open_snapshot(storage: Storage, table: TableName) -> Snapshot:
-    """A table's newest version.
-
-    Raises:
-        TableNotFoundError: it is not there, or no longer.
-    """
-    found = read_snapshot(storage, table.table_path)
-    if found is None:
-        raise TableNotFoundError(f"There is no table {table} in the lake.", hint="look again.")
-    return found
 
 
 def columns_of(snapshot: Snapshot) -> TextTable:
@@ -119,7 +107,9 @@ def _read_files(storage: Storage, table: TableName, version: int) -> list[LiveFi
 
 
 def _values(action: dict[str, Any]) -> str:
-    values = action.get("partitionValues") or {}
+    values = action.get("partitionValues")
+    if not values:
+        return ""
     return ", ".join(f"{name}={value}" for name, value in dict(values).items())
 
 

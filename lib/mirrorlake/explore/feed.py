@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ipywidgets as widgets
 
+from mirrorlake.delta.snapshot import open_snapshot
 from mirrorlake.explore import html
-from mirrorlake.explore.facts import open_snapshot
+from mirrorlake.explore.guarded import label
 from mirrorlake.explore.pager import Pager, slices
-from mirrorlake.explore.tab import Tab, label
+from mirrorlake.explore.tab import Tab
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.results import TextTable
 
@@ -27,7 +28,7 @@ class FeedTab(Tab):
         read = self.button("Read changes", self.read, "Changes by version; starts Spark")
         self._shown = widgets.HTML()
         self._versions = Pager("Changes by version")
-        self._life = Pager("One key's life")
+        self._life = Pager("One key's life", data=True)
         row = widgets.HBox([self.start, self.end, self.where, read])
         row.layout.flex_flow = "row wrap"
         return [self._facts, row, self._shown, self._versions.widget, self._life.widget]

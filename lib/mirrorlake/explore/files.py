@@ -14,11 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirrorlake.delta.actions import Places
+from mirrorlake.delta.snapshot import open_snapshot
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.explore import html
-from mirrorlake.explore.facts import LiveFile, files_of, open_snapshot, summary_of
+from mirrorlake.explore.facts import LiveFile, files_of, summary_of
+from mirrorlake.explore.guarded import label
 from mirrorlake.explore.pager import Pager
-from mirrorlake.explore.tab import Tab, label
+from mirrorlake.explore.tab import Tab
 from mirrorlake.layout.guardrails import check_guardrails, skus
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable, size_text
@@ -37,7 +39,7 @@ class FilesTab(Tab):
         self._summary = widgets.HTML()
         options = list(skus())
         self.sku = widgets.Dropdown(options=options, value=options[0], **label("Capacity", "14em"))
-        self.sku.observe(lambda _: self.guard(self._gauges), "value")
+        self.when_changed(self.sku, self._gauges)
         self._limits = widgets.HTML()
         self._footers = self.button("Read the footers", self.read_footers)
         self._columns = Pager("Columns by bytes, from the footers")
@@ -63,8 +65,7 @@ class FilesTab(Tab):
         self._list.fill(len(self.files), lambda start, stop: list_files(self.files[start:stop]))
 
     def _gauges(self) -> None:
-        if self.name is not None:
-            self._limits.value = html.view(gauges(self.files, self.sku.value, self._groups))
+        self._limits.value = html.view(gauges(self.files, self.sku.value, self._groups))
 
     def read_footers(self) -> None:
         """Reads the footers of the largest files: their row groups, and bytes by column."""
@@ -75,7 +76,7 @@ class FilesTab(Tab):
         self._columns.widget.layout.display = ""
         self._columns.fill(len(columns), lambda start, stop: _column_rows(columns, start, stop))
         said = f"{groups:,} row groups in {len(some):,} of {len(self.files):,} files."
-        self.say(" ".join([said, *problems[:3]]), bad=bool(problems))
+        self.say(" ".join([said, *problems[:3]]), "bad" if problems else "")
 
     def advise(self) -> None:
         """Says what could be better about the files; Spark reads the footers for it."""

@@ -6,6 +6,7 @@ follows the browser's preference.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -35,7 +36,10 @@ STYLE = """
 .ml thead th {background: var(--ml-band); color: inherit}
 .ml caption {text-align: left; font-weight: 600}
 .ml .n {text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap}
+.ml thead .n {white-space: normal}
 .ml .t {white-space: nowrap}
+.jupyter-widgets.jupyter-widget-tab.ml-tabs > .lm-TabBar .lm-TabBar-tab {
+ flex: 0 0 auto; padding: 0 8px; min-width: 0}
 .ml .null {color: var(--ml-soft); font-style: italic}
 .ml .dot::before {content: "●"; margin-right: 5px} .ml .good::before {color: var(--ml-good)}
 .ml .warn::before {color: var(--ml-warn)} .ml .bad::before {color: var(--ml-bad)}
@@ -52,6 +56,7 @@ STYLE = """
 _ALONE = (
     ":root {color-scheme: light dark} body {margin: 20px; background: light-dark(#fff, #16191d)}"
 )
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -71,8 +76,11 @@ def text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
     if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
-    return escape(plain_text(str(value)))
+        value = f"{value:%Y-%m-%d %H:%M:%S}"
+    shown = escape(plain_text(str(value)))
+    if _MOMENT.fullmatch(shown):  # a day is never broken into lines, nor is a time
+        return '<span class="t">{}</span> <span class="t">{}</span>'.format(*shown.split())
+    return shown
 
 
 def plain_text(value: str) -> str:
@@ -98,13 +106,20 @@ def cell(value: Any) -> str:
     return value if isinstance(value, Html) else text(value)
 
 
-def table(shown: TextTable, *, caption: str = "", changed: Iterable[tuple[int, int]] = ()) -> Html:
+def table(
+    shown: TextTable,
+    *,
+    caption: str = "",
+    changed: Iterable[tuple[int, int]] = (),
+    data: bool = False,
+) -> Html:
     """Rows as a table: numbers to the right, in a box of its own that scrolls if it is wide.
 
     Args:
         shown: the rows.
         caption: what the table says, for people and screen readers.
         changed: cells to mark, by row and column.
+        data: rows of somebody's table, not figures about one: a year has no separators.
     """
     marked = set(changed)
     right = [_is_numeric(shown, index) for index in range(len(shown.columns))]
@@ -116,7 +131,7 @@ def table(shown: TextTable, *, caption: str = "", changed: Iterable[tuple[int, i
         "<tr>"
         + "".join(
             f"<td{_classes(_kind(value, right[x]), 'changed' if (y, x) in marked else '')}>"
-            f"{cell(value)}</td>"
+            f"{_as_data(value) if data else cell(value)}</td>"
             for x, value in enumerate(row)
         )
         + "</tr>"
@@ -219,9 +234,14 @@ def page(title: str, inner: str, *, every: float | None = None) -> str:
     )
 
 
+def _as_data(value: Any) -> str:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if whole else cell(value)
+
+
 def _kind(value: Any, right: bool) -> str:
-    """The class of a cell: numbers to the right; sizes and moments are not broken into lines."""
-    short = isinstance(value, str) and 0 < len(value) <= 20 and value[0].isdigit()
+    """The class of a cell: numbers to the right; sizes are not broken into lines."""
+    short = isinstance(value, str) and 0 < len(value) <= 12 and value[0].isdigit()
     return "n" if right else "t" if short else ""
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.explore import html
 from mirrorlake.explore.health import LakeHealth, TableHealth, read_health
+from mirrorlake.explore.serving import save_page
+from mirrorlake.paths import shown_path
 from mirrorlake.results import TextTable, moment_text
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def render_health(health: LakeHealth) -> html.Html:
     said += "problem" if health.problems == 1 else "problems"
     parts = [
         html.Html(f"<h1>{html.dot('bad' if health.problems else 'good', said)}</h1>"),
-        html.note(f"{health.root} at {health.at:%Y-%m-%d %H:%M:%S} UTC"),
+        html.note(f"{shown_path(health.root)} at {health.at:%Y-%m-%d %H:%M:%S} UTC"),
         html.heading("Replication"),
         _tables(health.tables) if health.tables else html.note("No publisher feeds a table here."),
     ]
@@ -56,7 +58,7 @@ def _tables(tables: tuple[TableHealth, ...]) -> html.Html:
                 html.dot(one.level, s.state),
                 s.rows,
                 s.last_file,
-                html.Html(f'<span class="t">{html.text(applied)}</span>'),
+                applied,
                 s.backlog_files,
                 round(s.lag_seconds),
                 html.sparkline(one.lags, label),
@@ -139,7 +141,7 @@ class Monitor:
         """
         document = html.page("Monitor", render_health(self.health), every=every)
         if path is not None:
-            write_page(path, document)
+            save_page(path, document)
         return document
 
     @property
@@ -178,18 +180,3 @@ class Monitor:
         except ImportError:
             live = None
         return bundle if live is None else {**live, **bundle}
-
-
-def write_page(path: str | Path, document: str) -> None:
-    """Puts a page there in one step, so that no browser reads half of it.
-
-    Raises:
-        UsageError: it can't be written.
-    """
-    target = Path(path)
-    staged = target.with_name(f".{target.name}.part")
-    try:
-        staged.write_text(document, encoding="utf-8")
-        staged.replace(target)
-    except OSError as error:
-        raise UsageError(f"{target} can't be written: {error.strerror}.") from error

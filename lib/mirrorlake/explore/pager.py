@@ -21,12 +21,16 @@ class Pager:
         caption: what the rows are.
         size: rows of a page.
         marks: which cells of a page stand out.
+        data: whether the rows are somebody's data; see `html.table`.
     """
 
-    def __init__(self, caption: str, *, size: int = PAGE, marks: Marks | None = None) -> None:
+    def __init__(
+        self, caption: str, *, size: int = PAGE, marks: Marks | None = None, data: bool = False
+    ) -> None:
         self._caption = caption
         self._size = size
         self._marks = marks
+        self._data = data
         self._fetch: Fetch = lambda _start, _stop: TextTable((), ())
         self._count: int | None = 0
         self.start = 0
@@ -64,8 +68,10 @@ class Pager:
         last = self.start + len(rows.rows)
         self._where.value = html.view(html.note(f"{self.start + 1:,} to {last:,}{total}"))
         marks = self._marks(rows) if self._marks else ()
-        inner = html.table(rows, caption=self._caption, changed=marks) if rows.rows else ""
-        self.shown.value = html.view(inner or html.note(f"{self._caption}: none."))
+        inner = html.note(f"{self._caption}: none.")
+        if rows.rows:
+            inner = html.table(rows, caption=self._caption, changed=marks, data=self._data)
+        self.shown.value = html.view(inner)
 
 
 def slices(rows: TextTable) -> Fetch:

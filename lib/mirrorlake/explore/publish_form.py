@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from mirrorlake.errors import MirrorlakeError, UsageError
+from mirrorlake.errors import UsageError
 from mirrorlake.explore import html
-from mirrorlake.explore.tab import label
+from mirrorlake.explore.guarded import Guarded, label
 from mirrorlake.explore.zone import preview_rows
 from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.publisher import Published
@@ -31,7 +31,7 @@ ENDINGS = (".parquet", ".csv", ".csv.gz")
 _MOST_KEYS = 8
 
 
-class PublishForm:
+class PublishForm(Guarded):
     """Publishes one file after the other into tables of a lake.
 
     Args:
@@ -40,6 +40,7 @@ class PublishForm:
     """
 
     def __init__(self, lake: Lake, table: str = "") -> None:
+        super().__init__()
         self.lake = lake
         self._scratch = TemporaryDirectory()
         self._file: Path | None = None
@@ -56,16 +57,15 @@ class PublishForm:
             description="Publish", tooltip="Put it into the landing zone", disabled=True
         )
         self.shown = widgets.HTML()
-        self.said = widgets.HTML()
-        self.upload.observe(lambda _: self._guard(self._take_upload), "value")
-        self.path.observe(lambda _: self._guard(self._take_path), "value")
+        self.upload.observe(lambda _: self.guard(self._take_upload), "value")
+        self.path.observe(lambda _: self.guard(self._take_path), "value")
         self.path.continuous_update = False
         self.table.continuous_update = False
-        self.table.observe(lambda _: self._guard(self._declared), "value")
+        self.table.observe(lambda _: self.guard(self._declared), "value")
         for field in (self.keys, self.marker):
             field.observe(lambda _: self._unchecked(), "value")
-        self.check_button.on_click(lambda _: self._guard(self.check))
-        self.publish_button.on_click(lambda _: self._guard(self.publish))
+        self.check_button.on_click(lambda _: self.guard(self.check))
+        self.publish_button.on_click(lambda _: self.guard(self.publish))
         files = widgets.HBox([self.upload, self.path], layout={"flex_flow": "row wrap"})
         choices = widgets.HBox([self.table, self.keys, self.marker])
         choices.layout.flex_flow = "row wrap"
@@ -101,7 +101,9 @@ class PublishForm:
         names = list(rows.columns[1:])
         self.keys.options = [(html.plain_text(name), name) for name in names]
         self._declared()
-        self.shown.value = html.view(html.table(rows, caption=f"The first rows of {path.name}"))
+        self.shown.value = html.view(
+            html.table(rows, caption=f"The first rows of {path.name}", data=True)
+        )
 
     def check(self) -> Published:
         """Checks the file as the mirror will, and lets it be published if it is sound.
@@ -116,7 +118,7 @@ class PublishForm:
         found = self._run(dry_run=True)
         self._checked = self._choices()
         self.publish_button.disabled = False
-        self._say(f"{found.rows:,} rows would be published.", "good")
+        self.say(f"{found.rows:,} rows would be published.", "good")
         return found
 
     def publish(self) -> Published:
@@ -133,7 +135,7 @@ class PublishForm:
         self._unchecked()
         done = self._run(dry_run=False)
         findings = self.lake.lint(done.table)
-        self._say(f"Published: {done!r}; lint of its folder: {findings!r}.", "good")
+        self.say(f"Published: {done!r}; lint of its folder: {findings!r}.", "good")
         if findings.findings:
             shown = findings.shown()
             cut = TextTable(shown.columns, shown.rows[:20])
@@ -182,18 +184,9 @@ class PublishForm:
         self.publish_button.disabled = True
         self.said.value = ""
 
-    def _guard(self, work: Any) -> None:
-        try:
-            work()
-        except MirrorlakeError as error:
-            self._unchecked()
-            self._say(str(error), "bad")
-        except OSError as error:
-            self._unchecked()
-            self._say(f"{type(error).__name__}: {error.strerror}", "bad")
-
-    def _say(self, message: str, kind: str) -> None:
-        self.said.value = html.view(f'<div role="status">{html.dot(kind, message)}</div>')
+    def failed(self) -> None:
+        """What was not checked to the end is not checked."""
+        self._unchecked()
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
         """The form; in a report nothing but what it is."""

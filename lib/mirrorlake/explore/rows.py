@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from mirrorlake.delta.snapshot import open_snapshot
 from mirrorlake.explore import html
-from mirrorlake.explore.facts import open_snapshot
+from mirrorlake.explore.guarded import label
 from mirrorlake.explore.pager import Pager
-from mirrorlake.explore.tab import Tab, label
+from mirrorlake.explore.tab import Tab
 from mirrorlake.results import TextTable
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ class RowsTab(Tab):
         self.after = widgets.BoundedIntText(min=0, **label("with", "10em"))
         read = self.button("Read rows", self.read, "Rows of this version; starts Spark")
         compare = self.button("Compare", self.compare, "Changes between two; starts Spark")
-        self._rows = Pager("Rows", size=_PAGE)
-        self._changes = Pager("Changes", size=_PAGE, marks=self._marks)
+        self._rows = Pager("Rows", size=_PAGE, data=True)
+        self._changes = Pager("Changes", size=_PAGE, marks=self._marks, data=True)
         self._keys: tuple[str, ...] = ()
         rows = widgets.HBox([self.version, self.where, self.order, self.down, self.first, read])
         changes = widgets.HBox([self.before, self.after, compare])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ipywidgets as widgets
 
 from mirrorlake.explore import html
+from mirrorlake.explore.guarded import label
 from mirrorlake.explore.pager import Pager
-from mirrorlake.explore.tab import Tab, label
+from mirrorlake.explore.tab import Tab
 from mirrorlake.results import TextTable, moment_text
 from mirrorlake.runs.store import RunRecord, list_runs
 
@@ -23,7 +24,7 @@ class RunsTab(Tab):
     def _build(self) -> list[widgets.Widget]:
         self._list = Pager("Runs, the newest first")
         self.run = widgets.Dropdown(**label("Run", "36em"))
-        self.run.observe(lambda _: self.guard(self._open), "value")
+        self.when_changed(self.run, self._open)
         self._steps = widgets.HTML()
         return [self._list.widget, self.run, self._steps]
 

@@ -1,17 +1,34 @@
-"""A small server for one page, made when it is asked for; for this machine alone."""
+"""How a page gets to a browser: as a file, or by a small server for this machine alone."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Event, Thread
 
-from mirrorlake.errors import SetupError
+from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.explore.html import POLICY
+from mirrorlake.runs.store import write_whole
 
 _log = logging.getLogger(__name__)
 _HERE = ("localhost", "127.0.0.1", "[::1]")
+
+
+def save_page(path: str | Path, document: str) -> None:
+    """Puts a page there in one step, so that no browser reads half of it.
+
+    Raises:
+        UsageError: it can't be written.
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise UsageError(f"{target} can't be written: there is no folder {target.parent}.")
+    try:
+        write_whole(target, document)
+    except OSError as error:
+        raise UsageError(f"{path} can't be written: {error.strerror}.") from error
 
 
 class PageServer:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mirrorlake.delta.commits import CommitLog
+from mirrorlake.delta.snapshot import open_snapshot
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.explore import html
-from mirrorlake.explore.facts import columns_of, files_of, open_snapshot, properties_of
+from mirrorlake.explore.facts import columns_of, files_of, properties_of
 from mirrorlake.explore.files import gauges, list_files
 from mirrorlake.explore.health import read_health
 from mirrorlake.explore.monitor import render_health

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from mirrorlake.errors import MirrorlakeError, first_line
-from mirrorlake.explore import html
+from mirrorlake.explore.guarded import Guarded
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
 
-WIDE = {"width": "auto", "max_width": "60em"}
 
-
-class Tab:
+class Tab(Guarded):
     """One tab.
 
     Args:
@@ -30,12 +27,13 @@ class Tab:
     of_table = True
 
     def __init__(self, lake: Lake, choose: Callable[[TableName], None]) -> None:
+        super().__init__()
         self.lake = lake
         self.choose = choose
         self.name: TableName | None = None
         self._filled: object = None
-        self.said = widgets.HTML()
-        self.widget = widgets.VBox([*self._build(), self.said])
+        self._filling = False
+        self.widget = widgets.VBox()
 
     @property
     def storage(self) -> Storage:
@@ -60,52 +58,27 @@ class Tab:
         """Fills the tab, unless it shows that table already."""
         if self._filled == (name,):
             return
+        if not self.widget.children:  # what nobody looks at costs nothing
+            self.widget.children = [*self._build(), self.said]
         self.name, self._filled = name, (name,)
         if self.of_table and name is None:
             self.say("The lake has no Delta tables yet: publish, then mirror.")
             return
-        self.guard(self._fill)
+        self._filling = True
+        try:
+            self.guard(self._fill)
+        finally:
+            self._filling = False
 
     def forget(self) -> None:
         """Lets the next look fill the tab again."""
         self._filled = None
 
-    def guard(self, work: Callable[[], object]) -> None:
-        """Does something whose error is shown as a sentence, with its hint."""
-        self.said.value = ""
-        try:
-            work()
-        except MirrorlakeError as error:
-            self.say(str(error), bad=True)
-        except Exception as error:  # a click has no cell that would show it
-            self.say(f"{type(error).__name__}: {first_line(error)}", bad=True)
-
-    def say(self, message: str, *, bad: bool = False) -> None:
-        """A line below the tab's content."""
-        shown = html.dot("bad", message) if bad else html.note(message)
-        self.said.value = html.view(f'<div role="status">{shown}</div>')
-
-    def button(self, text: str, work: Callable[[], object], tooltip: str = "") -> widgets.Button:
-        """A button whose work may take a while: it can't be pressed twice, and errors are said."""
-        made = widgets.Button(
-            description=text, tooltip=tooltip or text, layout={"width": "max-content"}
-        )
+    def when_changed(self, field: widgets.Widget, work: Callable[[], object]) -> None:
+        """Does something when a field changes; not while the tab is filled, which sets it, too."""
 
         def act(_: Any) -> None:
-            made.disabled = True
-            try:
+            if not self._filling and (self.name is not None or not self.of_table):
                 self.guard(work)
-            finally:
-                made.disabled = False
 
-        made.on_click(act)
-        return made
-
-
-def label(text: str, width: str = "24em") -> dict[str, Any]:
-    """Arguments of a field: its name, which screen readers say, and room for it."""
-    return {
-        "description": text,
-        "style": {"description_width": "initial"},
-        "layout": {"width": width, "max_width": "100%"},
-    }
+        field.observe(act, "value")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ipywidgets as widgets
 
 from mirrorlake.delta.commits import find_newest
-from mirrorlake.delta.snapshot import Snapshot
+from mirrorlake.delta.snapshot import Snapshot, open_snapshot
 from mirrorlake.explore import html
 from mirrorlake.explore.facts import (
     columns_of,
     files_of,
-    open_snapshot,
     properties_of,
     protocol_of,
     summary_of,

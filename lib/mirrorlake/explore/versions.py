@@ -11,10 +11,12 @@ import ipywidgets as widgets
 
 from mirrorlake.delta.commit_figures import describe_commit
 from mirrorlake.delta.commits import Commit, CommitLog
+from mirrorlake.delta.snapshot import open_snapshot
 from mirrorlake.explore import html
-from mirrorlake.explore.facts import VersionFacts, open_snapshot, read_version
+from mirrorlake.explore.facts import VersionFacts, read_version
+from mirrorlake.explore.guarded import label
 from mirrorlake.explore.pager import Pager
-from mirrorlake.explore.tab import Tab, label
+from mirrorlake.explore.tab import Tab
 from mirrorlake.history.versions import find_readable_range
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable, size_text
@@ -33,7 +35,7 @@ class VersionsTab(Tab):
     def _build(self) -> list[widgets.Widget]:
         field = label("Version", "60%") | {"readout": True, "continuous_update": True}
         self.slider = widgets.IntSlider(min=0, max=0, **field)
-        self.slider.observe(self._on_step, "value")
+        self.when_changed(self.slider, lambda: self._show(self.slider.value))
         back = self.button("◀ older", lambda: self.step(-1), "One version back")
         forth = self.button("newer ▶", lambda: self.step(1), "One version on")
         self.shown = widgets.HTML()
@@ -60,10 +62,6 @@ class VersionsTab(Tab):
         """Goes so many versions on, or back."""
         wanted = self.slider.value + versions
         self.slider.value = max(self.slider.min, min(self.slider.max, wanted))
-
-    def _on_step(self, change: dict[str, Any]) -> None:
-        if self.name is not None and self._oldest <= change["new"] <= self._newest:
-            self.guard(lambda: self._show(change["new"]))
 
     def _show(self, version: int) -> None:
         strip = draw_strip(self._around(version), version)

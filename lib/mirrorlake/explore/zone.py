@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 
 from mirrorlake.errors import DataFileError
 from mirrorlake.explore import html
+from mirrorlake.explore.guarded import label
 from mirrorlake.explore.health import TableHealth
 from mirrorlake.explore.pager import Pager, slices
-from mirrorlake.explore.tab import Tab, label
+from mirrorlake.explore.tab import Tab
 from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.zone import find_tables
 from mirrorlake.mirror.state import TableStatus
@@ -36,7 +37,7 @@ class ZoneTab(Tab):
     def _build(self) -> list[widgets.Widget]:
         self._folders = Pager("Folders of the landing zone")
         self.folder = widgets.Dropdown(**label("Folder"))
-        self.folder.observe(lambda _: self.guard(self._open), "value")
+        self.when_changed(self.folder, self._open)
         self._declared = widgets.HTML()
         self._files = Pager("Files that wait or were applied and not yet moved")
         self._lint = self.button("Lint", self.lint, "Check this folder by the format's rules")
@@ -53,6 +54,7 @@ class ZoneTab(Tab):
 
     def _fill(self) -> None:
         lines = list(self.lake.status().tables)
+        self._applied = {TableName(one.schema, one.name): one.last_file for one in lines}
         self._folders.fill(len(lines), lambda start, stop: list_folders(lines[start:stop]))
         tables = [one for one in find_tables(self.storage) if isinstance(one, TableName)]
         wanted = self.name if self.name in tables else (tables[0] if tables else None)
@@ -70,7 +72,7 @@ class ZoneTab(Tab):
         self._declared.value = html.view(html.facts({"folder": name.folder, "keys": keys}))
         files = self.storage.list(name.folder).files
         data = [entry for entry in files if not entry.name.startswith(("_", "."))]
-        last = next((s.last_file for s in self.lake.status().tables if _is(s, name)), 0)
+        last = self._applied.get(name, 0)
         self._files.fill(len(data), lambda start, stop: list_files(data[start:stop], last))
         self.file.options = [entry.name for entry in data]
         self.file.value = data[-1].name if data else ""
@@ -89,15 +91,13 @@ class ZoneTab(Tab):
     def read_rows(self) -> None:
         """Shows the rows of a file around one of them."""
         if self.file.value not in self.file.options:
-            self.say("Choose one of the folder's files.", bad=True)
+            self.say("Choose one of the folder's files.", "bad")
             return
         path = f"{self.folder.value.folder}/{self.file.value}"
         shown = preview_rows(self.storage, path, self.row.value)
-        self._rows.value = html.view(html.table(shown, caption=f"Rows of {self.file.value}"))
-
-
-def _is(line: TableStatus, name: TableName) -> bool:
-    return (line.schema, line.name) == (name.schema, name.name)
+        self._rows.value = html.view(
+            html.table(shown, caption=f"Rows of {self.file.value}", data=True)
+        )
 
 
 def list_folders(lines: list[TableStatus]) -> TextTable:

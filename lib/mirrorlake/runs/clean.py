@@ -1,7 +1,8 @@
 """Cleans executed notebooks for committing: `python -m mirrorlake.runs.clean NOTEBOOK…`.
 
-Outputs and tags stay, for they are what nbval compares with. What papermill injected goes, and so
-do execution times, cell ids that change by the run, counters and widget state.
+Outputs and tags stay, for they are what nbval compares with, and so do the words for pictures. What
+papermill injected goes, and so do execution times, cell ids that change by the run, counters and
+widget state.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import copy
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
@@ -32,7 +34,7 @@ def clean_notebook(notebook: NotebookNode) -> NotebookNode:
         cell["execution_count"] = count
         for output in cell.outputs:
             if "metadata" in output:
-                output["metadata"] = {}
+                output["metadata"] = _of_pictures(output["metadata"])
             if "execution_count" in output:
                 output["execution_count"] = count
             output.get("data", {}).pop(_WIDGET, None)
@@ -52,6 +54,11 @@ def clean_file(path: Path) -> bool:
     nbformat.validate(cleaned)
     nbformat.write(cleaned, path)  # type: ignore[no-untyped-call]
     return True
+
+
+def _of_pictures(metadata: dict[str, Any]) -> dict[str, Any]:
+    """What pictures say in words, and how large they are shown."""
+    return {kind: dict(facts) for kind, facts in metadata.items() if kind.startswith("image/")}
 
 
 def _tags(cell: NotebookNode) -> list[str]:

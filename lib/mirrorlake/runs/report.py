@@ -24,6 +24,11 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-sr
 _FOLDED = """{%- extends 'basic/index.html.j2' -%}
 {% block input_group %}<details class="code"><summary>code</summary>{{ super() }}</details>
 {% endblock %}{% block in_prompt %}{% endblock %}{% block output_area_prompt %}{% endblock %}
+{% block data_png scoped %}<img src="data:image/png;base64,{{ output.data['image/png'] }}"
+ alt="{{ (output | get_metadata('alt', 'image/png') or 'A figure') | escape_html }}"
+ {%- set width = output | get_metadata('width', 'image/png') -%}
+ {%- if width is not none %} width="{{ width | int }}"{% endif %}>
+{% endblock %}
 """
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; color: #1b1f24;

@@ -6,22 +6,28 @@ the changed ones beside them. So no tracked file of the project changes.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import platform
 import shutil
 from datetime import datetime, timezone
 from pathlib import Path
 
 import nbformat
+from jupyter_client.kernelspec import NoSuchKernel, get_kernel_spec
 
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PROJECT, cache, home
+from mirrorlake.runs.lab_extension import Card, write_extension
 from mirrorlake.runs.plan import notebook_names
 from mirrorlake.runs.store import list_runs, write_whole
+from mirrorlake.spark.progress import VARIABLE
 
 START = "START.md"
 MARK = ".mirrorlake-lab.json"
 KEPT = "kept"
+LAB_ENVIRONMENT = {VARIABLE: "1"}  # of the server and its kernels: Spark says how far it is
 # Lab's own settings: no question about news, pages shown as pages, whole names in the browser.
 SETTINGS = {
     "@jupyterlab/apputils-extension:notification": {
@@ -68,7 +74,7 @@ def make_workbench(folder: Path, *, reset: bool = False) -> int:
     for source in _sources():
         name = _name_of(source)
         target = folder / name
-        fresh = source.read_bytes()
+        fresh = copy_for_lab(source)
         own = target.is_file() and known.get(name) != _print_of(target.read_bytes())
         if own and target.read_bytes() != fresh:
             changed += 1
@@ -86,6 +92,22 @@ def make_workbench(folder: Path, *, reset: bool = False) -> int:
     return changed
 
 
+def copy_for_lab(source: Path) -> bytes:
+    """A file as its copy has it: notebooks name this machine's kernel, as Lab would write it.
+
+    Otherwise Lab would call each notebook modified as soon as its kernel has started.
+    """
+    data = source.read_bytes()
+    if source.suffix != ".ipynb":
+        return data
+    notebook = json.loads(data)
+    with contextlib.suppress(NoSuchKernel):
+        spec = get_kernel_spec("python3")
+        notebook["metadata"]["kernelspec"]["display_name"] = spec.display_name
+    notebook["metadata"]["language_info"]["version"] = platform.python_version()
+    return f"{json.dumps(notebook, indent=1, ensure_ascii=False)}\n".encode()
+
+
 def write_settings() -> Path:
     """Lab's settings, as a folder of the cache to name as its `app_settings_dir`."""
     folder = cache() / "lab-settings"
@@ -98,6 +120,7 @@ def lab_command(python: str, folder: Path, *more: str) -> list[str]:
     return [
         *(python, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}"),
         f"--LabApp.app_settings_dir={write_settings()}",
+        f"--LabApp.extra_labextensions_path={write_extension(_cards())}",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--LabApp.news_url=None",
         f"--LabApp.default_url=/lab/tree/{START}",
@@ -125,10 +148,9 @@ def start_page() -> str:
         'open_lake("lakes/sample").explore()',
         "```",
     ]
-    parts = (("Tools", NOTEBOOKS.glob("*.ipynb")), ("Lessons", NOTEBOOKS.glob("learn/*.ipynb")))
-    for title, paths in parts:
+    for title, paths in _parts().items():
         lines += ["", f"## {title}", "", "| notebook | what it is | took last |", "|---|---|---|"]
-        for path in sorted(paths):
+        for path in paths:
             name, said = _first_lines(path)
             took = seconds.get(path.stem)
             shown = "not run yet" if took is None else f"{took:,.0f} s"
@@ -139,6 +161,25 @@ def start_page() -> str:
         "",
     ]
     return "\n".join([*lines, ""])
+
+
+def _parts() -> dict[str, list[Path]]:
+    return {
+        "Tools": sorted(NOTEBOOKS.glob("*.ipynb")),
+        "Lessons": sorted(NOTEBOOKS.glob("learn/*.ipynb")),
+    }
+
+
+def _cards() -> list[Card]:
+    """A card for each notebook: lessons with their numbers, in their order."""
+    found = []
+    for category, paths in _parts().items():
+        for path in paths:
+            name, said = _first_lines(path)
+            number = path.stem.partition("_")[0]
+            label = f"{int(number)}. {name}" if number.isdigit() else name
+            found.append(Card(_name_of(path), label, said, category))
+    return found
 
 
 def _sources() -> list[Path]:

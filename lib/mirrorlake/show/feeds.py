@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from mirrorlake.feed.follow_report import FollowReport
 from mirrorlake.feed.report import KINDS, FeedReport
-from mirrorlake.show.plots import COLOURS, ROW_INCHES, STYLE, Chart, styled
+from mirrorlake.show.plots import COLOURS, ROW_INCHES, STYLE, WITH_SEPARATORS, Chart, styled
 
 _MOST_BARS = 60
 _LETTERS = 24
@@ -42,7 +42,7 @@ def plot_changes(report: FeedReport) -> Chart:
         axes.set_ylabel("rows")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        axes.yaxis.set_major_formatter(StrMethodFormatter(WITH_SEPARATORS))
         axes.grid(visible=False, axis="x")
         chart.legend(loc="outside right upper")
     return chart

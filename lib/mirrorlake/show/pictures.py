@@ -13,13 +13,20 @@ from itertools import accumulate
 from typing import Any
 
 from matplotlib.dates import ConciseDateFormatter
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from mirrorlake.delta.commits import History
 from mirrorlake.history.maintenance import Maintenance
 from mirrorlake.mirror.ledger import Ledger
 from mirrorlake.results import TextTable
-from mirrorlake.show.plots import Chart, plot_bars, plot_lines, plot_stacks, styled
+from mirrorlake.show.plots import (
+    WITH_SEPARATORS,
+    Chart,
+    plot_bars,
+    plot_lines,
+    plot_stacks,
+    styled,
+)
 
 _MOST = 40
 _MOST_LABELS = 20
@@ -176,6 +183,7 @@ def _over_time(
             axes.plot(times, [value for _, value in points], label=name, **style)
         axes.set_ylim(bottom=0)
         axes.set_ylabel(label)
+        axes.yaxis.set_major_formatter(StrMethodFormatter(WITH_SEPARATORS))
         if steps:  # a count has no halves
             axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         formatter: Any = ConciseDateFormatter  # it has no types

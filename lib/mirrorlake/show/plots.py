@@ -18,11 +18,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.rcsetup import cycler
-from matplotlib.ticker import FuncFormatter, StrMethodFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, StrMethodFormatter
 
 from mirrorlake.layout.guardrails import GuardrailReport, Limit
 from mirrorlake.layout.ordering import column_codes
 from mirrorlake.layout.partitioning.statistics import Spread
+from mirrorlake.show.alt_text import alt_text
 from mirrorlake.show.fitting import fit_figure, whole_ticks
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
@@ -54,18 +55,31 @@ STYLE: Final[Mapping[str, Any]] = {
     "legend.frameon": False,
 }
 ROW_INCHES: Final = 0.27
+WITH_SEPARATORS: Final = "{x:,.10g}"  # `g` alone writes a million as 1e+06
+_SHARP = 2  # pixels of the picture for one on the screen
 _SAME, _CHANGED = "#DCE9F3", "#F6CF93"  # light tints of the first and the fourth colour
 
 
 class Chart(Figure):
     """A figure that a notebook shows without pyplot; its picture is made when it is looked at."""
 
-    def _repr_png_(self) -> bytes:
+    def to_png(self) -> bytes:
+        """The picture, with twice the pixels that it is shown in: sharp on any screen."""
         with styled():
             fit_figure(self)
             buffer = BytesIO()
-            self.savefig(buffer, format="png")
+            self.savefig(buffer, format="png", dpi=_SHARP * self.dpi)
         return buffer.getvalue()
+
+    def describe(self) -> str:
+        """What it says in words, as screen readers are told."""
+        with styled():
+            fit_figure(self)
+        return alt_text(self)
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, Any]]:
+        width, height = (round(inches * self.dpi) for inches in self.get_size_inches())
+        return self.to_png(), {"alt": self.describe(), "width": width, "height": height}
 
 
 def plot_bars(
@@ -108,7 +122,7 @@ def plot_spans(
         axes.tick_params(axis="y", length=0)
         axes.set_xlabel(label)
         whole_ticks(axes.xaxis, [place for span in spans.values() for place in span])
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        axes.xaxis.set_major_formatter(StrMethodFormatter(WITH_SEPARATORS))
     return chart
 
 
@@ -258,7 +272,7 @@ def _start(title: str, size: tuple[float, float] | None = None) -> tuple[Chart, 
 
 def _finish(chart: Chart, axes: Axes, label: str, count: int) -> None:
     axes.set_ylabel(label)
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.yaxis.set_major_formatter(StrMethodFormatter(WITH_SEPARATORS))
     if count > 1:
         chart.legend(loc="outside right upper")
 
@@ -354,6 +368,7 @@ def plot_spread(spreads: Mapping[str, Spread], *, title: str) -> Chart:
             axes.imshow(shares, aspect="auto", cmap="Blues", vmin=0, vmax=1)
             axes.set_title(f"{name}: {len(counts)} files")
             axes.set_xlabel("bucket")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.set_ylabel("file")
             axes.set_yticks([])
             axes.grid(visible=False)

@@ -25,6 +25,7 @@ from mirrorlake.spark.class_data_sharing import archive_flags
 from mirrorlake.spark.clouds import check_session, cloud_conf, cloud_jars
 from mirrorlake.spark.defaults import joined, spark_defaults
 from mirrorlake.spark.java import Java, find_java
+from mirrorlake.spark.progress import watch_cells
 from mirrorlake.spark.s3 import DELTA_CONFS, DRIVER_PATH
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSe
     profile = profile or os.environ.get(PROFILE_VARIABLE) or "notebook"
     if profile not in PROFILES:
         raise UsageError(f"There is no profile {profile!r}.", hint=f"choose one of {PROFILES}.")
+    watch_cells()
     running = SparkSession.getActiveSession()
     if running is not None:
         extensions = running.conf.get("spark.sql.extensions", "") or ""

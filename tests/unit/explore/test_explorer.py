@@ -26,6 +26,7 @@ from mirrorlake.explore.rows import changed_cells
 from mirrorlake.explore.zone import preview_rows
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
+from mirrorlake.storage import Storage
 
 TITLES = ("Zone", "Tables", "Versions", "Rows", "Feed", "Files", "Views", "Runs")
 EVIL = "<img src=x onerror=alert(1)>"
@@ -225,3 +226,36 @@ def test_an_exported_report_shows_the_twin(many: Lake) -> None:
     assert "What can be read" in body
     assert html.text(EVIL) in body
     assert EVIL not in body
+
+
+def test_years_of_data_have_no_separators_and_counts_do() -> None:
+    rows = TextTable(("year", "late"), ((2013, True), (2014, None)))
+    assert "2013</td>" in html.table(rows, data=True)
+    assert "true</td>" in html.table(rows, data=True)
+    assert "2,013</td>" in html.table(rows)
+
+
+def test_a_tab_that_is_filled_reads_the_lake_once(
+    old: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folder, run and version are set while it is filled, which once opened them again each."""
+    asked: list[str] = []
+    status, listing = Lake.status, Storage.list
+
+    def counted(lake: Lake) -> object:
+        asked.append("status")
+        return status(lake)
+
+    def listed(storage: Storage, folder: str) -> object:
+        asked.append(folder)
+        return listing(storage, folder)
+
+    explorer = old.explore()
+    monkeypatch.setattr(Lake, "status", counted)
+    tab = explorer.open("Zone")
+    assert asked == ["status"]
+    monkeypatch.setattr(Storage, "list", listed)
+    other = next(name for _, name in tab.folder.options if name != tab.folder.value)
+    asked.clear()
+    tab.folder.value = other
+    assert asked == [other.folder]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import json
 import re
 from pathlib import Path
@@ -118,7 +119,22 @@ def test_metadata_are_clean(notebook: Any) -> None:
     for cell in notebook.cells:
         assert set(cell.metadata) <= {"tags"}
         assert set(cell.metadata.get("tags", [])) <= TAGS
-    assert not any(output.get("metadata") for output in outputs(notebook))
+    for output in outputs(notebook):
+        for kind, facts in output.get("metadata", {}).items():
+            assert (kind, set(facts)) == ("image/png", {"alt", "width", "height"})
+
+
+@pytest.mark.parametrize("path", TOOLS, ids=lambda path: path.stem)
+def test_pictures_have_words_and_twice_the_pixels(notebook: Any) -> None:
+    pictures = [one for one in outputs(notebook) if "image/png" in one.get("data", {})]
+    for one in pictures:
+        facts = one.metadata["image/png"]
+        assert len(facts["alt"]) > 20
+        header = base64.b64decode(one.data["image/png"])[16:24]
+        assert [int.from_bytes(header[:4], "big"), int.from_bytes(header[4:], "big")] == [
+            pytest.approx(2 * facts["width"], abs=2),
+            pytest.approx(2 * facts["height"], abs=2),
+        ]
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from mirrorlake.paths import NOTEBOOKS, PROJECT
 from mirrorlake.runs.workbench import (
     KEPT,
     START,
+    copy_for_lab,
     lab_command,
     make_workbench,
     write_settings,
@@ -43,10 +45,10 @@ def test_changed_copies_stay_until_they_are_reset(tmp_path: Path) -> None:
     mark.write_text(json.dumps(prints), encoding="utf-8")
     assert make_workbench(folder) == 1
     assert changed.read_text(encoding="utf-8") == "{}"
-    assert old.read_bytes() == (NOTEBOOKS / "publish.ipynb").read_bytes()
+    assert old.read_bytes() == copy_for_lab(NOTEBOOKS / "publish.ipynb")
     assert make_workbench(folder) == 1
     assert make_workbench(folder, reset=True) == 1
-    assert changed.read_bytes() == (NOTEBOOKS / "query.ipynb").read_bytes()
+    assert changed.read_bytes() == copy_for_lab(NOTEBOOKS / "query.ipynb")
     (kept,) = (folder / KEPT).rglob("query.ipynb")
     assert kept.read_text(encoding="utf-8") == "{}"
     assert (folder / "mine.ipynb").is_file()
@@ -96,3 +98,13 @@ def test_lab_asks_nobody_about_news(tmp_path: Path) -> None:
 
 def test_no_copy_is_under_version_control() -> None:
     assert "/lab/\n" in (PROJECT / ".gitignore").read_text(encoding="utf-8")
+
+
+def test_a_copy_names_this_machines_kernel_and_is_the_same_else() -> None:
+    """So Lab has nothing to write into it when its kernel has started."""
+    original = json.loads((NOTEBOOKS / "query.ipynb").read_text(encoding="utf-8"))
+    copy = json.loads(copy_for_lab(NOTEBOOKS / "query.ipynb"))
+    assert copy["metadata"]["language_info"]["version"] == platform.python_version()
+    original["metadata"] = copy["metadata"]
+    assert copy == original
+    assert copy_for_lab(PROJECT / "README.md") == (PROJECT / "README.md").read_bytes()

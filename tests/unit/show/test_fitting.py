@@ -29,7 +29,7 @@ def charts(title: str) -> list[Chart]:
 @pytest.mark.parametrize("title", ["Short", LONG])
 def test_nothing_touches_the_edge_or_its_neighbour(number: int, title: str) -> None:
     chart = charts(title)[number]
-    picture = chart._repr_png_()
+    picture = chart.to_png()
     pixels = imread(BytesIO(picture))[:, :, :3]
     border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
     assert border.min() == 1.0
@@ -41,7 +41,7 @@ def test_nothing_touches_the_edge_or_its_neighbour(number: int, title: str) -> N
     assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
     assert len(boxes) >= 2
     assert axes.get_title(loc="left").replace("\n", " ") == title
-    assert charts(title)[number]._repr_png_() == picture
+    assert charts(title)[number].to_png() == picture
 
 
 def test_counts_have_whole_ticks_and_measures_do_not() -> None:

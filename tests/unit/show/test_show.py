@@ -36,8 +36,8 @@ def charts() -> list[Chart]:
 @pytest.mark.parametrize("number", range(5))
 def test_a_chart_is_the_same_picture_every_time(number: int) -> None:
     first, again = charts()[number], charts()[number]
-    assert first._repr_png_().startswith(PNG)
-    assert first._repr_png_() == again._repr_png_()
+    assert first.to_png().startswith(PNG)
+    assert first.to_png() == again.to_png()
     assert repr(first) == repr(again)
     assert "0x" not in repr(first)
 

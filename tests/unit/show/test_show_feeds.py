@@ -37,7 +37,7 @@ def report(versions: int) -> FeedReport:
 @pytest.mark.parametrize("versions", [0, 1, 40, 5000])
 def test_changes_of_any_number_of_versions(versions: int) -> None:
     chart = plot_changes(report(versions))
-    assert chart._repr_png_().startswith(PNG)
+    assert chart.to_png().startswith(PNG)
     assert "odd $t$ name" in chart.axes[0].get_title(loc="left")
     assert len(chart.axes[0].patches) <= 3 * 60
 
@@ -56,6 +56,6 @@ def test_periods_are_bars_from_version_to_version() -> None:
     chart = plot_periods(follow)
     spans = [(patch.get_x(), patch.get_width()) for patch in chart.axes[0].patches]
     assert spans == [(1, 3), (4, 5), (2, 1)]
-    assert chart._repr_png_().startswith(PNG)
+    assert chart.to_png().startswith(PNG)
     empty = plot_periods(replace(follow, periods={}))
     assert [text.get_text() for text in empty.axes[0].texts] == ["there are no periods to show"]

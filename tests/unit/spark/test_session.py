@@ -234,6 +234,12 @@ def test_a_connect_server_gets_what_a_session_may_set(builder, launches, monkeyp
     assert builder.session.set == SESSION_CONFS
 
 
+def test_no_folder_is_made_where_spark_is_started(builder, tmp_path) -> None:
+    """Spark makes its warehouse's folder at every start, by default in the working folder."""
+    get_spark()
+    assert builder.confs["spark.sql.warehouse.dir"] == str(tmp_path / "cache" / "spark-warehouse")
+
+
 def test_under_spark_submit_its_choices_stand(builder, launches, monkeypatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     monkeypatch.setenv("SPARK_MASTER", "spark://not-there:7077")

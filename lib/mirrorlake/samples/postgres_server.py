@@ -1,22 +1,26 @@
-"""A PostgreSQL server of one's own: in a temporary folder, on a socket there, gone in the end."""
+"""A PostgreSQL server of one's own: in a temporary folder, on a socket there, gone in the end.
+
+For the lesson on databases, and for tests. It keeps nothing safe: `fsync` is off.
+"""
 
 from __future__ import annotations
 
 import os
 import pwd
+import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from helpers.s3_server import free_port
 from mirrorlake.errors import SetupError
 
 USER = "boss"
-PASSWORD = "open sesame"  # of a server that only this machine reaches
+DEBIAN = Path("/usr/lib/postgresql")
 _CONF = """
 wal_level = {wal_level}
 port = {port}
@@ -39,12 +43,12 @@ def find_binaries() -> Path:
     Raises:
         SetupError: there are none.
     """
-    places = [shutil.which("initdb"), *map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb"))]
+    places = [shutil.which("initdb"), *map(str, DEBIAN.glob("*/bin/initdb"))]
     found = [Path(place).resolve().parent for place in places if place]
     if not found:
         raise SetupError(
             "There is no PostgreSQL server on this machine.",
-            hint="apt-get install postgresql; or brew install postgresql.",
+            hint="install one: `apt-get install postgresql`, or `brew install postgresql`.",
         )
     return max(found)
 
@@ -54,12 +58,18 @@ class PostgresServer:
 
     Args:
         wal_level: `logical` has what a mirror needs.
+        password: of its one user, over the network; by default nobody knows it.
 
     Raises:
         SetupError: PostgreSQL is not installed.
+
+    Example:
+        >>> server = PostgresServer()  # doctest: +SKIP
+        >>> server.dsn()  # doctest: +SKIP
+        'host=/tmp/mlpg-x port=40001 user=boss dbname=postgres'
     """
 
-    def __init__(self, wal_level: str = "logical") -> None:
+    def __init__(self, wal_level: str = "logical", password: str = "") -> None:
         self.bin = find_binaries()
         self.folder = Path(tempfile.mkdtemp(prefix="mlpg-"))
         self.data = self.folder / "data"
@@ -68,12 +78,14 @@ class PostgresServer:
         if self._user:
             owner = pwd.getpwnam(self._user)
             os.chown(self.folder, owner.pw_uid, owner.pw_gid)
-        self.port = free_port()
-        password = self.folder / "pw"
-        password.write_text(PASSWORD)
-        password.chmod(0o644)
+        self.port = _free_port()
+        secret = self.folder / "pw"
+        secret.write_text(password or secrets.token_urlsafe())
+        if self._user:
+            os.chown(secret, owner.pw_uid, owner.pw_gid)
+        secret.chmod(0o600)
         self._run("initdb", "-D", self.data, "-A", "trust", "-U", USER, "-E", "UTF8",
-                  "--locale=C.UTF-8", "-N", f"--pwfile={password}")  # fmt: skip
+                  "--locale=C.UTF-8", "-N", f"--pwfile={secret}")  # fmt: skip
         conf = _CONF.format(wal_level=wal_level, port=self.port, folder=self.folder)
         with (self.data / "postgresql.conf").open("a") as file:
             file.write(conf)
@@ -127,6 +139,12 @@ class PostgresServer:
                 cwd="/",
                 **extra,
             )
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def _somebody() -> str:

@@ -1,0 +1,55 @@
+"""The notebooks that need a database's server: PostgreSQL, started by themselves or by the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from helpers.notebooks import CONF, run_nbval
+from helpers.postgres import PostgresServer, ensure_installed
+from mirrorlake import Lake
+from mirrorlake.paths import NOTEBOOKS
+from mirrorlake.runs.run import run_plan
+
+pytestmark = pytest.mark.long  # each starts a Spark of its own
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    started = PostgresServer()
+    yield started
+    started.remove()
+
+
+def test_the_lessons_committed_outputs(tmp_path: Path) -> None:
+    ensure_installed()
+    done = run_nbval([NOTEBOOKS / "learn" / "16_a_database_mirrored.ipynb"], tmp_path)
+    assert done.returncode == 0, done.stdout[-6000:]
+
+
+def test_the_tool_mirrors_a_database(
+    server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one table that can't be read: it is told with the statement, and the other goes on."""
+    server.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, n int);"
+        "INSERT INTO orders SELECT i, i FROM generate_series(1, 7) i;"
+        "CREATE TABLE notes (id int PRIMARY KEY, text text)"
+    )
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))
+    monkeypatch.setenv("MIRRORLAKE_DSN", server.dsn())
+    monkeypatch.setenv("SPARK_CONF_DIR", str(CONF))
+    Lake(tmp_path / "lake").publisher("other").insert([{"id": 1}])
+    plan = tmp_path / "plan.yaml"
+    parameters = {"root": "lake", "tables": "orders,notes"}
+    step = {"notebook": "source_postgres", "parameters": parameters}
+    plan.write_text(yaml.safe_dump({"steps": [step]}))
+    (done,) = run_plan(plan, tmp_path / "out").steps
+    assert done.status == "failed"  # notes is stopped
+    assert done.error is not None
+    assert "REPLICA IDENTITY FULL" in done.error["message"]
+    assert done.records == {"tables": 2, "rows": 7, "stopped": 1, "unfit": 1}
+    assert Lake(tmp_path / "lake").sql("SELECT sum(n) FROM orders").collect()[0][0] == 28
