@@ -14,6 +14,7 @@ from pathlib import Path
 
 import nbformat
 
+from mirrorlake.course.copies import student_copy
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PROJECT, cache, home
 from mirrorlake.runs.plan import notebook_names
@@ -68,7 +69,8 @@ def make_workbench(folder: Path, *, reset: bool = False) -> int:
     for source in _sources():
         name = _name_of(source)
         target = folder / name
-        fresh = source.read_bytes()
+        lesson = source.parent == NOTEBOOKS / "learn"
+        fresh = student_copy(source) if lesson else source.read_bytes()
         own = target.is_file() and known.get(name) != _print_of(target.read_bytes())
         if own and target.read_bytes() != fresh:
             changed += 1
@@ -116,6 +118,9 @@ def start_page() -> str:
         "[Read me](README.md) · [Looking at a lake](docs/explore.md) · [Landing zone]"
         "(docs/landing-zone.md) · [Scheduling](docs/schedule.md)",
         "",
+        "Begin with [the course](docs/course.md): its tasks are blank here; `./mirrorlake course"
+        " --show 02-3` shows a solution.",
+        "",
         "The tools work on any lake; their `root` is the sample lake until you name yours.",
         "[sample](notebooks/sample.ipynb), or `./mirrorlake sample lakes/sample`, makes it.",
         "To look at a lake, run this in a notebook:",
@@ -143,7 +148,7 @@ def start_page() -> str:
 
 def _sources() -> list[Path]:
     found = [NOTEBOOKS / f"{name}.ipynb" for name in notebook_names()]
-    found += (PROJECT / "docs").glob("*.md")
+    found += (PROJECT / "docs").rglob("*.md")
     readme = PROJECT / "README.md"
     return sorted([*found, *([readme] if readme.is_file() else [])])
 

@@ -32,7 +32,8 @@ CHANGES = re.compile(
 )
 MAY_IMPORT = {"mirrorlake", "pandas", "matplotlib"}
 TAGS = {"parameters", "nbval-ignore-output", "nbval-raises-exception", "nbval-skip"} | {
-    "skip-execution"
+    "skip-execution",
+    "solution",
 }
 
 
