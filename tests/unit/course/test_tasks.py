@@ -1,4 +1,4 @@
-"""Every task: its solution passes, a blank one gets a sentence, typical mistakes their own hints."""
+"""Tasks: solutions pass, a blank one gets a sentence, typical mistakes their own hints."""
 
 from __future__ import annotations
 
