@@ -77,8 +77,8 @@ def course_page() -> str:
         f" a zone, make a guardrail hold. About {minutes / 60:.0f} hours in all. Every task has a"
         " check that answers: what is right, or a hint.",
         "",
-        "`./mirrorlake course DIR` makes copies without solutions to work on; `./mirrorlake lab"
-        " --folder DIR` opens them. `./mirrorlake course --show 02-3` shows one solution.",
+        "`./mirrorlake lab` opens copies without solutions to work on; `./mirrorlake course DIR`"
+        " puts such copies into a folder. `./mirrorlake course --show 02-3` shows one solution.",
         "",
         "| lesson | goal | minutes | tasks | needs |",
         "|---|---|---|---|---|",

@@ -46,6 +46,8 @@ def settings(version: str) -> dict[str, Any]:
             ("html", "application/vnd.jupyter.widget-view+json", None),
         ],
         "nb_merge_streams": True,
+        "nb_code_prompt_show": "Show the answer",  # only solutions and checks are folded
+        "nb_code_prompt_hide": "Hide the answer",
         "autodoc_typehints": "none",
         "autodoc_member_order": "bysource",
         "autodoc_preserve_defaults": True,

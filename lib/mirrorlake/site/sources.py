@@ -21,8 +21,8 @@ from mirrorlake.site.figures import draw_figures
 
 DOCS = PROJECT / "docs"
 _NAMED = re.compile(r"(?<![\[/`])`docs/([\w-]+(?:/[\w-]+)?)\.md`(?!\])")
-_HIDDEN = "hide-input"
 _ANSWER = "solution"
+_CHECK = "check.task("
 _BARE = {"image/png": ("text/plain",), "text/html": ("text/plain",)}
 
 
@@ -88,11 +88,13 @@ def _write_tools(folder: Path) -> None:
 
 
 def _prepare(notebook: Any, page: Path, folder: Path) -> None:
-    """Solutions are folded, records are text, and pages that are named become links."""
+    """Solutions and what checks say are folded; pages that are named become links."""
     for cell in notebook.cells:
         tags = list(cell.metadata.get("tags", []))
         if _ANSWER in tags:
-            cell.metadata["tags"] = [*tags, _HIDDEN]
+            cell.metadata["tags"] = [*tags, "hide-input"]
+        if cell.source.startswith(_CHECK):
+            cell.metadata["tags"] = [*tags, "hide-output"]
         if cell.cell_type == "markdown":
             cell.source = _link_docs(cell.source, page, folder)
         for output in cell.get("outputs", []):

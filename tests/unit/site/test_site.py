@@ -13,6 +13,7 @@ import mirrorlake
 from helpers.site import Page, built_site, target_of
 from mirrorlake import errors
 from mirrorlake.cli import app
+from mirrorlake.course.tasks import lessons
 from mirrorlake.errors import UsageError
 from mirrorlake.lint.rules import RULES
 from mirrorlake.paths import NOTEBOOKS, PROJECT
@@ -130,7 +131,7 @@ def test_a_folder_with_something_else_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_solutions_are_folded(site: Path) -> None:
-    solved = [p for p in (NOTEBOOKS / "learn").glob("*.ipynb") if '"solution"' in p.read_text()]
-    for path in solved:
+    for lesson in lessons().values():
+        (path,) = (NOTEBOOKS / "learn").glob(f"{lesson.number}_*.ipynb")
         text = (site / "notebooks" / "learn" / f"{path.stem}.html").read_text(encoding="utf-8")
-        assert "<details" in text, path.stem
+        assert text.count("<details") == 2 * len(lesson.tasks), path.stem  # and what the check says
