@@ -12,6 +12,8 @@ from typer.rich_utils import rich_format_error
 
 from mirrorlake.commands import (
     app,
+    course,
+    docs,
     explore,
     frames,
     history,
@@ -33,6 +35,8 @@ from mirrorlake.notices import show_notices
 # Importing a module registers its commands; --help shows them in this order, groups of verbs last.
 COMMANDS = (
     project,
+    course,
+    docs,
     runs,
     zone,
     explore,

@@ -26,6 +26,7 @@ EXTRAS = {
     "serve": ("starlette", "uvicorn", "trustme"),
     "postgres": ("psycopg", "adbc_driver_postgresql", "adbc_driver_manager"),
     "kafka": ("confluent_kafka",),
+    "docs": ("sphinx", "furo", "myst_nb"),
 }
 _EXTRA_OF = {name: extra for extra, names in EXTRAS.items() for name in names}
 

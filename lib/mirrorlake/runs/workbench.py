@@ -17,6 +17,7 @@ from pathlib import Path
 import nbformat
 from jupyter_client.kernelspec import NoSuchKernel, get_kernel_spec
 
+from mirrorlake.course.copies import student_copy
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PROJECT, cache, home
 from mirrorlake.runs.lab_extension import Card, write_extension
@@ -93,11 +94,12 @@ def make_workbench(folder: Path, *, reset: bool = False) -> int:
 
 
 def copy_for_lab(source: Path) -> bytes:
-    """A file as its copy has it: notebooks name this machine's kernel, as Lab would write it.
+    """A file as its copy has it: lessons are blank, and notebooks name this machine's kernel.
 
     Otherwise Lab would call each notebook modified as soon as its kernel has started.
     """
-    data = source.read_bytes()
+    lesson = source.parent == NOTEBOOKS / "learn" and source.suffix == ".ipynb"
+    data = student_copy(source) if lesson else source.read_bytes()
     if source.suffix != ".ipynb":
         return data
     notebook = json.loads(data)
@@ -138,6 +140,9 @@ def start_page() -> str:
         "",
         "[Read me](README.md) · [Looking at a lake](docs/explore.md) · [Landing zone]"
         "(docs/landing-zone.md) · [Scheduling](docs/schedule.md)",
+        "",
+        "Begin with [the course](docs/course.md): its tasks are blank here; `./mirrorlake course"
+        " --show 02-3` shows a solution.",
         "",
         "The tools work on any lake; their `root` is the sample lake until you name yours.",
         "[sample](notebooks/sample.ipynb), or `./mirrorlake sample lakes/sample`, makes it.",
@@ -184,7 +189,7 @@ def _cards() -> list[Card]:
 
 def _sources() -> list[Path]:
     found = [NOTEBOOKS / f"{name}.ipynb" for name in notebook_names()]
-    found += (PROJECT / "docs").glob("*.md")
+    found += (PROJECT / "docs").rglob("*.md")
     readme = PROJECT / "README.md"
     return sorted([*found, *([readme] if readme.is_file() else [])])
 

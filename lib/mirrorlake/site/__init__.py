@@ -1,0 +1,1 @@
+"""The documentation's site: built from `docs/`, the notebooks' committed outputs, and the code."""

@@ -1,0 +1,108 @@
+"""Builds the site with Sphinx; a warning of Sphinx, a dead link for example, is an error."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake import __version__
+from mirrorlake.errors import CheckError, UsageError
+from mirrorlake.paths import PROJECT
+from mirrorlake.site.settings import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MARK = ".mirrorlake-site.json"  # the files of the last build: only these are replaced
+_BEFORE_NAPOLEON = 400
+_BY_SPHINX = {".buildinfo", "objects.inv"}  # of no use to a reader
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site that was built.
+
+    Attributes:
+        folder: where it is; `index.html` is its first page.
+        pages: how many pages it has.
+    """
+
+    folder: Path
+    pages: int
+
+
+def build_site(folder: Path) -> Site:
+    """Builds the site into a folder; one that it built before is replaced.
+
+    Args:
+        folder: absent, empty, or with a site in it.
+
+    Raises:
+        UsageError: the folder holds something else, or there is no source of the docs here.
+        CheckError: Sphinx found a dead link, a page in no table of contents, or the like.
+    """
+    if not (PROJECT / "docs" / "index.md").is_file():
+        raise UsageError("There are no docs here.", hint="they lie in the project's source.")
+    if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).is_file():
+        raise UsageError(f"{folder} holds something else.", hint="name an empty folder.")
+    from sphinx.application import Sphinx
+    from sphinx.util.docutils import docutils_namespace, patch_docutils
+
+    from mirrorlake.site.sources import write_sources
+
+    warnings = io.StringIO()
+    with tempfile.TemporaryDirectory() as scratch:
+        source, built = Path(scratch) / "source", Path(scratch) / "site"
+        source.mkdir()
+        write_sources(source)
+        with patch_docutils(), docutils_namespace():
+            sphinx = Sphinx(
+                srcdir=source,
+                confdir=None,
+                outdir=built,
+                doctreedir=Path(scratch) / "doctrees",
+                buildername="html",
+                confoverrides=settings(__version__),
+                status=None,
+                warning=warnings,
+                freshenv=True,
+            )
+            sphinx.connect("autodoc-process-docstring", _keep_colons, priority=_BEFORE_NAPOLEON)
+            sphinx.build(force_all=True)
+        if found := list(_lines(warnings.getvalue(), scratch)):
+            raise CheckError(f"The site has {len(found)} faults: {'; '.join(found[:20])}")
+        files = _replace(folder, built)
+    return Site(folder, sum(name.endswith(".html") for name in files))
+
+
+def _replace(folder: Path, built: Path) -> list[str]:
+    """Puts a built site in the place of the last one; what is not of a site stays."""
+    mark = folder / _MARK
+    old = json.loads(mark.read_text(encoding="utf-8")) if mark.is_file() else []
+    new = sorted(p.relative_to(built).as_posix() for p in built.rglob("*") if p.is_file())
+    new = [name for name in new if name not in _BY_SPHINX]
+    for name in set(old) - set(new):
+        if (folder / name).resolve().is_relative_to(folder.resolve()):
+            (folder / name).unlink(missing_ok=True)
+    for name in new:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(built / name, folder / name)
+    mark.write_text(json.dumps(new), encoding="utf-8")
+    return new
+
+
+def _keep_colons(_app: object, what: str, _name: str, _of: object, _o: object, ls: Any) -> None:
+    """Napoleon would take what stands before a property's first colon for its type."""
+    if what == "property" and ls:
+        ls[0] = ls[0].replace(": ", "; ", 1)
+
+
+def _lines(text: str, scratch: str) -> Iterator[str]:
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text).replace(f"{scratch}/source/", "")
+    return (line for line in plain.splitlines() if line.strip())

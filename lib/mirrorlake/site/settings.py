@@ -1,0 +1,58 @@
+"""How Sphinx builds the site: no network, no outside font, script or picture, no notebook run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+NAME = "mirrorlake"
+
+_LIGHT = {
+    "color-brand-primary": "#0b6e99",
+    "color-brand-content": "#0b6e99",
+    "font-stack": "system-ui, sans-serif",
+    "font-stack--monospace": "ui-monospace, monospace",
+}
+_DARK = {"color-brand-primary": "#6fc3e8", "color-brand-content": "#6fc3e8"}
+
+
+def settings(version: str) -> dict[str, Any]:
+    """Sphinx's configuration, as its `conf.py` would have it.
+
+    Args:
+        version: the package's version, for the titles.
+    """
+    return {
+        "project": NAME,
+        "release": version,
+        "extensions": ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_nb"],
+        "html_theme": "furo",
+        "html_title": f"{NAME} {version}",
+        "html_static_path": ["_static"],
+        "html_css_files": ["site.css"],
+        "html_theme_options": {"light_css_variables": _LIGHT, "dark_css_variables": _DARK},
+        "html_copy_source": False,
+        "html_show_sourcelink": False,
+        "html_show_sphinx": False,
+        # The summaries of hits would be fetched, which a browser refuses from file://.
+        "html_show_search_summary": False,
+        "html_permalinks_icon": "#",
+        "pygments_style": "default",
+        "default_role": "literal",  # docstrings write names in single backticks
+        "myst_enable_extensions": ["attrs_inline", "colon_fence"],
+        "myst_heading_anchors": 4,
+        "nb_execution_mode": "off",
+        "nb_ipywidgets_js": {},
+        "nb_mime_priority_overrides": [
+            ("html", "application/vnd.jupyter.widget-view+json", None),
+        ],
+        "nb_merge_streams": True,
+        "nb_code_prompt_show": "Show the answer",  # only solutions and checks are folded
+        "nb_code_prompt_hide": "Hide the answer",
+        "autodoc_typehints": "none",
+        "autodoc_member_order": "bysource",
+        "autodoc_preserve_defaults": True,
+        "napoleon_numpy_docstring": False,
+        "napoleon_use_rtype": False,
+        "toc_object_entries_show_parents": "hide",
+        "exclude_patterns": ["_static/*"],
+    }

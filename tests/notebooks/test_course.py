@@ -1,0 +1,104 @@
+"""Students' copies as students run them, and teachers' copies as nbgrader reads them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+
+from helpers.environments import add_kernel, bare_environment, make_environment
+from mirrorlake.course.copies import BLANK, find_solution, make_course
+from mirrorlake.course.tasks import lessons, tasks
+from mirrorlake.runs.record import read_records
+
+ASKED = """
+import json, sys
+from nbgrader.api import Gradebook
+with Gradebook(f"sqlite:///{sys.argv[1]}/gradebook.db") as book:
+    (submission,) = book.assignment_submissions("mirrorlake")
+    cells = {grade.name: grade.score for note in submission.notebooks for grade in note.grades}
+    print(json.dumps(cells))
+"""
+
+
+def run(notebook: Path, out: Path) -> dict[str, bool]:
+    """What the checks of a notebook recorded; none of its cells may end with an exception."""
+    papermill.execute_notebook(str(notebook), str(out), progress_bar=False, kernel_name="python3")
+    executed = nbformat.read(out, as_version=4)
+    for cell in executed.cells:
+        if cell.source.startswith("check.task"):
+            (output,) = cell.outputs
+            assert output.data["text/plain"][:6] in (
+                f"{mark} {cell.source[12:16]}" for mark in "✓✗"
+            )
+    return {name: found for name, found in read_records(out).items() if name in tasks()}
+
+
+def chosen(long: bool) -> list[str]:
+    return list(lessons()) if long else ["01"]
+
+
+@pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_blank_copies_fail_every_check_and_solved_ones_pass(
+    long: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course = make_course(tmp_path / "course")
+    # Quickly only the blank ones: the lessons' own outputs show in every run that solutions pass.
+    for solved in (False, True) if long else (False,):
+        monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / f"home-{solved}"))
+        for path in course.notebooks:
+            number = path.name[:2]
+            if number not in chosen(long):
+                continue
+            notebook = nbformat.read(path, as_version=4)
+            for cell in notebook.cells:
+                if solved and cell.source == BLANK:
+                    name = cell.metadata.nbgrader.grade_id.removeprefix("answer-")
+                    cell.source = find_solution(name)
+            nbformat.write(notebook, path)
+            found = run(path, tmp_path / f"{number}-{solved}.ipynb")
+            assert found == {task.number: solved for task in lessons()[number].tasks}
+
+
+@pytest.mark.long
+def test_nbgrader_releases_and_grades_them(tmp_path: Path) -> None:
+    make_course(tmp_path / "class", solutions=True)
+    folder = tmp_path / "class"
+    for path in (folder / "source" / "mirrorlake").glob("*.ipynb"):
+        if not path.name.startswith("01"):
+            path.unlink()  # the others start Spark
+    python = make_environment("nbgrader", "nbgrader>=0.9")
+    environment = bare_environment(tmp_path) | add_kernel(tmp_path / "kernels", "python3")
+    environment["PATH"] = f"{python.parent}:{environment['PATH']}"
+    (tmp_path / "user").mkdir()
+
+    def nbgrader(*arguments: str) -> None:
+        command = [str(python), "-m", "nbgrader", *arguments]
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    nbgrader("generate_assignment", "mirrorlake", "--create")
+    released = folder / "release" / "mirrorlake" / "01_publish.ipynb"
+    notebook = nbformat.read(released, as_version=4)
+    answers = [cell for cell in notebook.cells if cell.source == BLANK]
+    assert len(answers) == len(lessons()["01"].tasks)
+    assert "SOLUTION" not in released.read_text()
+    assert "HIDDEN" not in released.read_text()
+    answers[0].source = find_solution("01-1")
+    answers[1].source = "answer = []"
+    handed_in = folder / "submitted" / "ada" / "mirrorlake" / "01_publish.ipynb"
+    handed_in.parent.mkdir(parents=True)
+    nbformat.write(notebook, handed_in)
+    nbgrader("autograde", "mirrorlake", "--create")
+    told = subprocess.run(
+        [str(python), "-c", ASKED, str(folder)], capture_output=True, text=True, check=True
+    )
+    assert json.loads(told.stdout) == {
+        f"check-{task.number}": float(task.number == "01-1") for task in lessons()["01"].tasks
+    }

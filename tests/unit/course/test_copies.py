@@ -1,0 +1,82 @@
+"""Copies of the lessons: students' without solutions, teachers' with nbgrader's marks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from mirrorlake.course.copies import BLANK, find_solution, make_course, student_copy
+from mirrorlake.course.tasks import tasks
+from mirrorlake.errors import UsageError
+from mirrorlake.paths import NOTEBOOKS
+
+
+def cells(path: Path) -> list[Any]:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    return list(notebook.cells)
+
+
+def marked(path: Path, kind: str) -> list[Any]:
+    return [cell for cell in cells(path) if cell.metadata.get("nbgrader", {}).get(kind)]
+
+
+def test_students_get_blank_tasks_and_no_output(tmp_path: Path) -> None:
+    course = make_course(tmp_path / "course")
+    assert list(course.tasks) == list(tasks())
+    assert sorted(tmp_path.rglob("*.*")) == sorted(course.notebooks)
+    for path in course.notebooks:
+        answers, checks = marked(path, "solution"), marked(path, "grade")
+        assert len(answers) == len(checks) > 0
+        assert {cell.source for cell in answers} == {BLANK}
+        assert all(cell.metadata.nbgrader.locked for cell in checks)
+        assert all(not cell.outputs for cell in cells(path) if cell.cell_type == "code")
+        text = path.read_text(encoding="utf-8")
+        assert "BEGIN" not in text
+        assert "../" not in "".join(c.source for c in cells(path) if c.cell_type == "markdown")
+    for number in tasks():
+        solution = find_solution(number)
+        if len(solution) > 30:
+            (path,) = [p for p in course.notebooks if p.name.startswith(number[:2])]
+            assert json.dumps(solution, ensure_ascii=False)[1:-1] not in path.read_text()
+
+
+def test_teachers_get_solutions_that_are_marked(tmp_path: Path) -> None:
+    course = make_course(tmp_path, solutions=True)
+    assert {path.parent for path in course.notebooks} == {tmp_path / "source" / "mirrorlake"}
+    for path in course.notebooks:
+        for cell in marked(path, "solution"):
+            number = cell.metadata.nbgrader.grade_id.removeprefix("answer-")
+            assert cell.source.splitlines()[0] == "### BEGIN SOLUTION"
+            assert find_solution(number) in cell.source
+        for cell in marked(path, "grade"):
+            number = cell.metadata.nbgrader.grade_id.removeprefix("check-")
+            assert cell.metadata.nbgrader.points == 1
+            assert f'check.demand("{number}")' in cell.source
+    assert BLANK in (tmp_path / "nbgrader_config.py").read_text(encoding="utf-8")
+
+
+def test_the_lessons_themselves_are_not_changed(tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in NOTEBOOKS.rglob("*.ipynb")}
+    make_course(tmp_path / "a")
+    make_course(tmp_path / "b", solutions=True)
+    student_copy(NOTEBOOKS / "learn" / "02_mirror.ipynb")
+    assert {path: path.read_bytes() for path in NOTEBOOKS.rglob("*.ipynb")} == before
+
+
+def test_a_folder_with_something_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    for place in (tmp_path, tmp_path / "mine.txt"):
+        with pytest.raises(UsageError, match="holds something already"):
+            make_course(place)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_one_solution_is_shown() -> None:
+    assert find_solution("03-3") == 'answer = "flights@v2"'
+    with pytest.raises(UsageError, match="no task 99-9"):
+        find_solution("99-9")

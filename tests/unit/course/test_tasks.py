@@ -1,0 +1,220 @@
+"""Tasks: solutions pass, a blank one gets a sentence, typical mistakes their own hints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+import pytest
+
+from mirrorlake import Lake
+from mirrorlake.course import check
+from mirrorlake.course.contents import PATHS, closing, course_page, lesson_paths, opening
+from mirrorlake.course.copies import find_solution
+from mirrorlake.course.judge import judge, plain
+from mirrorlake.course.looks import LOOKS, TRUTHS
+from mirrorlake.course.tasks import Task, lessons, tasks
+from mirrorlake.errors import CheckError
+from mirrorlake.paths import NOTEBOOKS, PROJECT
+
+ALL = list(tasks().values())
+MOVE = {"__rowMarker__": 1, "EmployeeID": "E0001", "EmployeeLocation": "Bellevue"}
+STAY = MOVE | {"EmployeeLocation": "Redmond"}
+SHOP = [
+    {"id": key, "item": item, "n": n, "__rowMarker__": 4}
+    for key, item, n in ((1, "bolt", 35), (4, "hook", 5), (3, "screw", 70), (5, "washer", 80))
+]
+# What stands for a mistake that a look names: an answer that makes it.
+LOOKED = {
+    "01-2": {
+        "twice": [MOVE | {"__rowMarker__": 0}],
+        "still": [STAY],
+        "others": [MOVE, MOVE | {"EmployeeID": "E0002"}],
+        "unreadable": [MOVE | {"__rowMarker__": 3}],
+    },
+    "04-3": {
+        "null-key": [SHOP[0], SHOP[1] | {"id": None}, *SHOP[2:]],
+        "marker": [*SHOP[:2], SHOP[2] | {"__rowMarker__": 9}, SHOP[3]],
+        "fewer": [SHOP[0], SHOP[3]],
+        "other": [*SHOP[:3], SHOP[3] | {"id": 9}],
+        "unreadable": 4,
+    },
+    "10-3": {"too-small": "F64", "too-large": "F2048", "unknown": "P4"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    check.forget()
+    yield
+    check.forget()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """What tasks look at: four files of flights, and a table that arrived in six files."""
+    lake = Lake(tmp_path / "lake")
+    flights = lake.publisher("flights", keys=["id"])
+    for number in range(4):
+        flights.upsert([{"id": number}])
+    adds = [f'{{"add": {{"path": "{number}.parquet"}}}}' for number in range(6)]
+    log = "\n".join(['{"commitInfo": {}}', '{"metaData": {}}', *adds, ""])
+    lake.storage.write(f"Tables/planes/_delta_log/{0:020}.json", log.encode())
+    return lake
+
+
+def solve(task: Task) -> Any:
+    """What a lesson's solution answers, where it needs nothing but itself."""
+    names: dict[str, Any] = {"careless": [SHOP[0], SHOP[1] | {"id": None},
+                                          SHOP[2] | {"__rowMarker__": 9}, SHOP[3]]}  # fmt: skip
+    exec(find_solution(task.number), names)
+    return names["answer"]
+
+
+def said(number: str, answer: Any, capsys: pytest.CaptureFixture[str], *more: Any) -> str:
+    check.task(number, answer, *more)
+    (sentence,) = re.findall(r"'text/plain': (?:'|\")(.*?)(?:'|\"), 'text/html'",
+                             capsys.readouterr().out)  # fmt: skip
+    return str(sentence)
+
+
+def test_there_are_tasks_in_every_lesson() -> None:
+    assert len(ALL) >= 35
+    assert list(lessons()) == list(lesson_paths())
+    for lesson in lessons().values():
+        assert 2 <= len(lesson.tasks) <= 6
+        assert 20 <= lesson.minutes <= 40
+        assert [task.number for task in lesson.tasks] == [
+            f"{lesson.number}-{index}" for index, _ in enumerate(lesson.tasks, 1)
+        ]
+        assert all(need < lesson.number for need in lesson.needs)
+
+
+@pytest.mark.parametrize("task", ALL, ids=lambda task: task.number)
+def test_solutions_pass(task: Task, lake: Lake) -> None:
+    verdict = judge(task, solve(task), lake)
+    assert verdict.passed, verdict.hint
+
+
+@pytest.mark.parametrize("task", ALL, ids=lambda task: task.number)
+def test_a_blank_answer_gets_a_sentence(
+    task: Task, lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for blank in (None, ...):
+        sentence = said(task.number, blank, capsys, lake)
+        assert sentence.startswith(f"✗ {task.number}: no answer yet.")
+    with pytest.raises(CheckError, match=task.number):
+        check.demand(task.number)
+
+
+@pytest.mark.parametrize("task", ALL, ids=lambda task: task.number)
+def test_typical_mistakes_get_their_own_hints(task: Task, lake: Lake) -> None:
+    assert len(task.mistakes) >= 2
+    hints = {mistake.hint for mistake in task.mistakes}
+    assert len(hints | set(task.hints)) > len(task.hints) + 1
+    for mistake in task.mistakes:
+        answer = LOOKED[task.number][mistake.answer] if task.looks else mistake.answer
+        verdict = judge(task, answer, lake)
+        assert not verdict.passed
+        assert verdict.hint == mistake.hint
+
+
+@pytest.mark.parametrize("task", ALL, ids=lambda task: task.number)
+def test_a_hint_never_has_the_solution(task: Task) -> None:
+    solution = find_solution(task.number).partition("answer = ")[2]
+    texts = [*task.hints, *(mistake.hint for mistake in task.mistakes)]
+    for text in texts:
+        assert "answer =" not in text
+        assert solution.strip("\"'") not in text or len(solution) < 6, (task.number, text)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [object(), "", [], {}, {"a": 1}, float("nan"), "some other text", [object()], -1, b"x", set()],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_no_answer_makes_an_exception(answer: Any, lake: Lake) -> None:
+    for task in ALL:
+        verdict = judge(task, answer, lake)
+        assert isinstance(verdict.hint, str)
+
+
+def test_hints_come_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    task = tasks()["02-1"]
+    sentences = [said("02-1", 17, capsys) for _ in range(3)]
+    assert [sentence.partition("not yet: ")[2] for sentence in sentences[:2]] == list(task.hints)
+    assert f"read docs/{task.read}" in sentences[2]
+    assert "Somebody who reads between" in said("02-1", 3, capsys)  # a mistake has its hint still
+    assert said("02-1", 1, capsys).startswith("✓ 02-1: right: one commit")
+    check.demand("02-1")
+
+
+def test_a_check_records_whether_it_was_passed(capsys: pytest.CaptureFixture[str]) -> None:
+    check.task("02-1", 3)
+    assert "record+json': {'02-1': False}" in capsys.readouterr().out
+    check.task("02-1", 1)
+    assert "record+json': {'02-1': True}" in capsys.readouterr().out
+
+
+def test_what_can_not_be_looked_at_gets_a_sentence(
+    capsys: pytest.CaptureFixture[str], lake: Lake
+) -> None:
+    assert "there is no such task" in said("99-9", 1, capsys)
+    assert "pass the lake, too" in said("12-1", 6, capsys)
+    assert "could not look at it" in said("12-1", 6, capsys, Lake(f"{lake.storage.root}-other"))
+    assert "a number is asked for, and this is a text" in said("02-1", "one", capsys)
+
+
+def test_values_are_compared_and_not_their_types() -> None:
+    assert plain(np.int64(3)) == plain(3.0) == plain(3)
+    assert plain(np.array([1, 2])) == plain((1, 2))
+    assert plain(True) == plain("Yes")
+    assert plain({"b", "a"}) == plain(["a", "b"])
+    assert plain("3") != plain(3)
+
+
+def test_nothing_that_is_named_is_missing() -> None:
+    for lesson in lessons().values():
+        assert (NOTEBOOKS / f"{lesson.tool}.ipynb").is_file()
+        assert (PROJECT / "docs" / f"{lesson.docs}.md").is_file()
+    for task in ALL:
+        assert (PROJECT / "docs" / task.read).is_file(), task.number
+        assert task.looks is None or task.looks in LOOKS
+        assert task.truth is None or task.truth in TRUTHS
+        assert bool(task.answers) + bool(task.looks) + bool(task.truth) == 1
+
+
+@pytest.mark.parametrize("number", list(lessons()))
+def test_a_lesson_has_its_tasks_and_links(number: str) -> None:
+    lesson, path = lessons()[number], lesson_paths()[number]
+    notebook = nbformat.read(path, as_version=4)
+    assert notebook.cells[1].source == opening(lesson)
+    assert notebook.cells[-1].source == closing(lesson)
+    assert f"**[{lesson.part}]**" in opening(lesson)
+    found = []
+    for index, cell in enumerate(notebook.cells):
+        if call := re.match(r'check\.task\("(\d\d-\d)"', cell.source):
+            ask, solution = notebook.cells[index - 2], notebook.cells[index - 1]
+            task = tasks()[call[1]]
+            assert ask.source.startswith(f"### Task {call[1]}: {task.title}\n")
+            assert solution.metadata.tags == ["solution"]
+            assert "answer = " in solution.source
+            (output,) = cell.outputs
+            assert output.data["text/plain"] == f"✓ {call[1]}: right: {task.right}"
+            found.append(call[1])
+    assert found == [task.number for task in lesson.tasks]
+    for cell in notebook.cells:
+        for link in re.findall(r"\]\(((?!https?:)[^)#]+)\)", cell.source):
+            if cell.cell_type == "markdown":
+                assert (path.parent / link).is_file(), link
+
+
+def test_the_page_is_printed_from_the_tasks() -> None:
+    assert (PROJECT / "docs" / "course.md").read_text(encoding="utf-8") == course_page()
+    for numbers in PATHS.values():
+        for index, number in enumerate(numbers):
+            assert set(lessons()[number].needs) <= set(numbers[:index]), (numbers, number)

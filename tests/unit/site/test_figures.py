@@ -1,0 +1,40 @@
+"""The figures of the explanations: what they draw is what the pages say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mirrorlake.paths import PROJECT
+from mirrorlake.site.figures import (
+    FIGURES,
+    count_runs,
+    draw_figures,
+    measured_refreshes,
+    row_orders,
+)
+
+
+def test_every_figure_is_drawn_and_shown(tmp_path: Path) -> None:
+    draw_figures(tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == set(FIGURES)
+    text = "".join(page.read_text("utf-8") for page in (PROJECT / "docs" / "explain").glob("*.md"))
+    for name in FIGURES:
+        assert f"(../pictures/{name}.png)" in text
+        assert (PROJECT / "docs" / "pictures" / f"{name}.png").is_file()
+
+
+def test_runs_are_counted() -> None:
+    assert count_runs(np.array([1])) == 1
+    assert count_runs(np.array([1, 1, 2, 2, 1])) == 3
+    (axes,) = row_orders().axes
+    heights = [round(bar.get_height()) for bar in axes.patches]
+    assert heights[6:8] == [3, 48]  # fewest values first: the text of the picture says so
+
+
+def test_measured_figures_are_those_of_the_page() -> None:
+    found = measured_refreshes()
+    assert {len(pairs) for pairs in found.values()} == {3}
+    assert found["join"][0] == pytest.approx((5.39, 18.8))

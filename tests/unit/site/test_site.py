@@ -1,0 +1,137 @@
+"""The site as it is built: offline, whole, with every link, anchor and picture in its place."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+import mirrorlake
+from helpers.site import Page, built_site, target_of
+from mirrorlake import errors
+from mirrorlake.cli import app
+from mirrorlake.course.tasks import lessons
+from mirrorlake.errors import UsageError
+from mirrorlake.lint.rules import RULES
+from mirrorlake.paths import NOTEBOOKS, PROJECT
+from mirrorlake.runs.plan import notebook_names
+from mirrorlake.site.build import build_site
+from mirrorlake.site.code_facts import commands_page, parameters_page, promises_page
+
+OUTSIDE = re.compile(r"(?:https?:)?//|data:text")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built_site(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {path.resolve(): Page(path) for path in sorted(site.rglob("*.html"))}
+
+
+def test_every_link_and_anchor_leads_somewhere(pages: dict[Path, Page]) -> None:
+    dead = []
+    for page in pages.values():
+        for link in page.links:
+            target = target_of(page, link)
+            if target is None:
+                continue
+            path, anchor = target
+            if not path.is_file() or (anchor and path in pages and anchor not in pages[path].ids):
+                dead.append((page.path.name, link))
+    assert dead == []
+    assert sum(len(page.links) for page in pages.values()) > 1000
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+    for page in pages.values():
+        for load in page.loads:
+            assert not OUTSIDE.match(load), (page.path.name, load[:80])
+            target = target_of(page, load)
+            assert load.startswith("data:image/") or (target and target[0].is_file()), load[:80]
+    for sheet in site.rglob("*.css"):
+        for url in re.findall(r"url\(([^)]*)\)", sheet.read_text(encoding="utf-8")):
+            assert not OUTSIDE.match(url.strip("'\"")), (sheet.name, url)
+        assert "@import" not in sheet.read_text(encoding="utf-8")
+
+
+def test_every_picture_has_a_text(pages: dict[Path, Page]) -> None:
+    assert [(p.path.name, src) for p in pages.values() for src in p.without_alt] == []
+
+
+def test_every_notebook_is_a_page_with_its_outputs(site: Path, pages: dict[Path, Page]) -> None:
+    for name in notebook_names():
+        page = pages[(site / "notebooks" / f"{name}.html").resolve()]
+        assert len(page.text) > 500
+    learn = pages[(site / "notebooks" / "learn" / "02_mirror.html").resolve()]
+    assert "all 19 columns equal" in learn.text  # what the last cell printed
+    assert any("_images" in load for load in learn.loads)
+
+
+def test_every_doc_is_a_page(site: Path) -> None:
+    for path in (PROJECT / "docs").rglob("*.md"):
+        name = path.relative_to(PROJECT / "docs").with_suffix(".html")
+        assert (site / "docs" / name).is_file() or name == Path("index.html"), name
+
+
+def test_the_api_has_every_public_name(site: Path, pages: dict[Path, Page]) -> None:
+    folder = site / "reference" / "api"
+    ids = set().union(*(pages[path.resolve()].ids for path in folder.glob("*.html")))
+    names = {anchor.rpartition(".")[2] for anchor in ids}
+    assert set(mirrorlake.__all__) - {"errors", "__version__"} <= names
+    assert {"mirrorlake.lake.Lake.mirror", "mirrorlake.feed.api.Changes.net"} <= ids
+
+
+def test_the_commands_are_the_programs_own_help() -> None:
+    text = commands_page()
+    group = typer.main.get_command(app)
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        verbs = getattr(command, "commands", None)
+        for one in [f"{name} {verb}" for verb in verbs] if verbs else [name]:
+            assert f"## `{one}`\n" in text
+    assert "`--on-error <stop\\|skip-row\\|skip-file>`" in text
+
+
+def test_every_parameter_error_rule_and_promise_is_there(
+    site: Path, pages: dict[Path, Page]
+) -> None:
+    parameters = parameters_page()
+    for name in notebook_names():
+        values = yaml.safe_load(
+            (PROJECT / "parameters" / f"{name}.yaml").read_text(encoding="utf-8")
+        )
+        part = parameters.partition(f"## `{name}`\n")[2].partition("\n## ")[0]
+        assert re.findall(r"^\| `(\w+)` \|", part, re.M) == list(values), name
+    named = pages[(site / "reference" / "errors.html").resolve()].text
+    kinds = [name for name, kind in vars(errors).items() if isinstance(kind, type)]
+    assert [name for name in kinds if name not in named] == []
+    assert set(RULES) <= pages[(site / "docs" / "lint.html").resolve()].ids | {
+        re.sub(r"-(error|warning)$", "", anchor)
+        for anchor in pages[(site / "docs" / "lint.html").resolve()].ids
+    }
+
+
+def test_every_promise_has_a_test_that_holds_it() -> None:
+    rows = [line for line in promises_page().splitlines() if re.match(r"\| \S+-\d+ ", line)]
+    known = yaml.safe_load((PROJECT / "tests" / "promises.yaml").read_text(encoding="utf-8"))
+    assert len(rows) == len(known)
+    assert [row for row in rows if ".py::test_" not in row] == []
+
+
+def test_a_folder_with_something_else_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(UsageError, match="holds something else"):
+        build_site(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_solutions_are_folded(site: Path) -> None:
+    for lesson in lessons().values():
+        (path,) = (NOTEBOOKS / "learn").glob(f"{lesson.number}_*.ipynb")
+        text = (site / "notebooks" / "learn" / f"{path.stem}.html").read_text(encoding="utf-8")
+        assert text.count("<details") == 2 * len(lesson.tasks), path.stem  # and what the check says
