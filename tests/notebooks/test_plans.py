@@ -15,6 +15,7 @@ import pytest
 from helpers.elsewhere import on_read_only_disk
 from helpers.notebooks import CONF, lake_state
 from helpers.small_notebooks import put_plan
+from mirrorlake import Lake
 from mirrorlake.paths import PROJECT
 
 pytestmark = pytest.mark.long  # each plan takes a minute
@@ -69,6 +70,7 @@ def test_a_lake_on_a_read_only_disk(foreign_lake: Path, tmp_path: Path) -> None:
         for name in (*READERS, *WRITERS)
     ]
     plan = put_plan(tmp_path, json.dumps({"name": "all", "steps": steps}))
+    Lake(lake).publisher("waits", keys=["id"]).upsert([{"id": 1}])  # or `mirror` has nothing to do
     before = lake_state(lake)
     done = call(tmp_path, str(plan), disk=lake)
     found = {step["notebook"]: step for step in json.loads(done.stdout)["steps"]}
