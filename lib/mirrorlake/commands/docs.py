@@ -39,11 +39,19 @@ def docs(
     else:
         say(f"✓ {site.pages} pages: {first}")
     if serve:
-        _serve(site.folder, port)
+        serve_folder(site.folder, port)
 
 
-def _serve(folder: Path, port: int) -> None:
-    """Serves a folder's files to this machine alone."""
+def serve_folder(folder: Path, port: int) -> None:
+    """Serves a folder to this machine alone, until SIGTERM or Ctrl-C.
+
+    Args:
+        folder: what is served.
+        port: 0 takes a free one.
+
+    Raises:
+        SetupError: the port is taken.
+    """
     stop = stop_on_signals()
     handler = partial(_Quiet, directory=str(folder))
     try:

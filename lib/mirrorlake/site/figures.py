@@ -129,10 +129,43 @@ def measured_refreshes() -> dict[str, list[tuple[float, float]]]:
     return found
 
 
+def files_touched() -> Figure:
+    """What part of the files a delete of rows at random touches, by how many rows they have."""
+    axes = _axes(8.2, 3.2)
+    deleted = np.logspace(-6, -1, 200)
+    for rows, colour in zip((1_000, 100_000, 10_000_000), (GREEN, BLUE, ORANGE), strict=True):
+        axes.plot(100 * deleted, 100 * part_touched(deleted, rows), color=colour, label=f"{rows:,}")
+    axes.set_xscale("log")
+    axes.set_xticks([1e-4, 1e-3, 1e-2, 0.1, 1, 10])
+    axes.set_xticklabels(["0.0001 %", "0.001 %", "0.01 %", "0.1 %", "1 %", "10 %"])
+    axes.set_xlabel("deleted rows, at random")
+    axes.set_ylabel("percent of the files")
+    axes.set_title("files with a deleted row", fontsize=10, loc="left")
+    axes.legend(
+        title="rows a file", frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1)
+    )
+    return _figure(axes)
+
+
+def part_touched(deleted: np.ndarray, rows: int) -> np.ndarray:
+    """The expected part of files that hold at least one deleted row.
+
+    Args:
+        deleted: the part of rows that is deleted, between 0 and 1.
+        rows: how many rows a file has.
+
+    Example:
+        >>> float(part_touched(np.array([0.5]), 2)[0])
+        0.75
+    """
+    return np.asarray(1 - (1 - deleted) ** rows)
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
     "explain-exactly-once": exactly_once,
     "explain-row-orders": row_orders,
     "explain-view-refreshes": view_refreshes,
+    "explain-files-touched": files_touched,
 }
 
 

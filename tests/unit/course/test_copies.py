@@ -8,7 +8,9 @@ from typing import Any
 
 import nbformat
 import pytest
+from typer.testing import CliRunner
 
+from mirrorlake.cli import app
 from mirrorlake.course.copies import BLANK, find_solution, make_course, student_copy
 from mirrorlake.course.tasks import tasks
 from mirrorlake.errors import UsageError
@@ -80,3 +82,15 @@ def test_one_solution_is_shown() -> None:
     assert find_solution("03-3") == 'answer = "flights@v2"'
     with pytest.raises(UsageError, match="no task 99-9"):
         find_solution("99-9")
+
+
+def test_the_command_copies_and_shows(tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    made = run(app, ["course", str(tmp_path / "course"), "--json"])
+    assert json.loads(made.stdout) == {
+        "course": str(tmp_path / "course"),
+        "tasks": list(tasks()),
+    }
+    assert run(app, ["course", "--show", "02-1"]).stdout == "answer = 1\n"
+    for wrong in ([], [str(tmp_path / "b"), "--show", "02-1"]):
+        assert isinstance(run(app, ["course", *wrong]).exception, UsageError)

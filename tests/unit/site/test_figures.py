@@ -13,6 +13,7 @@ from mirrorlake.site.figures import (
     count_runs,
     draw_figures,
     measured_refreshes,
+    part_touched,
     row_orders,
 )
 
@@ -32,6 +33,11 @@ def test_runs_are_counted() -> None:
     (axes,) = row_orders().axes
     heights = [round(bar.get_height()) for bar in axes.patches]
     assert heights[6:8] == [3, 48]  # fewest values first: the text of the picture says so
+
+
+def test_files_with_a_deleted_row() -> None:
+    one_in = part_touched(np.array([1e-5, 1e-4]), 100_000)
+    assert one_in == pytest.approx([0.632, 0.99995], abs=1e-3)  # as the page says
 
 
 def test_measured_figures_are_those_of_the_page() -> None:
