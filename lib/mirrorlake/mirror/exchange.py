@@ -77,7 +77,8 @@ def exchange_batch(session: SparkSession, changes: Changes, batch: Batch) -> boo
         ConflictError: another writer changed rows meanwhile.
     """
     at = batch.at
-    if batch.target.evolved or not can_exchange(session):
+    has_vectors = batch.vectors or bool(at.snapshot and at.snapshot.has_vectors)
+    if not has_vectors or batch.target.evolved or not can_exchange(session):
         return False
     with transaction(session, at.path, note=json.dumps(batch.note), own=False) as txn:
         folder = at.identity.table.table_path
