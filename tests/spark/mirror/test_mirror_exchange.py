@@ -49,7 +49,7 @@ class BothWays:
     def vectors(self) -> list[int]:
         """How many rows are deleted softly in each file of the table that has some."""
         table = self.marks.table(self.table)
-        files = live_files(self.marks.storage, table.name.table_path, table.version)
+        files = live_files(self.marks.storage, table.name.table_path, table.version())
         found = (file["deletionVector"] for file in files if file.get("deletionVector"))
         return sorted(vector["cardinality"] for vector in found)
 
@@ -221,7 +221,7 @@ def test_vectors_are_dropped_for_readers_without_them_and_come_back(tmp_path: Pa
         DeltaTable(table.path).to_pyarrow_table()
     assert not table.optimize.purge(drop_vectors=True, dry_run=True).applied
     done = table.optimize.purge(drop_vectors=True)
-    assert (done.applied, done.version) == (True, table.version)
+    assert (done.applied, done.version) == (True, table.version())
     assert "deletionVectors" not in table.snapshot().reader_features
     read = DeltaTable(table.path).to_pyarrow_table().to_pydict()
     assert Counter(zip(read["n"], read["v"], strict=True)) == bag(both.merge, "t", ["n", "v"])
