@@ -34,7 +34,7 @@ from mirrorlake.spark.sql import quote
 
 _REWRITE_SHARE = 0.25  # of the rows in the touched files
 _REWRITE_BYTES = 16 * 2**20  # below it a commit costs more than the bytes do
-_MOST_BROADCAST = 500_000  # rows
+_BROADCAST_ROWS, _BROADCAST_BYTES = 500_000, 64 * 2**20
 # Of a writer: any other may ask for values, or actions, that are not written here.
 _FEATURES = frozenset(
     (
@@ -191,7 +191,9 @@ class _Exchange:
 
     def _small(self, rows: DataFrame) -> DataFrame:
         """Rows that are sent to every task, rather than the table be shuffled."""
-        return F.broadcast(rows) if sum(self._batch.rows.values()) <= _MOST_BROADCAST else rows
+        few = sum(self._batch.rows.values()) <= _BROADCAST_ROWS
+        small = sum(file.size for file in self._batch.facts) <= _BROADCAST_BYTES
+        return F.broadcast(rows) if few and small else rows
 
     def _changed(self, found: DataFrame) -> DataFrame:
         """Updated rows as they become; and with the feed, both kinds before and after."""
