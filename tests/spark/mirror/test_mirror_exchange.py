@@ -69,7 +69,9 @@ def change(marker: int, n: int, value: str | None, **more: Any) -> dict[str, Any
 
 
 @pytest.mark.promise("LZ-12")
-def test_rows_feed_and_commits_are_those_of_merge(tmp_path: Path) -> None:
+def test_rows_feed_and_commits_are_those_of_merge(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
     both = BothWays(tmp_path, "t", ["n"])
     both.publish([change(0, n, "first") for n in (*range(60), 7, 7)])  # 7 is there three times
     both.mirror()
@@ -82,7 +84,7 @@ def test_rows_feed_and_commits_are_those_of_merge(tmp_path: Path) -> None:
         [change(4, 5_000, "nothing to take out")],
         [change(4, 12, "same"), change(4, 12, "same")],
     ]
-    for batch in batches:
+    for batch in batches if pytestconfig.getoption("--long") else batches[:2]:
         both.publish(batch)
         both.mirror()
         both.check(["n", "v"])
@@ -146,6 +148,7 @@ def test_every_type_names_with_spaces_and_composed_keys(tmp_path: Path) -> None:
     assert both.vectors() == [2]
 
 
+@pytest.mark.long
 def test_a_table_goes_from_one_way_to_the_other_at_any_cycle(tmp_path: Path) -> None:
     both = BothWays(tmp_path, "t", ["n"])
     both.publish([change(0, n, "first") for n in range(20)])
@@ -190,6 +193,7 @@ def test_many_changes_of_large_files_write_them_anew() -> None:
     assert not is_rewrite_cheaper([], 10)
 
 
+@pytest.mark.long
 def test_too_many_deleted_rows_are_purged_in_the_same_cycle(tmp_path: Path) -> None:
     both = BothWays(tmp_path, "t", ["n"])
     numbers = np.arange(100_000)
@@ -209,6 +213,7 @@ def changes(numbers: Any, marker: int) -> pa.Table:
     return pa.table({"n": pa.array(numbers, pa.int64()), MARKER: markers})
 
 
+@pytest.mark.long
 def test_vectors_are_dropped_for_readers_without_them_and_come_back(tmp_path: Path) -> None:
     both = BothWays(tmp_path, "t", ["n"])
     both.publish([change(0, n, "first") for n in range(10)])
@@ -233,6 +238,7 @@ def test_vectors_are_dropped_for_readers_without_them_and_come_back(tmp_path: Pa
         assert both.vectors() == [1] * vectors
 
 
+@pytest.mark.long
 def test_new_tables_follow_the_lakes_defaults(lake: Lake, run: Any) -> None:
     publisher = lake.publisher("before", keys=["n"])
     publisher.insert([{"n": 1}])
