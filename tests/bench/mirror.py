@@ -8,7 +8,13 @@ such tables, so its own is plain. Parts:
 - collapsed: the same, against MERGEs of the already collapsed batch, by Delta and by delta-rs.
 - clustered: the same changes on 20,000,000 rows in the order of their keys; the peer is the mirror
   on 2,000,000 rows, so a ratio of 1 says that the table's size costs nothing.
-- tables: the first load of 200 small tables, against one after the other.
+- small: 1 and 1,000 changes of 2,000,000 rows with deletion vectors, warm, against Delta's MERGE
+  of the same file into a table with the same properties.
+- sparse: 100,000 changes, wherever the rows lie, likewise.
+- bulk: 1,000,000 changes in 20 files, against the mirror on a table without deletion vectors.
+- reads: a table after 100 cycles of 1,000 changes, against the same table just optimised.
+- tables: the first load of 200 small tables, against one after the other; then one change in each,
+  against one MERGE after the other.
 - idle: a cycle over 1,000 idle tables, against a plain recursive listing of the zone.
 - memory: peak of the driver's Python process, small by tenfold input, so 1 is flat.
 """
@@ -26,6 +32,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from helpers import bench_changes
 from helpers.bench import BenchResult, compare, join_results, run_script
 from helpers.bench_data import (
     COLUMNS,
@@ -169,7 +176,7 @@ def tables(pairs: int) -> BenchResult:
                 table = rows(pa.array(range(100)).to_numpy(), number)
                 write_files([table], zone(folder / template, f"t{number}"))
         one = MirrorOptions(tables_at_once=1)
-        return compare(
+        first = compare(
             "mirror",
             "200 small tables, against one after the other",
             lambda: mirror_copy(folder),
@@ -177,6 +184,34 @@ def tables(pairs: int) -> BenchResult:
             pairs,
             warm_up=lambda: [mirror_copy(folder, template="warm") for _ in range(2)],
         )
+    with scratch() as folder:
+        return join_results("mirror", [first, bench_changes.many_tables(folder, pairs, merge)])
+
+
+def small(pairs: int) -> BenchResult:
+    counts = {
+        1: "1 change of 2,000,000 rows, against MERGE",
+        1000: "1,000 changes of 2,000,000 rows, against MERGE",
+    }
+    with scratch() as folder:
+        return bench_changes.against_merge(folder, pairs, counts, merge, summary)
+
+
+def sparse(pairs: int) -> BenchResult:
+    counts = {100_000: "100,000 changes of 2,000,000 rows, against MERGE"}
+    with scratch() as folder:
+        return bench_changes.against_merge(folder, pairs, counts, merge, summary)
+
+
+def bulk(pairs: int) -> BenchResult:
+    with scratch() as folder:
+        changes = change_files(0, BASE, CHANGES, FILES)
+        return bench_changes.bulk(folder, pairs, changes, summary)
+
+
+def reads(pairs: int) -> BenchResult:
+    with scratch() as folder:
+        return bench_changes.reads(folder, pairs, summary)
 
 
 def idle(pairs: int) -> BenchResult:
@@ -234,6 +269,10 @@ PARTS = {
     "files": files,
     "collapsed": collapsed_batch,
     "clustered": clustered,
+    "small": small,
+    "sparse": sparse,
+    "bulk": bulk,
+    "reads": reads,
     "tables": tables,
     "idle": idle,
     "memory": memory,

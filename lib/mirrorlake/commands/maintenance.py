@@ -80,10 +80,20 @@ def optimize(
 
 
 @app.command()
-def reorg(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = False) -> None:
+def reorg(
+    root: Root,
+    table: Table,
+    drop_vectors: Annotated[
+        bool,
+        typer.Option("--drop-vectors", help="Also drop the table's deletion vectors for good."),
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
     """Purge deleted rows and dropped columns from the files."""
     with progress("reorganising …"):
-        done = open_table(root, table).optimize.purge(dry_run=dry_run)
+        optimize = open_table(root, table).optimize
+        done = optimize.purge(drop_vectors=drop_vectors, dry_run=dry_run)
     tell(as_json, facts_of(done), done.shown(), DRY_RUN * (not done.applied))
 
 

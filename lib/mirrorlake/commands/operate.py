@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from mirrorlake.commands import app, open_lake
 from mirrorlake.commands.options import AnyTable, Apply, DryRun, Json, Root, Table
 from mirrorlake.commands.printing import (
     APPLY_DOES_IT,
+    DRY_RUN,
     finding_line,
     first_rows,
     print_rows,
@@ -77,6 +79,25 @@ def reseed(
 def undrop(root: Root, table: Table, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Recover a table that was dropped with its folder in the last 7 days."""
     _tell(open_lake(root).operations.undrop(table, dry_run=dry_run), as_json)
+
+
+@app.command()
+def defaults(
+    root: Root,
+    deletion_vectors: Annotated[
+        bool | None,
+        typer.Option(
+            "--deletion-vectors/--no-deletion-vectors",
+            help="Whether new tables have deletion vectors.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Show or set what new tables of the lake are made with."""
+    operations = open_lake(root).operations
+    found = operations.defaults(deletion_vectors=deletion_vectors, dry_run=dry_run)
+    tell(as_json, asdict(found), found, DRY_RUN * dry_run)
 
 
 @app.command()

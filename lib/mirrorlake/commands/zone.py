@@ -69,13 +69,17 @@ def mirror(
     interval: Interval = 5,
     on_error: Annotated[OnError, typer.Option(help="What to do about a bad row or file.")] = "stop",
     widen: Annotated[bool, typer.Option("--widen", help="Allow safe type widening.")] = False,
+    deletion_vectors: Annotated[
+        bool,
+        typer.Option("--deletion-vectors", help="Switch the tables to deletion vectors."),
+    ] = False,
     vorder: VOrder = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Apply published files to the Delta tables, once or continuously."""
     lake = open_lake(root)
-    options = MirrorOptions(widen=widen, on_error=on_error)
+    options = MirrorOptions(widen=widen, on_error=on_error, deletion_vectors=deletion_vectors)
     if watch and (vorder or dry_run):
         raise UsageError(
             f"--watch and {'--vorder' if vorder else '--dry-run'} exclude each other.",

@@ -27,6 +27,7 @@ from mirrorlake.storage import Storage, to_json
 
 FEED = "delta.enableChangeDataFeed"
 ROW_TRACKING = "delta.enableRowTracking"
+VECTORS = "delta.enableDeletionVectors"
 ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
 ROW_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
 OPEN_TAG = "mirrorlake.vorder"
@@ -84,6 +85,11 @@ class Snapshot:
     def has_feed(self) -> bool:
         """Whether this version's changes are recorded."""
         return self.properties.get(FEED, "false").lower() == "true"
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether single rows may be taken out of files."""
+        return self.properties.get(VECTORS, "false").lower() == "true"
 
     @property
     def is_mapped(self) -> bool:

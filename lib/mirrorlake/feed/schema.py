@@ -13,7 +13,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.snapshot import physical_name
-from mirrorlake.spark.gateway import feed_scan, has_gateway
+from mirrorlake.spark.gateway import has_gateway
+from mirrorlake.spark.jvm import feed_scan
 
 Field = dict[str, Any]
 FEED_COLUMNS = {

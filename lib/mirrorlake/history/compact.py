@@ -16,7 +16,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from mirrorlake.delta.files import files_of, matching_files, total
-from mirrorlake.delta.snapshot import has_policy
+from mirrorlake.delta.snapshot import VECTORS, has_policy
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.names import TableName
@@ -117,7 +117,7 @@ def compact_files(
 
 
 @query_errors()
-def purge_files(table: Table, *, dry_run: bool = False) -> Compaction:
+def purge_files(table: Table, *, drop_vectors: bool = False, dry_run: bool = False) -> Compaction:
     """Rewrites files with deleted rows or dropped columns, so that vacuum can remove both.
 
     Arguments and errors are those of `Optimize.purge`. Which files hold dropped columns is found
@@ -129,7 +129,15 @@ def purge_files(table: Table, *, dry_run: bool = False) -> Compaction:
     found = Compaction(table.name, "reorg", version=version, **_figures(masked))
     if dry_run:
         return found
-    return _run(work.spark, table, found, f"REORG TABLE {table.sql_name} APPLY (PURGE)")
+    name, feature = table.sql_name, "deletionVectors"
+    if drop_vectors and feature in work.snapshot().reader_features:
+        # First no new ones, then none; what is left is older versions', which stay readable.
+        off = f"SET TBLPROPERTIES ('{VECTORS}' = 'false')"
+        work.spark.sql(f"ALTER TABLE {name} {off}").collect()
+        done = _run(work.spark, table, found, f"REORG TABLE {name} APPLY (PURGE)")
+        work.spark.sql(f"ALTER TABLE {name} DROP FEATURE {feature}").collect()
+        return replace(done, version=table.snapshot().version)
+    return _run(work.spark, table, found, f"REORG TABLE {name} APPLY (PURGE)")
 
 
 def _check_columns(where: str | None, parts: list[str]) -> None:

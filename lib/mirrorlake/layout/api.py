@@ -117,10 +117,12 @@ class Optimize:
             self._table, apply=not dry_run, sort_by=sort_by, again=again, where=where
         )
 
-    def purge(self, *, dry_run: bool = False) -> Compaction:
+    def purge(self, *, drop_vectors: bool = False, dry_run: bool = False) -> Compaction:
         """Rewrites files that hold deleted rows or dropped columns (Delta's REORG … PURGE).
 
         Args:
+            drop_vectors: take deletion vectors from the table altogether, so that readers without
+                them can read its newest version.
             dry_run: only say how many files hold deleted rows.
 
         Raises:
@@ -130,7 +132,7 @@ class Optimize:
             >>> lake.table("people").optimize.purge()  # doctest: +SKIP
             people: reorg made 2 files of 2
         """
-        return purge_files(self._table, dry_run=dry_run)
+        return purge_files(self._table, drop_vectors=drop_vectors, dry_run=dry_run)
 
     def _ordered(self, done: Compaction, where: str | None, dry_run: bool) -> Compaction:
         ordered = self.vorder(where=where, dry_run=dry_run).ordered

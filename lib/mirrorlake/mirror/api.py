@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.landing.zone import find_tables
 from mirrorlake.mirror import operator_settings
+from mirrorlake.mirror.defaults import TableDefaults, read_defaults, write_defaults
 from mirrorlake.mirror.ledger import Ledger, read_ledger
 from mirrorlake.mirror.options import MirrorOptions, StepListener, noop
 from mirrorlake.mirror.preview import Preview, preview_cycle
@@ -141,6 +143,30 @@ class Operations:
             >>> lake.operations.reseed("orders", apply=True)  # doctest: +SKIP
         """
         return reseed(self._storage, as_table(table), files, footer=self._footer, apply=apply)
+
+    def defaults(
+        self, *, deletion_vectors: bool | None = None, dry_run: bool = False
+    ) -> TableDefaults:
+        """What new tables of the lake are made with; without arguments it only tells.
+
+        Args:
+            deletion_vectors: whether the mirror's new tables have deletion vectors, as with
+                `mirror(deletion_vectors=True)`.
+            dry_run: only say what they would be.
+
+        Returns:
+            The defaults as they are now.
+
+        Example:
+            >>> lake.operations.defaults(deletion_vectors=True)  # doctest: +SKIP
+            TableDefaults(deletion_vectors=True)
+        """
+        found = read_defaults(self._storage)
+        if deletion_vectors is not None and deletion_vectors != found.deletion_vectors:
+            found = replace(found, deletion_vectors=deletion_vectors)
+            if not dry_run:
+                write_defaults(self._storage, found)
+        return found
 
     def undrop(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Brings back a table that was dropped with its folder in the last 7 days.

@@ -6,24 +6,20 @@ set a session skips every further write, so each apply has a session of its own.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.create import OWN_TABLE, committing, create_delta, mapping_property
-from mirrorlake.delta.snapshot import Snapshot, read_snapshot
+from mirrorlake.delta.exchange import MOST_DELETED
+from mirrorlake.delta.snapshot import VECTORS, Snapshot, read_snapshot
 from mirrorlake.errors import MirrorlakeError, SchemaError
 from mirrorlake.landing.metadata import Marker
-from mirrorlake.landing.rows import column_statistics
 from mirrorlake.mirror.batch import (
     ACTION,
     APPEND,
@@ -35,21 +31,22 @@ from mirrorlake.mirror.batch import (
     refuse_kept,
     refused,
 )
+from mirrorlake.mirror.exchange import Changes, exchange_batch
+from mirrorlake.mirror.key_bounds import key_bounds, key_conditions
 from mirrorlake.mirror.options import Step
 from mirrorlake.mirror.properties import (
     INCARNATION_PROPERTY,
     Batch,
     TableContext,
-    Target,
     check_keys_known,
     keys_property,
     reenable_feed,
     suspend_feed,
 )
 from mirrorlake.names import file_number
+from mirrorlake.spark.gateway import can_exchange
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote, spark_message
-from mirrorlake.storage import Storage
 
 _TRIES = 5
 CONFLICT = re.compile(
@@ -57,6 +54,7 @@ CONFLICT = re.compile(
 )
 _FILE = re.compile(r"(\d{20}\.\w+)")
 _LONGEST = 500
+_MARKS = "spark.databricks.delta.merge.deletionVectors.persistent"
 
 
 def commit_with_retries(commit: Callable[[], None]) -> None:
@@ -84,8 +82,10 @@ def explain(error: BaseException) -> dict[str, Any]:
     return {"message": text[:_LONGEST], "file": file, "row": None, "column": None}
 
 
-# Files of 128 MiB and more are left alone: the cost follows what is new, not the table.
+# Files of 128 MiB and more are left alone, unless many of their rows are deleted: the cost follows
+# what is new, not the table.
 _CONFS = {
+    "spark.databricks.delta.optimize.maxDeletedRowsRatio": str(MOST_DELETED / 2),
     "spark.databricks.delta.optimize.minFileSize": str(128 * 2**20),
     "spark.databricks.delta.optimize.maxFileSize": str(256 * 2**20),
 }
@@ -128,7 +128,7 @@ def write_batch(
         # Version 0: no rows yet, but all properties, so that feed and row ids cover everything.
         check_keys_known(at.metadata.keys, batch.target)
         made_for = {INCARNATION_PROPERTY: at.identity.incarnation}
-        wanted = retention | OWN_TABLE | made_for | keys_property(at.metadata)
+        wanted = retention | OWN_TABLE | made_for | keys_property(at.metadata) | _vectors(batch)
         create_delta(new_session(spark()), at.path, batch.target.columns, wanted)
         done(Step.CREATED)
     else:
@@ -145,7 +145,7 @@ def write_batch(
 def _new_properties(snapshot: Snapshot, batch: Batch, retention: dict[str, str]) -> dict[str, str]:
     """What an existing table lacks: late keys, and what a first odd name or plain clock needs."""
     known, at, columns = snapshot.properties, batch.at, batch.target.columns
-    wanted = retention | mapping_property(columns)
+    wanted = retention | mapping_property(columns) | _vectors(batch)
     if batch.target.widened:
         wanted["delta.enableTypeWidening"] = "true"
     if "timestamp_ntz" in columns.values() and "timestampNtz" not in snapshot.writer_features:
@@ -157,6 +157,10 @@ def _new_properties(snapshot: Snapshot, batch: Batch, retention: dict[str, str])
     else:
         wanted |= reenable_feed(known)
     return {name: value for name, value in wanted.items() if known.get(name) != value}
+
+
+def _vectors(batch: Batch) -> dict[str, str]:
+    return {VECTORS: "true"} if batch.vectors else {}
 
 
 def _set_properties(
@@ -185,7 +189,11 @@ def _apply_batch(spark: SparkSession, batch: Batch) -> None:
         kept = changes.where(changes[ACTION].isin(REPLACE, APPEND))
         _write(refuse_kept(kept, unchanged).drop(ACTION) if unchanged else kept.drop(ACTION), batch)
         return
-    _merge(session, changes, keys, batch, unchanged)
+    paths = [file.source for file in batch.facts]
+    bounds = key_bounds(at.storage, paths, keys, batch.target)
+    collapsed = Changes(changes, keys, unchanged, bounds)
+    if not exchange_batch(session, collapsed, batch):
+        _merge(session, collapsed, batch)
 
 
 def _write(rows: DataFrame, batch: Batch) -> None:
@@ -203,23 +211,18 @@ def _write(rows: DataFrame, batch: Batch) -> None:
     rows.write.format("delta").options(**options).mode(mode).save(batch.at.path)
 
 
-def _merge(
-    session: SparkSession,
-    changes: DataFrame,
-    keys: tuple[str, ...],
-    batch: Batch,
-    unchanged: tuple[str, ...],
-) -> None:
+def _merge(session: SparkSession, changes: Changes, batch: Batch) -> None:
     view = f"changes_{uuid.uuid4().hex}"
-    changes.createOrReplaceTempView(view)
+    changes.rows.createOrReplaceTempView(view)
     names = [quote(name) for name in batch.target.columns]
-    updated, inserted = _values(batch, names, unchanged)
+    updated, inserted = _values(batch, names, changes.unchanged)
     action = f"s.{quote(ACTION)}"
-    paths = [file.source for file in batch.facts]
     on = " AND ".join(
-        [f"t.{quote(key)} = s.{quote(key)}" for key in keys]
-        + key_conditions(batch.at.storage, paths, keys, batch.target)
+        [f"t.{quote(key)} = s.{quote(key)}" for key in changes.keys]
+        + key_conditions(changes.bounds, batch.target)
     )
+    if can_exchange(session):  # where files are to be written anew, vectors go with them
+        session.conf.set(_MARKS, "false")
     evolution = "WITH SCHEMA EVOLUTION " if batch.target.evolved else ""
     statement = f"""
         MERGE {evolution}INTO {delta_name(batch.at.path)} t USING {view} s
@@ -264,70 +267,3 @@ def _values(
             says = f"array_contains({kept}, {literal(name)})"
             updated[column] = f"CASE WHEN {says} THEN t.{column} ELSE s.{column} END"
     return updated, inserted
-
-
-_READERS = 8
-_SUFFIX = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
-_TYPES = {**dict.fromkeys(_SUFFIX, int), "date": dt.date, "string": str}
-# Texts without escapes, variables or letters of any other alphabet: no doubt how they compare.
-_PLAIN = re.compile(r"[\w .:/@+-]{0,200}", re.ASCII)
-_Bounds = tuple[Any, Any]
-
-
-def key_conditions(
-    storage: Storage, paths: Iterable[str], keys: tuple[str, ...], target: Target
-) -> list[str]:
-    """What is true of a row `t` of the table if one of the files' rows can match it.
-
-    Args:
-        storage: the lake's files.
-        paths: the batch's files.
-        keys: the key columns in the table's spelling.
-        target: the table's columns.
-
-    Returns:
-        One condition for each key column whose bounds all footers tell; often none.
-    """
-    known = [key for key in keys if target.columns[key] in _TYPES]
-    if not known:
-        return []
-    with ThreadPoolExecutor(_READERS) as pool:
-        files = list(pool.map(lambda path: _read_bounds(storage, path, known), paths))
-    conditions = []
-    for key in known:
-        kind = target.columns[key]
-        bounds = [found for file in files for found in file[key]]
-        if not bounds or not all(isinstance(end, _TYPES[kind]) for pair in bounds for end in pair):
-            continue
-        low = _literal(min(pair[0] for pair in bounds), kind)
-        high = _literal(max(pair[1] for pair in bounds), kind)
-        if low is not None and high is not None:
-            conditions.append(f"t.{quote(key)} BETWEEN {low} AND {high}")
-    return conditions
-
-
-def _read_bounds(storage: Storage, path: str, keys: list[str]) -> dict[str, list[_Bounds]]:
-    """Each row group's smallest and largest value; a None among them where it is not known."""
-    found: dict[str, list[_Bounds]] = {key: [] for key in keys}
-    try:
-        with storage.open(path) as source, pq.ParquetFile(source) as parquet:
-            for number in range(parquet.num_row_groups):
-                group = parquet.metadata.row_group(number)
-                if group.num_rows:
-                    for key in keys:
-                        known = column_statistics(group, key)
-                        bounds = (known.min, known.max) if known and known.has_min_max else None
-                        found[key].append(bounds or (None, None))
-    except (pa.ArrowException, OSError, ValueError, OverflowError):
-        # A text file, a date beyond the calendar, or something that Spark will complain about.
-        return {key: [(None, None)] for key in keys}
-    return found
-
-
-def _literal(value: Any, kind: str) -> str | None:
-    """A bound as SQL of the column's own type, so that it is compared without a cast."""
-    if kind in _SUFFIX:
-        return f"{value}{_SUFFIX[kind]}"
-    if kind == "date":
-        return f"DATE'{value.isoformat()}'"
-    return literal(value) if _PLAIN.fullmatch(value) else None

@@ -30,6 +30,9 @@ class MirrorOptions:
             where files are ordered by time; otherwise it stops its table.
         widen: whether a column may get a wider type (integer to long, float to double, more
             digits); otherwise any other type stops its table.
+        deletion_vectors: whether tables get deletion vectors, with the next batch of theirs: no
+            file is written again then when few of its rows change, but not every reader reads
+            such tables. A table that has them keeps them.
         compact_after: commits of a table after which its small files are put together; 0 never.
         log_retention_days: how far back a mirrored table's log reaches; None leaves it as it is.
         feed_retention_days: how long removed files and the change feed stay before a vacuum may
@@ -45,6 +48,7 @@ class MirrorOptions:
     on_error: str = STOP
     late_files: bool = False
     widen: bool = False
+    deletion_vectors: bool = False
     compact_after: int = 50
     log_retention_days: int | None = None
     feed_retention_days: int | None = None

@@ -250,6 +250,7 @@ class Batch:
         plan: the files as planned; None for a table that is only declared.
         error: what is wrong with the next file.
         note: what the commit's userMetadata says.
+        vectors: whether the table is to have deletion vectors from now on.
     """
 
     at: TableContext
@@ -258,6 +259,7 @@ class Batch:
     plan: Plan | None = None
     error: MirrorlakeError | None = None
     note: dict[str, Any] = field(default_factory=dict)
+    vectors: bool = False
 
     @property
     def last(self) -> int:

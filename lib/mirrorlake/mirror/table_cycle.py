@@ -12,6 +12,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from mirrorlake.delta.actions import live_files
+from mirrorlake.delta.exchange import DeletedRows
 from mirrorlake.delta.snapshot import Snapshot, has_policy, read_snapshot
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.landing.identity import Identity, ensure_identity
@@ -21,6 +23,7 @@ from mirrorlake.landing.metadata import (
 )
 from mirrorlake.mirror.apply import compact, write_batch
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers
+from mirrorlake.mirror.defaults import read_defaults
 from mirrorlake.mirror.ledger import committed_version, last_note, with_note
 from mirrorlake.mirror.operator_settings import OperatorSettings
 from mirrorlake.mirror.options import SKIP_FILE, MirrorOptions, Step, StepListener, retention
@@ -206,11 +209,10 @@ class TableCycle:
         """Commits a checked batch and moves its files; what is known of the table then."""
         at, plan = batch.at, batch.plan
         note: dict[str, Any] = {"incarnation": at.identity.incarnation}
+        kept = retention(self._options)
         if plan is None:
             if batch.target.columns:  # a declared table without files
-                write_batch(
-                    self._spark, replace(batch, note=note), retention(self._options), self._done
-                )
+                write_batch(self._spark, self._noted(batch, note), kept, self._done)
             return at
         note |= {
             "first": plan.first,
@@ -223,7 +225,7 @@ class TableCycle:
         if any(file.skipped or file.rejects for file in batch.facts):
             put_into_quarantine(self._spark(), batch, at=plan.planned)
             self._done(Step.QUARANTINED)
-        write_batch(self._spark, replace(batch, note=note), retention(self._options), self._done)
+        write_batch(self._spark, self._noted(batch, note), kept, self._done)
         before = at.snapshot.version if at.snapshot else -1
         version = committed_version(self._storage, self._table, before, note)
         published = at.folder.listing.file(plan.files[-1].name)
@@ -237,13 +239,27 @@ class TableCycle:
         move_applied(self._storage, at.identity, at.folder, plan)
         self._storage.delete_folder(staging(at.identity))
         self._done(Step.MOVED)
-        compacted = self._compact(at.path, version or 0, state.compacted)
+        vectors = self._options.deletion_vectors or bool(at.snapshot and at.snapshot.has_vectors)
+        compacted = self._compact(at.path, version or 0, state.compacted, vectors=vectors)
         return replace(at, state=replace(state, compacted=compacted))
 
-    def _compact(self, path: str, version: int, before: int) -> int:
-        """Now and then compacts the small files of many commits; the version that it did so at."""
+    def _noted(self, batch: Batch, note: dict[str, Any]) -> Batch:
+        """The batch with what its commit says, and what the table is to have."""
+        vectors = self._options.deletion_vectors
+        if batch.at.snapshot is None:
+            vectors = vectors or read_defaults(self._storage).deletion_vectors
+        return replace(batch, note=note, vectors=vectors)
+
+    def _compact(self, path: str, version: int, before: int, *, vectors: bool) -> int:
+        """Now and then compacts the small files of many commits; the version that it did so at.
+
+        So that reading stays quick, a table is also compacted once too many rows are deleted.
+        """
         every = self._options.compact_after
-        due = every and version - before >= every
+        due = bool(every and version - before >= every)
+        if not due and vectors:
+            files = live_files(self._storage, self._table.table_path, version)
+            due = DeletedRows.of(files).is_too_many
         # Partitioned files are merged by their own process, and only with their like.
         if due and not has_policy(self._storage, self._table) and compact(self._spark(), path):
             self._done(Step.COMPACTED)

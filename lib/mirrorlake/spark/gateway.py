@@ -1,9 +1,9 @@
 """Talks to the JVM, as only `hadoop` does besides: Delta's transactions, which SQL can't name.
 
-What it offers is small: the change feed as a scan of its files; a transaction that reads some
-files, writes others, and commits both as a change of layout, or new ones as an append; and one that
-takes single rows out of files by deletion vectors while it adds others. Files are the log's own
-`add` actions, as dicts. Under Spark Connect there is no gateway, and the error says so.
+What it offers is small: a transaction that reads some files, writes others, and commits both as a
+change of layout, or new ones as an append; and one that takes single rows out of files by deletion
+vectors while it adds others. Files are the log's own `add` actions, as dicts. Under Spark Connect
+there is no gateway, and the error says so.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, NamedTuple, cast
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 from mirrorlake.errors import ConflictError, UsageError
+from mirrorlake.spark.jvm import delta_module, items_of, method_names
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import literal, quote, spark_message
+from mirrorlake.spark.sql import literal, spark_message
 
 Add = dict[str, Any]
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 # Delta asks for it where columns are mapped by id; its SQL sets it by itself.
 _BY_ID = "spark.sql.parquet.fieldId.read.enabled"
-_PACKAGE = "org.apache.spark.sql.delta"
 _PATIENCE = 10  # seconds
 
 
@@ -77,43 +77,33 @@ def has_gateway(spark: SparkSession) -> bool:
     return hasattr(spark, "_jsparkSession")
 
 
-def end_session(jvm: Any) -> None:
-    """Stops what a process that is gone has left in a JVM, and forgets the logs that Delta read."""
-    sessions = jvm.org.apache.spark.sql.classic.SparkSession
-    if (left := sessions.getDefaultSession()).isDefined():
-        left.get().stop()
-    sessions.clearDefaultSession()
-    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+_EXCHANGES = {  # what `mark_deleted` and `commit_exchange` ask of Delta
+    "OptimisticTransaction": ("readWholeTable", "trackFilesRead", "registerSQLMetrics"),
+    "commands.DeletionVectorBitmapGenerator$": ("buildRowIndexSetsForFilesMatchingCondition",),
+    "commands.DMLWithDeletionVectorsHelper$": ("findFilesWithMatchingRows",),
+    "RowTracking$": ("preserveRowTrackingColumns",),
+    "actions.AddFile": ("removeRows",),
+}
 
 
-def feed_scan(feed: DataFrame, start: int, end: int) -> DataFrame:
-    """The change feed as a scan of its files.
-
-    Delta's source hands Spark a row of objects at a time; the scan inside it reads columns, and
-    filters and columns that are not asked for are left in the files. Which files those are is found
-    now, not when a job starts.
-
-    Args:
-        feed: what Delta's source gave for the same range.
-        start: the first version.
-        end: the last version.
-    """
-    spark: Any = feed.sparkSession
-    frame: Any = feed
-    plan = frame._jdf.queryExecution().analyzed()
-    if plan.getClass().getSimpleName() != "LogicalRelation":
-        return feed  # Spark does something to the rows, such as padding a CHAR
-    schema = plan.relation().snapshotForBatchSchema()
-    none = spark._jvm.scala.Option.empty()
-    rows = _module(spark, "commands.cdc.CDCReader").changesToBatchDF(
-        schema.deltaLog(), start, end, spark._jsparkSession, none, spark._jvm.scala.Some(schema),
-        False, none,
-    )  # fmt: skip
-    return DataFrame(rows, spark).select(*map(quote, feed.columns))
+def can_exchange(spark: SparkSession) -> bool:
+    """Whether rows can be taken out and added in one transaction: another Delta may differ."""
+    if not has_gateway(spark):
+        return False
+    jvm: Any = cast("Any", spark)._jvm
+    found = ((names, method_names(jvm, kind)) for kind, names in _EXCHANGES.items())
+    return all(name in there for names, there in found for name in names)
 
 
 class Marked(NamedTuple):
     """Rows that deletion vectors take out: the log's actions, as the JVM's objects; how many."""
+
+    actions: tuple[Any, ...] = ()
+    rows: int = 0
+
+
+class Written(NamedTuple):
+    """Files with new rows: the log's actions, as the JVM's objects; rows of the table in them."""
 
     actions: tuple[Any, ...] = ()
     rows: int = 0
@@ -131,7 +121,7 @@ class DeltaTransaction:
         self._log = self._delta.DeltaLog.forTable(self.session._jsparkSession, path)
         self._txn = self._log.startTransaction(self._none, self._none)
         self._snapshot = self._txn.snapshot()
-        self._tracking = _module(self.session, "RowTracking")
+        self._tracking = delta_module(self.session, "RowTracking")
         self._taken: dict[str, Any] = {}
 
     @property
@@ -147,8 +137,15 @@ class DeltaTransaction:
     @property
     def has_vectors(self) -> bool:
         """Whether single rows may be taken out of files."""
-        vectors = self.metadata()["configuration"].get("delta.enableDeletionVectors", "false")
-        return str(vectors).lower() == "true"
+        return self._is_on("delta.enableDeletionVectors")
+
+    @property
+    def has_feed(self) -> bool:
+        """Whether changes are recorded."""
+        return self._is_on("delta.enableChangeDataFeed")
+
+    def _is_on(self, name: str) -> bool:
+        return str(self.metadata()["configuration"].get(name, "false")).lower() == "true"
 
     def metadata(self) -> dict[str, Any]:
         """The log's `metaData`."""
@@ -235,7 +232,24 @@ class DeltaTransaction:
             written = self._txn.writeFiles(frame._jdf, self._none, True, self._seq([]))
         else:
             written = self._txn.writeFiles(frame._jdf)
-        return [_body(action) for action in _items(written)]
+        return [_body(action) for action in items_of(written)]
+
+    def write_new(self, rows: DataFrame) -> Written:
+        """Writes rows for `commit_exchange`; the table's constraints are checked.
+
+        Args:
+            rows: as `write` takes them. Those that have a value in a column `_change_type` go into
+                files of the change feed, where the table has one, and not into the table.
+        """
+        frame: Any = rows
+        self._activate()
+        actions = tuple(items_of(self._txn.writeFiles(frame._jdf)))
+        stats = (json.loads(_body(action).get("stats") or "{}") for action in actions)
+        return Written(actions, sum(int(known.get("numRecords", 0)) for known in stats))
+
+    def read_all(self) -> None:
+        """Any rows that another writer changes before the commit are a conflict."""
+        self._txn.readWholeTable()
 
     def commit_layout(self, adds: Sequence[Add], removes: Sequence[Add]) -> int:
         """Replaces files by others with the same rows: streams and feeds hear nothing of it.
@@ -273,7 +287,7 @@ class DeltaTransaction:
         if known.isEmpty():  # this computes the whole state of the table
             return int(self._txn.txnVersion(app_id)) >= number
         self._txn.readTxn().addOne(app_id)  # another writer's commit of it is a conflict
-        seen = [one for one in _items(known.get()) if one.appId() == app_id]
+        seen = [one for one in items_of(known.get()) if one.appId() == app_id]
         return any(int(one.version()) >= number for one in seen)
 
     def mark_deleted(self, places: DataFrame) -> Marked:
@@ -287,8 +301,8 @@ class DeltaTransaction:
         files = list(self._taken.values())
         listed, frame = self._seq(files), cast("Any", places)
         column = self._jvm.org.apache.spark.sql.functions.col
-        vectors = _module(self.session, "commands.DeletionVectorBitmapGenerator")
-        helper = _module(self.session, "commands.DMLWithDeletionVectorsHelper")
+        vectors = delta_module(self.session, "commands.DeletionVectorBitmapGenerator")
+        helper = delta_module(self.session, "commands.DMLWithDeletionVectorsHelper")
         found = vectors.buildRowIndexSetsForFilesMatchingCondition(
             self.session._jsparkSession,
             self._txn,
@@ -301,7 +315,7 @@ class DeltaTransaction:
         )
         by_name = helper.generateCandidateFileMap(self._log.dataPath(), listed)
         actions, now = [], int(time.time() * 1000)
-        touched = _items(helper.findFilesWithMatchingRows(self._txn, by_name, found))
+        touched = items_of(helper.findFilesWithMatchingRows(self._txn, by_name, found))
         for one in touched:
             file = one.fileLogEntry()
             if one.isFullyReplaced():
@@ -316,9 +330,8 @@ class DeltaTransaction:
     def commit_exchange(
         self,
         marked: Marked,
-        adds: Sequence[Add],
+        written: Written,
         *,
-        added: int,
         updated: int,
         app_id: str,
         number: int,
@@ -327,8 +340,7 @@ class DeltaTransaction:
 
         Args:
             marked: the rows that go.
-            adds: files with the rows that come.
-            added: how many those are.
+            written: the rows that come.
             updated: how many of both are one row before and after, as the commit tells it.
             app_id: the application.
             number: the transaction's.
@@ -339,6 +351,7 @@ class DeltaTransaction:
         Raises:
             ConflictError: another writer touched what was read, or has committed this number.
         """
+        added = written.rows
         counts = {"Inserted": added - updated, "Updated": updated, "Deleted": marked.rows - updated}
         named = {f"numTargetRows{what}": count for what, count in counts.items()}
         context = self.session._jsparkSession.sparkContext()
@@ -352,8 +365,7 @@ class DeltaTransaction:
         nothing = self._seq([])
         merge = self._delta.DeltaOperations.Merge(*[self._none] * 4, nothing, nothing, nothing)
         once = self._delta.actions.SetTransaction(app_id, number, self._none)
-        come = self._changes(adds, (), data=True)
-        return self._commit([once, *marked.actions, *come], merge)
+        return self._commit([once, *marked.actions, *written.actions], merge)
 
     def _changes(self, adds: Sequence[Add], removes: Sequence[Add], *, data: bool) -> list[Any]:
         """The log's actions; `data` says whether rows change, or only where they lie."""
@@ -377,22 +389,10 @@ class DeltaTransaction:
         sessions.setActiveSession(self.session._jsparkSession)
 
     def _action(self, add: Add) -> Any:
-        return _module(self.session, "actions.Action").fromJson(json.dumps({"add": add}))
+        return delta_module(self.session, "actions.Action").fromJson(json.dumps({"add": add}))
 
     def _seq(self, items: Sequence[Any]) -> Any:
         return self._jvm.PythonUtils.toSeq(list(items))
-
-
-def _module(session: Any, name: str) -> Any:
-    """A Scala object, by the class loader that knows Delta wherever its jars came from."""
-    loader = session._jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    found = session._jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}$", True, loader)
-    return found.getField("MODULE$").get(None)
-
-
-def _items(found: Any) -> list[Any]:
-    """What a Scala sequence holds."""
-    return [found.apply(index) for index in range(found.size())]
 
 
 def _body(action: Any) -> Add:

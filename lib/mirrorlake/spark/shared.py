@@ -52,7 +52,7 @@ class SharedJvm:
 
     def clear(self) -> None:
         """Ends the session that a process has left, for the next one's."""
-        from mirrorlake.spark.gateway import end_session
+        from mirrorlake.spark.jvm import end_session
 
         end_session(self._gateway.jvm)
 

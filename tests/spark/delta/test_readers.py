@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from deltalake import DeltaTable
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaProtocolError
 
 from mirrorlake import Lake
@@ -54,3 +57,22 @@ def found(path: Path) -> str:
         return "reads NULL in every column, and says nothing"
     assert read["id"].to_pylist() == [7]
     return "reads"
+
+
+def test_a_mirrored_table_with_deletion_vectors_is_read_by_those_the_page_names(lake: Lake) -> None:
+    publisher = lake.publisher("t", keys=["n"])
+    publisher.insert([{"n": n, "v": "first"} for n in range(100)])
+    lake.mirror(deletion_vectors=True)
+    publisher.upsert([{"n": n, "v": "new"} for n in range(5)])
+    publisher.delete([{"n": n} for n in range(90, 100)])
+    lake.mirror()
+    expected = sorted((row.n, row.v) for row in lake.table("t").read().collect())
+    table = DeltaTable(lake.table("t").path)
+    with pytest.raises(DeltaProtocolError):
+        table.to_pyarrow_table()
+    with pytest.raises(DeltaProtocolError):
+        table.to_pyarrow_dataset()
+    rows = QueryBuilder().register("t", table).execute("SELECT n, v FROM t").read_all()
+    found = duckdb.from_arrow(pa.table(rows)).order("n").fetchall()
+    assert found == expected
+    assert len(expected) == 90

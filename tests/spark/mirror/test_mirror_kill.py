@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.killing import run_until
 from helpers.model import TableModel
 from helpers.tables import bag
 from mirrorlake import Lake
@@ -120,6 +121,35 @@ def test_sigkill(lake: Lake, step: str) -> None:
     assert line.last_file == (2 if step in ("COMMITTED", "MOVED", "COMPACTED") else 0)
     publish(lake, model, THIRD)
     check(lake, model, commits=3)
+
+
+MIRROR = "import sys; from mirrorlake import Lake; assert not Lake(sys.argv[1]).mirror().failed"
+COMMIT = f"{2:020d}.json"  # after version 0 and the first load
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("made", ["deletion_vector_", "_change_data", ".parquet", COMMIT])
+def test_sigkill_within_the_transaction(tmp_path: Path, made: str) -> None:
+    """As soon as a file of that kind lies in the table: something is written, or all is."""
+    lake, model = Lake(tmp_path / "lake"), TableModel(("id",))
+    lake.operations.defaults(deletion_vectors=True)
+    publish(lake, model, FIRST)
+    assert not lake.mirror().failed
+    publish(lake, model, SECOND)
+    table = lake.table("t").path
+    killed, _ = run_until(
+        lambda files: any(f.startswith(table) and made in f[len(table) :] for f in files),
+        tmp_path / "lake",
+        MIRROR,
+    )
+    assert killed
+    publish(lake, model, THIRD)
+    check(lake, model, commits=3)
+    rows = lake.table("t").changes.read(2).groupBy("_change_type").count().collect()
+    kinds = {row["_change_type"]: row["count"] for row in rows}
+    balance = kinds.get("insert", 0) - kinds.get("delete", 0)
+    assert kinds.get("update_preimage", 0) == kinds.get("update_postimage", 0)
+    assert len(FIRST) + balance == sum(model.bag(COLUMNS).values())
 
 
 def test_another_mirror_that_planned_less_is_obeyed(lake: Lake) -> None:

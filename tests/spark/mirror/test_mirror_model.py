@@ -64,11 +64,15 @@ EXAMPLE = st.lists(st.lists(FILE, min_size=2, max_size=2), min_size=2, max_size=
     suppress_health_check=list(HealthCheck),
 )
 @given(examples=st.lists(EXAMPLE, min_size=40, max_size=40))
+@pytest.mark.parametrize("vectors", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.promise("LZ-12", "LZ-13", "LZ-19")
 def test_random_changes_end_as_the_model_does(
-    tmp_path_factory: pytest.TempPathFactory, examples: list[list[list[list[Change]]]]
+    tmp_path_factory: pytest.TempPathFactory,
+    examples: list[list[list[list[Change]]]],
+    vectors: bool,
 ) -> None:
     lake = Lake(tmp_path_factory.mktemp("random"))
+    lake.operations.defaults(deletion_vectors=vectors)
     publisher = lake.publisher("random", keys=["example", "k"])
     model = TableModel(("example", "k"))
     for cycle in range(2):

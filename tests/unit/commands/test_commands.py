@@ -28,6 +28,7 @@ VERBS = {
 }
 ACT = (
     *("publish", "mirror", "pause", "resume", "replay", "undrop", "optimize", "reorg", "vorder"),
+    "defaults",
     *("partition set", "partition alter-merge", "partition run", "partition delete"),
     *("rows enable", "view create", "view refresh", "frame create", "frame release"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mirrorlake.mirror.apply import key_conditions
+from mirrorlake.delta.exchange import DeletedRows
+from mirrorlake.mirror.key_bounds import key_bounds, key_conditions, may_match
 from mirrorlake.mirror.properties import Target
 from mirrorlake.storage import Storage
 
@@ -23,7 +25,8 @@ def conditions(
     for number, columns in enumerate(files):
         names.append(f"{number}.parquet")
         pq.write_table(pa.table(columns), folder / names[-1], row_group_size=2, **options)
-    return key_conditions(Storage(folder), names, tuple(keys), Target(keys, ()))
+    target = Target(keys, ())
+    return key_conditions(key_bounds(Storage(folder), names, tuple(keys), target), target)
 
 
 def test_the_bounds_are_those_of_all_row_groups_of_all_files(tmp_path: Path) -> None:
@@ -81,7 +84,7 @@ def test_one_file_that_does_not_tell_is_enough(tmp_path: Path) -> None:
     assert conditions(tmp_path, files, {"id": "long"}, write_statistics=False) == []
     (tmp_path / "text.csv").write_text("id\n7\n")
     paths = ["0.parquet", "text.csv"]
-    assert key_conditions(Storage(tmp_path), paths, ("id",), Target({"id": "long"}, ())) == []
+    assert key_bounds(Storage(tmp_path), paths, ("id",), Target({"id": "long"}, ())) == {}
 
 
 def test_each_key_column_has_its_own(tmp_path: Path) -> None:
@@ -93,3 +96,38 @@ def test_each_key_column_has_its_own(tmp_path: Path) -> None:
     }
     keys = {"a`b": "long", "price": "double", "s.k": "long"}
     assert conditions(tmp_path, [columns], keys) == ["t.`a``b` BETWEEN 1L AND 3L"]
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "bounds", "expected"),
+    [
+        (1, 9, (9, 12), True),
+        (1, 9, (10, 12), False),
+        (13, 20, (10, 12), False),
+        ("a", "f", ("f", "g"), True),
+        ("a", "f", ("g", "h"), False),
+        ("2024-01-01", "2024-01-31", (dt.date(2024, 1, 31), dt.date(2024, 2, 3)), True),
+        ("2024-01-01", "2024-01-31", (dt.date(2024, 2, 1), dt.date(2024, 2, 3)), False),
+        (None, 9, (10, 12), True),
+        (1.5, 9.5, (10, 12), True),  # of a type that is not known: nothing is ruled out
+    ],
+)
+def test_a_file_is_left_out_if_its_statistics_rule_the_keys_out(
+    least: Any, most: Any, bounds: tuple[Any, Any], expected: bool
+) -> None:
+    add = {"stats": json.dumps({"minValues": {"col-1": least}, "maxValues": {"col-1": most}})}
+    assert may_match(add, {"k": bounds}, {"k": "col-1"}) is expected
+    assert may_match({}, {"k": bounds}, {"k": "col-1"})
+    assert may_match(add, {}, {"k": "col-1"})
+
+
+def test_deleted_rows_are_too_many_by_their_share_and_never_if_they_are_few() -> None:
+    def file(records: int, deleted: int) -> dict[str, Any]:
+        vector = {"deletionVector": {"cardinality": deleted}} if deleted else {}
+        return {"records": records, **vector}
+
+    assert DeletedRows.of([file(80_000, 20_000), file(5, 0)]) == DeletedRows(20_000, 100_005)
+    assert not DeletedRows.of([file(80_000, 20_000), file(5, 0)]).is_too_many
+    assert DeletedRows.of([file(80_000, 20_010)]).is_too_many
+    assert not DeletedRows.of([file(1, 9_000)]).is_too_many
+    assert not DeletedRows.of([]).is_too_many

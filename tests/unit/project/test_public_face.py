@@ -22,7 +22,8 @@ from mirrorlake.rows.views.api import Views
 ACTS = [
     Frames.create, Frames.release,
     Lake.archive, Lake.publisher, Lake.update_dimension,
-    Operations.pause, Operations.replay, Operations.resume, Operations.undrop,
+    Operations.defaults, Operations.pause, Operations.replay, Operations.resume,
+    Operations.undrop,
     Optimize.compact, Optimize.purge, Optimize.vorder, Optimize.z_order,
     RowTracking.enable,
     TablePolicy.alter_merge, TablePolicy.delete, TablePolicy.run, TablePolicy.set,

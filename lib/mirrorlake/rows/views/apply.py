@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
+from mirrorlake.delta.exchange import FILE, ROW
 from mirrorlake.rows.views.commit import (
     COMES,
-    FILE,
-    ROW,
     RowReplacement,
     Scratch,
     Target,

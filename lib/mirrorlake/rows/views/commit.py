@@ -13,22 +13,17 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.create import committing
-from mirrorlake.delta.log_files import Action
+from mirrorlake.delta.exchange import FILE, ROW, exchange_rows, placed_rows, read_files
 from mirrorlake.errors import ConflictError
 from mirrorlake.rows.views.plan import listed
 from mirrorlake.rows.views.query import HIDDEN
-from mirrorlake.spark.gateway import DeltaTransaction, Marked, has_gateway, transaction
+from mirrorlake.spark.gateway import DeltaTransaction, has_gateway, transaction
 from mirrorlake.spark.sql import delta_name, quote, spark_message
 from mirrorlake.storage import Storage
 
-FILE, ROW = f"{HIDDEN}file", f"{HIDDEN}row"  # where a row of the view's table lies that goes
 COMES = f"{HIDDEN}comes"  # whether a row comes
 MOST_BROADCAST = 500_000  # rows
-_ONE_FILE = 100_000  # rows
-_ADD = ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector")
-_IDS = ("baseRowId", "defaultRowCommitVersion", "clusteringProvider")
 
 
 @dataclass(frozen=True)
@@ -199,32 +194,18 @@ def _exchange(
     txn: DeltaTransaction,
 ) -> None:
     """The same in a transaction of Delta's own: rows go by deletion vectors."""
-    files = [_plain(add) for add in live_files(target.storage, target.folder, txn.version)]
-    txn.know(files)
-    places = [f"_metadata.file_path AS {quote(FILE)}", f"_metadata.row_index AS {quote(ROW)}"]
-    swap = find(kept.view(txn.rows(files).selectExpr("*", *places)))
+    files = read_files(txn, target.storage, target.folder)
+    swap = find(kept.view(placed_rows(txn, files)))
     rows = kept.session.table(swap.view)
-    gone, adds = Marked(), []
-    if swap.gone:
-        went = rows.where(f"{quote(ROW)} IS NOT NULL").select(quote(FILE), quote(ROW))
-        gone = txn.mark_deleted(went.toDF("file_path", "row_index"))
-    if swap.come:
-        came = rows.where(quote(COMES)).select(*map(quote, columns))
-        adds = txn.write(came.coalesce(1) if swap.come <= _ONE_FILE else came, checked=False)
-    txn.commit_exchange(
-        gone,
-        adds,
-        added=swap.come,
+    exchange_rows(
+        txn,
+        rows.where(f"{quote(ROW)} IS NOT NULL") if swap.gone else None,
+        rows.where(quote(COMES)).select(*map(quote, columns)) if swap.come else None,
+        expected=swap.come,
         updated=swap.updated,
         app_id=target.app_id,
         number=target.number,
     )
-
-
-def _plain(add: Action) -> Action:
-    """An `add` as commits have it, also if it was read from a checkpoint."""
-    found = {name: add[name] for name in (*_ADD, *_IDS) if add.get(name) is not None}
-    return found | {"tags": dict(add.get("tags") or {}), "dataChange": True}
 
 
 @contextmanager

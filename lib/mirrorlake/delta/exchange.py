@@ -1,0 +1,128 @@
+"""Exchanges rows of a table in one commit: some go by deletion vectors, others come in new files.
+
+What goes and what comes is the caller's business. The cost is the reading of the files that may
+have the rows, and the writing of the new ones; no file is written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from mirrorlake.delta.actions import live_files
+from mirrorlake.delta.log_files import Action
+from mirrorlake.spark.gateway import DeltaTransaction, Marked, Written
+from mirrorlake.spark.sql import quote
+from mirrorlake.storage import Storage
+
+FILE, ROW = "__mirrorlake_file", "__mirrorlake_row"
+"""Where a row lies: the columns that `placed_rows` adds."""
+MOST_DELETED = 0.2
+"""Of all rows of a table's files, as many may be deleted rows."""
+FEW_DELETED = 10_000
+"""As many may be deleted rows in any case."""
+_ONE_FILE = 100_000  # rows
+_ADD = ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector")
+_IDS = ("baseRowId", "defaultRowCommitVersion", "clusteringProvider")
+
+
+@dataclass(frozen=True)
+class DeletedRows:
+    """How many rows of a table's files are deleted, but still lie in them.
+
+    Attributes:
+        deleted: those that deletion vectors hide.
+        rows: all rows of the files, hidden ones included.
+    """
+
+    deleted: int = 0
+    rows: int = 0
+
+    @classmethod
+    def of(cls, files: Sequence[Action]) -> DeletedRows:
+        """Those of live files."""
+        deleted = sum((add.get("deletionVector") or {}).get("cardinality", 0) for add in files)
+        return cls(deleted, deleted + count_rows(files))
+
+    @property
+    def is_too_many(self) -> bool:
+        """Whether the files are to be written again without them; few rows don't matter."""
+        return self.deleted > max(FEW_DELETED, MOST_DELETED * self.rows)
+
+
+def count_rows(files: Sequence[Action]) -> int:
+    """The rows of live files without deleted ones; files without statistics count as empty."""
+    return sum(max(int(add["records"]), 0) for add in files)
+
+
+def read_files(txn: DeltaTransaction, storage: Storage, folder: str) -> list[Action]:
+    """The files of the version that a transaction reads, off the log; each with its `records`.
+
+    Args:
+        txn: the transaction.
+        storage: the lake's files.
+        folder: the table's, in the lake.
+    """
+    return live_files(storage, folder, txn.version)
+
+
+def placed_rows(
+    txn: DeltaTransaction, files: Sequence[Action], *, keep_ids: bool = False
+) -> DataFrame:
+    """The rows of files with their places, `FILE` and `ROW`; the transaction knows the files then.
+
+    Args:
+        txn: the transaction.
+        files: as `read_files` gave them; only from these can rows be taken.
+        keep_ids: as for `DeltaTransaction.rows`.
+    """
+    plain = [_plain(add) for add in files]
+    txn.know(plain)
+    places = [f"_metadata.file_path AS {quote(FILE)}", f"_metadata.row_index AS {quote(ROW)}"]
+    return txn.rows(plain, keep_ids=keep_ids).selectExpr("*", *places)
+
+
+def exchange_rows(
+    txn: DeltaTransaction,
+    gone: DataFrame | None,
+    come: DataFrame | None,
+    *,
+    expected: int,
+    updated: int,
+    app_id: str,
+    number: int,
+) -> tuple[Marked, Written]:
+    """Takes rows out and adds others, once for each number of an application.
+
+    Args:
+        txn: the transaction, which knows the files with the rows that go.
+        gone: the places of the rows that go: `FILE` and `ROW`; None if none goes.
+        come: the rows that come, as `DeltaTransaction.write_new` takes them; None if none comes.
+        expected: about how many rows are written: few become one file.
+        updated: how many rows are one row before and after.
+        app_id: the application.
+        number: the transaction's.
+
+    Returns:
+        What went and what came.
+
+    Raises:
+        ConflictError: another writer touched what was read, or has committed this number.
+    """
+    marked, written = Marked(), Written()
+    if gone is not None:
+        marked = txn.mark_deleted(
+            gone.select(quote(FILE), quote(ROW)).toDF("file_path", "row_index")
+        )
+    if come is not None:
+        written = txn.write_new(come.coalesce(1) if expected <= _ONE_FILE else come)
+    txn.commit_exchange(marked, written, updated=updated, app_id=app_id, number=number)
+    return marked, written
+
+
+def _plain(add: Action) -> Action:
+    """An `add` as commits have it, also if it was read from a checkpoint."""
+    found = {name: add[name] for name in (*_ADD, *_IDS) if add.get(name) is not None}
+    return found | {"tags": dict(add.get("tags") or {}), "dataChange": True}

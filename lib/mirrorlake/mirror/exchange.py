@@ -1,0 +1,250 @@
+"""The mirror's own transaction: a batch's cost is its changes, not the files that they touch.
+
+The keys' rows are found once, with their places. Those that go are marked in deletion vectors,
+those that come are written as new files, and one commit has both with the change feed of MERGE:
+before and after of every update. Updated rows keep their ids. What it can't do is left to MERGE.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mirrorlake.delta.exchange import count_rows, exchange_rows, placed_rows, read_files
+from mirrorlake.delta.log_files import Action
+from mirrorlake.delta.snapshot import (
+    ROW_ID_COLUMN,
+    ROW_VERSION_COLUMN,
+    Snapshot,
+    has_policy,
+    physical_names,
+    read_snapshot,
+)
+from mirrorlake.landing.metadata import Marker
+from mirrorlake.mirror.batch import ACTION, APPEND, DELETE, KEPT, REPLACE, refused
+from mirrorlake.mirror.key_bounds import Bounds, key_conditions, may_match
+from mirrorlake.mirror.properties import Batch
+from mirrorlake.spark.gateway import DeltaTransaction, can_exchange, transaction
+from mirrorlake.spark.sql import quote
+
+_REWRITE_SHARE = 0.25  # of the rows in the touched files
+_REWRITE_BYTES = 16 * 2**20  # below it a commit costs more than the bytes do
+_BROADCAST_ROWS, _BROADCAST_BYTES = 500_000, 64 * 2**20
+# Of a writer: any other may ask for values, or actions, that are not written here.
+_FEATURES = frozenset(
+    (
+        "appendOnly", "changeDataFeed", "checkConstraints", "checkpointProtection", "clustering",
+        "columnMapping", "deletionVectors", "domainMetadata", "inCommitTimestamp", "invariants",
+        "rowTracking", "timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck",
+        "variantType",
+    )
+)  # fmt: skip
+_CHANGE_TYPE = "_change_type"
+_KIND, _NEW, _HIT = "__mirrorlake_kind", "__mirrorlake_new_", "__mirrorlake_hit_"
+_BEFORE, _AFTER, _DELETED, _INSERTED = "update_preimage", "update_postimage", "delete", "insert"
+_TABLE = ""  # the kind of a row that goes into the table itself
+
+
+@dataclass(frozen=True)
+class Changes:
+    """A batch's collapsed changes.
+
+    Attributes:
+        rows: as `compact_changes` gives them.
+        keys: the key columns in the table's spelling.
+        unchanged: the columns that some update leaves as they are.
+        bounds: of the keys, as far as they are known.
+    """
+
+    rows: DataFrame
+    keys: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    bounds: Bounds
+
+
+def exchange_batch(session: SparkSession, changes: Changes, batch: Batch) -> bool:
+    """Commits a batch by deletion vectors, if the table has them and it is the cheaper way.
+
+    Returns:
+        Whether the batch is committed, now or by an earlier try; if not, it is MERGE's.
+
+    Raises:
+        ConflictError: another writer changed rows meanwhile.
+    """
+    at = batch.at
+    has_vectors = batch.vectors or bool(at.snapshot and at.snapshot.has_vectors)
+    if not has_vectors or batch.target.evolved or not can_exchange(session):
+        return False
+    with transaction(session, at.path, note=json.dumps(batch.note), own=False) as txn:
+        folder = at.identity.table.table_path
+        snapshot = read_snapshot(at.storage, folder, txn.version)
+        if snapshot is None or not _is_fit(snapshot, batch):
+            return False
+        if txn.has_seen(at.identity.app_id, batch.last):
+            return True
+        names = physical_names(snapshot.metadata)
+        files = [
+            add
+            for add in read_files(txn, at.storage, folder)
+            if may_match(add, changes.bounds, names)
+        ]
+        if is_rewrite_cheaper(files, sum(batch.rows.values())):
+            return False
+        with _Exchange(txn, snapshot, changes, batch) as exchange:
+            exchange.commit(files)
+    return True
+
+
+def is_rewrite_cheaper(files: Sequence[Action], changed: int) -> bool:
+    """Whether touched files are better written anew than marked, and read with marks from then on.
+
+    Args:
+        files: those that may have the rows, as `read_files` gave them.
+        changed: how many rows change.
+    """
+    touched = sum(int(add["size"]) for add in files)
+    return touched >= _REWRITE_BYTES and changed > _REWRITE_SHARE * count_rows(files)
+
+
+def _is_fit(snapshot: Snapshot, batch: Batch) -> bool:
+    if not snapshot.has_vectors:
+        return False
+    if snapshot.properties.get("delta.appendOnly", "false").lower() == "true":
+        return False
+    # Delta's writer of changed rows fails over a backtick, and MERGE says so.
+    if any("`" in name for name in snapshot.schema):
+        return False
+    known = set(snapshot.writer_features) <= _FEATURES
+    return known and not has_policy(batch.at.storage, batch.at.identity.table)
+
+
+class _Exchange:
+    """One try: what is kept in memory meanwhile."""
+
+    def __init__(
+        self, txn: DeltaTransaction, snapshot: Snapshot, changes: Changes, batch: Batch
+    ) -> None:
+        self._txn = txn
+        self._batch = batch
+        self._columns = tuple(snapshot.schema)
+        self._keys = changes.keys
+        self._unchanged = {name.lower() for name in changes.unchanged}
+        self._bounds = changes.bounds
+        self._has_feed = snapshot.has_feed
+        self._ids = [
+            snapshot.properties[name]
+            for name in (ROW_ID_COLUMN, ROW_VERSION_COLUMN)
+            if txn.tracks_rows
+        ]
+        self._new = {name: f"{_NEW}{place}" for place, name in enumerate(self._columns)}
+        columns = [F.col(quote(name)).alias(new) for name, new in self._new.items()]
+        kept = [KEPT] if changes.unchanged else []
+        self._changes = changes.rows.select(*columns, ACTION, *kept).persist()
+        self._frames = [self._changes]
+
+    def __enter__(self) -> _Exchange:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for frame in self._frames:
+            frame.unpersist()
+
+    def commit(self, files: Sequence[Action]) -> None:
+        """Finds the rows in files, and exchanges them."""
+        table = placed_rows(self._txn, files, keep_ids=True)
+        self._txn.read_all()
+        found = self._find(table)
+        self._frames.append(found)
+        updates = F.count_if(F.col(ACTION) != DELETE)
+        (counts,) = found.agg(F.count("*"), updates).collect()
+        gone, updated = counts
+        parts = [self._inserted(found, fed=gone > 0)] if self._inserts else []
+        if updated or (gone and self._has_feed):
+            parts.insert(0, self._changed(found))
+        exchange_rows(
+            self._txn,
+            found if gone else None,
+            reduce(DataFrame.unionByName, parts) if parts else None,
+            expected=sum(self._batch.rows.values()),
+            updated=updated,
+            app_id=self._batch.at.identity.app_id,
+            number=self._batch.last,
+        )
+
+    @property
+    def _inserts(self) -> bool:
+        """Whether a change can bring a row that was not there."""
+        return any(count for marker, count in self._batch.rows.items() if marker != Marker.DELETE)
+
+    def _find(self, table: DataFrame) -> DataFrame:
+        """The table's rows that change, each with its change."""
+        for condition in key_conditions(self._bounds, self._batch.target, None):
+            table = table.where(condition)
+        changes = self._changes.where(F.col(ACTION) != APPEND)
+        on = [F.col(quote(key)) == F.col(self._new[key]) for key in self._keys]
+        return table.join(self._small(changes), reduce(Column.__and__, on)).persist()
+
+    def _small(self, rows: DataFrame) -> DataFrame:
+        """Rows that are sent to every task, rather than the table be shuffled."""
+        few = sum(self._batch.rows.values()) <= _BROADCAST_ROWS
+        small = sum(file.size for file in self._batch.facts) <= _BROADCAST_BYTES
+        return F.broadcast(rows) if few and small else rows
+
+    def _changed(self, found: DataFrame) -> DataFrame:
+        """Updated rows as they become; and with the feed, both kinds before and after."""
+        before, after = [_BEFORE, _AFTER] if self._has_feed else [], [_TABLE]
+        updated = F.array(*map(F.lit, [*before, *after]))
+        deleted = F.array(F.lit(_DELETED)) if self._has_feed else F.array().cast("array<string>")
+        is_delete, kind = F.col(ACTION) == DELETE, F.col(_KIND)
+        rows = found.withColumn(_KIND, F.explode(F.when(is_delete, deleted).otherwise(updated)))
+        is_old = kind.isin(_BEFORE, _DELETED)
+
+        def value(name: str) -> Column:
+            old, new = F.col(quote(name)), F.col(self._new[name])
+            if name.lower() in self._unchanged:
+                is_old_value = F.array_contains(F.col(KEPT), name)
+                return F.when(is_old | F.coalesce(is_old_value, F.lit(False)), old).otherwise(new)
+            return F.when(is_old, old).otherwise(new)
+
+        values = [value(name).alias(name) for name in self._columns]
+        return rows.select(*values, *self._hidden(found, kind == _TABLE), _change_type(kind))
+
+    def _inserted(self, found: DataFrame, *, fed: bool) -> DataFrame:
+        """New rows: without a key of the table's, or whatever it has."""
+        hits = {self._new[key]: f"{_HIT}{place}" for place, key in enumerate(self._keys)}
+        there = found.select(*[F.col(new).alias(hit) for new, hit in hits.items()])
+        same = [F.col(new) == F.col(hit) for new, hit in hits.items()]
+        on = reduce(Column.__and__, same, F.col(ACTION) == REPLACE)
+        wanted = self._changes.where(F.col(ACTION).isin(REPLACE, APPEND))
+        rows = wanted.join(self._small(there), on, "left_anti")
+        kinds = [_TABLE, _INSERTED] if fed and self._has_feed else [_TABLE]
+        rows = rows.withColumn(_KIND, F.explode(F.array(*map(F.lit, kinds))))
+
+        def value(name: str) -> Column:
+            new = self._new[name]
+            if name.lower() in self._unchanged:
+                return F.expr(refused(name, new, KEPT))
+            return F.col(new)
+
+        values = [value(name).alias(name) for name in self._columns]
+        return rows.select(*values, *self._hidden(found, None), _change_type(F.col(_KIND)))
+
+    def _hidden(self, found: DataFrame, keeps: Column | None) -> list[Column]:
+        """The columns that carry row ids: an updated row keeps its id, and gets a new version."""
+        hidden = []
+        for place, name in enumerate(self._ids):
+            number = F.lit(None).cast("long")
+            if place == 0 and keeps is not None:
+                number = F.when(keeps, F.col(quote(name)))
+            # Delta knows them by what the columns say of themselves.
+            hidden.append(number.alias(name, metadata=found.schema[name].metadata))
+        return hidden
+
+
+def _change_type(kind: Column) -> Column:
+    return F.when(kind != _TABLE, kind).alias(_CHANGE_TYPE)

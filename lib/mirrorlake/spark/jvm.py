@@ -1,0 +1,72 @@
+"""The JVM behind a classic session: Delta's Scala objects, and what needs no transaction."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from mirrorlake.spark.sql import quote
+
+_PACKAGE = "org.apache.spark.sql.delta"
+
+
+def end_session(jvm: Any) -> None:
+    """Stops what a process that is gone has left in a JVM, and forgets the logs that Delta read."""
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    if (left := sessions.getDefaultSession()).isDefined():
+        left.get().stop()
+    sessions.clearDefaultSession()
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def feed_scan(feed: DataFrame, start: int, end: int) -> DataFrame:
+    """The change feed as a scan of its files.
+
+    Delta's source hands Spark a row of objects at a time; the scan inside it reads columns, and
+    filters and columns that are not asked for are left in the files. Which files those are is found
+    now, not when a job starts.
+
+    Args:
+        feed: what Delta's source gave for the same range.
+        start: the first version.
+        end: the last version.
+    """
+    spark: Any = feed.sparkSession
+    frame: Any = feed
+    plan = frame._jdf.queryExecution().analyzed()
+    if plan.getClass().getSimpleName() != "LogicalRelation":
+        return feed  # Spark does something to the rows, such as padding a CHAR
+    schema = plan.relation().snapshotForBatchSchema()
+    none = spark._jvm.scala.Option.empty()
+    rows = delta_module(spark, "commands.cdc.CDCReader").changesToBatchDF(
+        schema.deltaLog(), start, end, spark._jsparkSession, none, spark._jvm.scala.Some(schema),
+        False, none,
+    )  # fmt: skip
+    return DataFrame(rows, spark).select(*map(quote, feed.columns))
+
+
+def delta_module(session: Any, name: str) -> Any:
+    """A Scala object, by the class loader that knows Delta wherever its jars came from."""
+    loader = session._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    found = session._jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}$", True, loader)
+    return found.getField("MODULE$").get(None)
+
+
+def items_of(found: Any) -> list[Any]:
+    """What a Scala sequence holds."""
+    return [found.apply(index) for index in range(found.size())]
+
+
+@cache
+def method_names(jvm: Any, name: str) -> frozenset[str]:
+    """The public methods of one of Delta's classes; none if there is no such class."""
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        found = jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}", True, loader)
+    except Exception as error:
+        if "ClassNotFoundException" not in str(error):
+            raise
+        return frozenset()
+    return frozenset(method.getName() for method in found.getMethods())

@@ -1,0 +1,153 @@
+"""The mirror's own transaction for its bench: few changes of a large table, and of many tables.
+
+Two lakes with the same table take the same changes in turn: ours by the mirror, the peer's by
+Delta's MERGE of the same file, in which each id occurs once. Both have the same properties, with
+deletion vectors, the change feed and row tracking. The first change of each is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from helpers.bench import BenchResult, compare, join_results
+from helpers.bench_data import copy_tree, initial_files, rows, timed, write_files, zone
+from mirrorlake import Lake
+from mirrorlake.landing.metadata import MARKER, Marker
+from mirrorlake.names import TABLES, ZONE
+
+ROWS, FILES, TABLES_AT_ONCE = 2_000_000, 20, 200
+Merge = Callable[[str, str], None]
+Summary = Callable[[str], tuple[Any, ...]]
+
+
+def upserts(count: int, number: int, known: int = ROWS) -> pa.Table:
+    """A file's changes of rows that are there, spread over all of them."""
+    chance = np.random.default_rng(number)
+    ids = np.sort(chance.choice(known, count, replace=False))
+    markers = pa.array(np.full(count, int(Marker.UPSERT), np.int32))
+    return rows(ids, number).append_column(pa.field(MARKER, pa.int32()), markers)
+
+
+def two_lakes(folder: Path, *, peer_has_vectors: bool = True) -> tuple[Lake, Lake]:
+    """Two lakes with the same 2,000,000 rows in a table `t`."""
+    lakes = Lake(folder / "ours"), Lake(folder / "peer")
+    write_files(initial_files(0, ROWS, FILES), zone(folder / "ours"))
+    if peer_has_vectors:
+        assert not lakes[0].mirror(deletion_vectors=True).failed
+        copy_tree(folder / "ours", folder / "peer")
+    else:
+        copy_tree(folder / "ours", folder / "peer")
+        for lake, vectors in zip(lakes, (True, False), strict=True):
+            assert not lake.mirror(deletion_vectors=vectors).failed
+    return lakes
+
+
+def against_merge(
+    folder: Path, pairs: int, counts: dict[int, str], merge: Merge, summary: Summary
+) -> BenchResult:
+    """So many changes each time, against MERGE."""
+    ours, peer = two_lakes(folder)
+    target = peer.storage.path(f"{TABLES}/t")
+    number = FILES
+    results = []
+
+    def mirrored(left: Iterator[str]) -> float:
+        copy_file(next(left), Path(ours.storage.root) / ZONE / "t")
+        return timed(lambda: mirror(ours))
+
+    def merged(left: Iterator[str]) -> float:
+        file = next(left)
+        return timed(lambda: merge(target, file))
+
+    for count, what in counts.items():
+        batches = [upserts(count, number + place) for place in range(1, pairs + 2)]
+        files = write_files(batches, folder / f"{count} changes", number + 1)
+        number += len(files)
+
+        mine, theirs = partial(mirrored, iter(files)), partial(merged, iter(files))
+        results.append(compare("mirror", what, mine, theirs, pairs))
+    assert summary(ours.storage.path(f"{TABLES}/t")) == summary(target)
+    return join_results("mirror", results)
+
+
+def bulk(folder: Path, pairs: int, changes: list[pa.Table], summary: Summary) -> BenchResult:
+    """Many changes in one cycle, against the mirror on a table without deletion vectors."""
+    lakes = two_lakes(folder, peer_has_vectors=False)
+    for lake in lakes:
+        write_files(changes, Path(lake.storage.root) / ZONE / "t", FILES + 1)
+    ends = []
+
+    def cycle(template: str) -> float:
+        number = len(ends)
+        lake = Lake(copy_tree(folder / template, folder / f"{template} {number}"))
+        seconds = timed(lambda: mirror(lake))
+        ends.append(summary(lake.storage.path(f"{TABLES}/t")))
+        return seconds
+
+    what = "1,000,000 changes of 2,000,000 rows, against files written anew"
+    result = compare("mirror", what, lambda: cycle("ours"), lambda: cycle("peer"), pairs)
+    assert len(set(ends)) == 1, ends
+    return result
+
+
+def many_tables(folder: Path, pairs: int, merge: Merge) -> BenchResult:
+    """200 tables with a changed row each in one cycle, against a MERGE of one after the other."""
+    names = [f"t{number}" for number in range(TABLES_AT_ONCE)]
+    for number, name in enumerate(names):
+        write_files([rows(np.arange(100), number)], zone(folder / "ours", name))
+    ours = Lake(folder / "ours")
+    assert not ours.mirror(deletion_vectors=True).failed
+    copy_tree(folder / "ours", folder / "peer")
+    numbers, merges = iter(range(2, pairs + 3)), iter(range(2, pairs + 3))
+
+    def mirrored() -> float:
+        number = next(numbers)
+        for name in names:
+            write_files([upserts(1, number, 100)], folder / "ours" / ZONE / name, number)
+        return timed(lambda: mirror(ours))
+
+    def merged() -> float:
+        number = next(merges)
+        (file,) = write_files([upserts(1, number, 100)], folder / "changes", number)
+        targets = [str(folder / "peer" / TABLES / name) for name in names]
+        return timed(lambda: [merge(target, file) for target in targets])
+
+    what = "a change in each of 200 tables, against one MERGE after the other"
+    return compare("mirror", what, mirrored, merged, pairs)
+
+
+def reads(folder: Path, pairs: int, summary: Summary) -> BenchResult:
+    """Reading a table after 100 small cycles, against the same table just optimised."""
+    ours, peer = two_lakes(folder)
+    for number in range(FILES + 1, FILES + 101):
+        folder_of_t = Path(ours.storage.root) / ZONE / "t"
+        write_files([upserts(1000, number)], folder_of_t, number)
+        mirror(ours)
+    path = ours.storage.path(f"{TABLES}/t")
+    target = copy_tree(Path(path), Path(f"{peer.storage.root}/optimised"))
+    ours.spark.sql(f"OPTIMIZE delta.`{target}`").collect()
+    ours.spark.sql(f"REORG TABLE delta.`{target}` APPLY (PURGE)").collect()
+    assert summary(path) == summary(str(target))
+    what = "reading after 100 cycles of 1,000 changes, against the same just optimised"
+    return compare(
+        "mirror",
+        what,
+        lambda: timed(lambda: summary(path)),
+        lambda: timed(lambda: summary(str(target))),
+        5 * pairs,
+    )
+
+
+def mirror(lake: Lake) -> None:
+    report = lake.mirror()
+    assert not report.failed, report.tables
+
+
+def copy_file(source: str, folder: Path) -> None:
+    (folder / Path(source).name).write_bytes(Path(source).read_bytes())

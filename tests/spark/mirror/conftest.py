@@ -1,0 +1,34 @@
+"""The tests of the mirror run on both of its ways: by MERGE, and by deletion vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mirrorlake import Lake
+
+MERGE, VECTORS = "merge", "vectors"
+# What a run without --long tries by deletion vectors too.
+_QUICK = (
+    "test_every_order_of_up_to_five_markers_on_zero_one_and_two_rows",
+    "test_updates_keep_what_the_table_has",
+)
+_ONE_WAY = ("test_mirror_exchange",)  # it has lakes of both kinds
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "lake" not in metafunc.fixturenames or metafunc.module.__name__.endswith(_ONE_WAY):
+        return
+    marks = [] if metafunc.function.__name__ in _QUICK else [pytest.mark.long]
+    ways = [MERGE, pytest.param(VECTORS, marks=marks)]
+    metafunc.parametrize("lake", ways, indirect=True)
+
+
+@pytest.fixture
+def lake(tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
+    """An empty lake, whose new tables have deletion vectors or not."""
+    found = Lake(tmp_path / "lake")
+    if getattr(request, "param", MERGE) == VECTORS:
+        found.operations.defaults(deletion_vectors=True)
+    return found

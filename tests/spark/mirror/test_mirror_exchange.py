@@ -1,0 +1,260 @@
+"""The mirror's own transaction beside MERGE: the same rows, row ids, feed, commit and errors.
+
+Two lakes get the same files; one of them has deletion vectors.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaProtocolError
+
+from helpers.tables import bag
+from mirrorlake import Lake
+from mirrorlake.delta.actions import live_files
+from mirrorlake.landing.metadata import MARKER
+from mirrorlake.mirror.exchange import is_rewrite_cheaper
+
+VECTORS = "delta.enableDeletionVectors"
+
+
+class BothWays:
+    """The same files in two lakes: `merge` changes rows by MERGE, `marks` by deletion vectors."""
+
+    def __init__(self, folder: Path, table: str, keys: list[str]) -> None:
+        self.table, self.keys = table, keys
+        self.merge, self.marks = Lake(folder / "merge"), Lake(folder / "marks")
+
+    def publish(self, rows: Any) -> None:
+        for lake in (self.merge, self.marks):
+            lake.publisher(self.table, keys=self.keys).write(rows)
+
+    def mirror(self) -> None:
+        for lake, vectors in ((self.merge, False), (self.marks, True)):
+            report = lake.mirror(deletion_vectors=vectors)
+            assert not report.failed, report.tables[0].error
+
+    def check(self, columns: list[str]) -> None:
+        assert bag(self.marks, self.table, columns) == bag(self.merge, self.table, columns)
+        assert feed(self.marks, self.table, columns) == feed(self.merge, self.table, columns)
+
+    def vectors(self) -> list[int]:
+        """How many rows are deleted softly in each file of the table that has some."""
+        table = self.marks.table(self.table)
+        files = live_files(self.marks.storage, table.name.table_path, table.version())
+        found = (file["deletionVector"] for file in files if file.get("deletionVector"))
+        return sorted(vector["cardinality"] for vector in found)
+
+
+def feed(lake: Lake, table: str, columns: list[str]) -> Counter[tuple[Any, ...]]:
+    """All changes with rows: of each commit that has some by its place, whatever its version."""
+    rows = lake.table(table).changes.read(0).collect()
+    versions = sorted({row["_commit_version"] for row in rows})
+    return Counter(
+        (versions.index(row["_commit_version"]), row["_change_type"], *[row[c] for c in columns])
+        for row in rows
+    )
+
+
+def change(marker: int, n: int, value: str | None, **more: Any) -> dict[str, Any]:
+    return {MARKER: marker, "n": n, "v": value, **more}
+
+
+@pytest.mark.promise("LZ-12")
+def test_rows_feed_and_commits_are_those_of_merge(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    both = BothWays(tmp_path, "t", ["n"])
+    both.publish([change(0, n, "first") for n in (*range(60), 7, 7)])  # 7 is there three times
+    both.mirror()
+    batches = [
+        [change(1, 3, "new"), change(2, 4, None), change(4, 100, "up"), change(0, 5, "twice")],
+        [change(4, 7, "all three"), change(1, 200, "an update of nothing"), change(2, 999, None)],
+        [change(2, 3, None), change(0, 3, "again"), change(4, 5, "both"), change(2, 100, None)],
+        [change(2, n, None) for n in (10, 11)],
+        [change(2, 999, None)],
+        [change(4, 5_000, "nothing to take out")],
+        [change(4, 12, "same"), change(4, 12, "same")],
+    ]
+    for batch in batches if pytestconfig.getoption("--long") else batches[:2]:
+        both.publish(batch)
+        both.mirror()
+        both.check(["n", "v"])
+    assert both.vectors()
+    assert said(both.marks) == said(both.merge)
+
+
+def said(lake: Lake) -> tuple[Any, ...]:
+    """What the table's commits say of themselves."""
+    txns = sorted(lake.table("t").snapshot().txns.values())
+    batches = [(e.number, e.rows, e.version) for e in lake.operations.ledger("t").entries]
+    counted = [f"numTargetRows{what}" for what in ("Inserted", "Updated", "Deleted")]
+    merges = [row for row in lake.table("t").history().collect() if row.operation == "MERGE"]
+    rows = [[row.operationMetrics.get(name) for name in counted] for row in merges]
+    return txns, batches, rows
+
+
+def test_updated_rows_keep_their_ids_and_get_a_new_version(lake: Lake) -> None:
+    publisher = lake.publisher("t", keys=["n"])
+    publisher.insert([{"n": n, "v": "a"} for n in range(10)])
+    lake.mirror(deletion_vectors=True)
+
+    def ids() -> dict[int, tuple[int, int]]:
+        rows = (
+            lake.table("t")
+            .read()
+            .selectExpr("n", "_metadata.row_id AS id", "_metadata.row_commit_version AS version")
+        )
+        return {row["n"]: (row["id"], row["version"]) for row in rows.collect()}
+
+    before = ids()
+    for _ in range(2):
+        publisher.upsert([{"n": 3, "v": "b"}, {"n": 50, "v": "c"}])
+        publisher.delete([{"n": 4}])
+        assert not lake.mirror(deletion_vectors=True).failed
+    after, version = ids(), lake.table("t").snapshot().version
+    assert after[3] == (before[3][0], version)
+    assert after[50][1] == version
+    assert after[50][0] not in {row_id for row_id, _ in before.values()}
+    assert {n: after[n] for n in (0, 1, 9)} == {n: before[n] for n in (0, 1, 9)}
+    assert 4 not in after
+    known = lake.table("t").row_tracking.history(key=3)
+    assert known.ids == (before[3][0],)
+    assert max(event["_commit_version"] for event in known.events.collect()) == version
+
+
+def test_every_type_names_with_spaces_and_composed_keys(tmp_path: Path) -> None:
+    both = BothWays(tmp_path, "a b%41ü", ["a key", "day"])
+    row = {
+        "a key": "ü%41 b", "day": dt.date(2024, 1, 31), "d": Decimal("1.50"), "f": float("nan"),
+        "t": dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc), "b": b"\0", "y": True,
+    }  # fmt: skip
+    rows = [row | {"a key": key, MARKER: 0} for key in ("ü%41 b", "plain", "x")]
+    both.publish(pa.Table.from_pylist(rows))
+    both.mirror()
+    changed = [row | {"d": None, MARKER: 1}, row | {"a key": "x", MARKER: 2}]
+    both.publish(pa.Table.from_pylist(changed))
+    both.mirror()
+    columns = ["a key", "day", "d", "t", "b", "y"]
+    both.check(columns)
+    assert both.vectors() == [2]
+
+
+@pytest.mark.long
+def test_a_table_goes_from_one_way_to_the_other_at_any_cycle(tmp_path: Path) -> None:
+    both = BothWays(tmp_path, "t", ["n"])
+    both.publish([change(0, n, "first") for n in range(20)])
+    for lake in (both.merge, both.marks):
+        assert not lake.mirror().failed
+    for cycle in range(4):
+        # A new column in the second cycle is MERGE's; vectors are on from the first cycle on.
+        more = {"w": "wide"} if cycle >= 1 else {}
+        both.publish([change(4, cycle, "new", **more), change(2, cycle + 10, None, **more)])
+        both.mirror()
+        both.check(["n", "v", *more])
+        assert both.marks.table("t").snapshot().properties[VECTORS] == "true"
+    assert both.vectors()
+    # Off is not taken back by a cycle without it: the table has them until they are dropped.
+    both.publish([change(4, 5, "after")])
+    for lake in (both.merge, both.marks):
+        assert not lake.mirror().failed
+    both.check(["n", "v", "w"])
+    assert VECTORS not in both.merge.table("t").snapshot().properties
+
+
+def test_without_a_feed_or_row_ids_rows_change_alike(lake: Lake) -> None:
+    publisher = lake.publisher("t", keys=["n"])
+    publisher.insert([{"n": n, "v": "a"} for n in range(10)])
+    lake.mirror(deletion_vectors=True)
+    lake.spark.sql(
+        f"ALTER TABLE delta.`{lake.table('t').path}` SET TBLPROPERTIES"
+        " ('delta.enableChangeDataFeed' = 'false', 'delta.enableRowTracking' = 'false')"
+    )
+    publisher.write([change(4, 3, "b"), change(2, 4, None), change(0, 11, "c")])
+    assert not lake.mirror().failed
+    expected = Counter((n, "a") for n in range(10) if n not in (3, 4))
+    assert bag(lake, "t", ["n", "v"]) == expected + Counter([(3, "b"), (11, "c")])
+
+
+def test_many_changes_of_large_files_write_them_anew() -> None:
+    file = {"records": 1_000_000, "size": 20 * 2**20}
+    assert not is_rewrite_cheaper([file], 200_000)
+    assert is_rewrite_cheaper([file], 300_000)
+    assert not is_rewrite_cheaper([file, file], 300_000)
+    assert not is_rewrite_cheaper([{"records": 10, "size": 1000}], 10)
+    assert not is_rewrite_cheaper([], 10)
+
+
+@pytest.mark.long
+def test_too_many_deleted_rows_are_purged_in_the_same_cycle(tmp_path: Path) -> None:
+    both = BothWays(tmp_path, "t", ["n"])
+    numbers = np.arange(100_000)
+    both.publish(changes(numbers, 0))
+    both.mirror()
+    both.publish(changes(numbers[:19_990], 2))
+    both.mirror()
+    assert both.vectors() == [19_990]
+    both.publish(changes(numbers[-3000:], 4))
+    both.mirror()
+    assert both.vectors() == []
+    both.check(["n"])
+
+
+def changes(numbers: Any, marker: int) -> pa.Table:
+    markers = pa.array(np.full(len(numbers), marker, np.int32))
+    return pa.table({"n": pa.array(numbers, pa.int64()), MARKER: markers})
+
+
+@pytest.mark.long
+def test_vectors_are_dropped_for_readers_without_them_and_come_back(tmp_path: Path) -> None:
+    both = BothWays(tmp_path, "t", ["n"])
+    both.publish([change(0, n, "first") for n in range(10)])
+    both.mirror()
+    both.publish([change(4, 3, "new"), change(2, 4, None)])
+    both.mirror()
+    table = both.marks.table("t")
+    assert both.vectors() == [2]
+    with pytest.raises(DeltaProtocolError):
+        DeltaTable(table.path).to_pyarrow_table()
+    assert not table.optimize.purge(drop_vectors=True, dry_run=True).applied
+    done = table.optimize.purge(drop_vectors=True)
+    assert (done.applied, done.version) == (True, table.version())
+    assert "deletionVectors" not in table.snapshot().reader_features
+    read = DeltaTable(table.path).to_pyarrow_table().to_pydict()
+    assert Counter(zip(read["n"], read["v"], strict=True)) == bag(both.merge, "t", ["n", "v"])
+    for vectors in (False, True):
+        both.publish([change(4, 5, f"then {vectors}")])
+        for lake, on in ((both.merge, False), (both.marks, vectors)):
+            assert not lake.mirror(deletion_vectors=on).failed
+        both.check(["n", "v"])
+        assert both.vectors() == [1] * vectors
+
+
+@pytest.mark.long
+def test_new_tables_follow_the_lakes_defaults(lake: Lake, run: Any) -> None:
+    publisher = lake.publisher("before", keys=["n"])
+    publisher.insert([{"n": 1}])
+    lake.mirror()
+    root = lake.storage.root
+    assert run("defaults", root, "--json") == {"deletion_vectors": False}
+    run("defaults", root, "--deletion-vectors", "--dry-run")
+    assert not lake.operations.defaults().deletion_vectors
+    assert run("defaults", root, "--deletion-vectors", "--json") == {"deletion_vectors": True}
+    publisher.insert([{"n": 2}])
+    lake.publisher("after", keys=["n"]).insert([{"n": 1}])
+    lake.mirror()
+    assert not lake.table("before").snapshot().has_vectors
+    assert lake.table("after").snapshot().has_vectors
+    publisher.upsert([{"n": 3}])
+    run("mirror", root, "--table", "before", "--deletion-vectors")
+    assert lake.table("before").snapshot().has_vectors
+    run("reorg", root, "before", "--drop-vectors")
+    assert not lake.table("before").snapshot().has_vectors
