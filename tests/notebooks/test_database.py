@@ -13,6 +13,7 @@ from helpers.postgres import PostgresServer, ensure_installed
 from mirrorlake import Lake
 from mirrorlake.paths import NOTEBOOKS
 from mirrorlake.runs.run import run_plan
+from mirrorlake.samples.shop import Shop
 
 pytestmark = pytest.mark.long  # each starts a Spark of its own
 
@@ -28,6 +29,19 @@ def test_the_lessons_committed_outputs(tmp_path: Path) -> None:
     ensure_installed()
     done = run_nbval([NOTEBOOKS / "learn" / "16_a_database_mirrored.ipynb"], tmp_path)
     assert done.returncode == 0, done.stdout[-6000:]
+
+
+def test_an_update_of_a_customers_city_does_not_send_the_notes() -> None:
+    """What the lesson and its first task say of large values holds for the shop's."""
+    ensure_installed()
+    shop = Shop(customers=1, orders=0)
+    try:
+        shop.run("SELECT pg_create_logical_replication_slot('seen', 'test_decoding')")
+        shop.run("UPDATE customers SET city = 'Cork'")
+        seen = shop.query("SELECT data FROM pg_logical_slot_get_changes('seen', NULL, NULL)")
+    finally:
+        shop.close()
+    assert [line for (line,) in seen.rows if "notes[text]:unchanged-toast-datum" in line]
 
 
 def test_the_tool_mirrors_a_database(

@@ -15,7 +15,9 @@ from mirrorlake.paths import NOTEBOOKS, PROJECT
 
 _PARTS = ("applications", "landing zone", "mirror", "tables", "feed", "views", "queries", "people")
 PATHS = {
-    "An engineer who runs a lake": ("01", "02", "03", "04", "15", "05", "06", "07", "10", "12"),
+    "An engineer who runs a lake": (
+        *("01", "02", "03", "04", "15", "16", "05", "06", "07", "10", "12"),
+    ),
     "An analyst with a semantic model": ("01", "02", "03", "05", "06", "10", "11", "08", "14"),
     "A teacher, for a day": ("01", "02", "03", "04", "05", "06", "08", "09", "13", "14"),
 }

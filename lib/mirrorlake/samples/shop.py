@@ -30,12 +30,13 @@ _CITIES = ("Aachen", "Bergen", "Cork", "Delft", "Évora")
 _ITEMS = {"bolt": 4, "nut": 3, "screw": 5, "hook": 12}
 _SETUP = """
 CREATE TABLE customers (id int PRIMARY KEY, city varchar(20), notes text);
+ALTER TABLE customers ALTER COLUMN notes SET STORAGE EXTERNAL;
 CREATE TABLE orders (
     id int PRIMARY KEY, customer int REFERENCES customers, item varchar(20), n int,
     price numeric(10,2), state varchar(10), at timestamptz
 );
 """
-_NOTE = "x" * 3000  # long enough to be stored out of line
+_NOTE = "x" * 3000  # stored out of line: long enough, and EXTERNAL is not compressed
 _PATIENCE = 60
 _CHILD = """
 import sys
