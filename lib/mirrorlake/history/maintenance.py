@@ -92,7 +92,10 @@ class Maintenance(Result):
         """
         if self.failed:
             first = self.failed[0]
-            raise CheckError(f"{len(self.failed)} tables failed; {first.table}: {first.error}")
+            raise CheckError(
+                f"{len(self.failed)} tables failed; {first.table}: {first.error}",
+                hint="mend what the error names, and run it again; the other tables are done.",
+            )
 
     def shown(self) -> TextTable:
         """One row a table."""
