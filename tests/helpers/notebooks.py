@@ -8,11 +8,29 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from mirrorlake.paths import PROJECT
+import yaml
+
+from mirrorlake.paths import NOTEBOOKS, PARAMETERS, PROJECT
 
 SANITIZE = PROJECT / "tests" / "notebooks" / "sanitize.cfg"
 CONF = PROJECT / "tests" / "spark" / "conf"
+TOOLS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if path.stem != "sample")
+# What a tool needs on a lake that is not the sample, beside root and table.
+_NEEDED: dict[str, dict[str, Any]] = {
+    "publish": {"table": "new", "keys": "id", "marker": "upsert", "source": "incoming/*.csv"},
+    "query": {"sql": "SELECT count(*) AS n FROM `{table}`"},
+}
+
+
+def tool_parameters(tool: str, root: str, table: str) -> dict[str, Any]:
+    """What a tool is given to work on one table of a lake."""
+    known = yaml.safe_load((PARAMETERS / f"{tool}.yaml").read_text(encoding="utf-8"))
+    chosen = {"root": root} | ({"table": table} if "table" in known else {})
+    for name, value in _NEEDED.get(tool, {}).items():
+        chosen[name] = value.format(table=table) if isinstance(value, str) else value
+    return chosen
 
 
 def lake_state(root: Path) -> dict[str, str]:

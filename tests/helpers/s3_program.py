@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from helpers.notebooks import TOOLS, tool_parameters
 from mirrorlake import Lake
 from mirrorlake.delta.create import create_delta
 from mirrorlake.errors import BusyError
@@ -159,6 +161,27 @@ def numbered(start: int, end: int) -> list[dict[str, object]]:
     return [{"k": f"key {number % 7}", "n": number} for number in range(start, end)]
 
 
+def tools(root: str) -> dict[str, object]:
+    """Every tool on one table, by papermill; how each went."""
+    items = Lake(root).publisher("items", keys=["id"])
+    items.upsert([{"id": one, "n": 0} for one in range(5)])
+    Lake(root).mirror()
+    items.upsert([{"id": 1, "n": 1}])
+    Lake(root).mirror()
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "incoming").mkdir()
+        (Path(folder) / "incoming" / "new.csv").write_text("id,n\n1,2\n")
+        os.environ["MIRRORLAKE_HOME"] = folder
+        steps = [
+            {"notebook": tool, "needs": [], "parameters": tool_parameters(tool, root, "items")}
+            for tool in TOOLS
+        ]
+        plan = Path(folder) / "tools.yaml"
+        plan.write_text(yaml.safe_dump({"name": "tools", "one_spark": True, "steps": steps}))
+        summary = run_plan(plan, f"{root}/Files/runs/tools")
+    return {step.notebook: step.error or step.status for step in summary.steps}
+
+
 def partition(lake: Lake) -> object:
     """A policy, an operation, and what the process says of itself."""
     for start in (0, 50):
@@ -295,7 +318,7 @@ def settle(root: str) -> dict[str, object]:
 
 PROGRAMS: dict[str, Callable[..., dict[str, object]]] = {
     one.__name__: one
-    for one in (work, tour, least, append, count, begin, publish, watch, tidy, settle)
+    for one in (work, tour, tools, least, append, count, begin, publish, watch, tidy, settle)
 }
 
 if __name__ == "__main__":

@@ -11,21 +11,15 @@ import pytest
 import yaml
 
 from helpers.foreign_lake import LONG, TABLES
-from helpers.notebooks import lake_state, run_nbval
-from mirrorlake.paths import NOTEBOOKS, PARAMETERS
+from helpers.notebooks import TOOLS, lake_state, run_nbval, tool_parameters
+from mirrorlake.paths import NOTEBOOKS
 from mirrorlake.runs.results import StepResult
 from mirrorlake.runs.run import run_plan
 
-TOOLS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if path.stem != "sample")
 EXAMINE = {
     "change_feed", "file_diagnostics", "maintain", "monitor", "partitioning", "query",
     "row_tracking", "time_travel", "vorder",
 }  # fmt: skip
-# What a tool needs on a lake that is not the sample, beside root and table.
-NEEDED: dict[str, dict[str, Any]] = {
-    "publish": {"table": "new", "keys": "id", "marker": "upsert", "source": "incoming/*.csv"},
-    "query": {"sql": "SELECT count(*) AS n FROM `{table}`"},
-}
 # Each is tried by one of the tables; by all of them under --long.
 ON_TABLES = [
     pytest.param(tool, table, marks=[] if (n + m) % len(TABLES) == 0 else pytest.mark.long)
@@ -72,11 +66,7 @@ def test_nbval_finds_the_committed_outputs(sample_home: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(("tool", "table"), ON_TABLES)
 def test_it_ends_well_on_tables_of_others(tool: str, table: str, home: Path) -> None:
     before = lake_state(home / "lake")
-    known = yaml.safe_load((PARAMETERS / f"{tool}.yaml").read_text(encoding="utf-8"))
-    chosen = {"root": "lake"} | ({"table": table} if "table" in known else {})
-    for name, value in NEEDED.get(tool, {}).items():
-        chosen[name] = value.format(table=table) if isinstance(value, str) else value
-    step = run_tool(home, tool, **chosen)
+    step = run_tool(home, tool, **tool_parameters(tool, "lake", table))
     assert step.status == "done", step.error
     assert step.records
     if tool in EXAMINE:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from helpers.fault_proxy import Fault, FaultProxy, LostAnswers, RandomFaults, Request
+from helpers.notebooks import TOOLS
 from helpers.s3_server import BUCKET, SECRET, S3Server
 from mirrorlake.paths import PROJECT
 
@@ -161,6 +162,11 @@ def test_everything_else_that_one_does_with_a_lake_on_s3(start: Start, root: str
         "vacuum": 4,
         "runs": [["done", "done"], "done"],
     }
+
+
+@pytest.mark.long
+def test_every_tool_ends_well_on_a_lake_on_s3(start: Start, root: str):
+    assert result(start("tools", root)) == dict.fromkeys(TOOLS, "done")
 
 
 @pytest.mark.long
