@@ -36,16 +36,15 @@ def upserts(count: int, number: int, known: int = ROWS) -> pa.Table:
 
 def two_lakes(folder: Path, *, peer_has_vectors: bool = True) -> tuple[Lake, Lake]:
     """Two lakes with the same 2,000,000 rows in a table `t`."""
-    lakes = Lake(folder / "ours"), Lake(folder / "peer")
     write_files(initial_files(0, ROWS, FILES), zone(folder / "ours"))
+    ours = Lake(folder / "ours")
     if peer_has_vectors:
-        assert not lakes[0].mirror(deletion_vectors=True).failed
-        copy_tree(folder / "ours", folder / "peer")
-    else:
-        copy_tree(folder / "ours", folder / "peer")
-        for lake, vectors in zip(lakes, (True, False), strict=True):
+        assert not ours.mirror(deletion_vectors=True).failed
+    peer = Lake(copy_tree(folder / "ours", folder / "peer"))
+    if not peer_has_vectors:
+        for lake, vectors in ((ours, True), (peer, False)):
             assert not lake.mirror(deletion_vectors=vectors).failed
-    return lakes
+    return ours, peer
 
 
 def against_merge(
