@@ -110,7 +110,8 @@ def register_tables(
     found = [
         catalogue.look(table, TableName(table.schema or database, table.name)) for table in wanted
     ]
-    gone = {table: name for table, name in made.items() if table not in set(map(str, wanted))}
+    there = set(map(str, wanted))
+    gone = {table: name for table, name in made.items() if table not in there}
     if not dry_run:
         # Written before a name is made: what is cut off in between can still be undone.
         _write(
@@ -188,6 +189,7 @@ class _Catalogue:
     def __init__(self, spark: SparkSession, storage: Storage, catalog: str) -> None:
         self._spark, self._storage, self._catalog = spark, storage, catalog
         self._listed: dict[str, dict[str, str]] = {}
+        self._made: set[str] = set()  # databases that are there for sure
 
     def look(self, table: TableName, name: TableName) -> RegisteredTable:
         """Whether a name is to be added, is there, or is something else's."""
@@ -205,10 +207,13 @@ class _Catalogue:
     def add(self, one: RegisteredTable) -> RegisteredTable:
         """Makes a name, and its database if that is not there."""
         name, place = TableName.parse(one.name), TableName.parse(one.table).table_path
+        database = self._database(name)
         try:
-            self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {self._database(name)}")
+            if database not in self._made:
+                self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {database}")
+                self._made.add(database)
             self._spark.sql(
-                f"CREATE TABLE {self._database(name)}.{quote(name.name)}"
+                f"CREATE TABLE {database}.{quote(name.name)}"
                 f" USING delta LOCATION {literal(self._storage.path(place))}"
             )
         except Exception as error:  # a name that the catalogue does not allow

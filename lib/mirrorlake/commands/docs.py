@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ import typer
 from mirrorlake.commands import app, stop_on_signals
 from mirrorlake.commands.options import Json
 from mirrorlake.commands.printing import print_json, progress, say
-from mirrorlake.errors import SetupError, UsageError
+from mirrorlake.errors import UsageError
 from mirrorlake.paths import PROJECT
 
 
@@ -52,19 +51,12 @@ def serve_folder(folder: Path, port: int) -> None:
     Raises:
         SetupError: the port is taken.
     """
+    from mirrorlake.explore.serving import LocalServer
+
     stop = stop_on_signals()
-    handler = partial(_Quiet, directory=str(folder))
-    try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-    except OSError as error:
-        raise SetupError(f"Port {port} can't be used.", hint="name another --port.") from error
-    say(f"http://127.0.0.1:{server.server_address[1]}/")
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    stop.wait()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    server = LocalServer(partial(_Quiet, directory=str(folder)), port)
+    say(server.address)
+    server.run(stop)
 
 
 class _Quiet(SimpleHTTPRequestHandler):

@@ -63,7 +63,7 @@ def _links(lesson: Lesson) -> str:
         parts.append(f"after: [{_title(after)}]({after.name})")
     parts.append(f"on a lake of your own: [{lesson.tool}](../{lesson.tool}.ipynb)")
     page = (PROJECT / "docs" / f"{lesson.docs}.md").read_text(encoding="utf-8")
-    parts.append(f"to read: [{_heading(page)}](../../docs/{lesson.docs}.md)")
+    parts.append(f"to read: [{heading(page)}](../../docs/{lesson.docs}.md)")
     parts.append("[all lessons](../../docs/course.md)")
     return " · ".join(parts)
 
@@ -116,10 +116,11 @@ who passed what.
 
 def _title(path: Path) -> str:
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    return _heading(notebook.cells[0].source)
+    return heading(notebook.cells[0].source)
 
 
-def _heading(text: str) -> str:
+def heading(text: str) -> str:
+    """What a Markdown text's first line says."""
     return text.partition("\n")[0].lstrip("# ")
 
 

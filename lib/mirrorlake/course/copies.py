@@ -13,8 +13,8 @@ from typing import Any
 
 import nbformat
 
+from mirrorlake.course.contents import lesson_paths
 from mirrorlake.errors import UsageError
-from mirrorlake.paths import NOTEBOOKS
 
 SOLUTION = "solution"
 BLANK = "answer = None  # your answer"
@@ -53,7 +53,7 @@ def make_course(folder: Path, *, solutions: bool = False) -> Course:
     Raises:
         UsageError: the folder holds something, or there are no lessons here.
     """
-    lessons = sorted((NOTEBOOKS / "learn").glob("*.ipynb"))
+    lessons = list(lesson_paths().values())
     if not lessons:
         raise UsageError("There are no lessons here.", hint="they lie in the project's source.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -93,7 +93,8 @@ def find_solution(number: str) -> str:
         >>> print(find_solution("02-1"))
         answer = 1
     """
-    for path in sorted((NOTEBOOKS / "learn").glob(f"{number[:2]}_*.ipynb")):
+    path = lesson_paths().get(number[:2])
+    if path is not None:
         notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
         for index, cell in enumerate(notebook.cells):
             if _number(notebook, index) == number:

@@ -31,7 +31,35 @@ def save_page(path: str | Path, document: str) -> None:
         raise UsageError(f"{path} can't be written: {error.strerror}.") from error
 
 
-class PageServer:
+class LocalServer:
+    """Answers requests on this machine alone.
+
+    Args:
+        handler: answers one request.
+        port: 0 takes a free one.
+
+    Raises:
+        SetupError: the port is taken.
+    """
+
+    def __init__(self, handler: Callable[..., BaseHTTPRequestHandler], port: int = 0) -> None:
+        try:
+            self._server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        except OSError as error:
+            raise SetupError(f"Port {port} can't be used.", hint="name another --port.") from error
+        self.address = f"http://127.0.0.1:{self._server.server_address[1]}/"
+
+    def run(self, stop: Event) -> None:
+        """Serves until the event is set."""
+        thread = Thread(target=self._server.serve_forever, daemon=True)
+        thread.start()
+        stop.wait()
+        self._server.shutdown()
+        self._server.server_close()
+        thread.join()
+
+
+class PageServer(LocalServer):
     """Serves what a function returns, under `/`.
 
     Only requests that name this machine are answered, so that no other site's page can read it.
@@ -72,17 +100,4 @@ class PageServer:
             def log_message(self, format: str, *args: object) -> None:
                 _log.debug(format, *args)
 
-        try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        except OSError as error:
-            raise SetupError(f"Port {port} can't be used.", hint="name another --port.") from error
-        self.address = f"http://127.0.0.1:{self._server.server_address[1]}/"
-
-    def run(self, stop: Event) -> None:
-        """Serves until the event is set."""
-        thread = Thread(target=self._server.serve_forever, daemon=True)
-        thread.start()
-        stop.wait()
-        self._server.shutdown()
-        self._server.server_close()
-        thread.join()
+        super().__init__(Handler, port)

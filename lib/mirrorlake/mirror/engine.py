@@ -132,7 +132,7 @@ class Engine:
         states |= {folder: state for folder, state, _ in finished}
         if states != kept or not is_told_running(self._storage):
             save_states(self._storage, states)
-        mirrored = [entry.table for entry in states.values() if entry.state == REPLICATING]
+        mirrored = (entry.table for entry in states.values() if entry.state == REPLICATING)
         keep_registered(self._storage, self._spark, mirrored, followed.dropped)
         lines = [status for _, _, status in finished]
         lines += [status_of(state, None) for state in followed.failed]

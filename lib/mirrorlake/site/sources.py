@@ -12,7 +12,10 @@ from typing import Any
 
 import nbformat
 
+from mirrorlake.course.contents import heading
+from mirrorlake.course.copies import SOLUTION
 from mirrorlake.paths import NOTEBOOKS, PROJECT
+from mirrorlake.runs.plan import notebook_names
 from mirrorlake.runs.record import MIME
 from mirrorlake.site.api_pages import api_pages
 from mirrorlake.site.code_facts import commands_page, errors_page, parameters_page, promises_page
@@ -21,7 +24,6 @@ from mirrorlake.site.figures import draw_figures
 
 DOCS = PROJECT / "docs"
 _NAMED = re.compile(r"(?<![\[/`])`docs/([\w-]+(?:/[\w-]+)?)\.md`(?!\])")
-_ANSWER = "solution"
 _CHECK = "check.task("
 _BARE = {"image/png": ("text/plain",), "text/html": ("text/plain",)}
 
@@ -40,8 +42,9 @@ def write_sources(folder: Path) -> None:
     for page in folder.rglob("*.md"):
         text = page.read_text(encoding="utf-8")
         page.write_text(_link_docs(text, page, folder), encoding="utf-8")
-    for source in [*NOTEBOOKS.glob("*.ipynb"), *NOTEBOOKS.glob("learn/*.ipynb")]:
-        target = folder / "notebooks" / source.relative_to(NOTEBOOKS)
+    for name in notebook_names():
+        source = NOTEBOOKS / f"{name}.ipynb"
+        target = folder / "notebooks" / f"{name}.ipynb"
         target.parent.mkdir(parents=True, exist_ok=True)
         notebook = nbformat.read(source, as_version=4)  # type: ignore[no-untyped-call]
         _prepare(notebook, target, folder)
@@ -91,7 +94,7 @@ def _prepare(notebook: Any, page: Path, folder: Path) -> None:
     """Solutions and what checks say are folded; pages that are named become links."""
     for cell in notebook.cells:
         tags = list(cell.metadata.get("tags", []))
-        if _ANSWER in tags:
+        if SOLUTION in tags:
             cell.metadata["tags"] = [*tags, "hide-input"]
         if cell.source.startswith(_CHECK):
             cell.metadata["tags"] = [*tags, "hide-output"]
@@ -113,7 +116,7 @@ def _link_docs(text: str, page: Path, folder: Path) -> str:
         target = DOCS / f"{found[1]}.md"
         if not target.is_file():
             return found[0]
-        title = target.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        title = heading(target.read_text(encoding="utf-8"))
         return f"[{title}]({up}docs/{found[1]}.md)"
 
     parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)

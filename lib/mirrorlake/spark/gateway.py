@@ -137,15 +137,8 @@ class DeltaTransaction:
     @property
     def has_vectors(self) -> bool:
         """Whether single rows may be taken out of files."""
-        return self._is_on("delta.enableDeletionVectors")
-
-    @property
-    def has_feed(self) -> bool:
-        """Whether changes are recorded."""
-        return self._is_on("delta.enableChangeDataFeed")
-
-    def _is_on(self, name: str) -> bool:
-        return str(self.metadata()["configuration"].get(name, "false")).lower() == "true"
+        vectors = self.metadata()["configuration"].get("delta.enableDeletionVectors", "false")
+        return str(vectors).lower() == "true"
 
     def metadata(self) -> dict[str, Any]:
         """The log's `metaData`."""
