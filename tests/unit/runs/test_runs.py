@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -158,6 +159,22 @@ def test_what_cells_print_is_shown_on_a_terminal_only(
     assert run_plan(plan("steps: [{notebook: talks}]\n"), tmp_path / "out").failed is None
     shown = capsys.readouterr()
     assert ("month 2\n" in shown.err, shown.out) == (terminal, "")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a path is no socket there")
+def test_a_kernel_talks_by_sockets_of_its_users_own(
+    folders: Path, plan, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path
+) -> None:
+    head = new_code_cell("rows = 1", metadata={"tags": ["parameters"]})
+    asks = "from ipykernel.kernelapp import IPKernelApp\napp = IPKernelApp.instance()"
+    says = new_code_cell(f"{asks}\nprint('by', app.transport, app.ip)")
+    write(folders / "notebooks" / "talks.ipynb", new_markdown_cell("# Title"), head, says)
+    (folders / "parameters" / "talks.yaml").write_text("rows: 1\n")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run_plan(plan("steps: [{notebook: talks}]\n"), tmp_path / "out").failed is None
+    (found,) = re.findall(r"by ipc (\S+)\n", capsys.readouterr().err)
+    assert Path(found).is_absolute()
+    assert not Path(found).parent.exists()  # nothing is left of it
 
 
 @pytest.fixture(scope="module")
