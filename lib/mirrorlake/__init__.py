@@ -1,8 +1,8 @@
 """mirrorlake: an open lakehouse in notebooks.
 
 Applications publish changes as files, Spark mirrors them into Delta tables; on these people query,
-travel in time, diagnose and improve. Start with `Lake`. What needs Spark or matplotlib is imported
-when it is first asked for, so that an application that only publishes needs neither.
+travel in time, diagnose and improve. Start with `Lake`. All is imported when it is first asked for,
+so that an application that only publishes needs neither Spark nor matplotlib.
 """
 
 from __future__ import annotations
@@ -12,19 +12,6 @@ from typing import TYPE_CHECKING
 
 from mirrorlake import errors
 from mirrorlake.extras import name_missing_extras
-from mirrorlake.lake import Lake
-from mirrorlake.landing.publish_files import publish_files
-from mirrorlake.landing.publisher import Publisher
-from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.opening import (
-    choose_tables,
-    find_published,
-    find_sources,
-    find_table,
-    open_lake,
-    split_names,
-)
-from mirrorlake.paths import lake_path
 
 if TYPE_CHECKING:
     from mirrorlake.feed.follow_report import archive_table, update_dimension
@@ -32,7 +19,10 @@ if TYPE_CHECKING:
     from mirrorlake.history.frame_actions import act_on_frame, frame_overview
     from mirrorlake.history.maintenance import MaintenancePolicy, parse_policy
     from mirrorlake.history.time_travel import choose_versions, find_difference, plan_restore
+    from mirrorlake.lake import Lake
     from mirrorlake.lake_table import LakeTable
+    from mirrorlake.landing.publish_files import publish_files
+    from mirrorlake.landing.publisher import Publisher
     from mirrorlake.layout.advice import advise
     from mirrorlake.layout.guardrails import skus
     from mirrorlake.layout.layout_benchmark import Layout, compare_layouts
@@ -47,7 +37,17 @@ if TYPE_CHECKING:
     )
     from mirrorlake.mirror.cycle import run_cycle
     from mirrorlake.mirror.operating import operate
+    from mirrorlake.mirror.options import MirrorOptions
     from mirrorlake.monitoring import monitor_lake, recent_ledgers
+    from mirrorlake.names import split_names
+    from mirrorlake.opening import (
+        choose_tables,
+        find_published,
+        find_sources,
+        find_table,
+        open_lake,
+    )
+    from mirrorlake.paths import lake_path
     from mirrorlake.runs.record import record
     from mirrorlake.samples.sample_lake import make_sample
     from mirrorlake.show.feeds import plot_changes, plot_periods
@@ -143,7 +143,10 @@ _MODULES = {
     "history.frame_actions": ["act_on_frame", "frame_overview"],
     "history.maintenance": ["MaintenancePolicy", "parse_policy"],
     "history.time_travel": ["choose_versions", "find_difference", "plan_restore"],
+    "lake": ["Lake"],
     "lake_table": ["LakeTable"],
+    "landing.publish_files": ["publish_files"],
+    "landing.publisher": ["Publisher"],
     "layout.advice": ["advise"],
     "layout.guardrails": ["skus"],
     "layout.layout_benchmark": ["Layout", "compare_layouts"],
@@ -158,7 +161,17 @@ _MODULES = {
     ],
     "mirror.cycle": ["run_cycle"],
     "mirror.operating": ["operate"],
+    "mirror.options": ["MirrorOptions"],
     "monitoring": ["monitor_lake", "recent_ledgers"],
+    "opening": [
+        "choose_tables",
+        "find_published",
+        "find_sources",
+        "find_table",
+        "open_lake",
+    ],
+    "names": ["split_names"],
+    "paths": ["lake_path"],
     "runs.record": ["record"],
     "samples.sample_lake": ["make_sample"],
     "show.feeds": ["plot_changes", "plot_periods"],

@@ -16,7 +16,7 @@ from helpers.postgres import ensure_installed
 from mirrorlake.course.copies import BLANK, find_solution, make_course
 from mirrorlake.course.tasks import lessons, tasks
 from mirrorlake.runs.kernels import private_sockets
-from mirrorlake.runs.record import read_records
+from mirrorlake.runs.notebook_files import read_records
 
 DATABASE = "16"  # the lesson that starts a server of its own
 ASKED = """

@@ -8,10 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import nbformat
-
 from mirrorlake.course.tasks import Lesson, lessons
 from mirrorlake.paths import NOTEBOOKS, PROJECT
+from mirrorlake.runs.notebook_files import nbformat
 
 _PARTS = ("applications", "landing zone", "mirror", "tables", "feed", "views", "queries", "people")
 PATHS = {

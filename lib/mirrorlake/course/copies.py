@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 from mirrorlake.course.contents import lesson_paths
 from mirrorlake.errors import UsageError
+from mirrorlake.runs.notebook_files import nbformat
 
 SOLUTION = "solution"
 BLANK = "answer = None  # your answer"

@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nbformat
 from nbformat import NotebookNode
+
+from mirrorlake.runs.notebook_files import nbformat
 
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 _PAPERMILLS = {"injected-parameters", "papermill-error-cell-tag"}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mirrorlake.runs.record import read_records
+from mirrorlake.runs.notebook_files import read_records
 from mirrorlake.runs.results import StepResult
 from mirrorlake.runs.secrets import Scrubber
 

@@ -22,13 +22,19 @@ _log = logging.getLogger(__name__)
 
 
 def preload() -> None:
-    """Imports papermill, and while the first kernel starts what the report needs.
+    """Imports papermill, and readies the report while the first kernel starts.
 
     Steps begin in threads of their own: two that import the same packages at once may find them
     half made.
     """
     importlib.import_module("mirrorlake.runs.kernels")
-    threading.Thread(target=lambda: __import__("mirrorlake.runs.report"), daemon=True).start()
+    threading.Thread(target=_ready_report, daemon=True).start()
+
+
+def _ready_report() -> None:
+    from mirrorlake.runs.report import ready
+
+    ready()
 
 
 def finish(

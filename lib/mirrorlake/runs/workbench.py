@@ -14,13 +14,13 @@ import shutil
 from datetime import datetime, timezone
 from pathlib import Path
 
-import nbformat
 from jupyter_client.kernelspec import NoSuchKernel, get_kernel_spec
 
 from mirrorlake.course.copies import student_copy
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PROJECT, cache, home
 from mirrorlake.runs.lab_extension import Card, write_extension
+from mirrorlake.runs.notebook_files import nbformat
 from mirrorlake.runs.plan import notebook_names
 from mirrorlake.runs.store import list_runs, write_whole
 from mirrorlake.spark.progress import VARIABLE

@@ -10,11 +10,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 from mirrorlake.course.contents import heading
 from mirrorlake.course.copies import SOLUTION
 from mirrorlake.paths import NOTEBOOKS, PROJECT
+from mirrorlake.runs.notebook_files import nbformat
 from mirrorlake.runs.plan import notebook_names
 from mirrorlake.runs.record import MIME
 from mirrorlake.site.api_pages import api_pages

@@ -17,9 +17,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from mirrorlake.errors import UsageError
 from mirrorlake.runs import plan as module
 from mirrorlake.runs.clean import clean_file, clean_notebook
+from mirrorlake.runs.notebook_files import read_records
 from mirrorlake.runs.plan import load_plan
 from mirrorlake.runs.preparing import prepare
-from mirrorlake.runs.record import MIME, read_records
+from mirrorlake.runs.record import MIME
 from mirrorlake.runs.results import RunSummary
 from mirrorlake.runs.run import run_plan
 from mirrorlake.spark.session import PROFILE_VARIABLE
