@@ -13,7 +13,7 @@ import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-from mirrorlake.runs.kernels import private_sockets
+from mirrorlake.runs.starting import private_sockets
 from mirrorlake.spark.shared import SharedJvm
 
 

@@ -18,11 +18,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jupyter_core.utils import ensure_event_loop
+
 from mirrorlake.runs.notebook_files import read_records
 from mirrorlake.runs.results import StepResult
 from mirrorlake.runs.secrets import Scrubber
+from mirrorlake.runs.starting import StartedKernel
 
 INJECTED = "injected-parameters"
+IMPORTED = threading.Event()
+"""papermill is there."""
+_IMPORTING = threading.Lock()
 _TIMED_OUT = "timed out"
 
 
@@ -50,6 +56,7 @@ class Execution:
     scrubber: Scrubber = field(default_factory=Scrubber)
     alone: bool = True
     cell: int | None = None
+    kernel: StartedKernel | None = None
     _ended: str = ""
     _group: int | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -107,21 +114,24 @@ class Execution:
         with warnings.catch_warnings():
             # papermill and its kernels' libraries warn of their own future, not of ours.
             warnings.simplefilter("ignore")
-            import papermill
-            from papermill.engines import papermill_engines
-
-            from mirrorlake.runs.kernels import KernelEngine
-
-            papermill_engines.register("mirrorlake", KernelEngine)
-            papermill.execute_notebook(
-                str(self.path),
-                str(self.target),
-                parameters=self.parameters,
-                engine_name="mirrorlake",
-                kernel_name="python3",
-                progress_bar=self.alone and sys.stderr.isatty(),
-                execution=self,
-            )
+            try:
+                self.kernel = StartedKernel(self.environment)
+                self.started(self.kernel.group)
+                import_papermill().execute_notebook(
+                    str(self.path),
+                    str(self.target),
+                    parameters=self.parameters,
+                    engine_name="mirrorlake",
+                    kernel_name="python3",
+                    progress_bar=self.alone and sys.stderr.isatty(),
+                    execution=self,
+                )
+            finally:
+                self.over()
+                if self.kernel is not None:
+                    self.kernel.close()
+                if threading.current_thread() is not threading.main_thread():
+                    ensure_event_loop().close()  # nbclient has made one for this thread
 
     def _describe(self, failure: BaseException) -> dict[str, Any]:
         import papermill
@@ -131,6 +141,22 @@ class Execution:
             return {"cell": cell, "name": failure.ename, "message": failure.evalue}
         # Counted as in the source: papermill's own cell with the parameters is left out.
         return {"cell": self.cell, "name": type(failure).__name__, "message": str(failure)}
+
+
+def import_papermill() -> Any:
+    """papermill, with our engine; imported by one thread, while others wait.
+
+    Two that import the same packages at once may find them half made.
+    """
+    with _IMPORTING:
+        import papermill
+        from papermill.engines import papermill_engines
+
+        from mirrorlake.runs.kernels import KernelEngine
+
+        papermill_engines.register("mirrorlake", KernelEngine)
+    IMPORTED.set()
+    return papermill
 
 
 def secret_code(values: dict[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import threading
@@ -11,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mirrorlake.runs.engine import IMPORTED
 from mirrorlake.runs.hooks import call_hooks
 from mirrorlake.runs.lineage import send_lineage, wants_lineage
 from mirrorlake.runs.preparing import Prepared
@@ -21,20 +21,16 @@ from mirrorlake.storage import Storage
 _log = logging.getLogger(__name__)
 
 
-def preload() -> None:
-    """Imports papermill, and readies the report while the first kernel starts.
+def ready_report() -> None:
+    """Makes the report ready beside the first notebook, once papermill is imported."""
 
-    Steps begin in threads of their own: two that import the same packages at once may find them
-    half made.
-    """
-    importlib.import_module("mirrorlake.runs.kernels")
-    threading.Thread(target=_ready_report, daemon=True).start()
+    def ready() -> None:
+        IMPORTED.wait()
+        from mirrorlake.runs.report import ready
 
+        ready()
 
-def _ready_report() -> None:
-    from mirrorlake.runs.report import ready
-
-    ready()
+    threading.Thread(target=ready, daemon=True).start()
 
 
 def finish(

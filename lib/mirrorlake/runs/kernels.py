@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import tempfile
 import threading
 from typing import IO, TYPE_CHECKING, Any
 
-from jupyter_core.utils import ensure_event_loop
 from nbclient.exceptions import CellExecutionError
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import Engine, NotebookExecutionManager
 from papermill.iorw import write_ipynb
 from tqdm import tqdm
-from traitlets.config import Config
 
 from mirrorlake.runs.engine import INJECTED, secret_code
 
 if TYPE_CHECKING:
     from mirrorlake.runs.engine import Execution
-
-LONGEST = 80  # characters of a folder; a socket's whole path may have 107
-
-
-def private_sockets(folder: str) -> Config:
-    """How a kernel and its client talk: by sockets in a folder of the user's own.
-
-    A TCP port can be taken by somebody else between the moment in which it is chosen and the one
-    in which the kernel binds it, and everybody on the machine can listen to it.
-
-    Args:
-        folder: a folder of one kernel, that only its user can enter.
-
-    Returns:
-        Settings for a notebook client; empty where a path is no socket.
-    """
-    if os.name == "nt" or len(folder) > LONGEST:
-        return Config()
-    return Config(KernelManager={"transport": "ipc", "connection_file": f"{folder}/kernel.json"})
 
 
 class ScrubbingManager(NotebookExecutionManager):  # type: ignore[misc]  # papermill has no types
@@ -130,35 +107,22 @@ class KernelEngine(Engine):  # type: ignore[misc]  # papermill has no types
     def _execute(
         cls, manager: Any, kernel_name: str, execution: Execution, printed: _AboveTheBar | None
     ) -> None:
-        folder = tempfile.TemporaryDirectory(prefix="mirrorlake-", ignore_cleanup_errors=True)
         client = KernelClient(
             manager,
             kernel_name=kernel_name,
-            config=private_sockets(folder.name),
             startup_timeout=60,
             timeout=None,
             stdout_file=printed,
-            extra_arguments=["--log-level=ERROR"],
         )
         client.execution = execution
-        try:
-            client.km = client.create_kernel_manager()
-            client.start_new_kernel(
-                env=os.environ | execution.environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-            process = client.km.provisioner.process
-            execution.started(client.km.provisioner.pgid)
-            descriptor = os.dup(process.stdout.fileno())
-            process.stdout.close()  # nobody else does if the kernel is killed
-            threading.Thread(target=_pass_on, args=(descriptor, execution), daemon=True).start()
-            client.execute(cleanup_kc=True)
-        finally:
-            execution.over()
-            folder.cleanup()
-            if threading.current_thread() is not threading.main_thread():
-                ensure_event_loop().close()  # nbclient has made one for this thread
+        assert execution.kernel is not None
+        client.km = execution.kernel.manager
+        process = execution.kernel.process
+        assert process.stdout is not None
+        descriptor = os.dup(process.stdout.fileno())
+        process.stdout.close()  # nobody else does if the kernel is killed
+        threading.Thread(target=_pass_on, args=(descriptor, execution), daemon=True).start()
+        client.execute(cleanup_kc=True)
 
 
 def _join_streams(cell: Any) -> None:
