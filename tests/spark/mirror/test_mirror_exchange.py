@@ -102,6 +102,7 @@ def said(lake: Lake) -> tuple[Any, ...]:
     return txns, batches, rows
 
 
+@pytest.mark.long
 def test_updated_rows_keep_their_ids_and_get_a_new_version(lake: Lake) -> None:
     publisher = lake.publisher("t", keys=["n"])
     publisher.insert([{"n": n, "v": "a"} for n in range(10)])
