@@ -133,6 +133,7 @@ def kill_any_time(shop, rounds: int, seed: int) -> None:
     shop.assert_equal(*TABLES)
 
 
+@pytest.mark.long
 def test_killed_at_any_moment(shop) -> None:
     kill_any_time(shop, 3, 3)
 
