@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cache
-from typing import Any
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.spark.sql import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _PACKAGE = "org.apache.spark.sql.delta"
 
@@ -34,6 +35,8 @@ def feed_scan(feed: DataFrame, start: int, end: int) -> DataFrame:
         start: the first version.
         end: the last version.
     """
+    from pyspark.sql import DataFrame
+
     spark: Any = feed.sparkSession
     frame: Any = feed
     plan = frame._jdf.queryExecution().analyzed()

@@ -104,6 +104,7 @@ def test_every_type_with_ids_and_deletion_vectors(lake: Lake, tmp_path: Path) ->
     assert kept == sum(i % 10 != 3 and not 4500 <= i <= 5000 for i in range(4000, 8000))
 
 
+@pytest.mark.long
 def test_foreign_files_are_found_and_told_apart(lake: Lake) -> None:
     """Microsoft's stay as they are unless asked; what does not shrink is not tried twice."""
     table = HandMade(Path(lake.storage.path("Tables/t")))
@@ -222,7 +223,7 @@ def test_a_plain_optimize_undoes_it_and_says_so(lake: Lake) -> None:
 @pytest.mark.promise("DL-14")
 def test_at_write_time(lake: Lake) -> None:
     """One commit; smaller and quicker than the same rows by Spark; every engine reads them."""
-    frame = lake.spark.range(0, 400_000, 1, 1).selectExpr(
+    frame = lake.spark.range(0, 100_000, 1, 1).selectExpr(
         "hash(id) % 50 AS store", "hash(id, 1) % 365 AS day", "abs(hash(id, 2)) % 40 AS item",
         "'item ' || abs(hash(id, 2)) % 40 AS name", "id AS order_id",
     )  # fmt: skip
@@ -238,7 +239,7 @@ def test_at_write_time(lake: Lake) -> None:
     # As `lake.write` makes tables: with change feed and row tracking from version 0 on.
     assert snapshot.properties["delta.enableChangeDataFeed"] == "true"
     assert snapshot.properties["delta.enableRowTracking"] == "true"
-    assert lake.table("sales").changes.read(1).count() == 400_000
+    assert lake.table("sales").changes.read(1).count() == 100_000
     total = "SELECT count(*), sum(store), sum(day), sum(item), max(name), sum(order_id) FROM"
     wanted = tuple(lake.sql(f"{total} plain").first())
     assert tuple(lake.sql(f"{total} sales").first()) == wanted
@@ -353,6 +354,7 @@ def test_rewriting_beside_others(plain: Lake, tmp_path: Path) -> None:
     assert nothing is None
 
 
+@pytest.mark.long
 def test_vorder_beside_others(plain: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others write while files are being ordered: an append stays, a delete is ordered anew."""
     path = plain.storage.path("Tables/t")
