@@ -15,7 +15,6 @@ from helpers.notebooks import TOOLS, lake_state, run_nbval, tool_parameters
 from mirrorlake.paths import NOTEBOOKS
 from mirrorlake.runs.results import StepResult
 from mirrorlake.runs.run import run_plan
-from mirrorlake.spark.shared import SharedJvm
 
 EXAMINE = {
     "change_feed", "file_diagnostics", "maintain", "monitor", "partitioning", "query",
@@ -57,14 +56,11 @@ def run_tool(home: Path, tool: str, **parameters: Any) -> StepResult:
     return step
 
 
-def test_nbval_finds_the_committed_outputs(
-    sample_home: Path, jvm: SharedJvm, tmp_path: Path
-) -> None:
+def test_nbval_finds_the_committed_outputs(sample_home: Path, tmp_path: Path) -> None:
     """Each on a copy of its own; what examines leaves every byte as it was."""
     done = run_nbval(
         [NOTEBOOKS / f"{tool}.ipynb" for tool in TOOLS],
         tmp_path,
-        jvm,
         *("-p", "helpers.nbval_homes"),
         NBVAL_ORIGINAL=str(sample_home),
         NBVAL_HOMES=str(tmp_path),
