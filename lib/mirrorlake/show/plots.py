@@ -15,6 +15,7 @@ import matplotlib as mpl
 import numpy as np
 import pyarrow as pa
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.rcsetup import cycler
@@ -61,7 +62,13 @@ _SAME, _CHANGED = "#DCE9F3", "#F6CF93"  # light tints of the first and the fourt
 
 
 class Chart(Figure):
-    """A figure that a notebook shows without pyplot; its picture is made when it is looked at."""
+    """A figure that a notebook shows without pyplot; its picture is made when it is looked at.
+
+    Attributes:
+        words: what it says, for those who do not see it; empty to make them from what is drawn.
+    """
+
+    words: str = ""
 
     def to_png(self) -> bytes:
         """The picture, with twice the pixels that it is shown in: sharp on any screen."""
@@ -73,6 +80,8 @@ class Chart(Figure):
 
     def describe(self) -> str:
         """What it says in words, as screen readers are told."""
+        if self.words:
+            return self.words
         with styled():
             fit_figure(self)
         return alt_text(self)
@@ -365,11 +374,13 @@ def plot_spread(spreads: Mapping[str, Spread], *, title: str) -> Chart:
         for axes, (name, spread) in zip(places, spreads.items(), strict=True):
             counts = np.array(spread.counts, dtype=float)
             shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
-            axes.imshow(shares, aspect="auto", cmap="Blues", vmin=0, vmax=1)
+            # By the root: a file with a little of each of many buckets must not look empty.
+            axes.imshow(shares, aspect="auto", cmap="Blues", norm=PowerNorm(0.5, 0, 1))
             axes.set_title(f"{name}: {len(counts)} files")
             axes.set_xlabel("bucket")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.set_ylabel("file")
-            axes.set_yticks([])
+            axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda row, _: f"{row + 1:.0f}"))
             axes.grid(visible=False)
     return chart
