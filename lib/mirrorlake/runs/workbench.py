@@ -142,8 +142,8 @@ def start_page() -> str:
         "(docs/landing-zone.md) · [Scheduling](docs/schedule.md)",
         "",
         "Begin with [lesson 01](notebooks/learn/01_publish.ipynb): Shift+Enter runs a cell. [The"
-        " course](docs/course.md) lists all lessons. Their tasks are blank here: you write the answer"
-        " into the cell, and the next one checks it; `./mirrorlake course --show 02-3` shows a"
+        " course](docs/course.md) lists all lessons. Their tasks are blank here: write the answer"
+        " into the cell, and the next cell checks it. `./mirrorlake course --show 02-3` shows a"
         " solution.",
         "",
         "The tools work on any lake; their `root` is the sample lake until you name yours.",
