@@ -94,7 +94,7 @@ def tables() -> Iterator[tuple[Path, Path]]:
         write_files(initial_files(0, ROWS, FILES), source)
         for name, value in (("marking", "true"), ("rewriting", "false")):
             path = Path(folder) / name
-            rows = spark.read.parquet(str(source)).coalesce(FILES)
+            rows = spark.read.parquet(str(source)).repartition(FILES)
             rows.write.format("delta").option(PROPERTY, value).save(str(path))
             made.append(path)
         yield made[0], made[1]

@@ -8,6 +8,7 @@ from mirrorlake import Lake
 from mirrorlake.layout.partitioning.statistics import Spread
 from mirrorlake.mirror.state import Report, TableStatus
 from mirrorlake.results import Count, TextTable
+from mirrorlake.show.layouts import plot_spread
 from mirrorlake.show.plots import (
     COLOURS,
     Chart,
@@ -15,7 +16,6 @@ from mirrorlake.show.plots import (
     plot_lines,
     plot_matrix,
     plot_spans,
-    plot_spread,
     plot_stacks,
 )
 from mirrorlake.show.tables import show_errors, show_files, show_status
