@@ -119,6 +119,9 @@ def _prepare(notebook: Any, page: Path, folder: Path) -> None:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             data.pop(MIME, None)
+            words = output.get("metadata", {}).get("image/png", {}).get("alt")
+            if words:  # MyST-NB knows them of a cell only
+                cell.metadata["mystnb"] = {"image": {"alt": words}}
             for kind, plainer in _BARE.items():
                 for other in plainer if kind in data else ():
                     data.pop(other, None)
