@@ -37,12 +37,14 @@ class BenchResult:
         seconds: medians by what was measured.
         ratios: the peer's seconds by ours, each the median of the pairs.
         requests: to a server, by what made them; of benches that have one.
+        sizes: bytes, by what was written; of benches that weigh it.
     """
 
     bench: str
     seconds: dict[str, float]
     ratios: dict[str, float]
     requests: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 def bench_names() -> list[str]:
@@ -92,10 +94,12 @@ def join_results(name: str, results: Iterable[BenchResult]) -> BenchResult:
     """Several results as one bench's."""
     seconds: dict[str, float] = {}
     ratios: dict[str, float] = {}
+    sizes: dict[str, int] = {}
     for result in results:
         seconds |= result.seconds
         ratios |= result.ratios
-    return BenchResult(name, seconds, ratios)
+        sizes |= result.sizes
+    return BenchResult(name, seconds, ratios, sizes=sizes)
 
 
 def compare(

@@ -17,7 +17,7 @@ from mirrorlake.commands.options import Json
 from mirrorlake.commands.printing import print_json, progress, say, warn
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import PARAMETERS, PROJECT
-from mirrorlake.results import TextTable
+from mirrorlake.results import TextTable, size_text
 
 
 @app.command()
@@ -143,9 +143,11 @@ def bench(
         figures = [(what, f"{seconds:.3f} s") for what, seconds in result.seconds.items()]
         figures += [(what, f"{ratio:.2f} ×") for what, ratio in result.ratios.items()]
         figures += [(what, f"{number:,}") for what, number in result.requests.items()]
+        figures += [(what, size_text(size)) for what, size in result.sizes.items()]
         document = asdict(result)
-        if not result.requests:
-            del document["requests"]
+        for some in ("requests", "sizes"):
+            if not document[some]:
+                del document[some]
         documents.append(document)
         if not as_json:  # at once: each takes minutes
             say(TextTable((f"bench {chosen}", "figure"), tuple(figures)))

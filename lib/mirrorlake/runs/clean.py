@@ -33,6 +33,7 @@ def clean_notebook(notebook: NotebookNode) -> NotebookNode:
             continue
         count += 1
         cell["execution_count"] = count
+        cell["outputs"] = _joined(cell.outputs)
         for output in cell.outputs:
             if "metadata" in output:
                 output["metadata"] = _of_pictures(output["metadata"])
@@ -55,6 +56,18 @@ def clean_file(path: Path) -> bool:
     nbformat.validate(cleaned)
     nbformat.write(cleaned, path)  # type: ignore[no-untyped-call]
     return True
+
+
+def _joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """What was printed in one go: how a kernel divides it depends on the clock."""
+    found: list[NotebookNode] = []
+    for output in outputs:
+        stream = output.get("name") if output.output_type == "stream" else None
+        if stream and found and found[-1].get("name") == stream:
+            found[-1]["text"] += output.text
+        else:
+            found.append(output)
+    return found
 
 
 def _of_pictures(metadata: dict[str, Any]) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def test_copies_under_different_layouts_are_timed(lake: Lake) -> None:
         assert copy.write_seconds > 0
         assert copy.read_seconds["total"] > 0
     assert found.shown().columns == (
-        *("layout", "files", "row groups", "bytes", "write s", "total"),
+        *("layout", "files", "row groups", "size", "write s", "total"),
     )
     assert lake.tables() == []  # the copies are gone, and were never tables of this lake
     # The advice says the same of a table that was partitioned so.

@@ -309,6 +309,18 @@ def executed() -> Any:
 
 
 class TestClean:
+    def test_what_was_printed_is_one_output_however_it_came(self) -> None:
+        parts = [("stdout", "a\n"), ("stdout", "b\n"), ("stderr", "c\n"), ("stdout", "d\n")]
+        outputs = [new_output("stream", name=name, text=text) for name, text in parts]
+        cell = new_code_cell("work()", outputs=outputs)
+        (cleaned,) = clean_notebook(new_notebook(cells=[cell])).cells
+        assert [(one.name, one.text) for one in cleaned.outputs] == [
+            ("stdout", "a\nb\n"),
+            ("stderr", "c\n"),
+            ("stdout", "d\n"),
+        ]
+        assert len(cell.outputs) == 4
+
     def test_what_differs_from_run_to_run_goes(self) -> None:
         before = executed()
         cleaned = clean_notebook(before)
