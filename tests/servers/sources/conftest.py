@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +87,13 @@ def shop(server: PostgresServer, tmp_path: Path) -> Iterator[Shop]:
 
 @pytest.fixture
 def new_shop(server: PostgresServer, tmp_path: Path) -> Iterator[Callable[[], Shop]]:
-    made: list[Shop] = []
+    """One after the other: a server has so many slots, and Hypothesis so many examples."""
+    numbers, made = count(), list[Shop]()
 
     def make() -> Shop:
-        made.append(Shop(server, tmp_path / f"lake{len(made)}"))
+        while made:
+            made.pop().drop()
+        made.append(Shop(server, tmp_path / f"lake{next(numbers)}"))
         return made[-1]
 
     yield make
