@@ -223,7 +223,7 @@ def test_a_plain_optimize_undoes_it_and_says_so(lake: Lake) -> None:
 @pytest.mark.promise("DL-14")
 def test_at_write_time(lake: Lake) -> None:
     """One commit; smaller and quicker than the same rows by Spark; every engine reads them."""
-    frame = lake.spark.range(0, 100_000, 1, 1).selectExpr(
+    frame = lake.spark.range(0, 400_000, 1, 1).selectExpr(
         "hash(id) % 50 AS store", "hash(id, 1) % 365 AS day", "abs(hash(id, 2)) % 40 AS item",
         "'item ' || abs(hash(id, 2)) % 40 AS name", "id AS order_id",
     )  # fmt: skip
@@ -239,7 +239,7 @@ def test_at_write_time(lake: Lake) -> None:
     # As `lake.write` makes tables: with change feed and row tracking from version 0 on.
     assert snapshot.properties["delta.enableChangeDataFeed"] == "true"
     assert snapshot.properties["delta.enableRowTracking"] == "true"
-    assert lake.table("sales").changes.read(1).count() == 100_000
+    assert lake.table("sales").changes.read(1).count() == 400_000
     total = "SELECT count(*), sum(store), sum(day), sum(item), max(name), sum(order_id) FROM"
     wanted = tuple(lake.sql(f"{total} plain").first())
     assert tuple(lake.sql(f"{total} sales").first()) == wanted
