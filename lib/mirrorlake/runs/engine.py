@@ -15,12 +15,12 @@ import threading
 import time
 import warnings
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from jupyter_core.utils import ensure_event_loop
 
-from mirrorlake.runs.notebook_files import read_records
 from mirrorlake.runs.results import StepResult
 from mirrorlake.runs.secrets import Scrubber
 from mirrorlake.runs.starting import StartedKernel
@@ -80,6 +80,8 @@ class Execution:
         status = "stopped" if stopped else "done" if error is None else "failed"
         records: dict[str, Any] = {}
         with contextlib.suppress(Exception):  # a file that could not be written whole
+            from mirrorlake.runs.notebook_files import read_records
+
             records = read_records(self.target)
         error = None if error is None else self.scrubber.value(error)
         return StepResult(self.name, status, seconds, str(self.target), error, records)
@@ -149,6 +151,8 @@ def import_papermill() -> Any:
     Two that import the same packages at once may find them half made.
     """
     with _IMPORTING:
+        # First, since it spares papermill's imports what takes long.
+        import_module("mirrorlake.runs.notebook_files")
         import papermill
         from papermill.engines import papermill_engines
 

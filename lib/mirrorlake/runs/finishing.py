@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from mirrorlake.runs.engine import IMPORTED
-from mirrorlake.runs.hooks import call_hooks
 from mirrorlake.runs.lineage import send_lineage, wants_lineage
 from mirrorlake.runs.preparing import Prepared
 from mirrorlake.runs.results import RunSummary
@@ -63,7 +62,11 @@ def finish(
     if wants_lineage():
         _try("the lineage", lambda: send_lineage(document))
     outcome = "on_success" if summary.status == "done" else "on_failure"
-    document["hooks"] = call_hooks(prepared.plan.hooks.get(outcome, []), text, prepared)
+    document["hooks"] = []
+    if hooks := prepared.plan.hooks.get(outcome):
+        from mirrorlake.runs.hooks import call_hooks
+
+        document["hooks"] = call_hooks(hooks, text, prepared)
     kept &= _try("the record", lambda: write_record(document, prepared.work))
     if (pointer := runs_folder() / prepared.run) != prepared.work:
         _try("the record", lambda: write_record(document, pointer))

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from mirrorlake.runs.record import MIME
 
-if "jsonschema" not in sys.modules:
-    # At its import jsonschema makes a parser of IRIs, in more than a second; a notebook has none.
-    # Who imports the parser later gets it.
-    sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
-    import jsonschema  # noqa: F401
+import_module("mirrorlake.runs.quick_jsonschema")  # before nbformat imports it
 
-    del sys.modules["rfc3987_syntax"]
-
-import nbformat
+import nbformat  # noqa: E402
 
 __all__ = ["nbformat", "read_records"]
 
