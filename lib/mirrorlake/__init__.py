@@ -165,6 +165,7 @@ _MODULES = {
     "mirror.operating": ["operate"],
     "mirror.options": ["MirrorOptions"],
     "monitoring": ["monitor_lake", "recent_ledgers"],
+    "names": ["split_names"],
     "opening": [
         "choose_tables",
         "find_published",
@@ -172,7 +173,6 @@ _MODULES = {
         "find_table",
         "open_lake",
     ],
-    "names": ["split_names"],
     "paths": ["lake_path"],
     "runs.record": ["record"],
     "samples.sample_lake": ["make_sample"],

@@ -16,6 +16,8 @@ from jupyter_client.manager import KernelManager
 from mirrorlake.runs.starting import private_sockets
 from mirrorlake.spark.shared import SharedJvm
 
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # they go with the process
+
 
 class OneSpark:
     def __init__(self) -> None:
@@ -38,8 +40,9 @@ def start_kernel(
     startup_timeout: float, kernel_name: str, **options: Any
 ) -> tuple[KernelManager, BlockingKernelClient]:
     """As `jupyter_client.manager.start_new_kernel`, by private sockets."""
-    config = private_sockets(tempfile.mkdtemp(prefix="mirrorlake-"))
-    manager = KernelManager(kernel_name=kernel_name, config=config)
+    folder = tempfile.TemporaryDirectory(prefix="mirrorlake-", ignore_cleanup_errors=True)
+    _FOLDERS.append(folder)
+    manager = KernelManager(kernel_name=kernel_name, config=private_sockets(folder.name))
     manager.start_kernel(**options)
     client = manager.client()
     client.start_channels()

@@ -14,7 +14,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from mirrorlake.runs.notebook_files import nbformat
+from mirrorlake.runs.notebook_files import joined_streams, nbformat
 
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 _PAPERMILLS = {"injected-parameters", "papermill-error-cell-tag"}
@@ -33,7 +33,7 @@ def clean_notebook(notebook: NotebookNode) -> NotebookNode:
             continue
         count += 1
         cell["execution_count"] = count
-        cell["outputs"] = _joined(cell.outputs)
+        cell["outputs"] = joined_streams(cell.outputs)
         for output in cell.outputs:
             if "metadata" in output:
                 output["metadata"] = _of_pictures(output["metadata"])
@@ -56,18 +56,6 @@ def clean_file(path: Path) -> bool:
     nbformat.validate(cleaned)
     nbformat.write(cleaned, path)  # type: ignore[no-untyped-call]
     return True
-
-
-def _joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """What was printed in one go: how a kernel divides it depends on the clock."""
-    found: list[NotebookNode] = []
-    for output in outputs:
-        stream = output.get("name") if output.output_type == "stream" else None
-        if stream and found and found[-1].get("name") == stream:
-            found[-1]["text"] += output.text
-        else:
-            found.append(output)
-    return found
 
 
 def _of_pictures(metadata: dict[str, Any]) -> dict[str, Any]:

@@ -136,8 +136,7 @@ class Execution:
                     ensure_event_loop().close()  # nbclient has made one for this thread
 
     def _describe(self, failure: BaseException) -> dict[str, Any]:
-        import papermill
-
+        papermill = import_papermill()
         if isinstance(failure, papermill.PapermillExecutionError):
             cell = failure.cell_index + 1 - bool(self.parameters)
             return {"cell": cell, "name": failure.ename, "message": failure.evalue}

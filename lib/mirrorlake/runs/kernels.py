@@ -14,6 +14,7 @@ from papermill.iorw import write_ipynb
 from tqdm import tqdm
 
 from mirrorlake.runs.engine import INJECTED, secret_code
+from mirrorlake.runs.notebook_files import joined_streams
 
 if TYPE_CHECKING:
     from mirrorlake.runs.engine import Execution
@@ -99,7 +100,8 @@ class KernelEngine(Engine):  # type: ignore[misc]  # papermill has no types
         finally:
             manager.cleanup_pbar()
             for cell in nb.cells:
-                _join_streams(cell)  # what was printed in parts is scrubbed as a whole
+                if "outputs" in cell:  # what was printed in parts is scrubbed as a whole
+                    cell.outputs = joined_streams(cell.outputs)
             manager.notebook_complete()
         return manager.nb
 
@@ -123,20 +125,6 @@ class KernelEngine(Engine):  # type: ignore[misc]  # papermill has no types
         process.stdout.close()  # nobody else does if the kernel is killed
         threading.Thread(target=_pass_on, args=(descriptor, execution), daemon=True).start()
         client.execute(cleanup_kc=True)
-
-
-def _join_streams(cell: Any) -> None:
-    """Makes one output of each run of outputs on the same stream."""
-    joined: list[Any] = []
-    for output in cell.get("outputs", []):
-        last = joined[-1] if joined else None
-        streams = last is not None and output.output_type == last.output_type == "stream"
-        if last is not None and streams and output.name == last.name:
-            last.text += output.text
-        else:
-            joined.append(output)
-    if "outputs" in cell:
-        cell.outputs = joined
 
 
 def _pass_on(descriptor: int, execution: Execution) -> None:

@@ -6,13 +6,14 @@ Neither a plan nor a notebook has an IRI. Whoever imports the parser later gets 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
-if "jsonschema" not in sys.modules:
-    sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
-    import jsonschema
+_MODULES: dict[str, Any] = sys.modules
+_MODULES.setdefault("rfc3987_syntax", None)
 
-    del sys.modules["rfc3987_syntax"]
-else:
-    import jsonschema
+import jsonschema  # noqa: E402
+
+if _MODULES["rfc3987_syntax"] is None:
+    del _MODULES["rfc3987_syntax"]
 
 __all__ = ["jsonschema"]

@@ -6,14 +6,10 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import run_sync
 from traitlets.config import Config
-
-if TYPE_CHECKING:
-    from subprocess import Popen
 
 LONGEST = 80  # characters of a folder; a socket's whole path may have 107
 
@@ -63,7 +59,7 @@ class StartedKernel:
             self._folder.cleanup()
             raise
         provisioner = self.manager.provisioner
-        self.process: Popen[bytes] = provisioner.process  # type: ignore[union-attr]
+        self.process: subprocess.Popen[bytes] = provisioner.process  # type: ignore[union-attr]
         self.group: int | None = provisioner.pgid  # type: ignore[union-attr]
 
     def close(self) -> None:
