@@ -86,10 +86,7 @@ def test(
     options = [*processes, "--durations=10", *(["--long"] if long else [])]
     options += ["--changed"] if changed else []
     command = [sys.executable, "-m", "pytest", *options, *context.args]
-    # Some images forbid Python to keep what it has compiled: each of a hundred processes would
-    # compile the library again.
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    raise typer.Exit(subprocess.run(command, cwd=source, env=environment, check=False).returncode)
+    raise typer.Exit(subprocess.run(command, cwd=source, check=False).returncode)
 
 
 def needs_no_spark(arguments: list[str]) -> bool:
