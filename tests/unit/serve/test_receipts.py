@@ -12,7 +12,7 @@ from mirrorlake.serve.receipts import Receipts
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "renames.jsonl"
+    return tmp_path / "state" / "of a server" / "renames.jsonl"
 
 
 def renamed(receipts: Receipts, source: str, target: str, uploads: int = 1) -> None:
