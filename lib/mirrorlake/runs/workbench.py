@@ -20,7 +20,7 @@ from mirrorlake.course.copies import student_copy
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PROJECT, cache, home
 from mirrorlake.runs.lab_extension import Card, write_extension
-from mirrorlake.runs.notebook_files import nbformat
+from mirrorlake.runs.notebook_files import first_words, nbformat
 from mirrorlake.runs.plan import notebook_names
 from mirrorlake.runs.store import list_runs, write_whole
 from mirrorlake.spark.progress import VARIABLE
@@ -204,10 +204,9 @@ def _name_of(source: Path) -> str:
 
 
 def _first_lines(path: Path) -> tuple[str, str]:
-    """A notebook's title and the sentence below it."""
-    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    lines = [*notebook.cells[0].source.splitlines(), "", "", ""]
-    return lines[0].lstrip("# "), lines[2].lstrip("> ").replace("|", "\\|")
+    """A notebook's title and what stands below it, for a table."""
+    title, said = first_words(nbformat.read(path, as_version=4))  # type: ignore[no-untyped-call]
+    return title, said.replace("|", "\\|")
 
 
 def _seconds() -> dict[str, float]:
