@@ -116,9 +116,9 @@ def _snapshot_maker(jvm: Any) -> Any:
     try:
         compiler.cook(_KNOWN_SNAPSHOT.read_text(encoding="utf-8"))
     except Exception as error:
-        if "CompileException" not in str(error):
+        if "org.codehaus" not in str(error):
             raise
-        return None
+        return None  # the compiler finds another constructor
     loaded = compiler.getClassLoader().loadClass("mirrorlake.KnownSnapshot")
     return loaded.getConstructors()[0]
 
