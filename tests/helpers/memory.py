@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 
 import psutil  # which comes with ipykernel
 
 _GB = 1e9
+_YOUNG_SECONDS = 0.5  # a process that was just forked still looks as large as its parent
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ def take_sample(process: psutil.Process) -> Sample:
     processes = 0
     for one in [process, *process.children(recursive=True)]:
         try:
+            if time.time() - one.create_time() < _YOUNG_SECONDS:
+                continue
             sizes[_kind(one.name())] += one.memory_info().rss
             processes += 1
         except psutil.Error:  # gone since
