@@ -17,6 +17,7 @@ from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import (
     FormatError,
     InvalidNameError,
+    UsageError,
 )
 from mirrorlake.landing.zone import BadFolder, find_tables, no_folder
 from mirrorlake.mirror.apply import explain
@@ -25,7 +26,8 @@ from mirrorlake.mirror.follow import Followed, follow_folders
 from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.lock import only_mirror
 from mirrorlake.mirror.operator_settings import OperatorSettings, all_settings
-from mirrorlake.mirror.options import MirrorOptions, StepListener, noop
+from mirrorlake.mirror.options import MirrorOptions, StepListener, at_once, noop
+from mirrorlake.mirror.shards import Shard
 from mirrorlake.mirror.state import (
     INITIALIZED,
     REPLICATING,
@@ -43,6 +45,7 @@ from mirrorlake.mirror.table_cycle import TableCycle
 from mirrorlake.mirror.trash import purge_dropped
 from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.registration import keep_registered
+from mirrorlake.spark.session import cluster_cores
 from mirrorlake.storage import Listing, Storage
 
 _TRIES = 3
@@ -78,6 +81,7 @@ class Engine:
         self._stop = stop or Event()
         self._settings: Callable[[TableName], OperatorSettings]  # read by every cycle
         self._purged: datetime | None = None
+        self._shard = None if self._options.shard is None else Shard.parse(self._options.shard)
 
     def run_cycle(self, only: TableName | None = None) -> Report:
         """Applies what is pending, one commit per table (and one more where a crash left a plan).
@@ -88,25 +92,33 @@ class Engine:
         Raises:
             TableNotFoundError: the single table has no folder in the zone.
             BusyError: another mirror works on this lake for too long.
+            UsageError: both a table and a shard are named.
         """
-        with only_mirror(self._storage, self._options.patience):
+        if only is not None and self._shard is not None:
+            raise UsageError("A cycle is of one table or of a shard.", hint="name only one.")
+        with only_mirror(self._storage, self._options.patience, self._shard):
             return self._run_cycle(only)
 
+    def _is_own(self, folder: str) -> bool:
+        return self._shard is None or self._shard.has(folder)
+
     def _run_cycle(self, only: TableName | None) -> Report:
-        kept = load_states(self._storage)
+        kept = load_states(self._storage, self._shard)
         states = dict(kept or {})
-        found: list[TableName | BadFolder] = [only] if only else list(find_tables(self._storage))
+        zone = self._storage.list(ZONE).folders
+        found: list[TableName | BadFolder] = [only] if only else []
+        found = found or list(find_tables(self._storage, folders=zone))
         followed = Followed()
         if only is not None and self._storage.list(only.folder) == Listing((), ()):
             raise no_folder(only)
         if kept is None:  # of all tables, or else the drops of the others would go unseen
             states = rebuild_states(self._storage, delta_tables(self._storage))
         if only is None:
-            followed = follow_folders(self._storage, states, found)
+            followed = follow_folders(self._storage, states, found, self._shard)
             stuck = {state.table.folder for state in followed.failed}
-            found = [table for table in found if table.folder not in stuck]
+            found = [t for t in found if t.folder not in stuck and self._is_own(t.folder)]
             self._purge(bool(followed.dropped))
-        schemas = set(self._storage.list(ZONE).folders)
+        schemas = set(zone)
         self._settings = all_settings(self._storage)
 
         def clash(table: TableName) -> bool:
@@ -126,12 +138,12 @@ class Engine:
             for table, entry in zip(found, entries, strict=True)
             if entry is None and isinstance(table, TableName)
         ]
-        with ThreadPoolExecutor(self._options.tables_at_once) as pool:
+        with ThreadPoolExecutor(self._at_once(len(busy))) as pool:
             done = pool.map(run, busy)
             finished = [entry or next(done) for entry in entries]
         states |= {folder: state for folder, state, _ in finished}
         if states != kept or not is_told_running(self._storage):
-            save_states(self._storage, states)
+            save_states(self._storage, states, shard=self._shard)
         mirrored = (entry.table for entry in states.values() if entry.state == REPLICATING)
         keep_registered(self._storage, self._spark, mirrored, followed.dropped)
         lines = [status for _, _, status in finished]
@@ -140,7 +152,15 @@ class Engine:
 
     def close(self) -> None:
         """Says in the monitoring files that the mirror has stopped."""
-        save_states(self._storage, load_states(self._storage) or {}, replicator=STOPPED)
+        states = load_states(self._storage, self._shard) or {}
+        save_states(self._storage, states, replicator=STOPPED, shard=self._shard)
+
+    def _at_once(self, busy: int) -> int:
+        """How many tables are worked on side by side; where they are many, a cluster is asked."""
+        here = at_once(self._options)
+        if busy <= here or self._options.tables_at_once is not None:
+            return here
+        return at_once(self._options, cluster_cores(self._spark))
 
     def _purge(self, at_once: bool) -> None:
         """Once a day, and after every drop, deletes for good what was dropped long ago."""

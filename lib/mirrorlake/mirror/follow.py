@@ -13,6 +13,7 @@ from mirrorlake.landing.identity import Identity, is_in_folder, read_identity, r
 from mirrorlake.landing.zone import BadFolder
 from mirrorlake.mirror.apply import explain
 from mirrorlake.mirror.ledger import read_mirrored
+from mirrorlake.mirror.shards import Shard
 from mirrorlake.mirror.state import TableState, failed
 from mirrorlake.mirror.trash import drop_table
 from mirrorlake.names import TableName
@@ -33,7 +34,10 @@ class Followed:
 
 
 def follow_folders(
-    storage: Storage, states: dict[str, TableState], found: list[TableName | BadFolder]
+    storage: Storage,
+    states: dict[str, TableState],
+    found: list[TableName | BadFolder],
+    shard: Shard | None = None,
 ) -> Followed:
     """Renames and drops tables as their folders were; `states` is brought in line.
 
@@ -43,6 +47,8 @@ def follow_folders(
         storage: the lake's files.
         states: what was known of each folder.
         found: the folders that the zone has now.
+        shard: only folders of this one are followed. A folder that came to another shard by its
+            new name is that one's to follow; its table is not dropped here meanwhile.
     """
     present = {table.folder for table in found}
     dropped: list[TableName] = []
@@ -50,6 +56,9 @@ def follow_folders(
     held: set[str | None] = set()  # the incarnations whose rename failed: no drop
     for table in found:
         if isinstance(table, TableName) and table.folder not in states:
+            if shard is not None and not shard.has(table.folder):
+                held.add(_incarnation(storage, table))
+                continue
             try:
                 _follow_rename(storage, states, present, table)
             except Exception as error:  # the other tables are mirrored anyway
@@ -57,6 +66,8 @@ def follow_folders(
                 held.add(_incarnation(storage, table))
     for folder, state in list(states.items()):
         if folder in present or (state.incarnation and state.incarnation in held):
+            continue
+        if shard is not None and not shard.has(folder):
             continue
         del states[folder]
         try:

@@ -1,23 +1,27 @@
 """What the mirror knows of each table, kept between cycles, and how it is reported.
 
 `Files/_mirrorlake/state.json` is a cache: all of it can be read again from the zone and the tables'
-logs. `Files/Monitoring/` has the same facts in the words of Fabric's monitoring files.
+logs. The mirror of a shard has a document of its own, `state-2-of-8.json`, so that no two write one
+file. `Files/Monitoring/` has the same facts in the words of Fabric's monitoring files.
 """
 
 from __future__ import annotations
 
 import uuid
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from mirrorlake.kept import read_kept
 from mirrorlake.landing.metadata import SEQUENTIAL
+from mirrorlake.mirror.shards import Shard
 from mirrorlake.names import MONITORING, STATE, TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Entry, Storage, to_json
 
 FORMAT = 2
 _PATH = f"{STATE}/state.json"
+_PART, _ENDING = "state-", ".json"  # around a shard's label
 _REPLICATOR = f"{MONITORING}/replicator.json"
 _NEVER = "0001-01-01T00:00:00"  # how the format's readers know "not yet"
 
@@ -157,15 +161,41 @@ class Report(Result):
         return f"{text}, {len(self.failed)} failed" if self.failed else text
 
 
-def load_states(storage: Storage) -> dict[str, TableState] | None:
+def load_states(storage: Storage, shard: Shard | None = None) -> dict[str, TableState] | None:
     """The kept states by the table's folder; None if there are none, or only of an older format.
+
+    A table's state is in the newest of the documents that could have it: that of all tables, and
+    those of the shards that it is in.
+
+    Args:
+        storage: the lake's files.
+        shard: the mirror's own; without a document of it, or of all tables, there are no states.
 
     Raises:
         FormatError: they are of a newer format. They could be made again, but a newer mirror may
             keep more in other files, too; so it is left to people to overwrite them.
     """
+    documents: list[tuple[datetime, bool, Shard | None, dict[str, TableState]]] = []
+    for entry in storage.list(STATE).files:
+        part = Shard.of_label(entry.name.removeprefix(_PART).removesuffix(_ENDING))
+        known = entry.name == _name(part)
+        if known and (found := _load(storage, f"{STATE}/{entry.name}")) is not None:
+            documents.append((entry.modified, part is not None, part, found))
+    if not any(shard is None or part in (None, shard) for _, _, part, _ in documents):
+        return None
+    states: dict[str, TableState] = {}
+    for _, _, part, found in sorted(documents, key=lambda document: document[:2]):
+        states = {f: s for f, s in states.items() if part is not None and not part.has(f)} | found
+    return states
+
+
+def _name(shard: Shard | None) -> str:
+    return f"{_PART}{shard.label}{_ENDING}" if shard else _PATH.rpartition("/")[2]
+
+
+def _load(storage: Storage, path: str) -> dict[str, TableState] | None:
     try:
-        document = read_kept(storage, _PATH, FORMAT, hint="make it again with status --rebuild")
+        document = read_kept(storage, path, FORMAT, hint="make it again with status --rebuild")
         if document is None or document["format"] != FORMAT:
             return None
         return {folder: TableState(**entry) for folder, entry in document["tables"].items()}
@@ -182,11 +212,25 @@ def is_told_running(storage: Storage) -> bool:
 
 
 def save_states(
-    storage: Storage, states: dict[str, TableState], *, replicator: str = RUNNING
+    storage: Storage,
+    states: dict[str, TableState],
+    *,
+    replicator: str = RUNNING,
+    shard: Shard | None = None,
 ) -> None:
-    """Writes cache and monitoring files; `replicator` is the state of the whole mirror."""
-    tables = {folder: asdict(state) for folder, state in sorted(states.items())}
-    storage.write(_PATH, to_json({"format": FORMAT, "tables": tables}))
+    """Writes cache and monitoring files.
+
+    Args:
+        storage: the lake's files.
+        states: of all tables, by their folders.
+        replicator: the state of the whole mirror.
+        shard: the mirror's own; the other tables' states stay where they are.
+    """
+    own = {f: state for f, state in sorted(states.items()) if shard is None or shard.has(f)}
+    tables = {folder: asdict(state) for folder, state in own.items()}
+    storage.write(f"{STATE}/{_name(shard)}", to_json({"format": FORMAT, "tables": tables}))
+    if shard is not None:
+        states = load_states(storage, shard) or own  # the others may have gone on
     entries = [_monitoring(state) for _, state in sorted(states.items())]
     storage.write_json(f"{MONITORING}/tables.json", {"tables": entries})
     storage.write_json(_REPLICATOR, _replicator(replicator))

@@ -52,6 +52,8 @@ def s3_conf() -> dict[str, str]:
         "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
         LOG_STORE_CONF: CLASS,
         "spark.delta.logStore.s3a.impl": CLASS,
+        # A log is listed from the version that is asked for on, not from its beginning.
+        "spark.hadoop.delta.enableFastS3AListFrom": "true",
         "spark.redaction.regex": REDACTED,
     }
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
