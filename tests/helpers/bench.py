@@ -37,12 +37,14 @@ class BenchResult:
         seconds: medians by what was measured.
         ratios: the peer's seconds by ours, each the median of the pairs.
         requests: to a server, by what made them; of benches that have one.
+        costs: computed from them, each with its unit in its name.
     """
 
     bench: str
     seconds: dict[str, float]
     ratios: dict[str, float]
     requests: dict[str, int] = field(default_factory=dict)
+    costs: dict[str, float] = field(default_factory=dict)
 
 
 def bench_names() -> list[str]:

@@ -143,9 +143,11 @@ def bench(
         figures = [(what, f"{seconds:.3f} s") for what, seconds in result.seconds.items()]
         figures += [(what, f"{ratio:.2f} ×") for what, ratio in result.ratios.items()]
         figures += [(what, f"{number:,}") for what, number in result.requests.items()]
+        figures += [(what, f"{number:,.2f}") for what, number in result.costs.items()]
         document = asdict(result)
-        if not result.requests:
-            del document["requests"]
+        for extra in ("requests", "costs"):
+            if not document[extra]:
+                del document[extra]
         documents.append(document)
         if not as_json:  # at once: each takes minutes
             say(TextTable((f"bench {chosen}", "figure"), tuple(figures)))

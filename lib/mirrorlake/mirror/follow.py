@@ -53,21 +53,24 @@ def follow_folders(
     present = {table.folder for table in found}
     dropped: list[TableName] = []
     stuck: list[TableState] = []
-    held: set[str | None] = set()  # the incarnations whose rename failed: no drop
+    held: set[str | None] = set()  # the incarnations whose rename failed, or is to come: no drop
+    others: list[TableName] = []  # another shard's new folders
     for table in found:
         if isinstance(table, TableName) and table.folder not in states:
             if shard is not None and not shard.has(table.folder):
-                held.add(_incarnation(storage, table))
+                others.append(table)
                 continue
             try:
                 _follow_rename(storage, states, present, table)
             except Exception as error:  # the other tables are mirrored anyway
                 stuck.append(failed(TableState(table.schema, table.name), explain(error)))
                 held.add(_incarnation(storage, table))
-    for folder, state in list(states.items()):
-        if folder in present or (state.incarnation and state.incarnation in held):
-            continue
-        if shard is not None and not shard.has(folder):
+    gone = [f for f in states if f not in present and (shard is None or shard.has(f))]
+    if gone:
+        held |= {_incarnation(storage, table) for table in others}
+    for folder in gone:
+        state = states[folder]
+        if state.incarnation and state.incarnation in held:
             continue
         del states[folder]
         try:
