@@ -32,7 +32,7 @@ _ready: set[str] = set()  # applications whose executors were asked
 
 def map_in_arrow(
     frame: DataFrame,
-    function: Callable[[Iterable[Any]], Iterator[Any]],
+    function: Callable[[Iterable[Any]], Iterable[Any]],
     schema: StructType | str,
 ) -> DataFrame:
     """`DataFrame.mapInArrow` for functions of this package.
