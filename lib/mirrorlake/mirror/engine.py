@@ -6,7 +6,7 @@ An idle table costs a listing; Spark is started when the first file has to be ap
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from threading import Event, Lock
@@ -63,6 +63,8 @@ class Engine:
         options: bounds of a cycle.
         on_step: is called after every finished step, from several threads.
         stop: once it is set, the running commits end and no other table is begun.
+        others_after: seconds after which the tables that are done are looked at once more, while a
+            slow one goes on; by default a cycle applies one batch of each table.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Engine:
         options: MirrorOptions | None = None,
         on_step: StepListener = noop,
         stop: Event | None = None,
+        others_after: float | None = None,
     ) -> None:
         self._storage = storage
         self._start_spark = spark
@@ -79,6 +82,7 @@ class Engine:
         self._options = options or MirrorOptions()
         self._on_step = on_step
         self._stop = stop or Event()
+        self._others_after = others_after
         self._settings: Callable[[TableName], OperatorSettings]  # read by every cycle
         self._purged: datetime | None = None
         self._shard = None if self._options.shard is None else Shard.parse(self._options.shard)
@@ -132,15 +136,32 @@ class Engine:
         def run(table: TableName) -> _Entry:
             return self._run_table(table, states.get(table.folder), clash=clash(table))
 
-        entries = self._look_at(found, look)
-        busy = [
-            table
-            for table, entry in zip(found, entries, strict=True)
-            if entry is None and isinstance(table, TableName)
-        ]
+        latest: dict[str, _Entry] = {}
+        told = dict(states)
+
+        def begin(tables: list[TableName | BadFolder]) -> list[TableName]:
+            """Notes the tables with nothing to do; the others."""
+            seen = list(zip(tables, self._look_at(tables, look), strict=True))
+            latest.update({entry[0]: entry for _, entry in seen if entry is not None})
+            return [t for t, entry in seen if entry is None and isinstance(t, TableName)]
+
+        busy = begin(found)
         with ThreadPoolExecutor(self._at_once(len(busy))) as pool:
-            done = pool.map(run, busy)
-            finished = [entry or next(done) for entry in entries]
+            running = {pool.submit(run, table): table for table in busy}
+            while running:
+                for done in wait(running, self._others_after).done:
+                    del running[done]
+                    entry = done.result()
+                    latest[entry[0]] = entry
+                states |= {folder: state for folder, state, _ in latest.values()}
+                if running and not self._stop.is_set():
+                    slow = {table.folder for table in running.values()}
+                    if states != told:
+                        save_states(self._storage, states, shard=self._shard)
+                        told = dict(states)
+                    again = begin([table for table in found if table.folder not in slow])
+                    running |= {pool.submit(run, table): table for table in again}
+        finished = [latest[table.folder] for table in found]
         states |= {folder: state for folder, state, _ in finished}
         if states != kept or not is_told_running(self._storage):
             save_states(self._storage, states, shard=self._shard)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 _TOPICS = (
-    *("explore", "schedule", "serve", "sources", "object-stores", "change-feed", "views"),
+    *("explore", "schedule", "serve", "sources", "object-stores", "scale", "change-feed", "views"),
     *("row-tracking", "vorder", "partitioning"),
 )
 # Captions with their pages, as paths from the site's root; `*` stands for all of a folder.
