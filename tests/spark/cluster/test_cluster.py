@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,9 +27,15 @@ from mirrorlake.paths import PROJECT
 from mirrorlake.spark.executors import NEEDED
 
 pytestmark = pytest.mark.long
+COMMANDS = ["publish", "mirror", "sql", "vorder", "analyze"]
 _LONGEST = 900  # seconds
 _HIDDEN = ("SPARK_MASTER", "SPARK_REMOTE", "SPARK_CONF_DIR", "PYTHONPATH", "PYSPARK_PYTHON")
 PACKAGES = tuple("pyyaml" if name == "yaml" else name for name in NEEDED)
+
+
+def bare_variables() -> dict[str, str]:
+    """This process's environment without what concerns Spark."""
+    return {name: value for name, value in os.environ.items() if name not in _HIDDEN}
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +59,12 @@ def driver(cluster: Cluster, python: Path) -> Iterator[Driver]:
     """Starts a program as the cluster's driver; it ends with the test."""
     started: list[subprocess.Popen[str]] = []
     paths = os.pathsep.join([str(PROJECT / "lib"), str(PROJECT / "tests")])
-    bare = {name: value for name, value in os.environ.items() if name not in _HIDDEN}
 
     def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
         own = {"SPARK_MASTER": cluster.url, "PYSPARK_PYTHON": str(python), "PYTHONPATH": paths}
         process = subprocess.Popen(
             [sys.executable, "-m", "helpers.cluster_program", *arguments],
-            env=bare | {"SPARK_LOCAL_IP": "127.0.0.1"} | own | variables,
+            env=bare_variables() | {"SPARK_LOCAL_IP": "127.0.0.1"} | own | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -118,6 +125,30 @@ def test_the_whole_story_on_s3(driver: Driver) -> None:
         check_story(result(driver("tour", root, **server.variables())))
     finally:
         server.close()
+
+
+def test_the_commands_of_the_page(cluster: Cluster, python: Path, tmp_path: Path) -> None:
+    text = (PROJECT / "docs" / "how-to" / "cluster.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\./mirrorlake (.+)$", text, re.M)
+    assert [line.split()[0] for line in commands] == COMMANDS
+    (tmp_path / "stock.csv").write_text("id,n\n1,5\n2,6\n")
+    own = {
+        "SPARK_MASTER": cluster.url,
+        "PYSPARK_PYTHON": str(python),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    own["PYTHONPATH"] = str(PROJECT / "lib")
+    for line in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "mirrorlake.cli", *shlex.split(line)],
+            cwd=tmp_path,
+            env=bare_variables() | own,
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST,
+            check=False,
+        )
+        assert done.returncode == 0, (line, done.stderr[-3000:])
 
 
 def test_executors_that_lack_packages_are_told_of_before_a_job_fails(
