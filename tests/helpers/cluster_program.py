@@ -65,7 +65,7 @@ def tour(root: str) -> dict[str, object]:
         return lake.table("v").optimize.vorder().commits[0].rows
 
     def partitioned() -> object:
-        lake.write("p", [{"k": n % 11, "v": n} for n in range(40)])
+        lake.write("p", [{"k": f"k{n % 11}", "v": n} for n in range(40)])
         lake.table("p").partitioning.set(POLICY)
         lake.table("p").partitioning.operate()
         return lake.sql("SELECT count(*), sum(v) FROM p").collect()[0][1]
