@@ -1,4 +1,4 @@
-"""What all layers share: `--long`, `--changed`, the promises' count, a lake in a folder."""
+"""What all layers share: `--long`, `--changed`, the promises' count, a lake and a home for runs."""
 
 from __future__ import annotations
 
@@ -88,3 +88,11 @@ class PromiseCount:
 def lake(tmp_path: Path) -> Lake:
     """An empty lake."""
     return Lake(tmp_path / "lake")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of a test's own, where runs and their locks are kept, too."""
+    monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MIRRORLAKE_STATE", str(tmp_path / "state"))
+    return tmp_path

@@ -1,8 +1,8 @@
 """mirrorlake: an open lakehouse in notebooks.
 
 Applications publish changes as files, Spark mirrors them into Delta tables; on these people query,
-travel in time, diagnose and improve. Start with `Lake`. What needs Spark or matplotlib is imported
-when it is first asked for, so that an application that only publishes needs neither.
+travel in time, diagnose and improve. Start with `Lake`. All is imported when it is first asked for,
+so that an application that only publishes needs neither Spark nor matplotlib.
 """
 
 from __future__ import annotations
@@ -12,19 +12,6 @@ from typing import TYPE_CHECKING
 
 from mirrorlake import errors
 from mirrorlake.extras import name_missing_extras
-from mirrorlake.lake import Lake
-from mirrorlake.landing.publish_files import publish_files
-from mirrorlake.landing.publisher import Publisher
-from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.opening import (
-    choose_tables,
-    find_published,
-    find_sources,
-    find_table,
-    open_lake,
-    split_names,
-)
-from mirrorlake.paths import lake_path
 
 if TYPE_CHECKING:
     from mirrorlake.feed.follow_report import archive_table, update_dimension
@@ -32,7 +19,10 @@ if TYPE_CHECKING:
     from mirrorlake.history.frame_actions import act_on_frame, frame_overview
     from mirrorlake.history.maintenance import MaintenancePolicy, parse_policy
     from mirrorlake.history.time_travel import choose_versions, find_difference, plan_restore
+    from mirrorlake.lake import Lake
     from mirrorlake.lake_table import LakeTable
+    from mirrorlake.landing.publish_files import publish_files
+    from mirrorlake.landing.publisher import Publisher
     from mirrorlake.layout.advice import advise
     from mirrorlake.layout.guardrails import skus
     from mirrorlake.layout.layout_benchmark import Layout, compare_layouts
@@ -47,21 +37,31 @@ if TYPE_CHECKING:
     )
     from mirrorlake.mirror.cycle import run_cycle
     from mirrorlake.mirror.operating import operate
+    from mirrorlake.mirror.options import MirrorOptions
     from mirrorlake.monitoring import monitor_lake, recent_ledgers
+    from mirrorlake.names import split_names
+    from mirrorlake.opening import (
+        choose_tables,
+        find_published,
+        find_sources,
+        find_table,
+        open_lake,
+    )
+    from mirrorlake.paths import lake_path
     from mirrorlake.runs.record import record
     from mirrorlake.samples.sample_lake import make_sample
+    from mirrorlake.show.choices import plot_choices
     from mirrorlake.show.feeds import plot_changes, plot_periods
+    from mirrorlake.show.layouts import plot_gauge, plot_runs, plot_spread
     from mirrorlake.show.pictures import plot_backlog, plot_history, plot_kept, plot_lag, plot_rows
     from mirrorlake.show.plots import (
         plot_bars,
-        plot_gauge,
         plot_lines,
         plot_matrix,
-        plot_runs,
         plot_spans,
-        plot_spread,
         plot_stacks,
     )
+    from mirrorlake.show.system import plot_system
     from mirrorlake.show.tables import save_rows, show_errors, show_files, show_rows, show_status
     from mirrorlake.show.versions import plot_files, plot_row_ids
     from mirrorlake.sources.postgres.publish import check_postgres, publish_postgres
@@ -103,6 +103,7 @@ __all__ = [
     "plot_backlog",
     "plot_bars",
     "plot_changes",
+    "plot_choices",
     "plot_files",
     "plot_gauge",
     "plot_history",
@@ -117,6 +118,7 @@ __all__ = [
     "plot_spans",
     "plot_spread",
     "plot_stacks",
+    "plot_system",
     "publish_files",
     "publish_postgres",
     "recent_ledgers",
@@ -143,7 +145,10 @@ _MODULES = {
     "history.frame_actions": ["act_on_frame", "frame_overview"],
     "history.maintenance": ["MaintenancePolicy", "parse_policy"],
     "history.time_travel": ["choose_versions", "find_difference", "plan_restore"],
+    "lake": ["Lake"],
     "lake_table": ["LakeTable"],
+    "landing.publish_files": ["publish_files"],
+    "landing.publisher": ["Publisher"],
     "layout.advice": ["advise"],
     "layout.guardrails": ["skus"],
     "layout.layout_benchmark": ["Layout", "compare_layouts"],
@@ -158,21 +163,25 @@ _MODULES = {
     ],
     "mirror.cycle": ["run_cycle"],
     "mirror.operating": ["operate"],
+    "mirror.options": ["MirrorOptions"],
     "monitoring": ["monitor_lake", "recent_ledgers"],
+    "names": ["split_names"],
+    "opening": [
+        "choose_tables",
+        "find_published",
+        "find_sources",
+        "find_table",
+        "open_lake",
+    ],
+    "paths": ["lake_path"],
     "runs.record": ["record"],
     "samples.sample_lake": ["make_sample"],
+    "show.choices": ["plot_choices"],
     "show.feeds": ["plot_changes", "plot_periods"],
+    "show.layouts": ["plot_gauge", "plot_runs", "plot_spread"],
     "show.pictures": ["plot_backlog", "plot_history", "plot_kept", "plot_lag", "plot_rows"],
-    "show.plots": [
-        "plot_bars",
-        "plot_gauge",
-        "plot_lines",
-        "plot_matrix",
-        "plot_runs",
-        "plot_spans",
-        "plot_spread",
-        "plot_stacks",
-    ],
+    "show.plots": ["plot_bars", "plot_lines", "plot_matrix", "plot_spans", "plot_stacks"],
+    "show.system": ["plot_system"],
     "show.tables": ["save_rows", "show_errors", "show_files", "show_rows", "show_status"],
     "show.versions": ["plot_files", "plot_row_ids"],
     "sources.postgres.publish": ["check_postgres", "publish_postgres"],

@@ -5,6 +5,7 @@ Exit status: 0 done; 1 a problem found; 2 wrong use; 3 the same plan runs alread
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import typer
@@ -75,6 +76,9 @@ def main() -> None:
         if isinstance(error, AlreadyRunningError):
             sys.exit(3)
         sys.exit(2 if isinstance(error, (UsageError, InvalidNameError)) else 1)
+    finally:
+        # At its end Python looks for garbage in all that was imported, for half a second.
+        gc.freeze()
 
 
 def _print_error(error: MirrorlakeError) -> None:

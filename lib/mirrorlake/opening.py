@@ -112,16 +112,6 @@ def find_published(lake: Lake, wanted: str) -> TableName:
     raise _no_table(lake, wanted, sorted(known | set(lake.tables()), key=str))
 
 
-def split_names(text: str) -> list[str]:
-    """Names that a parameter holds with commas between them.
-
-    Example:
-        >>> split_names("id, day")
-        ['id', 'day']
-    """
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def published_tables(lake: Lake) -> list[TableName]:
     """The tables that have a folder in the landing zone, ordered by name."""
     return [table for table in find_tables(lake.storage) if isinstance(table, TableName)]

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from html import escape
 from typing import Any, ClassVar
 
 _NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
 _TEXT = "text-align:left"
+
+
+class Count(int):
+    """How many there are of something: shown with separators, as ids and years must not be.
+
+    Example:
+        >>> TextTable(("rows",), ((Count(17656),),))
+          rows
+        17,656
+    """
 
 
 @dataclass(frozen=True)
@@ -20,11 +30,13 @@ class TextTable:
         columns: the names.
         rows: the values, in the columns' order.
         more: whether rows were left out.
+        numeric: places of columns that hold numbers, whether or not a row has one.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     more: bool = False
+    numeric: frozenset[int] = field(default=frozenset(), compare=False)
 
     @classmethod
     def of(cls, items: Iterable[object], columns: tuple[str, ...]) -> TextTable:
@@ -59,7 +71,9 @@ class TextTable:
 
     def _is_numeric(self, index: int) -> bool:
         values = [row[index] for row in self.rows if row[index] not in (None, "")]
-        return bool(values) and all(isinstance(v, (int, float, Decimal)) for v in values)
+        if not values:
+            return index in self.numeric
+        return all(isinstance(v, (int, float, Decimal)) for v in values)
 
 
 class Result:
@@ -84,6 +98,8 @@ def _html_row(tag: str, cells: Iterable[str], styles: list[str]) -> str:
 def _text(value: Any) -> str:
     if value is None:
         return "NULL"
+    if isinstance(value, Count):
+        return f"{value:,}"
     # Sums of parts differ in the last digits from run to run.
     return f"{value:.10g}" if isinstance(value, float) else str(value)
 

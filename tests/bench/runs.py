@@ -2,7 +2,8 @@
 
 `beyond its notebooks` is the whole process of `mirrorlake run`, less the seconds of its steps: the
 start of Python, the plan's checks, the lock, the record, summary and report. The peer is one
-process that executes the same notebooks by papermill, and keeps nothing else.
+process that executes the same notebooks by papermill, and keeps nothing else; it is spared the
+parser of IRIs that jsonschema makes at its import, as ours is.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ def _run(place: Path, plan: Path) -> tuple[float, float]:
 
 
 def peer(folder: str) -> None:
-    import papermill
+    from mirrorlake.runs.engine import import_papermill
 
+    papermill = import_papermill()
     for name in NAMES:
         papermill.execute_notebook(
             f"{folder}/{name}.ipynb", f"{folder}/{name}.out.ipynb", progress_bar=False

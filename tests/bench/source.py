@@ -5,13 +5,12 @@ change at 1,000 a second: from its commit to a file of the zone, and on to a row
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +21,8 @@ import pyarrow.parquet as pq
 from helpers.bench import BenchResult, compare, join_results, lake_part
 from helpers.postgres import PostgresServer
 from mirrorlake import Lake
+from mirrorlake.landing.identity import read_identity
+from mirrorlake.names import TableName
 from mirrorlake.sources.engine import run_source
 from mirrorlake.sources.postgres.source import PostgresSource
 from mirrorlake.storage import Storage
@@ -30,6 +31,7 @@ ROWS = 1_000_000
 CHANGES = 300_000
 RATE, EACH, SECONDS = 1_000, 20, 30  # changes a second, in a transaction, and for how long
 PATIENCE = 120
+WAYS = ("end to end", "to the zone", "waiting for a cycle", "in its cycle")
 COLUMNS = "id int PRIMARY KEY, n bigint, word varchar(20), f float8, at timestamptz"
 FILL = "SELECT i, i, 'word ' || i, i / 7.0, now() FROM generate_series({}, {}) i"
 
@@ -152,34 +154,38 @@ def _rows(lake: Lake) -> int:
 
 
 def _measured(lake: Lake) -> BenchResult:
-    assert lake.storage.local is not None
+    """Where a row's time went, by the ledger and by when each plan was written."""
     root = lake.storage.local
-    published = _arrivals((root / "Files" / "LandingZone" / "t").rglob("0*.parquet"))
-    applied: dict[int, float] = {}
-    commits = sorted((root / "Tables" / "t" / "_delta_log").glob("*.json"))
-    for commit in commits:
-        added = [json.loads(line).get("add") for line in commit.read_text().splitlines()]
-        files = [root / "Tables" / "t" / one["path"] for one in added if one]
-        visible = commit.stat().st_mtime
-        for number in (n for path in files for n in _moments(path)):
-            applied.setdefault(number, visible)
-    made: dict[int, float] = {}
-    for path in (root / "Tables" / "t").glob("*.parquet"):
-        made |= _moments(path)
-    made.pop(1)  # from before the flow
-    whole = [applied[n] - at for n, at in made.items()]
-    first = [published[n] - at for n, at in made.items()]
-    rest = [applied[n] - published[n] for n in made]
+    assert root is not None
+    table = TableName.parse("t")
+    identity = read_identity(lake.storage, table)
+    assert identity is not None
+    planned = {path.stem: path.stat().st_mtime for path in (root / identity.plans).glob("*.json")}
+    files = {path.name: path for path in (root / table.folder).rglob("0*.parquet")}
+    parts: dict[str, list[float]] = {name: [] for name in WAYS}
+    plan = 0.0
+    for entry in lake.operations.ledger("t").entries:
+        assert entry.published
+        assert entry.applied
+        plan = planned.get(entry.file.removesuffix(".parquet"), plan)  # named after its first file
+        published, applied = (as_seconds(text) for text in (entry.published, entry.applied))
+        for number, at in _moments(files[entry.file]).items():
+            if number == 1:
+                continue  # from before the flow
+            steps = (applied - at, published - at, max(plan - published, 0.0), applied - plan)
+            for name, seconds in zip(WAYS, steps, strict=True):
+                parts[name].append(seconds)
+    assert len(parts[WAYS[0]]) == RATE * SECONDS
     seconds = {}
-    for what, values in (("end to end", whole), ("to the zone", first), ("to the table", rest)):
+    for name, values in parts.items():
         ordered = sorted(values)
-        seconds[f"{what}, median"] = round(statistics.median(ordered), 3)
-        seconds[f"{what}, 99 %"] = round(ordered[int(len(ordered) * 0.99)], 3)
+        seconds[f"{name}, median"] = round(statistics.median(ordered), 3)
+        seconds[f"{name}, 99 %"] = round(ordered[int(len(ordered) * 0.99)], 3)
     return BenchResult("source", seconds, {})
 
 
-def _arrivals(files: Iterable[Path]) -> dict[int, float]:
-    return {number: path.stat().st_mtime for path in files for number in _moments(path)}
+def as_seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
 
 
 def _moments(path: Path) -> dict[int, float]:

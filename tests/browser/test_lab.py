@@ -123,7 +123,7 @@ def test_a_hostile_name_is_text_in_picker_page_and_form(look: Look, tmp_path: Pa
     )
     page = look("hostile", source)
     page.locator("td", has_text=EVIL).first.wait_for()
-    form = page.get_by_label("Table", exact=True).last
+    form = page.get_by_label("Table", exact=True).and_(page.locator("input"))  # not the picker
     form.fill(EVIL)
     form.press("Enter")
     page.get_by_role("button", name="Check", exact=True).click()

@@ -24,7 +24,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_site(tmp_path_factory)
 
 
-@pytest.fixture(params=[(400, "light"), (400, "dark"), (1440, "light"), (1440, "dark")], ids=str)
+SCREENS = [
+    (400, "light"),
+    (1440, "dark"),
+    pytest.param((400, "dark"), marks=pytest.mark.long),
+    pytest.param((1440, "light"), marks=pytest.mark.long),
+]
+
+
+@pytest.fixture(params=SCREENS, ids=str)
 def page(request: pytest.FixtureRequest, browser: Any) -> Iterator[Any]:
     width, scheme = request.param
     context = browser.new_context(

@@ -38,6 +38,7 @@ class BenchResult:
         ratios: the peer's seconds by ours, each the median of the pairs.
         requests: to a server, by what made them; of benches that have one.
         costs: computed from them, each with its unit in its name.
+        sizes: bytes, by what was written; of benches that weigh it.
     """
 
     bench: str
@@ -45,6 +46,7 @@ class BenchResult:
     ratios: dict[str, float]
     requests: dict[str, int] = field(default_factory=dict)
     costs: dict[str, float] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 def bench_names() -> list[str]:
@@ -94,10 +96,12 @@ def join_results(name: str, results: Iterable[BenchResult]) -> BenchResult:
     """Several results as one bench's."""
     seconds: dict[str, float] = {}
     ratios: dict[str, float] = {}
+    sizes: dict[str, int] = {}
     for result in results:
         seconds |= result.seconds
         ratios |= result.ratios
-    return BenchResult(name, seconds, ratios)
+        sizes |= result.sizes
+    return BenchResult(name, seconds, ratios, sizes=sizes)
 
 
 def compare(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +39,3 @@ def landed_rows(root: Path, table: str) -> list[dict[str, Any]]:
     return [
         {name: row.get(name) for name in columns} for rows in model.rows.values() for row in rows
     ]
-
-
-def landed(root: Path, table: str) -> Counter[tuple[tuple[str, Any], ...]]:
-    """The same rows as a bag."""
-    return Counter(tuple(sorted(row.items())) for row in landed_rows(root, table))

@@ -1,12 +1,22 @@
-"""A plugin for nbval: all notebooks' kernels start their Spark in one JVM, one after the other."""
+"""A plugin for nbval: all notebooks' kernels start their Spark in one JVM, one after the other,
+and talk by sockets of their own, since the machine's ports are taken by many tests at once.
+"""
 
 from __future__ import annotations
 
 import os
+import tempfile
+from typing import Any
 
+import nbval.kernel
 import pytest
+from jupyter_client.blocking import BlockingKernelClient
+from jupyter_client.manager import KernelManager
 
+from mirrorlake.runs.starting import private_sockets
 from mirrorlake.spark.shared import SharedJvm
+
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # they go with the process
 
 
 class OneSpark:
@@ -26,5 +36,20 @@ class OneSpark:
         self.jvm.close()
 
 
+def start_kernel(
+    startup_timeout: float, kernel_name: str, **options: Any
+) -> tuple[KernelManager, BlockingKernelClient]:
+    """As `jupyter_client.manager.start_new_kernel`, by private sockets."""
+    folder = tempfile.TemporaryDirectory(prefix="mirrorlake-", ignore_cleanup_errors=True)
+    _FOLDERS.append(folder)
+    manager = KernelManager(kernel_name=kernel_name, config=private_sockets(folder.name))
+    manager.start_kernel(**options)
+    client = manager.client()
+    client.start_channels()
+    client.wait_for_ready(timeout=startup_timeout)
+    return manager, client
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    nbval.kernel.start_new_kernel = start_kernel
     config.pluginmanager.register(OneSpark())

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import requests
 
-from mirrorlake.commands.serve import Mirrors
 from mirrorlake.names import ZONE
 from mirrorlake.serve.lakes import DEFINITION, Item, Workspace
+from mirrorlake.serve.mirrors import Mirrors
 from mirrorlake.serve.server import Ready, Settings, run_server
 from mirrorlake.storage import Storage
 

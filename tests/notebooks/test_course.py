@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from pathlib import Path
 
 import nbformat
@@ -14,7 +15,8 @@ from helpers.environments import add_kernel, bare_environment, make_environment
 from helpers.postgres import ensure_installed
 from mirrorlake.course.copies import BLANK, find_solution, make_course
 from mirrorlake.course.tasks import lessons, tasks
-from mirrorlake.runs.record import read_records
+from mirrorlake.runs.notebook_files import read_records
+from mirrorlake.runs.starting import private_sockets
 
 DATABASE = "16"  # the lesson that starts a server of its own
 ASKED = """
@@ -29,7 +31,14 @@ with Gradebook(f"sqlite:///{sys.argv[1]}/gradebook.db") as book:
 
 def run(notebook: Path, out: Path) -> dict[str, bool]:
     """What the checks of a notebook recorded; none of its cells may end with an exception."""
-    papermill.execute_notebook(str(notebook), str(out), progress_bar=False, kernel_name="python3")
+    with tempfile.TemporaryDirectory() as folder:
+        papermill.execute_notebook(
+            str(notebook),
+            str(out),
+            progress_bar=False,
+            kernel_name="python3",
+            config=private_sockets(folder),
+        )
     executed = nbformat.read(out, as_version=4)
     for cell in executed.cells:
         if cell.source.startswith("check.task"):

@@ -16,13 +16,21 @@ from typing import TYPE_CHECKING
 import typer
 
 from mirrorlake.errors import UsageError
-from mirrorlake.lake import Lake
-from mirrorlake.opening import find_table, split_names
+from mirrorlake.names import TableName, split_names
 
 if TYPE_CHECKING:
+    from mirrorlake.lake import Lake
     from mirrorlake.lake_table import LakeTable
 
-__all__ = ["app", "open_lake", "open_table", "split_names", "stop_on_signals", "verbs"]
+__all__ = [
+    "app",
+    "find_table",
+    "open_lake",
+    "open_table",
+    "split_names",
+    "stop_on_signals",
+    "verbs",
+]
 
 app = typer.Typer(
     add_completion=False,
@@ -41,6 +49,8 @@ def verbs(noun: str, text: str) -> typer.Typer:
 
 def open_lake(root: str) -> Lake:
     """The lake at a root that must be there; a URI is not checked."""
+    from mirrorlake.lake import Lake
+
     if "://" not in root and not Path(root).is_dir():
         raise UsageError(f"There is no lake at {root}.", hint="publish something there first.")
     return Lake(root)
@@ -54,6 +64,13 @@ def open_table(root: str, table: str) -> LakeTable:
     """
     lake = open_lake(root)
     return lake.table(find_table(lake, table))
+
+
+def find_table(lake: Lake, table: str) -> TableName:
+    """The name of a Delta table that must be there; what the nearest is called if it is not."""
+    from mirrorlake.opening import find_table as find
+
+    return find(lake, table)
 
 
 def stop_on_signals() -> Event:

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from mirrorlake.commands import open_lake, split_names, verbs
+from mirrorlake.commands import find_table, open_lake, split_names, verbs
 from mirrorlake.commands.options import DryRun, Json, Root
 from mirrorlake.commands.printing import DRY_RUN, progress, tell
-from mirrorlake.opening import find_table
 from mirrorlake.results import TextTable
 
 frame = verbs("frame", "Frames: the versions of tables that a model's readers see.")

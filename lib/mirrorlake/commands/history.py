@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from mirrorlake.commands import app, open_lake, open_table, split_names
+from mirrorlake.commands import app, find_table, open_lake, open_table, split_names
 from mirrorlake.commands.options import Apply, Json, Limit, Root, Table
 from mirrorlake.commands.printing import NOT_APPLIED, facts_of, print_rows, progress, tell
-from mirrorlake.opening import find_table
 
 Outside = Literal["error", "clip"]  # what happens to an end outside of what the feed holds
 END_HELP = "a version, or yyyy-MM-dd[ HH:mm:ss[.SSS]]"

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mirrorlake.commands import open_lake, open_table, stop_on_signals, verbs
+from mirrorlake.commands import find_table, open_lake, open_table, stop_on_signals, verbs
 from mirrorlake.commands.options import DryRun, Interval, Json, Root, Table, Watch
 from mirrorlake.commands.printing import DRY_RUN, progress, tell, warn
-from mirrorlake.delta.snapshot import tables_with_policies
 from mirrorlake.errors import UsageError
-from mirrorlake.opening import find_table
 from mirrorlake.results import TextTable
 
 if TYPE_CHECKING:
@@ -94,6 +92,8 @@ def run(
     """Partition new files and merge small ones; a dry run counts what is pending."""
     if watch and dry_run:
         raise UsageError("--watch and --dry-run exclude each other.", hint="choose one.")
+    from mirrorlake.delta.snapshot import tables_with_policies
+
     lake = open_lake(root)
     chosen = None if table == EVERY else find_table(lake, table)
     if dry_run:

@@ -17,7 +17,7 @@ from mirrorlake.commands.options import Json
 from mirrorlake.commands.printing import print_json, progress, say, warn
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import PARAMETERS, PROJECT
-from mirrorlake.results import TextTable
+from mirrorlake.results import TextTable, size_text
 
 
 @app.command()
@@ -144,10 +144,11 @@ def bench(
         figures += [(what, f"{ratio:.2f} ×") for what, ratio in result.ratios.items()]
         figures += [(what, f"{number:,}") for what, number in result.requests.items()]
         figures += [(what, f"{number:,.2f}") for what, number in result.costs.items()]
+        figures += [(what, size_text(size)) for what, size in result.sizes.items()]
         document = asdict(result)
-        for extra in ("requests", "costs"):
-            if not document[extra]:
-                del document[extra]
+        for some in ("requests", "costs", "sizes"):
+            if not document[some]:
+                del document[some]
         documents.append(document)
         if not as_json:  # at once: each takes minutes
             say(TextTable((f"bench {chosen}", "figure"), tuple(figures)))

@@ -12,8 +12,6 @@ from mirrorlake.commands import split_names, stop_on_signals, verbs
 from mirrorlake.commands.options import Json, Root, Watch
 from mirrorlake.commands.printing import tell
 from mirrorlake.errors import UsageError
-from mirrorlake.sources.engine import run_source, stopped_tables
-from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
     from mirrorlake.names import TableName
@@ -76,6 +74,7 @@ def debezium(
 ) -> None:
     """Publish Debezium's events: files with one event a line, which may grow."""
     from mirrorlake.sources.debezium.files import DebeziumFiles
+    from mirrorlake.storage import Storage
 
     one = DebeziumFiles(folder, Storage(root), keys=_keys(keys))
     _run(root, one, watch=watch, reseed=[], as_json=as_json)
@@ -97,6 +96,7 @@ def kafka(
 ) -> None:
     """Publish Debezium's events from Kafka's topics: JSON, with the keys beside them."""
     from mirrorlake.sources.debezium.kafka import KafkaSource
+    from mirrorlake.storage import Storage
 
     one = KafkaSource(
         servers,
@@ -155,6 +155,9 @@ def _keys(given: list[str] | None) -> dict[str, list[str]]:
 
 
 def _run(root: str, one: Source, *, watch: bool, reseed: list[TableName], as_json: bool) -> None:
+    from mirrorlake.sources.engine import run_source, stopped_tables
+    from mirrorlake.storage import Storage
+
     stop: Event = stop_on_signals()
     report = run_source(Storage(root), one, once=not watch, stop=stop, reseed=reseed)
     shown = (report.shown(), *stopped_tables(report), report)

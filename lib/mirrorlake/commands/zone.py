@@ -23,16 +23,14 @@ from mirrorlake.commands.printing import (
     tell,
     warn,
 )
-from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import SetupError, UsageError
-from mirrorlake.lake import Lake
-from mirrorlake.mirror.options import MirrorOptions, Step
-from mirrorlake.mirror.state import Report, TableStatus
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
-from mirrorlake.sources.status import read_reports
 
 if TYPE_CHECKING:
+    from mirrorlake.lake import Lake
+    from mirrorlake.mirror.options import MirrorOptions, Step
+    from mirrorlake.mirror.state import Report, TableStatus
     from mirrorlake.rows.views.state import ViewStatus
 
 MarkerWord = Literal["insert", "update", "delete", "upsert"]
@@ -50,6 +48,8 @@ def publish(
     as_json: Json = False,
 ) -> None:
     """Publish files to the landing zone; without --marker as they are."""
+    from mirrorlake.lake import Lake
+
     publisher = Lake(root).publisher(table, keys=split_names(keys), dry_run=dry_run)
     verb = publisher.write if marker is None else getattr(publisher, marker)
     published = []
@@ -81,6 +81,8 @@ def mirror(
     as_json: Json = False,
 ) -> None:
     """Apply published files to the Delta tables, once or continuously."""
+    from mirrorlake.mirror.options import MirrorOptions
+
     lake = open_lake(root)
     options = MirrorOptions(
         widen=widen, on_error=on_error, deletion_vectors=deletion_vectors, shard=shard
@@ -111,6 +113,8 @@ def mirror(
 
 def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOptions) -> Report:
     """Mirrors until a signal asks to stop; on a terminal with a live table."""
+    from mirrorlake.mirror.state import Report
+
     stop = stop_on_signals()
     if not err.is_terminal:
         return lake.watch(stop, table=table, interval=interval, options=options)
@@ -144,6 +148,9 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show the state of each table."""
+    from mirrorlake.delta.snapshot import delta_tables
+    from mirrorlake.sources.status import read_reports
+
     lake = open_lake(root)
     report = lake.status(rebuild=rebuild)
     mirrored = {TableName(line.schema, line.name) for line in report.tables}

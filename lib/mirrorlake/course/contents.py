@@ -8,12 +8,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import nbformat
-
 from mirrorlake.course.tasks import Lesson, lessons
 from mirrorlake.paths import NOTEBOOKS, PROJECT
+from mirrorlake.runs.notebook_files import nbformat
 
-_PARTS = ("applications", "landing zone", "mirror", "tables", "feed", "views", "queries", "people")
+PARTS = ("applications", "landing zone", "mirror", "tables", "feed", "views", "queries", "people")
 PATHS = {
     "An engineer who runs a lake": (
         *("01", "02", "03", "04", "15", "16", "05", "06", "07", "10", "12"),
@@ -30,7 +29,7 @@ def lesson_paths() -> dict[str, Path]:
 
 def opening(lesson: Lesson) -> str:
     """What stands below a lesson's title: its goal, where it is, and where to go."""
-    flow = " → ".join(f"**[{part}]**" if part == lesson.part else part for part in _PARTS)
+    flow = " → ".join(f"**[{part}]**" if part == lesson.part else part for part in PARTS)
     needs = " and ".join(f"lesson {number}" for number in lesson.needs) or "nothing"
     return "\n".join(
         [

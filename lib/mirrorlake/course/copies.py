@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 from mirrorlake.course.contents import lesson_paths
 from mirrorlake.errors import UsageError
+from mirrorlake.runs.notebook_files import nbformat
 
 SOLUTION = "solution"
-BLANK = "answer = None  # your answer"
+BLANK = "answer = None  # your answer; a text in quotes"
+PICTURE = "plot_system("  # what the cell with the picture of the system calls
 _CHECK = re.compile(r'^check\.task\("(\d\d-\d)"', re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)([^)]+)\)")
 _CONFIG = f"""# `nbgrader generate_assignment mirrorlake` makes students' copies of source/.
@@ -108,7 +108,12 @@ def _rewrite(notebook: Any, *, solutions: bool) -> list[str]:
     for index, cell in enumerate(notebook.cells):
         if cell.cell_type != "code":
             continue
-        cell.outputs, cell.execution_count = [], None
+        cell.execution_count = None
+        if PICTURE not in cell.source:  # where one is, is seen before anything has run
+            cell.outputs = []
+        for output in cell.outputs:
+            if "execution_count" in output:
+                output.execution_count = None
         number = _number(notebook, index)
         if number:
             marked = f"### BEGIN SOLUTION\n{cell.source}\n### END SOLUTION"

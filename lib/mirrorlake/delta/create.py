@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.delta.log_files import has_log
 from mirrorlake.delta.snapshot import FEED, ROW_TRACKING
 from mirrorlake.errors import SetupError
-from mirrorlake.spark.hadoop import remove_empty_folders
+from mirrorlake.spark.jvm import remove_empty_folders
 from mirrorlake.spark.sql import delta_name, literal, quote
 from mirrorlake.storage import Storage
 

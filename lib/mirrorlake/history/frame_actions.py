@@ -77,7 +77,7 @@ class FrameOverview(Result):
         return TextTable(columns, rows)
 
     def __repr__(self) -> str:
-        return f"{len(self.frames)} frames"
+        return "1 frame" if len(self.frames) == 1 else f"{len(self.frames)} frames"
 
 
 def frame_overview(lake: Lake, model: str = "") -> FrameOverview:

@@ -19,7 +19,7 @@ from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.history.frame_records import Frame, FramedTable, read_lists
 from mirrorlake.history.listing import measure_files
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Count, Result, TextTable, size_text
 from mirrorlake.spark.sql import query_errors
 from mirrorlake.storage import Storage
 
@@ -76,8 +76,8 @@ class FrameDiff(Result):
                 self.row_groups_removed,
                 self.row_groups_preserved,
             ),
-            ("rows", self.rows_added, self.rows_removed, None),
-            ("bytes", self.bytes_added, self.bytes_removed, None),
+            ("rows", Count(self.rows_added), Count(self.rows_removed), None),
+            ("size", size_text(self.bytes_added), size_text(self.bytes_removed), None),
             ("deletion vectors changed", None, None, self.vectors_changed),
         )
         text = tuple(tuple("" if v is None else v for v in row) for row in rows)

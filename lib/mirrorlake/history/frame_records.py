@@ -24,7 +24,7 @@ from mirrorlake.errors import FrameError
 from mirrorlake.history.listing import measure_files
 from mirrorlake.kept import read_kept
 from mirrorlake.names import STATE, TABLES, TableName, check_part
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Count, Result, TextTable, size_text
 from mirrorlake.spark.sql import escape_glob
 from mirrorlake.storage import Storage, to_json
 
@@ -120,9 +120,17 @@ class Frame(Result):
     def shown(self) -> TextTable:
         """One row a table."""
         rows = tuple(
-            (t.table, t.version, t.files, t.row_groups, t.rows, t.bytes) for t in self.tables
+            (
+                t.table,
+                t.version,
+                Count(t.files),
+                Count(t.row_groups),
+                Count(t.rows),
+                size_text(t.bytes),
+            )
+            for t in self.tables
         )
-        return TextTable(("table", "version", "files", "row groups", "rows", "bytes"), rows)
+        return TextTable(("table", "version", "files", "row groups", "rows", "size"), rows)
 
     def __repr__(self) -> str:
         at = ", ".join(f"{t.table}@v{t.version}" for t in self.tables)

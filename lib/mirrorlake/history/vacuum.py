@@ -32,7 +32,7 @@ from mirrorlake.history.frame_records import (
 from mirrorlake.history.listing import list_files
 from mirrorlake.history.versions import FILE_RETENTION, retention
 from mirrorlake.names import TableName
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Count, Result, TextTable, size_text
 from mirrorlake.spark.sql import query_errors, temporary_view
 from mirrorlake.storage import Storage
 
@@ -80,13 +80,18 @@ class Vacuum(Result):
     def shown(self) -> TextTable:
         """One row a reason, and what is lost."""
         verb = "deleted" if self.applied else "would be deleted"
-        rows: list[tuple[Any, ...]] = [(verb, self.delete_files, self.delete_bytes)]
-        rows += [(f"kept: {share.why}", share.files, share.bytes) for share in self.kept]
+        rows: list[tuple[Any, ...]] = [
+            (verb, Count(self.delete_files), size_text(self.delete_bytes))
+        ]
+        rows += [
+            (f"kept: {share.why}", Count(share.files), size_text(share.bytes))
+            for share in self.kept
+        ]
         if self.unreadable:
             first, last = self.unreadable
             rows.append((f"no longer readable: versions {first} to {last}", "", ""))
         rows += [(f"no longer readable: {frame}", "", "") for frame in self.broken_frames]
-        return TextTable(("what", "files", "bytes"), tuple(rows))
+        return TextTable(("what", "files", "size"), tuple(rows))
 
     def __repr__(self) -> str:
         verb = "deleted" if self.applied else "would delete"

@@ -27,6 +27,7 @@ from mirrorlake.landing.identity import last_applied, read_identity
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
 from mirrorlake.landing.metadata import MARKER, Marker, declare_keys
 from mirrorlake.landing.sources import open_source
+from mirrorlake.landing.staging import stage
 from mirrorlake.landing.tokens import TOKEN, TokenIndex, encoded, read_footer
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.results import Result, TextTable
@@ -268,7 +269,7 @@ class Publisher:
             try:
                 # Two batches of the same rows must still be told apart, see `_claim`.
                 carried[_BATCH] = batch.encode()
-                self._stage(storage, reader, staged, carried, marker)
+                stage(storage, reader, staged, self._shape(reader.schema, marker), carried, marker)
                 facts = inspect_file(storage, staged, self._metadata, name=label)
                 name = None if self._dry_run else self._claim(staged, batch, token)
             except BaseException:
@@ -282,15 +283,8 @@ class Publisher:
                 self.known_columns.setdefault(column.lower(), kind.table)
         return Published(str(self.table), name, facts.row_count, facts.size)
 
-    def _stage(
-        self,
-        storage: Storage,
-        reader: pa.RecordBatchReader,
-        path: str,
-        carried: Mapping[bytes, bytes],
-        marker: Marker | None,
-    ) -> None:
-        found = reader.schema
+    def _shape(self, found: pa.Schema, marker: Marker | None) -> pa.Schema:
+        """The file's columns, but for a marker that all rows share."""
         has_marker = any(name.lower() == MARKER.lower() for name in found.names)
         if marker is not None and has_marker:
             raise UsageError(
@@ -301,24 +295,7 @@ class Publisher:
             found = pa.schema([column for column in found if column.name.lower() in wanted])
             if not found.names:
                 raise SchemaError("None of the key columns is in the rows.", column=self.keys[0])
-        schema = target_schema(found, self.known_columns)
-        whole = schema
-        if marker is not None:
-            # The format's newer documents want the marker last.
-            whole = schema.append(pa.field(MARKER, pa.int32()))
-        before = 0
-        whole = whole.with_metadata(carried)
-        with (
-            storage.open_writer(path) as sink,
-            pq.ParquetWriter(sink, whole, compression="zstd") as writer,
-        ):
-            for batch in reader:
-                ready = cast_batch(batch, schema, before)
-                before += ready.num_rows
-                if marker is not None:
-                    column = pa.repeat(pa.scalar(int(marker), pa.int32()), ready.num_rows)
-                    ready = pa.RecordBatch.from_arrays([*ready.columns, column], schema=whole)
-                writer.write_batch(ready)
+        return target_schema(found, self.known_columns)
 
     def _claim(self, staged: str, batch: str, token: str | None) -> str | None:
         """Takes the next number; None if a file before it carries the token already."""

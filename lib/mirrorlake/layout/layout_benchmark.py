@@ -15,7 +15,7 @@ from mirrorlake.errors import UsageError
 from mirrorlake.layout.analysis import analyze_table
 from mirrorlake.layout.vorder import vorder_table
 from mirrorlake.names import STATE, TableName
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
 
@@ -76,11 +76,11 @@ class Comparison(Result):
     def shown(self) -> TextTable:
         """The copies as rows, times in seconds."""
         queries = tuple(self.copies[0].read_seconds)
-        columns = ("layout", "files", "row groups", "bytes", "write s", *queries)
+        columns = ("layout", "files", "row groups", "size", "write s", *queries)
         return TextTable(
             columns,
             tuple(
-                (c.layout, c.files, c.row_groups, c.size, round(c.write_seconds, 3),
+                (c.layout, c.files, c.row_groups, size_text(c.size), round(c.write_seconds, 3),
                  *(round(c.read_seconds[query], 3) for query in queries))
                 for c in self.copies
             ),

@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nbformat
 from nbformat import NotebookNode
+
+from mirrorlake.runs.notebook_files import joined_streams, nbformat
 
 _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 _PAPERMILLS = {"injected-parameters", "papermill-error-cell-tag"}
@@ -32,6 +33,7 @@ def clean_notebook(notebook: NotebookNode) -> NotebookNode:
             continue
         count += 1
         cell["execution_count"] = count
+        cell["outputs"] = joined_streams(cell.outputs)
         for output in cell.outputs:
             if "metadata" in output:
                 output["metadata"] = _of_pictures(output["metadata"])

@@ -15,14 +15,20 @@ import threading
 import time
 import warnings
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from mirrorlake.runs.record import read_records
+from jupyter_core.utils import ensure_event_loop
+
 from mirrorlake.runs.results import StepResult
 from mirrorlake.runs.secrets import Scrubber
+from mirrorlake.runs.starting import StartedKernel
 
 INJECTED = "injected-parameters"
+IMPORTED = threading.Event()
+"""papermill is there."""
+_IMPORTING = threading.Lock()
 _TIMED_OUT = "timed out"
 
 
@@ -50,6 +56,7 @@ class Execution:
     scrubber: Scrubber = field(default_factory=Scrubber)
     alone: bool = True
     cell: int | None = None
+    kernel: StartedKernel | None = None
     _ended: str = ""
     _group: int | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -73,6 +80,8 @@ class Execution:
         status = "stopped" if stopped else "done" if error is None else "failed"
         records: dict[str, Any] = {}
         with contextlib.suppress(Exception):  # a file that could not be written whole
+            from mirrorlake.runs.notebook_files import read_records
+
             records = read_records(self.target)
         error = None if error is None else self.scrubber.value(error)
         return StepResult(self.name, status, seconds, str(self.target), error, records)
@@ -107,30 +116,50 @@ class Execution:
         with warnings.catch_warnings():
             # papermill and its kernels' libraries warn of their own future, not of ours.
             warnings.simplefilter("ignore")
-            import papermill
-            from papermill.engines import papermill_engines
-
-            from mirrorlake.runs.kernels import KernelEngine
-
-            papermill_engines.register("mirrorlake", KernelEngine)
-            papermill.execute_notebook(
-                str(self.path),
-                str(self.target),
-                parameters=self.parameters,
-                engine_name="mirrorlake",
-                kernel_name="python3",
-                progress_bar=self.alone and sys.stderr.isatty(),
-                execution=self,
-            )
+            try:
+                self.kernel = StartedKernel(self.environment)
+                self.started(self.kernel.group)
+                import_papermill().execute_notebook(
+                    str(self.path),
+                    str(self.target),
+                    parameters=self.parameters,
+                    engine_name="mirrorlake",
+                    kernel_name="python3",
+                    progress_bar=self.alone and sys.stderr.isatty(),
+                    execution=self,
+                )
+            finally:
+                self.over()
+                if self.kernel is not None:
+                    self.kernel.close()
+                if threading.current_thread() is not threading.main_thread():
+                    ensure_event_loop().close()  # nbclient has made one for this thread
 
     def _describe(self, failure: BaseException) -> dict[str, Any]:
-        import papermill
-
+        papermill = import_papermill()
         if isinstance(failure, papermill.PapermillExecutionError):
             cell = failure.cell_index + 1 - bool(self.parameters)
             return {"cell": cell, "name": failure.ename, "message": failure.evalue}
         # Counted as in the source: papermill's own cell with the parameters is left out.
         return {"cell": self.cell, "name": type(failure).__name__, "message": str(failure)}
+
+
+def import_papermill() -> Any:
+    """papermill, with our engine; imported by one thread, while others wait.
+
+    Two that import the same packages at once may find them half made.
+    """
+    with _IMPORTING:
+        # First, since it spares papermill's imports what takes long.
+        import_module("mirrorlake.runs.notebook_files")
+        import papermill
+        from papermill.engines import papermill_engines
+
+        from mirrorlake.runs.kernels import KernelEngine
+
+        papermill_engines.register("mirrorlake", KernelEngine)
+    IMPORTED.set()
+    return papermill
 
 
 def secret_code(values: dict[str, Any]) -> str:

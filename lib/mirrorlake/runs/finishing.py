@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import threading
@@ -11,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mirrorlake.runs.hooks import call_hooks
+from mirrorlake.runs.engine import IMPORTED
 from mirrorlake.runs.lineage import send_lineage, wants_lineage
 from mirrorlake.runs.preparing import Prepared
 from mirrorlake.runs.results import RunSummary
@@ -21,14 +20,16 @@ from mirrorlake.storage import Storage
 _log = logging.getLogger(__name__)
 
 
-def preload() -> None:
-    """Imports papermill, and while the first kernel starts what the report needs.
+def ready_report() -> None:
+    """Makes the report ready beside the first notebook, once papermill is imported."""
 
-    Steps begin in threads of their own: two that import the same packages at once may find them
-    half made.
-    """
-    importlib.import_module("mirrorlake.runs.kernels")
-    threading.Thread(target=lambda: __import__("mirrorlake.runs.report"), daemon=True).start()
+    def ready() -> None:
+        IMPORTED.wait()
+        from mirrorlake.runs.report import ready
+
+        ready()
+
+    threading.Thread(target=ready, daemon=True).start()
 
 
 def finish(
@@ -61,7 +62,11 @@ def finish(
     if wants_lineage():
         _try("the lineage", lambda: send_lineage(document))
     outcome = "on_success" if summary.status == "done" else "on_failure"
-    document["hooks"] = call_hooks(prepared.plan.hooks.get(outcome, []), text, prepared)
+    document["hooks"] = []
+    if hooks := prepared.plan.hooks.get(outcome):
+        from mirrorlake.runs.hooks import call_hooks
+
+        document["hooks"] = call_hooks(hooks, text, prepared)
     kept &= _try("the record", lambda: write_record(document, prepared.work))
     if (pointer := runs_folder() / prepared.run) != prepared.work:
         _try("the record", lambda: write_record(document, pointer))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from typing import IO, TYPE_CHECKING, Any
 
-from jupyter_core.utils import ensure_event_loop
 from nbclient.exceptions import CellExecutionError
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import Engine, NotebookExecutionManager
@@ -16,6 +14,7 @@ from papermill.iorw import write_ipynb
 from tqdm import tqdm
 
 from mirrorlake.runs.engine import INJECTED, secret_code
+from mirrorlake.runs.notebook_files import joined_streams
 
 if TYPE_CHECKING:
     from mirrorlake.runs.engine import Execution
@@ -101,7 +100,8 @@ class KernelEngine(Engine):  # type: ignore[misc]  # papermill has no types
         finally:
             manager.cleanup_pbar()
             for cell in nb.cells:
-                _join_streams(cell)  # what was printed in parts is scrubbed as a whole
+                if "outputs" in cell:  # what was printed in parts is scrubbed as a whole
+                    cell.outputs = joined_streams(cell.outputs)
             manager.notebook_complete()
         return manager.nb
 
@@ -115,41 +115,16 @@ class KernelEngine(Engine):  # type: ignore[misc]  # papermill has no types
             startup_timeout=60,
             timeout=None,
             stdout_file=printed,
-            # Kernels warn of their local TCP ports at every start.
-            extra_arguments=["--log-level=ERROR"],
         )
         client.execution = execution
-        try:
-            client.km = client.create_kernel_manager()
-            client.start_new_kernel(
-                env=os.environ | execution.environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-            process = client.km.provisioner.process
-            execution.started(client.km.provisioner.pgid)
-            descriptor = os.dup(process.stdout.fileno())
-            process.stdout.close()  # nobody else does if the kernel is killed
-            threading.Thread(target=_pass_on, args=(descriptor, execution), daemon=True).start()
-            client.execute(cleanup_kc=True)
-        finally:
-            execution.over()
-            if threading.current_thread() is not threading.main_thread():
-                ensure_event_loop().close()  # nbclient has made one for this thread
-
-
-def _join_streams(cell: Any) -> None:
-    """Makes one output of each run of outputs on the same stream."""
-    joined: list[Any] = []
-    for output in cell.get("outputs", []):
-        last = joined[-1] if joined else None
-        streams = last is not None and output.output_type == last.output_type == "stream"
-        if last is not None and streams and output.name == last.name:
-            last.text += output.text
-        else:
-            joined.append(output)
-    if "outputs" in cell:
-        cell.outputs = joined
+        assert execution.kernel is not None
+        client.km = execution.kernel.manager
+        process = execution.kernel.process
+        assert process.stdout is not None
+        descriptor = os.dup(process.stdout.fileno())
+        process.stdout.close()  # nobody else does if the kernel is killed
+        threading.Thread(target=_pass_on, args=(descriptor, execution), daemon=True).start()
+        client.execute(cleanup_kc=True)
 
 
 def _pass_on(descriptor: int, execution: Execution) -> None:

@@ -13,8 +13,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mirrorlake.delta.commits import read_versions
-from mirrorlake.lake import Lake
 from mirrorlake.paths import lake_path
 
 ENDPOINT = "OPENLINEAGE_URL"
@@ -66,6 +64,9 @@ def datasets(
     place = lake_path(root) if isinstance(root, str) and root else ""
     if not place or ("://" not in place and not Path(place).is_dir()):
         return [], []
+    from mirrorlake.delta.commits import read_versions
+    from mirrorlake.lake import Lake
+
     lake = Lake(place)
     began, ended = (datetime.fromisoformat(text).timestamp() * 1000 for text in step["times"][:2])
     chosen = step["parameters"].get("table") or step["parameters"].get("tables") or ""

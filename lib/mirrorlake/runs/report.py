@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import nbformat
 from jinja2 import DictLoader
 from nbconvert.exporters import HTMLExporter
 from pygments.formatters import HtmlFormatter
 
+from mirrorlake.runs.notebook_files import nbformat
 from mirrorlake.runs.store import REPORT, write_whole
 
 _WIDGETS = "application/vnd.jupyter.widget"
@@ -80,6 +80,12 @@ def render_report(document: dict[str, Any], folder: Path) -> str:
     for index, step in enumerate(document["steps"], 1):
         parts.append(_notebook(index, step, folder))
     return "\n".join([*parts, "</body></html>\n"])
+
+
+def ready() -> None:
+    """Compiles what renders notebooks, so that the first report does not wait for it."""
+    cells = [nbformat.v4.new_markdown_cell("#"), nbformat.v4.new_code_cell("1")]  # type: ignore[no-untyped-call]
+    _exporter().from_notebook_node(nbformat.v4.new_notebook(cells=cells))  # type: ignore[no-untyped-call]
 
 
 def _facts(document: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from mirrorlake.errors import AlreadyRunningError, UsageError
 from mirrorlake.mirror.options import noop
-from mirrorlake.runs.finishing import finish, preload
+from mirrorlake.runs.finishing import finish, ready_report
 from mirrorlake.runs.keeping import RecordKeeper, bring_back
 from mirrorlake.runs.locks import only_run
 from mirrorlake.runs.plan import Plan, load_plan, parse_plan, with_overrides
@@ -155,7 +155,7 @@ def _run(
             with keeper:
                 keep(must=True)
                 before()
-                preload()
+                ready_report()
                 steps = schedule.execute()
             summary = RunSummary(
                 plan.name,

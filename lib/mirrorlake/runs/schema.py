@@ -14,7 +14,7 @@ SCHEMA = Path(__file__).with_name("plan.schema.json")
 
 @cache
 def _validator() -> Any:
-    import jsonschema
+    from mirrorlake.runs.quick_jsonschema import jsonschema
 
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     return jsonschema.Draft202012Validator(schema)

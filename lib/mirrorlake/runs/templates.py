@@ -30,10 +30,13 @@ def steps_named(value: Any) -> set[str]:
     Raises:
         UsageError: a template that can't be read, or a name that templates don't have.
     """
+    texts = [text for text in _texts(value) if _MARK.search(text)]
+    if not texts:
+        return set()
     from jinja2 import TemplateSyntaxError, meta, nodes
 
     found: set[str] = set()
-    for text in filter(_MARK.search, _texts(value)):
+    for text in texts:
         try:
             tree = _environment().parse(text)
         except TemplateSyntaxError as error:

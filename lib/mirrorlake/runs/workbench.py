@@ -14,13 +14,13 @@ import shutil
 from datetime import datetime, timezone
 from pathlib import Path
 
-import nbformat
 from jupyter_client.kernelspec import NoSuchKernel, get_kernel_spec
 
 from mirrorlake.course.copies import student_copy
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PROJECT, cache, home
 from mirrorlake.runs.lab_extension import Card, write_extension
+from mirrorlake.runs.notebook_files import nbformat
 from mirrorlake.runs.plan import notebook_names
 from mirrorlake.runs.store import list_runs, write_whole
 from mirrorlake.spark.progress import VARIABLE
@@ -141,8 +141,10 @@ def start_page() -> str:
         "[Read me](README.md) · [Looking at a lake](docs/explore.md) · [Landing zone]"
         "(docs/landing-zone.md) · [Scheduling](docs/schedule.md)",
         "",
-        "Begin with [the course](docs/course.md): its tasks are blank here; `./mirrorlake course"
-        " --show 02-3` shows a solution.",
+        "Begin with [lesson 01](notebooks/learn/01_publish.ipynb): Shift+Enter runs a cell. [The"
+        " course](docs/course.md) lists all lessons. Their tasks are blank here: write the answer"
+        " into the cell, and the next cell checks it. `./mirrorlake course --show 02-3` shows a"
+        " solution.",
         "",
         "The tools work on any lake; their `root` is the sample lake until you name yours.",
         "[sample](notebooks/sample.ipynb), or `./mirrorlake sample lakes/sample`, makes it.",
@@ -189,7 +191,8 @@ def _cards() -> list[Card]:
 
 def _sources() -> list[Path]:
     found = [NOTEBOOKS / f"{name}.ipynb" for name in notebook_names()]
-    found += (PROJECT / "docs").rglob("*.md")
+    for ending in ("md", "png"):  # pages, and the pictures that they show
+        found += (PROJECT / "docs").rglob(f"*.{ending}")
     readme = PROJECT / "README.md"
     return sorted([*found, *([readme] if readme.is_file() else [])])
 

@@ -33,7 +33,17 @@ def alt_text(figure: Figure) -> str:
         found += _sentences(axes)
     names = [text for legend in figure.legends for text in _texts(legend.get_texts())]
     found.append(f"Shown are {', '.join(names)}" if names else "")
-    words = ". ".join(" ".join(part.split()) for part in found if part.strip())
+    return in_words(*found)
+
+
+def in_words(*sentences: str) -> str:
+    """Sentences without their full stops as a text of at most 600 letters; empty ones are left out.
+
+    Example:
+        >>> in_words("Stock", "", "bolt: 3")
+        'Stock. bolt: 3.'
+    """
+    words = ". ".join(" ".join(part.split()) for part in sentences if part.strip())
     if len(words) >= _MOST_LETTERS:
         words = words[: _MOST_LETTERS - 2] + "…"
     return f"{words or 'A figure'}."
@@ -46,11 +56,11 @@ def _sentences(axes: Axes) -> Iterator[str]:
     names = _texts(axes.get_yticklabels())
     values = _texts(axes.texts)
     if names and len(names) == len(values):  # bars, each with its value at its end
-        yield _listed(f"{name} {value}" for name, value in zip(names, values, strict=True))
+        yield listed(f"{name} {value}" for name, value in zip(names, values, strict=True))
         return
     for bars in axes.containers:
         if isinstance(bars, BarContainer) and not str(bars.get_label()).startswith("_"):
-            heights = _listed(_figure(bar.get_height()) for bar in bars)
+            heights = listed(_figure(bar.get_height()) for bar in bars)
             yield f"{bars.get_label()}: {heights}" if heights else ""
     for line in axes.lines:
         points = np.asarray(line.get_ydata(), dtype=float)
@@ -63,7 +73,8 @@ def _texts(found: Iterable[Text]) -> list[str]:
     return [one.get_text() for one in found if one.get_text().strip()]
 
 
-def _listed(found: Iterable[str]) -> str:
+def listed(found: Iterable[str]) -> str:
+    """Texts one after the other, the first twelve."""
     parts = list(found)
     more = ["and so on"] if len(parts) > _MOST_VALUES else []
     return ", ".join([*parts[:_MOST_VALUES], *more])

@@ -11,7 +11,7 @@ from mirrorlake.feed.report import KINDS, FeedReport
 from mirrorlake.show.plots import COLOURS, ROW_INCHES, STYLE, WITH_SEPARATORS, Chart, styled
 
 _MOST_BARS = 60
-_LETTERS = 24
+_LETTERS = 32
 
 
 def plot_changes(report: FeedReport) -> Chart:

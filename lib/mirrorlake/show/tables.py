@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
+from pyspark.sql.types import NumericType
 
 from mirrorlake.errors import UsageError
 from mirrorlake.lake import Lake
@@ -22,7 +23,7 @@ from mirrorlake.landing.zone import list_folder
 from mirrorlake.mirror.state import Report
 from mirrorlake.names import TableName
 from mirrorlake.paths import lake_path
-from mirrorlake.results import TextTable
+from mirrorlake.results import Count, TextTable
 from mirrorlake.spark.sql import query_errors
 
 
@@ -54,7 +55,9 @@ def show_rows(
         for name, kind in first.dtypes
     ]
     rows = tuple(tuple(row) for row in first.select(*shown).collect())
-    return TextTable(tuple(names), rows[:limit], more=len(rows) > limit)
+    kinds = [field.dataType for field in first.schema]
+    numeric = frozenset(i for i, kind in enumerate(kinds) if isinstance(kind, NumericType))
+    return TextTable(tuple(names), rows[:limit], more=len(rows) > limit, numeric=numeric)
 
 
 @query_errors()
@@ -86,7 +89,16 @@ def save_rows(df: DataFrame, path: str) -> int:
 
 def show_status(report: Report) -> TextTable:
     """How the tables stand: one row a table, without what changes from run to run."""
-    return report.shown()
+    found = report.shown()
+    counts = ("rows", "backlog_files")
+    rows = tuple(
+        tuple(
+            Count(value) if name in counts else value
+            for name, value in zip(found.columns, row, strict=True)
+        )
+        for row in found.rows
+    )
+    return TextTable(found.columns, rows)
 
 
 def show_errors(report: Report) -> TextTable:
@@ -119,7 +131,7 @@ def show_files(lake: Lake, table: str) -> TextTable:
         if facts.marker and len(facts.rows) == 1:
             kind = next(iter(facts.rows))
             marker = f"{int(kind)}: {Marker(kind).name.lower()}"
-        rows.append((entry.name, facts.row_count, marker, f"{entry.size / 1024:,.0f} KiB"))
+        rows.append((entry.name, Count(facts.row_count), marker, f"{entry.size / 1024:,.0f} KiB"))
     return TextTable(("file", "rows", "marker", "size"), tuple(rows))
 
 

@@ -16,12 +16,12 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import typer
 import yaml
 
 from mirrorlake import errors
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS, PROJECT
+from mirrorlake.runs.notebook_files import nbformat
 
 _STATUS = {"UsageError": 2, "InvalidNameError": 2, "AlreadyRunningError": 3}
 

@@ -5,16 +5,16 @@ It has the project's own layout, so that a link that works in the project works 
 
 from __future__ import annotations
 
+import base64
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
 from mirrorlake.course.contents import heading
 from mirrorlake.course.copies import SOLUTION
 from mirrorlake.paths import NOTEBOOKS, PROJECT
+from mirrorlake.runs.notebook_files import nbformat
 from mirrorlake.runs.plan import notebook_names
 from mirrorlake.runs.record import MIME
 from mirrorlake.site.api_pages import api_pages
@@ -86,8 +86,23 @@ def _write_tools(folder: Path) -> None:
         title, said = opening[0], opening[2]
         lines += [f"## [{title.lstrip('# ')}]({name}.ipynb)", "", said.lstrip("> "), ""]
         lines += ["```sh", f"./mirrorlake run {name}", "```", ""]
+        lines += _first_picture(notebook, name, folder / "notebooks" / "pictures")
     lines += ["```{toctree}", ":hidden:", "", *names, "```", ""]
     (folder / "notebooks" / "tools.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def _first_picture(notebook: Any, name: str, folder: Path) -> list[str]:
+    """Writes the first picture of a tool's outputs to a file; the lines that show it, or none."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if "image/png" not in output.get("data", {}):
+                continue
+            folder.mkdir(exist_ok=True)
+            (folder / f"{name}.png").write_bytes(base64.b64decode(output.data["image/png"]))
+            facts = output.metadata["image/png"]
+            shown = [f":alt: {facts['alt']}", f":width: {facts['width']}px"]
+            return [f"```{{image}} pictures/{name}.png", *shown, "```", ""]
+    return []
 
 
 def _prepare(notebook: Any, page: Path, folder: Path) -> None:
@@ -103,6 +118,9 @@ def _prepare(notebook: Any, page: Path, folder: Path) -> None:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             data.pop(MIME, None)
+            words = output.get("metadata", {}).get("image/png", {}).get("alt")
+            if words:  # MyST-NB knows them of a cell only
+                cell.metadata["mystnb"] = {"image": {"alt": words}}
             for kind, plainer in _BARE.items():
                 for other in plainer if kind in data else ():
                     data.pop(other, None)

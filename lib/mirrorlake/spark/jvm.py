@@ -1,15 +1,17 @@
-"""The JVM behind a classic session: Delta's Scala objects, and what needs no transaction."""
+"""The JVM behind a classic session, for what is no transaction: Delta's objects, Hadoop's files."""
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import cache
-from typing import Any
-
-from pyspark.sql import DataFrame
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import OtherDeltaError, first_line
 from mirrorlake.spark.sql import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _PACKAGE = "org.apache.spark.sql.delta"
 _READER = "commands.cdc.CDCReader"
@@ -56,6 +58,8 @@ def feed_scan(feed: DataFrame, start: int, end: int) -> DataFrame:
         start: the first version.
         end: the last version.
     """
+    from pyspark.sql import DataFrame
+
     spark: Any = feed.sparkSession
     frame: Any = feed
     plan = frame._jdf.queryExecution().analyzed()
@@ -101,3 +105,27 @@ def _methods(jvm: Any, name: str) -> frozenset[tuple[str, int]]:
     return frozenset(
         (method.getName(), method.getParameterCount()) for method in found.getMethods()
     )
+
+
+def remove_empty_folders(spark: SparkSession, path: str) -> None:
+    """Removes a folder that holds folders alone. A file in it, or one that comes, is safe.
+
+    By Hadoop's own file systems: only they can name the markers of folders.
+
+    Args:
+        spark: the session; without a JVM, on Spark Connect, nothing happens.
+        path: the folder, in full.
+    """
+    session: Any = spark
+    if not hasattr(session, "_jsparkSession"):
+        return
+    folder = session._jvm.org.apache.hadoop.fs.Path(path)
+    with suppress(Exception):  # it is not there, or not empty: nothing is to be removed
+        _remove(folder.getFileSystem(session._jsparkSession.sessionState().newHadoopConf()), folder)
+
+
+def _remove(files: Any, folder: Any) -> None:
+    for one in files.listStatus(folder):
+        if one.isDirectory():
+            _remove(files, one.getPath())
+    files.delete(folder, False)  # never what is in it

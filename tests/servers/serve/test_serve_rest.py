@@ -19,12 +19,12 @@ import pytest
 import requests
 
 from helpers.serving import Lake, number, parquet, serving, session_of
-from mirrorlake.commands.serve import Mirrors
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.mirror.state import FAILED, TableState, save_states
 from mirrorlake.names import ZONE
 from mirrorlake.paths import PROJECT
 from mirrorlake.serve.lakes import DEFINITION, Workspace
+from mirrorlake.serve.mirrors import Mirrors
 from mirrorlake.serve.proxy import NAMES
 from mirrorlake.serve.server import Ready
 from mirrorlake.storage import Storage

@@ -103,13 +103,19 @@ def test_every_run_appends_what_is_new(lake: Lake, stock: LakeTable) -> None:
     assert (lost.start, lost.end) == (5, 6)
     assert "the old one is gone" in lost.recovered
     check(lake)
-    for file in (state / "checkpoint-2" / "offsets").iterdir():
+
+
+@pytest.mark.long
+def test_what_is_spoilt_or_restored_is_put_right(lake: Lake, stock: LakeTable) -> None:
+    lake.archive("stock", INTO)
+    state = Path(lake.storage.root) / "Files/_mirrorlake/feeds/stock/archive-history.stock"
+    for file in (state / "checkpoint-1" / "offsets").iterdir():
         file.write_text("nonsense")
-    change(stock, 4)
+    change(stock, 2)
     assert "new checkpoint" in lake.archive("stock", INTO).recovered
     check(lake)
     shutil.rmtree(state.parent)
-    change(stock, 5)
+    change(stock, 3)
     lake.archive("stock", INTO)
     check(lake)
     kept = lake.table(INTO)

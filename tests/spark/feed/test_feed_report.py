@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,28 +13,30 @@ from mirrorlake.errors import FeedError, QueryError, UsageError
 from mirrorlake.lake_table import LakeTable
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path / "lake")
-
-
 def change(table: LakeTable, *statements: str) -> None:
     for statement in statements:
         table.spark.sql(statement.format(t=table.sql_name))
 
 
-def make_stock(lake: Lake) -> LakeTable:
-    """Versions 1 to 4: rows 1 and 2 come, 1 changes twice, 2 goes."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake with `stock`. Versions 1 to 4: rows 1 and 2 come, 1 changes twice, 2 goes."""
+    lake = Lake(tmp_path_factory.mktemp("made") / "lake")
     columns = {"id": "bigint", "a name": "string", "at": "timestamp"}
-    stock = lake.create_table("stock", columns, keys=["id"])
     change(
-        stock,
+        lake.create_table("stock", columns, keys=["id"]),
         "INSERT INTO {t} VALUES (1, 'a', timestamp'2024-05-01 10:00:00'), (2, 'b', NULL)",
         "UPDATE {t} SET `a name` = 'c' WHERE id = 1",
         "UPDATE {t} SET at = timestamp'2024-05-02 10:00:00' WHERE id = 1",
         "DELETE FROM {t} WHERE id = 2",
     )
-    return stock
+    return Path(lake.storage.root)
+
+
+@pytest.fixture
+def stock(made: Path, tmp_path: Path) -> LakeTable:
+    """The table in a copy of its lake."""
+    return Lake(shutil.copytree(made, tmp_path / "copy")).table("stock")
 
 
 def make_late(lake: Lake, **options: object) -> LakeTable:
@@ -45,8 +48,7 @@ def make_late(lake: Lake, **options: object) -> LakeTable:
     return late
 
 
-def test_changes_by_version_raw_and_net_and_one_key(lake: Lake, tmp_path: Path) -> None:
-    stock = make_stock(lake)
+def test_changes_by_version_raw_and_net_and_one_key(stock: LakeTable, tmp_path: Path) -> None:
     before = lake_state(tmp_path)
     found = stock.changes.report()
     assert (found.start, found.end, found.keys) == (0, 4, ("id",))
@@ -83,8 +85,8 @@ def test_what_the_feed_does_not_hold_is_a_note(lake: Lake) -> None:
     assert "not enabled" in off.notes[0]
 
 
-def test_ranges_keys_and_filters_that_make_no_sense(lake: Lake) -> None:
-    changes = make_stock(lake).changes
+def test_ranges_keys_and_filters_that_make_no_sense(stock: LakeTable) -> None:
+    changes = stock.changes
     with pytest.raises(UsageError, match="after its end"):
         changes.report("3", "2")
     with pytest.raises(FeedError, match="beyond the latest"):
@@ -97,8 +99,7 @@ def test_ranges_keys_and_filters_that_make_no_sense(lake: Lake) -> None:
         changes.report(newest=0)
 
 
-def test_an_archive_says_what_it_did(lake: Lake) -> None:
-    stock = make_stock(lake)
+def test_an_archive_says_what_it_did(stock: LakeTable) -> None:
     planned = archive_table(stock, dry_run=True)
     assert (planned.into, planned.did) == ("stock_history", "would archive 5 versions up to 4")
     done = archive_table(stock)
@@ -122,8 +123,7 @@ def test_a_feed_that_is_off_is_no_error(lake: Lake) -> None:
     assert off.snapshot().has_feed
 
 
-def test_a_dimension_with_its_periods(lake: Lake) -> None:
-    stock = make_stock(lake)
+def test_a_dimension_with_its_periods(stock: LakeTable) -> None:
     assert update_dimension(stock, dry_run=True).did == "would take versions 0 to 4"
     found = update_dimension(stock)
     assert found.facts == {
@@ -146,9 +146,8 @@ def test_a_dimension_of_a_feed_that_begins_late(lake: Lake) -> None:
     assert then.periods == {"2": ((3, 4), (4, None)), "1": ((3, 5),)}
 
 
-def test_other_tables_are_never_written_into(lake: Lake, tmp_path: Path) -> None:
-    stock = make_stock(lake)
-    lake.create_table("mine", {"id": "bigint"})
+def test_other_tables_are_never_written_into(stock: LakeTable, tmp_path: Path) -> None:
+    Lake(tmp_path / "copy").create_table("mine", {"id": "bigint"})
     update_dimension(stock)
     before = lake_state(tmp_path)
     with pytest.raises(UsageError, match="a table called mine"):

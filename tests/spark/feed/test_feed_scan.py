@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from pyspark.sql import DataFrame
 
 from mirrorlake import Lake
@@ -14,6 +15,7 @@ def bag(rows: DataFrame) -> Counter[str]:
     return Counter(rows.selectExpr("to_json(struct(*)) AS row").toPandas()["row"])
 
 
+@pytest.mark.long
 def test_the_scan_is_what_deltas_source_gives(lake: Lake) -> None:
     spark, path = lake.spark, lake.storage.path("Tables/t")
     name = f"delta.`{path}`"

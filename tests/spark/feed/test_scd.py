@@ -49,8 +49,8 @@ def to_batches(examples: list[list[Any]]) -> list[list[Event]]:
 @pytest.mark.parametrize(
     ("stored_as", "ignore_nulls", "tracked"),
     [
-        (1, False, None),
         (2, True, 1),
+        pytest.param(1, False, None, marks=pytest.mark.long),
         pytest.param(1, True, None, marks=pytest.mark.long),
         pytest.param(2, False, None, marks=pytest.mark.long),
         pytest.param(2, True, None, marks=pytest.mark.long),
@@ -91,7 +91,7 @@ def test_any_batches_end_as_the_model_does(
             assert type_2(spark, path) == model
 
 
-def test_truncates_and_tracked_columns(spark: SparkSession, lake: Lake) -> None:
+def test_truncates(spark: SparkSession, lake: Lake) -> None:
     path = lake.storage.path("Tables/emptied")
     emptied = how(1, apply_as_truncates="op = 'T'")
     seen: list[Event] = []
@@ -99,9 +99,13 @@ def test_truncates_and_tracked_columns(spark: SparkSession, lake: Lake) -> None:
         seen += events_of(text)
         apply_changes(as_rows(spark, events_of(text)), path, emptied)
         assert type_1(spark, path) == type_1_model(seen), text
+
+
+@pytest.mark.long
+def test_tracked_columns(spark: SparkSession, lake: Lake) -> None:
     path = lake.storage.path("Tables/tracked")
     tracked = how(2, track_history=("v",))
-    seen = []
+    seen: list[Event] = []
     for text in ("a1=1p a2=1q b1=1p", "a4=1p b2=2p a5=2p", "b5- a6=2q b7=2p b8=2q", "a3=3q"):
         seen += events_of(text)
         apply_changes(as_rows(spark, events_of(text)), path, tracked)
@@ -131,7 +135,11 @@ def test_snapshots(spark: SparkSession, lake: Lake) -> None:
     whole = spark.createDataFrame([(1, "a")], schema)
     with pytest.raises(UsageError, match=r"NULL in it is the value.*ignore_null_updates"):
         apply_snapshot(whole, path, nulls, 3)
-    # Only a tracked column begins a new period; the others show the period's last value.
+
+
+@pytest.mark.long
+def test_snapshots_and_tracked_columns(spark: SparkSession, lake: Lake) -> None:
+    """Only a tracked column begins a new period; the others show the period's last value."""
     path = lake.storage.path("Tables/tracked")
     tracked = Dimension(("ID",), "1", 2, track_history=("V",))
     for at, row in ((1, (1, "a", 10)), (2, (1, "a", 20)), (3, (1, "b", 20)), (4, (1, "b", 30))):
@@ -200,7 +208,7 @@ def test_stopped_after_any_step_and_run_again(
 
 
 @pytest.mark.promise("CF-19")
-def test_a_mirrored_tables_dimensions(lake: Lake, spark: SparkSession) -> None:
+def test_a_mirrored_tables_dimensions(lake: Lake, pytestconfig: pytest.Config) -> None:
     """Type 1 is the table itself; type 2 is the table at each of its versions."""
     publisher = lake.publisher("stock", keys=["id"])
     for step in (
@@ -225,7 +233,8 @@ def test_a_mirrored_tables_dimensions(lake: Lake, spark: SparkSession) -> None:
     # A stream applies the same changes by foreachBatch, killed and run again included.
     path = lake.storage.path("Tables/streamed")
     dimension = feed_dimension(["id"], 2)
-    for checkpoint in ("one", "two"):  # the second knows nothing of the first: all of it again
+    # The second checkpoint knows nothing of the first: all of it again.
+    for checkpoint in ("one", "two") if pytestconfig.getoption("--long") else ("one",):
         stream = lake.table("stock").changes.stream(0, max_files=1).writeStream
         stream = stream.option("checkpointLocation", lake.storage.path(f"Files/cp/{checkpoint}"))
         stream.foreachBatch(lambda rows, _: apply_changes(rows, path, dimension)).trigger(

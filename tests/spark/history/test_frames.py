@@ -304,6 +304,7 @@ def test_what_a_frame_would_reload_equals_a_slow_reference(
     assert lake.frames.show("m") == (short,)
 
 
+@pytest.mark.long
 def test_a_frame_follows_its_lake(lake: Lake, spark: SparkSession, tmp_path: Path) -> None:
     rows = some(spark, 0, 10, 2)
     table = lake.write("s.it's", rows, partition_by=["v"], properties=VECTORS)

@@ -91,6 +91,7 @@ def test_the_inventory_story(inventory: Lake) -> None:
     assert read == [[("C", 10)], [("A", 1), ("C", 10), ("D", 4)]]
 
 
+@pytest.mark.long
 def test_sql_knows_every_way_to_say_when(inventory: Lake) -> None:
     readable = inventory.table("Inventory").readable_range()
     assert (readable.earliest, readable.newest, readable.limits) == (0, 5, ())
@@ -181,6 +182,7 @@ def test_what_bounds_the_past_is_said_before_it_fails(lake: Lake, spark: SparkSe
     assert rows(table.read(version=2)) == [(2,)]
 
 
+@pytest.mark.long
 def test_a_log_that_is_cut_off_bounds_the_past(lake: Lake, spark: SparkSession) -> None:
     properties = {"delta.checkpointInterval": "2"}
     for number in range(1, 5):

@@ -98,6 +98,7 @@ def test_frames_and_maintenance(lake: Lake, run: Run, spark: SparkSession) -> No
     assert said["tables"][0]["vacuum"]["applied"] is False
 
 
+@pytest.mark.long
 def test_nothing_but_json_on_stdout(lake: Lake, spark: SparkSession) -> None:
     """Delta prints what VACUUM deleted to the JVM's own stdout, which a command inherits."""
     for _ in range(2):

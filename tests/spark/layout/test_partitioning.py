@@ -238,6 +238,7 @@ def test_an_operation_is_bounded(lake: Lake) -> None:
     assert [column.physical_type for column in columns] == ["INT64", "BYTE_ARRAY", "INT64"]
 
 
+@pytest.mark.long
 def test_sums_on_their_way_prove_and_never_refute(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

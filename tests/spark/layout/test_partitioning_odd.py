@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
+import pytest
 
 from helpers.delta_by_hand import HandMade
 from helpers.partition_tables import (
@@ -64,6 +65,7 @@ def test_outliers_get_files_of_their_own(lake: Lake) -> None:
     assert lake.table("t").read(f"at = timestamp_micros({start})").count() == 1
 
 
+@pytest.mark.long
 def test_what_others_mix_is_mended(lake: Lake) -> None:
     """OPTIMIZE by others takes the tags away: such files are done again; a guard prevents it."""
     folder = hand_made(lake, [some_rows(0, 200), some_rows(200, 200)])

@@ -280,6 +280,7 @@ ONCE = settings(
 )
 
 
+@pytest.mark.long
 @ONCE
 @given(STORY)
 def test_any_story_keeps_the_rows(

@@ -109,6 +109,7 @@ def task(lake: Lake, name: str, files: Sequence[ScannedFile]) -> DataFrame:
     return lake.spark.read.parquet(*[f"{folder}/{file.path}" for file in files]).coalesce(1)
 
 
+@pytest.mark.long
 def test_a_stored_bucket_prunes_for_every_engine(lake: Lake) -> None:
     folder = hand_made(lake, [some_rows(0, 200)])
     before, table = everything(lake), lake.table("t")

@@ -104,6 +104,7 @@ def test_every_type_with_ids_and_deletion_vectors(lake: Lake, tmp_path: Path) ->
     assert kept == sum(i % 10 != 3 and not 4500 <= i <= 5000 for i in range(4000, 8000))
 
 
+@pytest.mark.long
 def test_foreign_files_are_found_and_told_apart(lake: Lake) -> None:
     """Microsoft's stay as they are unless asked; what does not shrink is not tried twice."""
     table = HandMade(Path(lake.storage.path("Tables/t")))
@@ -353,6 +354,7 @@ def test_rewriting_beside_others(plain: Lake, tmp_path: Path) -> None:
     assert nothing is None
 
 
+@pytest.mark.long
 def test_vorder_beside_others(plain: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others write while files are being ordered: an append stays, a delete is ordered anew."""
     path = plain.storage.path("Tables/t")

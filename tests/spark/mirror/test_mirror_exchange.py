@@ -102,6 +102,7 @@ def said(lake: Lake) -> tuple[Any, ...]:
     return txns, batches, rows
 
 
+@pytest.mark.long
 def test_updated_rows_keep_their_ids_and_get_a_new_version(lake: Lake) -> None:
     publisher = lake.publisher("t", keys=["n"])
     publisher.insert([{"n": n, "v": "a"} for n in range(10)])
@@ -131,6 +132,7 @@ def test_updated_rows_keep_their_ids_and_get_a_new_version(lake: Lake) -> None:
     assert max(event["_commit_version"] for event in known.events.collect()) == version
 
 
+@pytest.mark.long
 def test_every_type_names_with_spaces_and_composed_keys(tmp_path: Path) -> None:
     both = BothWays(tmp_path, "a b%41ü", ["a key", "day"])
     row = {
@@ -170,6 +172,7 @@ def test_a_table_goes_from_one_way_to_the_other_at_any_cycle(tmp_path: Path) -> 
     assert VECTORS not in both.merge.table("t").snapshot().properties
 
 
+@pytest.mark.long
 def test_without_a_feed_or_row_ids_rows_change_alike(lake: Lake) -> None:
     publisher = lake.publisher("t", keys=["n"])
     publisher.insert([{"n": n, "v": "a"} for n in range(10)])

@@ -98,7 +98,11 @@ def test_files_are_applied_as_they_come_until_sigterm(lake: Lake) -> None:
     assert lake.table("t").snapshot().txns.popitem()[1] == 3
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT],
+    ids=lambda n: n.name,
+)
 def test_an_idle_watch_ends_at_once_and_without_spark(lake: Lake, number: signal.Signals) -> None:
     (Path(lake.landing_zone) / "empty").mkdir(parents=True)
     with watching(lake, "--json") as process:

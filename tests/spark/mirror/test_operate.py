@@ -94,7 +94,14 @@ def test_bad_files_and_missing_numbers_are_passed_over(lake: Lake) -> None:
     assert bag(lake, "t", ["id"]) == {(1,): 1, (4,): 1, (6,): 1}
 
 
-@pytest.mark.parametrize("step", [Step.PLANNED, Step.QUARANTINED, Step.COMMITTED])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(Step.PLANNED, marks=pytest.mark.long),
+        Step.QUARANTINED,  # the rows are kept, and the commit is yet to come
+        pytest.param(Step.COMMITTED, marks=pytest.mark.long),
+    ],
+)
 def test_the_quarantine_has_each_row_once_whenever_the_mirror_dies(lake: Lake, step: Step) -> None:
     put(lake, 1, [{"id": 1, MARKER: 0}, {"id": None, MARKER: 0}])
 

@@ -65,3 +65,69 @@ def test_1_create_upload_status_and_remove(
     lake.mirror()
     with pytest.raises(TableNotFoundError):
         lake.table("dbo.t")
+
+
+STUDENTS = {
+    "KeyColumns": ["town", "id"],
+    "SchemaDefinition": {
+        "Columns": [
+            {"Name": "town", "DataType": "String"},
+            {"Name": "id", "DataType": "Int32"},
+            {"Name": "name", "DataType": "String", "IsNullable": True},
+            {"Name": "mail", "DataType": "String", "IsNullable": True},
+        ]
+    },
+    "FileFormat": "DelimitedText",
+    "FileExtension": "csv",
+    "FileFormatTypeProperties": {
+        "FirstRowAsHeader": True,
+        "RowSeparator": "\r\n",
+        "ColumnSeparator": ",",
+        "QuoteCharacter": '"',
+        "EscapeCharacter": "\\",
+        "NullValue": "N/A",
+        "Encoding": "UTF-8",
+    },
+}
+FILES = {
+    1: ["town,id,name,mail", "Ulm,1,Ann,a@x.org", "Ulm,2,N/A,b@x.org", "Jena,3,Cy,N/A"],
+    2: ["town,id,name,mail,__rowMarker__", 'Ulm,4,"Di, the 4th",d@x.org,0', "Jena,5,Ed,,0"],
+    3: ["town,id,name,mail,__rowMarker__", "Jena,3,Cy,c@x.org,1", "Ulm,2,Bo,b@x.org,1"],
+    4: ["town,id,name,mail,__rowMarker__", "Ulm,1,,,2", "Ulm,4,,,2", "Jena,5,,,2"],
+    5: ["town,id,name,mail,turn", "Bonn,6,Flo,f@x.org,400", "Bonn,7,Gus,N/A,401"],
+}
+CHANGED = {("Ulm", 2, "Bo", "b@x.org"), ("Jena", 3, "Cy", "c@x.org")}
+STATES = {
+    1: {("Ulm", 1, "Ann", "a@x.org"), ("Ulm", 2, None, "b@x.org"), ("Jena", 3, "Cy", None)},
+    2: {
+        *(("Ulm", 1, "Ann", "a@x.org"), ("Ulm", 2, None, "b@x.org"), ("Jena", 3, "Cy", None)),
+        *(("Ulm", 4, "Di, the 4th", "d@x.org"), ("Jena", 5, "Ed", "")),
+    },
+    3: {
+        *CHANGED,
+        *(("Ulm", 1, "Ann", "a@x.org"), ("Ulm", 4, "Di, the 4th", "d@x.org")),
+        ("Jena", 5, "Ed", ""),
+    },
+    4: CHANGED,
+    5: {
+        *((*row, None) for row in CHANGED),
+        *(("Bonn", 6, "Flo", "f@x.org", "400"), ("Bonn", 7, "Gus", None, "401")),
+    },
+}
+
+
+def test_8_csv_files_of_five_kinds(served: Served, data_lake: DataLakeServiceClient) -> None:
+    """No marker, a marker, changes, deletes, a column that no schema declares: all states."""
+    lake = Lake(served.root)
+    with data_lake.get_file_system_client(served.ready.workspace) as system:
+        folder = system.get_directory_client(f"{served.item.id}/{ZONE}/students")
+        with folder.create_file("_metadata.json") as file:
+            file.upload_data(json.dumps(STUDENTS).encode(), overwrite=True)
+        for n, lines in FILES.items():
+            name = number(n).replace(".parquet", ".csv")
+            with folder.create_file(name) as file:
+                file.upload_data("\r\n".join(lines).encode(), overwrite=True)
+            assert not lake.mirror().failed
+            rows = lake.table("students").read().collect()
+            assert {tuple(row) for row in rows} == STATES[n], n
+            assert len(rows) == len(STATES[n])

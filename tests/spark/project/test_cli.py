@@ -1,4 +1,8 @@
-"""The commands as scripts meet them: exit status, JSON on stdout, nothing else there."""
+"""The commands as scripts meet them: exit status, JSON on stdout, nothing else there.
+
+Each call of the launcher is a Python process, and often a JVM: what a process cannot change is
+asked in this one.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,14 @@ import os
 import subprocess
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from mirrorlake.cli import app
 from mirrorlake.paths import PROJECT
 
 LAUNCHER = PROJECT / "mirrorlake"
@@ -26,6 +33,13 @@ def run(*arguments: str | Path, status: int = 0) -> subprocess.CompletedProcess[
     )
     assert done.returncode == status, (done.stdout, done.stderr[-2000:])
     return done
+
+
+def ask(*arguments: str | Path) -> Any:
+    """A command's JSON, run in this process."""
+    done = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
 
 
 def test_publish_mirror_status_sql(tmp_path: Path) -> None:
@@ -45,28 +59,24 @@ def test_publish_mirror_status_sql(tmp_path: Path) -> None:
         "2 rows"
         in run("publish", root, "sales.orders", tmp_path / "load.parquet", "--keys", "id").stdout
     )
-    published = json.loads(
-        run(
-            "publish", root, "sales.orders", tmp_path / "gone.csv", "--marker", "delete", "--json"
-        ).stdout
-    )
+    published = ask("publish", root, "sales.orders", tmp_path / "gone.csv", "--marker", "delete")
     assert published["published"][0]["file"] == "00000000000000000002.parquet"
     before = json.loads(run("status", root, "--json").stdout)["tables"]
     assert [(line["state"], line["backlog_files"]) for line in before] == [("Initialized", 2)]
 
-    (planned,) = json.loads(run("mirror", root, "--dry-run", "--json").stdout)["tables"]
+    (planned,) = ask("mirror", root, "--dry-run")["tables"]
     assert [int(name[:20]) for name in planned["files"]] == [1, 2]
-    assert json.loads(run("status", root, "--json").stdout)["tables"][0]["backlog_files"] == 2
+    assert ask("status", root)["tables"][0]["backlog_files"] == 2
     (line,) = json.loads(run("mirror", root, "--json").stdout)["tables"]
     assert set(line) == KEYS
-    (planned,) = json.loads(run("mirror", root, "--dry-run", "--json").stdout)["tables"]
+    (planned,) = ask("mirror", root, "--dry-run")["tables"]
     assert (planned["files"], planned["last_file"], planned["error"]) == ([], 2, None)
     assert (line["schema"], line["name"], line["state"]) == ("sales", "orders", "Replicating")
     assert (line["rows"], line["last_file"], line["backlog_files"]) == (3, 2, 0)
     assert (line["waiting_for"], line["error"]) == (None, None)
 
     query = "SELECT *, CAST('2024-02-03' AS DATE) AS day FROM sales.orders"
-    answer = json.loads(run("sql", root, query, "--json").stdout)
+    answer = ask("sql", root, query)
     assert answer["columns"] == ["id", "price", "ratio", "blob", "at", "day"]
     assert answer["rows"] == [
         {

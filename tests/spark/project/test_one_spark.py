@@ -58,6 +58,7 @@ def is_there(process: int) -> bool:
     return True
 
 
+@pytest.mark.long  # test_notebooks_run.py has a plan of that kind in every run
 def test_steps_share_a_jvm_and_nothing_else(tmp_path: Path) -> None:
     put_notebook(tmp_path, "first", WRITES.format(again=False), head=HEAD)
     look = LOOKS.strip()
@@ -76,6 +77,7 @@ def test_steps_share_a_jvm_and_nothing_else(tmp_path: Path) -> None:
     assert not is_there(last["jvm"])
 
 
+@pytest.mark.long
 def test_a_killed_run_leaves_no_jvm(tmp_path: Path) -> None:
     told = tmp_path / "jvm"
     waits = f"""

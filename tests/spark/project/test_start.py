@@ -60,6 +60,7 @@ def run(program: str, python: str | Path, folder: Path, environment: dict[str, s
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_broken_archive_is_no_obstacle(folder: Path) -> None:
     stdout = run(GARBAGE + START, sys.executable, folder, dict(os.environ))
     assert stdout == "3\n"  # the JVM's complaint about it must not be among the results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from mirrorlake import Lake
 from mirrorlake.errors import QueryError, UsageError
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    lake = Lake(tmp_path / "lake")
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake with a table of four versions; each test has a copy."""
+    lake = Lake(tmp_path_factory.mktemp("made") / "lake")
     stock = lake.create_table("stock", {"id": "bigint", "n": "int"}, keys=["id"], row_tracking=True)
     for statement in (
         "INSERT INTO {t} VALUES (1, 10), (2, 20)",
@@ -21,7 +23,12 @@ def lake(tmp_path: Path) -> Lake:
         "UPDATE {t} SET id = 3 WHERE id = 1",
     ):
         lake.spark.sql(statement.format(t=stock.sql_name))
-    return lake
+    return Path(lake.storage.root)
+
+
+@pytest.fixture
+def lake(made: Path, tmp_path: Path) -> Lake:
+    return Lake(shutil.copytree(made, tmp_path / "lake"))
 
 
 def test_a_row_is_followed_through_a_change_of_its_key(lake: Lake, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,28 +12,13 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow import table as rows_of
 
 from helpers.killing import Made, run_until
+from helpers.sample_making import make
 from mirrorlake import Lake
 from mirrorlake.errors import SampleError
 from mirrorlake.samples.lake import MARKER, open_sample, seal_sample
 from mirrorlake.storage import Storage
 
-MAKING = """
-import sys
-from mirrorlake.samples.lake import open_sample, seal_sample
-made = ["t", "direct", "own", "sums", "ordered"]
-lake = open_sample(sys.argv[1], fresh=True, tables=made)
-lake.publisher("t", keys=["id"]).upsert([{"id": 1, "n": 1}])
-assert not lake.mirror().failed
-frame = lake.spark.range(1000).selectExpr("id", "id % 3 AS n").repartition(8)
-frame.write.format("delta").save(lake.storage.path("Tables/direct"))
-lake.write("own", frame)
-lake.sql("DELETE FROM own WHERE id < 7")
-lake.views.create("sums", "SELECT n, count(*) AS c FROM own GROUP BY n")
-lake.frames.create("model", ["own"], owner="me", expires_in=1)
-lake.table("own").optimize.vorder()
-lake.write("ordered", frame, vorder=True)
-seal_sample(lake)
-"""
+MAKING = "import sys; from helpers.sample_making import make; make(sys.argv[1])"
 
 
 def refused(root: Path) -> None:
@@ -53,12 +40,15 @@ def refused(root: Path) -> None:
         pytest.param("Tables/ordered/part-", marks=pytest.mark.long),
     ],
 )
-def test_a_making_that_was_killed_runs_again(tmp_path: Path, until: str) -> None:
+def test_a_making_that_was_killed_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: str
+) -> None:
     root = tmp_path / "lake"
 
     def enough(made: Made) -> bool:
         return any(until in name.removeprefix(f"{root}/") for name in made)
 
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     killed, _ = run_until(enough, root, MAKING)
     assert killed
     copy = tmp_path / "copy"
@@ -73,8 +63,7 @@ def test_a_making_that_was_killed_runs_again(tmp_path: Path, until: str) -> None
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sample that was made to its end."""
     root = tmp_path_factory.mktemp("made") / "lake"
-    killed, _ = run_until(lambda _: False, root, MAKING)
-    assert not killed
+    make(str(root))
     return root
 
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mirrorlake.cli import app
-from mirrorlake.course.copies import BLANK, find_solution, make_course, student_copy
+from mirrorlake.course.copies import BLANK, PICTURE, find_solution, make_course, student_copy
 from mirrorlake.course.tasks import tasks
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS
@@ -36,7 +36,9 @@ def test_students_get_blank_tasks_and_no_output(tmp_path: Path) -> None:
         assert len(answers) == len(checks) > 0
         assert {cell.source for cell in answers} == {BLANK}
         assert all(cell.metadata.nbgrader.locked for cell in checks)
-        assert all(not cell.outputs for cell in cells(path) if cell.cell_type == "code")
+        shown = [cell for cell in cells(path) if cell.get("outputs")]
+        assert [PICTURE in cell.source for cell in shown] == [True]  # no more than where one is
+        assert set(shown[0].outputs[0].data) == {"image/png", "text/plain"}
         text = path.read_text(encoding="utf-8")
         assert "BEGIN" not in text
         assert "../" not in "".join(c.source for c in cells(path) if c.cell_type == "markdown")

@@ -195,6 +195,7 @@ def test_a_lesson_has_its_tasks_and_links(number: str) -> None:
     assert notebook.cells[1].source == opening(lesson)
     assert notebook.cells[-1].source == closing(lesson)
     assert f"**[{lesson.part}]**" in opening(lesson)
+    assert notebook.cells[2].source.endswith(f'\nplot_system("{lesson.part}")')
     found = []
     for index, cell in enumerate(notebook.cells):
         if call := re.match(r'check\.task\("(\d\d-\d)"', cell.source):

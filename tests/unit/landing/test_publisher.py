@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mirrorlake.errors import DataFileError, MetadataError, MirrorlakeError, SchemaError, UsageError
+from mirrorlake.lake import Lake
 from mirrorlake.landing.identity import ensure_identity
 from mirrorlake.landing.metadata import MARKER
 from mirrorlake.landing.publisher import Partner, Publisher
@@ -367,3 +368,20 @@ def test_a_dead_writers_leftover_is_in_nobodys_way(publisher, any_storage, table
     any_storage.write(f"{table.folder}/_{'0' * 32}.parquet", b"half a fi")
     assert publisher.upsert(ROWS).file == file_name(1)
     assert list(list_folder(any_storage, table).numbered) == [1]
+
+
+def test_columns_that_hardly_repeat_are_written_without_a_dictionary(lake: Lake) -> None:
+    rows = 20_000
+    table = pa.table(
+        {"id": range(rows), "state": pa.array(["open", "shut"]).take(pa.array([0, 1] * 10_000))}
+    )
+    publisher = lake.publisher("t", keys=["id"])
+    publisher.upsert(table)
+    path = lake.storage.local / publisher.table.folder / "00000000000000000001.parquet"
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    found = {group.column(k).path_in_schema: group.column(k).encodings for k in range(3)}
+    assert any("DICTIONARY" in one for one in found["state"])
+    assert not any("DICTIONARY" in one for one in found["id"])
+    assert pq.read_table(path).column("id").to_pylist() == list(range(rows))
+    nested = table.append_column("tags", pa.array([["a"]] * rows))
+    lake.publisher("n", keys=["id"]).upsert(nested)

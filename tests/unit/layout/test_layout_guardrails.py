@@ -4,7 +4,7 @@ import pytest
 
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.guardrails import check_guardrails, find_sku, measure, skus
-from mirrorlake.show.plots import plot_gauge
+from mirrorlake.show.layouts import plot_gauge
 
 # The public table, as its readers know it: SKUs, files, row groups, million rows, GB, GB of memory.
 PUBLISHED = """

@@ -151,10 +151,11 @@ def test_every_import_is_of_the_core_or_of_an_extra() -> None:
         return {canonicalize_name(Requirement(line).name) for line in lines}
 
     core = brought(SETTINGS["dependencies"])
-    # They come with others: nbformat, nbclient, jupyter_core, jupyter_client, IPython, tqdm and
-    # pygments with papermill, JupyterLab and nbconvert, comm with ipywidgets, py4j with PySpark.
+    # They come with others: nbformat, nbclient, jupyter_core, jupyter_client, traitlets, IPython,
+    # tqdm and pygments with papermill, JupyterLab and nbconvert, comm with ipywidgets, py4j with
+    # PySpark.
     indirect = {"nbformat", "IPython", "py4j", "nbclient", "jupyter_core", "pygments", "tqdm"}
-    indirect |= {"comm", "jupyter_client"}
+    indirect |= {"comm", "jupyter_client", "traitlets"}
     for name, places in imported().items():
         extra = next((extra for extra, names in EXTRAS.items() if name in names), None)
         wanted = core if extra is None else brought(SETTINGS["optional-dependencies"][extra])

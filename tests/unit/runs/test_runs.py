@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from mirrorlake.errors import UsageError
 from mirrorlake.runs import plan as module
 from mirrorlake.runs.clean import clean_file, clean_notebook
+from mirrorlake.runs.notebook_files import read_records
 from mirrorlake.runs.plan import load_plan
 from mirrorlake.runs.preparing import prepare
-from mirrorlake.runs.record import MIME, read_records
+from mirrorlake.runs.record import MIME
 from mirrorlake.runs.results import RunSummary
 from mirrorlake.runs.run import run_plan
 from mirrorlake.spark.session import PROFILE_VARIABLE
@@ -160,6 +162,22 @@ def test_what_cells_print_is_shown_on_a_terminal_only(
     assert ("month 2\n" in shown.err, shown.out) == (terminal, "")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="a path is no socket there")
+def test_a_kernel_talks_by_sockets_of_its_users_own(
+    folders: Path, plan, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path
+) -> None:
+    head = new_code_cell("rows = 1", metadata={"tags": ["parameters"]})
+    asks = "from ipykernel.kernelapp import IPKernelApp\napp = IPKernelApp.instance()"
+    says = new_code_cell(f"{asks}\nprint('by', app.transport, app.ip)")
+    write(folders / "notebooks" / "talks.ipynb", new_markdown_cell("# Title"), head, says)
+    (folders / "parameters" / "talks.yaml").write_text("rows: 1\n")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run_plan(plan("steps: [{notebook: talks}]\n"), tmp_path / "out").failed is None
+    (found,) = re.findall(r"by ipc (\S+)\n", capsys.readouterr().err)
+    assert Path(found).is_absolute()
+    assert not Path(found).parent.exists()  # nothing is left of it
+
+
 @pytest.fixture(scope="module")
 def ran(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunSummary, Heard]:
     """A plan whose second notebook fails."""
@@ -291,6 +309,18 @@ def executed() -> Any:
 
 
 class TestClean:
+    def test_what_was_printed_is_one_output_however_it_came(self) -> None:
+        parts = [("stdout", "a\n"), ("stdout", "b\n"), ("stderr", "c\n"), ("stdout", "d\n")]
+        outputs = [new_output("stream", name=name, text=text) for name, text in parts]
+        cell = new_code_cell("work()", outputs=outputs)
+        (cleaned,) = clean_notebook(new_notebook(cells=[cell])).cells
+        assert [(one.name, one.text) for one in cleaned.outputs] == [
+            ("stdout", "a\nb\n"),
+            ("stderr", "c\n"),
+            ("stdout", "d\n"),
+        ]
+        assert len(cell.outputs) == 4
+
     def test_what_differs_from_run_to_run_goes(self) -> None:
         before = executed()
         cleaned = clean_notebook(before)

@@ -55,6 +55,17 @@ def test_changed_copies_stay_until_they_are_reset(tmp_path: Path) -> None:
     assert make_workbench(folder) == 0
 
 
+def test_pages_have_their_pictures(tmp_path: Path) -> None:
+    folder = tmp_path / "lab"
+    make_workbench(folder)
+    shown = 0
+    for page in [folder / "README.md", *(folder / "docs").rglob("*.md")]:
+        for name in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / name).is_file(), (page, name)
+            shown += 1
+    assert shown > 3
+
+
 def test_another_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(UsageError, match="something else"):

@@ -7,13 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import pyarrow as pa
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from helpers.html_tags import Tags
+from mirrorlake.layout.partitioning.statistics import Spread
 from mirrorlake.runs.clean import clean_notebook
 from mirrorlake.runs.report import render_report
-from mirrorlake.show.plots import Chart, plot_bars, plot_lines, plot_stacks
+from mirrorlake.show.layouts import plot_runs, plot_spread
+from mirrorlake.show.plots import (
+    Chart,
+    plot_bars,
+    plot_lines,
+    plot_matrix,
+    plot_presence,
+    plot_stacks,
+)
 
 EVIL = '"><script>alert(1)</script>'
 
@@ -27,6 +37,14 @@ EVIL = '"><script>alert(1)</script>'
          "Files. files by v. files from 4 to 2, at most 9."),
         (plot_stacks(["a", "b"], {"in": [1, 2], "out": [3, 4]}, title="Rows", label="rows"),
          "Rows. rows. in: 1, 2. out: 3, 4. Shown are in, out."),
+        (plot_matrix(["v1", "v2"], {"n": ["", "int"]}, title="Types", x_label="version"),
+         "Types. version: v1, v2. n: nothing, int."),
+        (plot_presence(["file 1"], ["0", "1"], {("file 1", "1"): "whole"}, title="Files"),
+         "Files. file 1: 1 whole."),
+        (plot_spread({"now": Spread(((2, 0), (1, 1)))}, title="Buckets"),
+         "Buckets. now: 1 of 2 files hold one bucket only."),
+        (plot_runs({"now": pa.table({"a": [1, 1, 2]})}, ["a"], title="Runs"),
+         "Runs. now, runs in 3 rows: a 2."),
         (Chart(), "A figure."),
     ],
 )  # fmt: skip

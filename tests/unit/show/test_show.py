@@ -5,8 +5,10 @@ import pickle
 import pytest
 
 from mirrorlake import Lake
+from mirrorlake.layout.partitioning.statistics import Spread
 from mirrorlake.mirror.state import Report, TableStatus
-from mirrorlake.results import TextTable
+from mirrorlake.results import Count, TextTable
+from mirrorlake.show.layouts import plot_spread
 from mirrorlake.show.plots import (
     COLOURS,
     Chart,
@@ -106,6 +108,21 @@ def test_text_and_html_have_the_same_facts() -> None:
     assert "0.3<" in html
 
 
+def test_counts_have_separators_and_other_numbers_none() -> None:
+    table = TextTable(("year", "rows"), ((2013, Count(17656)),))
+    assert repr(table) == "year    rows\n2013  17,656"
+    assert "17,656</td>" in table._repr_html_()
+    assert table.document()["rows"] == [{"year": 2013, "rows": 17656}]
+
+
+def test_a_column_of_numbers_stands_right_even_where_no_row_has_one() -> None:
+    rows = ((1, None),)
+    assert repr(TextTable(("id", "a count"), rows)) == "id  a count\n 1  NULL"
+    known = TextTable(("id", "a count"), rows, numeric=frozenset({1}))
+    assert repr(known) == "id  a count\n 1     NULL"
+    assert known == TextTable(("id", "a count"), rows)
+
+
 def test_what_is_left_out_is_said() -> None:
     shown = TextTable(("n",), ((1,),), more=True)
     assert repr(shown).endswith("… and more rows")
@@ -158,3 +175,12 @@ def test_published_files_show_their_markers(lake: Lake) -> None:
     ]
     assert shown.rows[0][0] == f"{1:020d}.parquet"
     assert all(row[3].endswith(" KiB") for row in shown.rows)
+
+
+def test_a_file_with_a_little_of_each_bucket_is_not_drawn_empty() -> None:
+    spreads = {"before": Spread(((1,) * 64,)), "after": Spread(((64, *(0,) * 63),))}
+    before, after = plot_spread(spreads, title="Buckets").axes
+    (shares,) = before.images
+    assert float(shares.norm(1 / 64)) > 0.1
+    (shares,) = after.images
+    assert [float(shares.norm(part)) for part in (0, 1)] == [0, 1]

@@ -73,6 +73,16 @@ def test_every_notebook_is_a_page_with_its_outputs(site: Path, pages: dict[Path,
     assert any("_images" in load for load in learn.loads)
 
 
+def test_the_tools_page_shows_their_pictures(site: Path, pages: dict[Path, Page]) -> None:
+    page = pages[(site / "notebooks" / "tools.html").resolve()]
+    shown = {Path(load).stem for load in page.loads if "_images/" in load}
+    drawn = {
+        path.stem for path in NOTEBOOKS.glob("*.ipynb") if '"image/png": "' in path.read_text()
+    }
+    assert len(drawn) > 8
+    assert drawn <= shown
+
+
 def test_every_doc_is_a_page(site: Path) -> None:
     for path in (PROJECT / "docs").rglob("*.md"):
         name = path.relative_to(PROJECT / "docs").with_suffix(".html")

@@ -242,6 +242,8 @@ class Gathering:
         self, shape: Shape, rows: list[Values], markers: list[int], gaps: bool
     ) -> pa.RecordBatch:
         kept = self._keeps(shape)
+        left: list[list[str]] | None = None
+        names = [column.name for column in shape.columns]
         if gaps:
             lacking = [
                 place
@@ -253,17 +255,16 @@ class Gathering:
                 rows[place] = row or ()
             found = [place for place, row in enumerate(rows) if row]
             rows, markers = [rows[k] for k in found], [markers[k] for k in found]
-        names = [column.name for column in shape.columns]
-        left = [[n for n, v in zip(names, row, strict=True) if v is UNCHANGED] for row in rows]
-        if any(left):
+            left = [[n for n, v in zip(names, row, strict=True) if v is UNCHANGED] for row in rows]
             rows = [tuple(None if v is UNCHANGED else v for v in row) for row in rows]
-        by_column = zip(*rows, strict=True) if rows else ((),) * len(shape.columns)
         arrays = [
-            column.kind.parsed(pa.array(values, pa.binary()), column.name)
-            for column, values in zip(shape.columns, by_column, strict=True)
+            column.kind.parsed(pa.array([row[place] for row in rows], pa.binary()), column.name)
+            for place, column in enumerate(shape.columns)
         ]
         if kept:
-            arrays, names = [*arrays, pa.array(left, TYPE)], [*names, UNCHANGED_NAMES]
+            none = pa.repeat(pa.scalar([], TYPE), len(rows))
+            arrays.append(none if left is None else pa.array(left, TYPE))
+            names.append(UNCHANGED_NAMES)
         return marked(arrays, markers, names)
 
     def _close(self, one: _Pending, order: tuple[int, int]) -> None:

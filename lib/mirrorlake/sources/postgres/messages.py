@@ -93,14 +93,15 @@ def _tuple(data: bytes, position: int) -> tuple[Values, int]:
     count = data[position] << 8 | data[position + 1]
     position += 2
     values: list[Any] = []
+    add, size_at = values.append, _INT.unpack_from
     for _ in range(count):
         kind = data[position]
         if kind == _TEXT:
             start = position + 5
-            position = start + int.from_bytes(data[position + 1 : start], "big")
-            values.append(data[start:position])
+            position = start + size_at(data, position + 1)[0]
+            add(data[start:position])
         else:
-            values.append(None if kind == _NULL else UNCHANGED)
+            add(None if kind == _NULL else UNCHANGED)
             position += 1
     return tuple(values), position
 

@@ -17,7 +17,8 @@ from mirrorlake.sources.postgres.catalog import PgTable
 from mirrorlake.sources.postgres.connect import Server, ident, quoted
 from mirrorlake.sources.source import Publish
 
-PAGES = 16_384  # of 8 KiB: 128 MiB of table a part
+MOST_PAGES = 16_384  # of 8 KiB: 128 MiB of table a part
+FEWEST_PAGES = 2_048  # 16 MiB: below that, a part costs more than a second reader gains
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def read_snapshot(
 
         try:
             with ThreadPoolExecutor(readers) as pool:
-                futures = [pool.submit(read, part) for part in _parts(table)]
+                futures = [pool.submit(read, part) for part in _parts(table, readers)]
                 try:
                     for future in futures:
                         future.result()
@@ -142,12 +143,13 @@ def _schema(table: PgTable) -> pa.Schema:
     return pa.schema([pa.field(column.name, column.kind.arrow) for column in table.columns])
 
 
-def _parts(table: PgTable) -> Iterator[Part]:
+def _parts(table: PgTable, readers: int) -> Iterator[Part]:
     for leaf in table.leaves:
-        starts = range(0, max(leaf.pages, 1), PAGES)
+        pages = min(max(-(-leaf.pages // readers), FEWEST_PAGES), MOST_PAGES)
+        starts = range(0, max(leaf.pages, 1), pages)
         for start in starts:
             last = start == starts[-1]
-            yield Part(leaf.quoted, start, None if last else start + PAGES)
+            yield Part(leaf.quoted, start, None if last else start + pages)
 
 
 def parse_lsn(text: str) -> int:

@@ -1,0 +1,113 @@
+"""The system as a picture, with the part that a lesson is about."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyBboxPatch, Rectangle
+
+from mirrorlake.errors import UsageError
+from mirrorlake.show.plots import COLOURS, STYLE, Chart, styled
+
+# Where each part stands, in columns and rows from the top left, and what it holds or does.
+SYSTEM: Final[dict[str, tuple[float, float, str]]] = {
+    "applications": (0, 0, "rows, files,\ndatabases"),
+    "landing zone": (1, 0, "numbered\nParquet files"),
+    "mirror": (2, 0, "one commit a\ntable and cycle"),
+    "tables": (3, 0, "Delta, all\nold versions"),
+    "feed": (3, 1, "every change\nof a row"),
+    "views": (4, 1, "brought up to\ndate by changes"),
+    "queries": (4, 0, "SQL, at any\nversion"),
+    "people": (5, 0, "notebooks,\nreports, models"),
+}
+_FLOWS: Final = (
+    ("applications", "landing zone"), ("landing zone", "mirror"), ("mirror", "tables"),
+    ("tables", "queries"), ("queries", "people"), ("tables", "feed"), ("feed", "views"),
+    ("views", "queries"),
+)  # fmt: skip
+_LAKE: Final = ("landing zone", "tables", "feed", "views")
+_WIDE, _HIGH = 0.8, 0.66
+_LINE, _QUIET = "#888888", "#F1F3F5"
+
+
+def plot_system(part: str) -> Chart:
+    """The way from applications to people, one part of it in colour.
+
+    Args:
+        part: the part, one of `SYSTEM`.
+
+    Raises:
+        UsageError: there is no such part.
+
+    Example:
+        >>> plot_system("mirror").describe()[:45]
+        'Where we are: mirror (one commit a table and '
+    """
+    if part not in SYSTEM:
+        raise UsageError(f"There is no part {part!r}.", hint=f"there are {', '.join(SYSTEM)}.")
+    with styled():
+        chart = Chart(figsize=(STYLE["figure.figsize"][0], 2.5))
+        axes = chart.add_subplot()
+        axes.set_title(f"Where we are: {part}")
+        axes.set_xlim(-0.5, 5.5)
+        axes.set_ylim(1.5, -0.5)
+        axes.axis("off")
+        _draw_lake(axes)
+        for begin, end in _FLOWS:
+            _draw_arrow(axes, begin, end)
+        for name in SYSTEM:
+            _draw_part(axes, name, chosen=name == part)
+    said = " ".join(SYSTEM[part][2].split())
+    ways = "; ".join(f"{begin} to {end}" for begin, end in _FLOWS)
+    chart.words = f"Where we are: {part} ({said}). The way of the data: {ways}."
+    return chart
+
+
+def _draw_lake(axes: Axes) -> None:
+    """A frame around what lies in the lake, and its name."""
+    places = [SYSTEM[name] for name in _LAKE]
+    left, right = (pick(place[0] for place in places) for pick in (min, max))
+    x, y = left - _WIDE / 2 - 0.07, -_HIGH / 2 - 0.08
+    size = (right - left + _WIDE + 0.14, 1 + _HIGH + 0.16)
+    frame = Rectangle((x, y), *size, fill=False, edgecolor=_LINE, linestyle="--", linewidth=1)
+    axes.add_patch(frame)
+    axes.text(
+        x + 0.08,
+        y + size[1] - 0.09,
+        "the lake: a folder or a bucket",
+        color="#555555",
+        fontsize=8.5,
+    )
+
+
+def _draw_arrow(axes: Axes, begin: str, end: str) -> None:
+    (x, y, _), (to_x, to_y, _) = SYSTEM[begin], SYSTEM[end]
+    across, down = to_x - x, to_y - y
+    gaps = (across * _WIDE / 2, down * _HIGH / 2)
+    axes.annotate(
+        "",
+        xy=(to_x - gaps[0], to_y - gaps[1]),
+        xytext=(x + gaps[0], y + gaps[1]),
+        arrowprops={"arrowstyle": "-|>", "color": _LINE, "shrinkA": 1, "shrinkB": 1},
+    )
+
+
+def _draw_part(axes: Axes, name: str, *, chosen: bool) -> None:
+    x, y, said = SYSTEM[name]
+    axes.add_patch(
+        FancyBboxPatch(
+            (x - _WIDE / 2 + 0.04, y - _HIGH / 2 + 0.04),
+            _WIDE - 0.08,
+            _HIGH - 0.08,
+            boxstyle="round,pad=0.04",
+            facecolor=COLOURS[0] if chosen else _QUIET,
+            edgecolor=COLOURS[0] if chosen else _LINE,
+            linewidth=2 if chosen else 1,
+        )
+    )
+    colour = "white" if chosen else "#222222"
+    axes.text(
+        x, y - 0.18, name, ha="center", va="center", color=colour, fontsize=8.6, fontweight="bold"
+    )
+    axes.text(x, y + 0.1, said, ha="center", va="center", color=colour, fontsize=7.5)

@@ -1,0 +1,22 @@
+"""A making of a sample in which each way to write has its part."""
+
+from __future__ import annotations
+
+from mirrorlake.samples.lake import open_sample, seal_sample
+
+
+def make(root: str) -> None:
+    """From the first commit to the seal."""
+    made = ["t", "direct", "own", "sums", "ordered"]
+    lake = open_sample(root, fresh=True, tables=made)
+    lake.publisher("t", keys=["id"]).upsert([{"id": 1, "n": 1}])
+    assert not lake.mirror().failed
+    frame = lake.spark.range(1000).selectExpr("id", "id % 3 AS n").repartition(8)
+    frame.write.format("delta").save(lake.storage.path("Tables/direct"))
+    lake.write("own", frame)
+    lake.sql("DELETE FROM own WHERE id < 7")
+    lake.views.create("sums", "SELECT n, count(*) AS c FROM own GROUP BY n")
+    lake.frames.create("model", ["own"], owner="me", expires_in=1)
+    lake.table("own").optimize.vorder()
+    lake.write("ordered", frame, vorder=True)
+    seal_sample(lake)
