@@ -31,6 +31,7 @@ from mirrorlake.mirror.shards import Shard
 from mirrorlake.mirror.state import (
     INITIALIZED,
     REPLICATING,
+    RUNNING,
     STOPPED,
     Report,
     TableState,
@@ -39,6 +40,8 @@ from mirrorlake.mirror.state import (
     is_told_running,
     load_states,
     save_states,
+    state_documents,
+    tell_states,
 )
 from mirrorlake.mirror.status import is_idle, listed_folder, status_of
 from mirrorlake.mirror.table_cycle import TableCycle
@@ -86,6 +89,7 @@ class Engine:
         self._settings: Callable[[TableName], OperatorSettings]  # read by every cycle
         self._purged: datetime | None = None
         self._shard = None if self._options.shard is None else Shard.parse(self._options.shard)
+        self._documents = state_documents(storage, self._shard)
 
     def run_cycle(self, only: TableName | None = None) -> Report:
         """Applies what is pending, one commit per table (and one more where a crash left a plan).
@@ -107,7 +111,7 @@ class Engine:
         return self._shard is None or self._shard.has(folder)
 
     def _run_cycle(self, only: TableName | None) -> Report:
-        kept = load_states(self._storage, self._shard)
+        kept = load_states(self._storage, self._shard, self._documents)
         states = dict(kept or {})
         zone = self._storage.list(ZONE).folders
         found: list[TableName | BadFolder] = [only] if only else []
@@ -157,14 +161,14 @@ class Engine:
                 if running and not self._stop.is_set():
                     slow = {table.folder for table in running.values()}
                     if states != told:
-                        save_states(self._storage, states, shard=self._shard)
+                        self._save(states)
                         told = dict(states)
                     again = begin([table for table in found if table.folder not in slow])
                     running |= {pool.submit(run, table): table for table in again}
         finished = [latest[table.folder] for table in found]
         states |= {folder: state for folder, state, _ in finished}
         if states != kept or not is_told_running(self._storage):
-            save_states(self._storage, states, shard=self._shard)
+            self._save(states)
         mirrored = (entry.table for entry in states.values() if entry.state == REPLICATING)
         keep_registered(self._storage, self._spark, mirrored, followed.dropped)
         lines = [status for _, _, status in finished]
@@ -173,8 +177,20 @@ class Engine:
 
     def close(self) -> None:
         """Says in the monitoring files that the mirror has stopped."""
-        states = load_states(self._storage, self._shard) or {}
-        save_states(self._storage, states, replicator=STOPPED, shard=self._shard)
+        states = load_states(self._storage, self._shard, self._documents)
+        if states is None:  # no cycle has ended: the next mirror reads the logs
+            tell_states(self._storage, {}, STOPPED)
+        else:
+            self._save(states, STOPPED)
+
+    def _save(self, states: dict[str, TableState], replicator: str = RUNNING) -> None:
+        save_states(
+            self._storage,
+            states,
+            replicator=replicator,
+            shard=self._shard,
+            documents=self._documents,
+        )
 
     def _at_once(self, busy: int) -> int:
         """How many tables are worked on side by side; where they are many, a cluster is asked."""

@@ -1,27 +1,24 @@
 """What the mirror knows of each table, kept between cycles, and how it is reported.
 
 `Files/_mirrorlake/state.json` is a cache: all of it can be read again from the zone and the tables'
-logs. The mirror of a shard has a document of its own, `state-2-of-8.json`, so that no two write one
-file. `Files/Monitoring/` has the same facts in the words of Fabric's monitoring files.
+logs. For many tables it is several documents, see `state_documents`. `Files/Monitoring/` has the
+same facts in the words of Fabric's monitoring files.
 """
 
 from __future__ import annotations
 
 import uuid
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
-from mirrorlake.kept import read_kept
 from mirrorlake.landing.metadata import SEQUENTIAL
 from mirrorlake.mirror.shards import Shard
-from mirrorlake.names import MONITORING, STATE, TableName
+from mirrorlake.mirror.state_documents import FORMAT as FORMAT
+from mirrorlake.mirror.state_documents import StateDocuments
+from mirrorlake.names import MONITORING, TableName
 from mirrorlake.results import Result, TextTable
-from mirrorlake.storage import Entry, Storage, to_json
+from mirrorlake.storage import Entry, Storage
 
-FORMAT = 2
-_PATH = f"{STATE}/state.json"
-_PART, _ENDING = "state-", ".json"  # around a shard's label
 _REPLICATOR = f"{MONITORING}/replicator.json"
 _NEVER = "0001-01-01T00:00:00"  # how the format's readers know "not yet"
 
@@ -161,46 +158,37 @@ class Report(Result):
         return f"{text}, {len(self.failed)} failed" if self.failed else text
 
 
-def load_states(storage: Storage, shard: Shard | None = None) -> dict[str, TableState] | None:
-    """The kept states by the table's folder; None if there are none, or only of an older format.
-
-    A table's state is in the newest of the documents that could have it: that of all tables, and
-    those of the shards that it is in.
+def state_documents(storage: Storage, shard: Shard | None = None) -> StateDocuments:
+    """The documents with the tables' states, for a mirror that goes on.
 
     Args:
         storage: the lake's files.
-        shard: the mirror's own; without a document of it, or of all tables, there are no states.
+        shard: the mirror's own; by default it has all tables.
+    """
+    return StateDocuments(storage, shard, _is_sound)
+
+
+def _is_sound(state: dict[str, Any]) -> bool:
+    TableState(**state)
+    return True
+
+
+def load_states(
+    storage: Storage, shard: Shard | None = None, documents: StateDocuments | None = None
+) -> dict[str, TableState] | None:
+    """The kept states by the table's folder; None if there are none, or only of an older format.
+
+    Args:
+        storage: the lake's files.
+        shard: the mirror's own; without documents of all its tables there are no states.
+        documents: those of a mirror that goes on, for all its tables.
 
     Raises:
-        FormatError: they are of a newer format. They could be made again, but a newer mirror may
-            keep more in other files, too; so it is left to people to overwrite them.
+        FormatError: they are of a newer format.
     """
-    documents: list[tuple[datetime, bool, Shard | None, dict[str, TableState]]] = []
-    for entry in storage.list(STATE).files:
-        part = Shard.of_label(entry.name.removeprefix(_PART).removesuffix(_ENDING))
-        known = entry.name == _name(part)
-        if known and (found := _load(storage, f"{STATE}/{entry.name}")) is not None:
-            documents.append((entry.modified, part is not None, part, found))
-    if not any(shard is None or part in (None, shard) for _, _, part, _ in documents):
-        return None
-    states: dict[str, TableState] = {}
-    for _, _, part, found in sorted(documents, key=lambda document: document[:2]):
-        states = {f: s for f, s in states.items() if part is not None and not part.has(f)} | found
-    return states
-
-
-def _name(shard: Shard | None) -> str:
-    return f"{_PART}{shard.label}{_ENDING}" if shard else _PATH.rpartition("/")[2]
-
-
-def _load(storage: Storage, path: str) -> dict[str, TableState] | None:
-    try:
-        document = read_kept(storage, path, FORMAT, hint="make it again with status --rebuild")
-        if document is None or document["format"] != FORMAT:
-            return None
-        return {folder: TableState(**entry) for folder, entry in document["tables"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None  # broken: it is a cache, and can be made again
+    kept = documents or state_documents(storage, shard)
+    states = kept.load(some=documents is None and shard is None)
+    return None if states is None else {f: TableState(**state) for f, state in states.items()}
 
 
 def is_told_running(storage: Storage) -> bool:
@@ -217,6 +205,7 @@ def save_states(
     *,
     replicator: str = RUNNING,
     shard: Shard | None = None,
+    documents: StateDocuments | None = None,
 ) -> None:
     """Writes cache and monitoring files.
 
@@ -225,12 +214,17 @@ def save_states(
         states: of all tables, by their folders.
         replicator: the state of the whole mirror.
         shard: the mirror's own; the other tables' states stay where they are.
+        documents: those of a mirror that goes on: only what has changed is written.
     """
-    own = {f: state for f, state in sorted(states.items()) if shard is None or shard.has(f)}
-    tables = {folder: asdict(state) for folder, state in own.items()}
-    storage.write(f"{STATE}/{_name(shard)}", to_json({"format": FORMAT, "tables": tables}))
+    kept = documents or state_documents(storage, shard)
+    kept.save({folder: asdict(state) for folder, state in states.items()})
     if shard is not None:
-        states = load_states(storage, shard) or own  # the others may have gone on
+        states = load_states(storage, shard) or states  # the others may have gone on
+    tell_states(storage, states, replicator)
+
+
+def tell_states(storage: Storage, states: dict[str, TableState], replicator: str) -> None:
+    """Writes the monitoring files, and no more; see `save_states`."""
     entries = [_monitoring(state) for _, state in sorted(states.items())]
     storage.write_json(f"{MONITORING}/tables.json", {"tables": entries})
     storage.write_json(_REPLICATOR, _replicator(replicator))

@@ -26,7 +26,7 @@ def root(_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     return f"s3://lakes/{tmp_path.name}"
 
 
-@pytest.mark.parametrize("tables", [1, 10, 60])
+@pytest.mark.parametrize("tables", [1, 10, 60, 150])
 def test_an_idle_cycle_is_one_listing_a_table_and_a_constant(
     root: str, log: Path, tables: int
 ) -> None:
@@ -35,6 +35,8 @@ def test_an_idle_cycle_is_one_listing_a_table_and_a_constant(
     below = [path for kind, path in found.paths if kind == "LIST" and "LandingZone%2Ft" in path]
     assert len(below) == len(set(below)) == tables
     assert found.kinds["GET"] + found.kinds["HEAD"] <= 5
+    kept = [path for kind, path in found.paths if kind != "LIST" and "/state" in path]
+    assert kept == []  # what is known has not changed, in however many documents it is
 
 
 def test_a_shard_lists_its_own_tables_alone(root: str, log: Path) -> None:
