@@ -125,6 +125,59 @@ def mirror(root: str) -> dict[str, object]:
     return {"errors": errors, "found": list(row), "commits": commits}
 
 
+def least(root: str) -> dict[str, object]:
+    """The least of a lake, and what needs Python on the executors; for spark-submit."""
+    lake = Lake(root)
+    lake.publisher("items", keys=["id"]).upsert([{"id": n, "n": n % 7} for n in range(20)])
+    errors = [table.error for table in lake.mirror().tables]
+    found = lake.sql("SELECT count(*), sum(n) FROM items").collect()[0]
+    analysis = type(lake.table("items").analyze()).__name__
+    conf = lake.spark.sparkContext.getConf()
+    return {
+        "errors": errors,
+        "found": list(found),
+        "analyze": analysis,
+        "master": conf.get("spark.master"),
+        "app": conf.get("spark.app.name"),
+        "partitions": lake.spark.conf.get("spark.sql.shuffle.partitions"),
+    }
+
+
+def timed(root: str) -> dict[str, object]:
+    """Seconds of some work, for the bench; Spark is up before."""
+    lake, seen = Lake(root), {}
+    publisher = lake.publisher("big", keys=["id"])
+    lake.spark.range(10).count()
+
+    def publish(keys: range, value: int) -> None:
+        ids = pa.array(keys, pa.int64())
+        publisher.upsert(pa.table({"id": ids, "n": pa.array([value] * len(keys), pa.int64())}))
+
+    def measure(what: str, do: Callable[[], object]) -> None:
+        began = time.monotonic()
+        do()
+        seen[what] = round(time.monotonic() - began, 2)
+
+    def mirror() -> None:
+        assert not lake.mirror().failed
+
+    def query() -> object:
+        return lake.sql("SELECT n, count(*), sum(id) FROM big GROUP BY n").collect()
+
+    publish(range(ROWS), 1)
+    measure("first cycle", mirror)
+    publish(range(0, ROWS, 2), 2)
+    measure("change of half the rows", mirror)
+    publish(range(10), 3)
+    mirror()
+    publish(range(10), 4)
+    measure("a small cycle", mirror)
+    query()
+    measure("a query", query)
+    measure("V-Order", lake.table("big").optimize.vorder)
+    return {"measured": list(seen), **seen}
+
+
 def refused(root: str) -> dict[str, object]:
     """What is said where the executors can't run this package."""
     lake = Lake(root)
@@ -137,7 +190,8 @@ def refused(root: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    programs = {"tour": tour, "publish": publish, "mirror": mirror, "refused": refused}
+    found = (tour, publish, mirror, refused, least, timed)
+    programs = {program.__name__: program for program in found}
     print(json.dumps(programs[sys.argv[1]](sys.argv[2]), default=str))
     if sys.argv[1] != "publish":
         from pyspark.sql import SparkSession

@@ -28,7 +28,7 @@ from mirrorlake.storage import Storage
 PAGE = PROJECT / "docs" / "scale.md"
 KINDS = ("LIST", "GET", "HEAD", "PUT", "POST", "DELETE")
 # Lines of two requests at once may run into each other, but not in this part of them.
-_LINE = re.compile(r"\| 127\.0\.0\.1 \| ([A-Z]+) \| (\S+) \| - \| ?(.*)")
+_LINE = re.compile(r"\| 127\.0\.0\.1 \| ([A-Z]+) \| (\S+) \| - \| ?(\S*)")
 _ASSUMED = re.compile(r"^\| `([A-Z]+)` \| ([0-9.]+) \| ([0-9.]+) \|$", re.M)
 _QUIET = 0.3  # seconds
 _AT_ONCE = 16  # listings of a cycle side by side

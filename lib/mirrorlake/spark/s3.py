@@ -42,7 +42,8 @@ def is_s3(root: str | None) -> bool:
 
 def store_jars(java: Java, delta: list[Path]) -> list[Path]:
     """The jars for S3 on this machine, fetched and compiled now if this is the first start."""
-    return [*s3_jars(), log_store_jar(java, delta)]
+    hadoop = s3_jars()
+    return [*hadoop, log_store_jar(java, [*delta, *hadoop])]
 
 
 def s3_conf() -> dict[str, str]:
@@ -52,8 +53,6 @@ def s3_conf() -> dict[str, str]:
         "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
         LOG_STORE_CONF: CLASS,
         "spark.delta.logStore.s3a.impl": CLASS,
-        # A log is listed from the version that is asked for on, not from its beginning.
-        "spark.hadoop.delta.enableFastS3AListFrom": "true",
         "spark.redaction.regex": REDACTED,
     }
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")

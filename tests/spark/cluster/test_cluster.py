@@ -19,12 +19,14 @@ from typing import Any
 
 import pytest
 
-from helpers.cluster import Cluster
+from helpers.cluster import SPARK_HOME, Cluster
 from helpers.cluster_program import SMALL, expected
 from helpers.environments import make_environment
 from helpers.s3_server import BUCKET, SECRET, S3Server, is_built
 from mirrorlake.paths import PROJECT
 from mirrorlake.spark.executors import NEEDED
+from mirrorlake.spark.jars import delta_jars
+from mirrorlake.spark.java import find_java
 
 pytestmark = pytest.mark.long
 COMMANDS = ["publish", "mirror", "sql", "vorder", "analyze"]
@@ -149,6 +151,40 @@ def test_the_commands_of_the_page(cluster: Cluster, python: Path, tmp_path: Path
             check=False,
         )
         assert done.returncode == 0, (line, done.stderr[-3000:])
+
+
+def test_a_program_that_is_submitted_keeps_its_settings(
+    cluster: Cluster, python: Path, tmp_path: Path
+) -> None:
+    """spark-submit's choices stand: master, name, partitions, jars; as on the page."""
+    jars = ",".join(str(path) for path in delta_jars())
+    program = PROJECT / "tests" / "helpers" / "cluster_program.py"
+    confs = ("spark.sql.shuffle.partitions=3", "spark.databricks.delta.snapshotPartitions=2")
+    own = {
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": str(python),
+        "JAVA_HOME": str(find_java().home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": os.pathsep.join([str(PROJECT / "lib"), str(PROJECT / "tests")]),
+    }
+    done = subprocess.run(
+        [
+            *(str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.url),
+            *("--name", "theirs", "--jars", jars),
+            *(word for conf in confs for word in ("--conf", conf)),
+            *(str(program), "least", str(tmp_path / "lake")),
+        ],
+        env=bare_variables() | own,
+        capture_output=True,
+        text=True,
+        timeout=_LONGEST,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert (seen["errors"], seen["found"], seen["analyze"]) == ([None], [20, 57], "Analysis")
+    assert (seen["master"], seen["app"]) == (cluster.url, "theirs")
+    assert seen["partitions"] == "3"
 
 
 def test_executors_that_lack_packages_are_told_of_before_a_job_fails(
