@@ -87,6 +87,8 @@ def tour(root: str) -> dict[str, object]:
     conf = lake.spark.sparkContext.getConf()
     seen["jars"] = conf.get("spark.jars")
     seen["path"] = conf.get("spark.driver.extraClassPath")
+    parts = ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions")
+    seen["partitions"] = [lake.spark.conf.get(name) for name in parts]
     return seen
 
 

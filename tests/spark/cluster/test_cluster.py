@@ -109,6 +109,7 @@ def test_the_whole_story_on_a_shared_folder(driver: Driver, tmp_path: Path) -> N
     assert jars[-1].endswith("/users.jar")  # the user's, behind ours
     assert any("delta-spark" in jar for jar in jars)
     assert seen["path"].endswith(":/of/the/user")
+    assert seen["partitions"] == ["3", "2"]  # the user's, and the profile's
 
 
 def _some_jar(folder: Path) -> Path:
