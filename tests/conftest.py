@@ -1,4 +1,4 @@
-"""What all layers share: `--long`, `--changed`, the promises' count, a lake and a home for runs."""
+"""What all layers share: `--long`, `--changed`, the promises' count, the peak of memory, a lake."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 import yaml
 from xdist.scheduler import LoadFileScheduling
 
+from helpers.examples import try_many
+from helpers.memory import PeakMemory
 from helpers.touched import Imports, changed_files
 from mirrorlake import Lake
 from mirrorlake.paths import PROJECT
@@ -27,7 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--long"):
+        try_many()
     config.pluginmanager.register(PromiseCount())
+    if not hasattr(config, "workerinput"):  # the process that starts all others
+        config.pluginmanager.register(MemoryLine())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -82,6 +88,16 @@ class PromiseCount:
         for number, text in known.items():
             if number not in self.held:
                 terminalreporter.line(f"  not yet: {number} {text}")
+
+
+class MemoryLine:
+    """At the end of a run: how much memory it took, with all that it started."""
+
+    def pytest_sessionstart(self) -> None:
+        self.watch = PeakMemory()
+
+    def pytest_terminal_summary(self, terminalreporter) -> None:
+        terminalreporter.line(f"peak memory: {self.watch.stop()}")
 
 
 @pytest.fixture

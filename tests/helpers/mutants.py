@@ -2,9 +2,10 @@
 
     python tests/helpers/mutants.py [NAME …]
 
-scores the modules of `DECIDING`, each by the unit tests named beside it, and lists the mutants that
-survive. A mutant is one changed operator, number, condition or result; texts are left alone, and so
-are the lines of `raise`, which say what is wrong. Each runs in a process of its own.
+scores what `DECIDING` names, each by the tests beside it, and lists the mutants that survive. A
+mutant is one changed operator, number, condition or result; texts are left alone, and so are the
+lines of `raise`, which say what is wrong. Each runs in a process of its own; where Spark evaluates
+what is decided, the processes share a JVM.
 """
 
 from __future__ import annotations
@@ -17,23 +18,66 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 40
 
+
+@dataclass(frozen=True)
+class Deciding:
+    """Code that decides what becomes of rows.
+
+    Attributes:
+        module: under `lib/mirrorlake`.
+        tests: under `tests`; those in `spark` start their sessions in one JVM.
+        functions: which of its top-level functions and classes; by default all.
+    """
+
+    module: str
+    tests: tuple[str, ...]
+    functions: tuple[str, ...] = ()
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether a test of it does."""
+        return any(test.startswith("spark/") for test in self.tests)
+
+
+_RECEIPTS = ("Dropped", "Receipt", "write_receipt", "read_receipts", "recover", "delete_files")
+_NET = "spark/feed/test_feed_net.py::test_"
 DECIDING = {
-    "plan": (
+    "plan": Deciding(
         "mirror/plan.py",
-        ("mirror/test_plan.py", "mirror/test_numbering.py", "mirror/test_kept.py"),
+        ("unit/mirror/test_plan.py", "unit/mirror/test_numbering.py", "unit/mirror/test_kept.py"),
     ),
-    "numbering": (
+    "numbering": Deciding(
         "landing/zone.py",
-        ("mirror/test_numbering.py", "mirror/test_plan.py", "mirror/test_status.py"),
+        ("unit/mirror/test_numbering.py", "unit/mirror/test_plan.py", "unit/mirror/test_status.py"),
     ),
-    "view shapes": ("rows/views/shape.py", ("rows/test_view_shapes.py",)),
-    "view joins": ("rows/views/joins.py", ("rows/test_view_shapes.py",)),
+    "receipts of operations": Deciding(
+        "layout/partitioning/receipts.py",
+        ("unit/layout/test_partitioning_receipts.py",),
+        (*_RECEIPTS, "_settle", "_folder", "_path", "_receipt", "logged_rows", "file_name"),
+    ),
+    "receipts of renames": Deciding("serve/receipts.py", ("unit/serve/test_receipts.py",)),
+    "view shapes": Deciding("rows/views/shape.py", ("unit/rows/test_view_shapes.py",)),
+    "view joins": Deciding("rows/views/joins.py", ("unit/rows/test_view_shapes.py",)),
+    "collapse": Deciding(
+        "mirror/batch.py",
+        ("spark/mirror/test_collapse.py",),
+        ("compact_changes", "_fill", "_keeps", "refuse_kept", "refused"),
+    ),
+    "net changes": Deciding(
+        "feed/net.py",
+        (
+            f"{_NET}a_key_with_several_rows_is_refused_where_keys_are_relied_on",
+            f"{_NET}a_value_that_moves_where_null_was_is_a_change",
+            f"{_NET}random_feeds_come_to_what_the_model_says",
+        ),
+    ),
 }
 
 _SWAPS: dict[type, type] = {
@@ -73,7 +117,7 @@ def mutants(source: str, functions: tuple[str, ...] = ()) -> Iterator[Mutant]:
 
     Args:
         source: its text.
-        functions: only those of these top-level functions; by default all.
+        functions: only those of these top-level functions and classes; by default all.
     """
     tree = ast.parse(source)
     places = [n for n, _ in enumerate(_places(tree, functions))]
@@ -181,18 +225,50 @@ def main(names: list[str]) -> None:
         importlib.import_module(heavy)
     os.chdir(PROJECT)
     for name in names or DECIDING:
-        module, files = DECIDING[name]
-        path = PROJECT / "lib" / "mirrorlake" / module
-        tests = [f"tests/unit/{file}" for file in files]
-        whole = Mutant(0, "", ast.parse(path.read_text(encoding="utf-8")))
-        if not survives(path, whole, tests):
-            raise SystemExit(f"{name}: its tests fail without any mutant.")
-        found = list(mutants(path.read_text(encoding="utf-8")))
-        left = [mutant for mutant in found if survives(path, mutant, tests)]
-        score = 100 * (1 - len(left) / len(found))
-        print(f"{name}: {score:.0f} % of {len(found)} mutants are noticed", flush=True)
-        for mutant in left:
-            print(f"  {module}:{mutant.line}  {mutant.change.splitlines()[0][:120]}", flush=True)
+        with _one_jvm(DECIDING[name].needs_spark) as clear:
+            score(name, clear)
+
+
+def score(name: str, after_each: Callable[[], None]) -> None:
+    """Scores one of `DECIDING`; `after_each` is called after each mutant's process."""
+    deciding = DECIDING[name]
+    path = PROJECT / "lib" / "mirrorlake" / deciding.module
+    source = path.read_text(encoding="utf-8")
+    tests = [f"tests/{test}" for test in deciding.tests]
+
+    def is_left(mutant: Mutant) -> bool:
+        left = survives(path, mutant, tests)
+        after_each()
+        return left
+
+    if not is_left(Mutant(0, "", ast.parse(source))):
+        raise SystemExit(f"{name}: its tests fail without any mutant.")
+    found = list(mutants(source, deciding.functions))
+    left = [mutant for mutant in found if is_left(mutant)]
+    noticed = 100 * (1 - len(left) / len(found))
+    print(f"{name}: {noticed:.0f} % of {len(found)} mutants are noticed", flush=True)
+    for mutant in left:
+        change = mutant.change.splitlines()[0][:120]
+        print(f"  {deciding.module}:{mutant.line}  {change}", flush=True)
+
+
+@contextmanager
+def _one_jvm(wanted: bool) -> Iterator[Callable[[], None]]:
+    """Has the tests' sessions start in one JVM; gives what ends the session that one has left."""
+    if not wanted:
+        yield lambda: None
+        return
+    from mirrorlake.spark.shared import SharedJvm
+
+    os.environ["SPARK_CONF_DIR"] = str(PROJECT / "tests" / "spark" / "conf")
+    jvm = SharedJvm("notebook")
+    os.environ.update(jvm.environment)
+    try:
+        yield jvm.clear
+    finally:
+        for variable in jvm.environment:
+            del os.environ[variable]
+        jvm.close()
 
 
 if __name__ == "__main__":

@@ -47,8 +47,9 @@ def run_nbval(
     notebooks: Sequence[Path], home: Path, *options: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Executes notebooks in their order and compares with their committed outputs."""
-    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-sanitize-with", str(SANITIZE)]
-    command += ["-p", "no:cacheprovider", "-p", "helpers.nbval_one_spark", "-q"]
+    command = [sys.executable, "-m", "pytest", "-p", "nbval", "--nbval"]
+    command += ["--nbval-sanitize-with", str(SANITIZE), "-p", "no:cacheprovider", "-q"]
+    command += ["-p", "helpers.nbval_one_spark"]
     command += [*options, *map(str, notebooks)]
     paths = os.pathsep.join([str(PROJECT / "tests"), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(

@@ -1,4 +1,8 @@
-"""One writer of `test_publisher_concurrency.py`: root, writer, batches, log of those done."""
+"""The writers of `writers.py`: root, batches of each, and for each its log of those done.
+
+All are forked from one process, which has imported what they need: eight starts take longer than
+what the writers do. It says their process numbers, and when all have ended, their exit statuses.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,34 @@ from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 
 
-def main() -> None:
-    root, writer, batches, log = sys.argv[1:]
+def write(root: str, writer: int, batches: int, log: str) -> None:
     publisher = Publisher(Storage(root), TableName(None, "t"), keys=["id"])
     with open(log, "ab", buffering=0) as done:
-        for number in range(int(batches)):
-            batch = int(writer) * 1000 + number
+        for number in range(batches):
+            batch = writer * 1000 + number
             published = publisher.insert([{"id": batch}])
             done.write(f"{batch} {published.file}\n".encode())
             os.fsync(done.fileno())
+
+
+def start(root: str, writer: int, batches: int, log: str) -> int:
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            write(root, writer, batches, log)
+            status = 0
+        finally:
+            os._exit(status)
+    return child
+
+
+def main() -> None:
+    root, batches, *logs = sys.argv[1:]
+    each = zip(map(int, batches.split(",")), logs, strict=True)
+    pids = [start(root, writer, count, log) for writer, (count, log) in enumerate(each)]
+    print(*pids, flush=True)
+    print(*[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids], flush=True)
 
 
 if __name__ == "__main__":

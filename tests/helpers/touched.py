@@ -19,7 +19,8 @@ from pathlib import Path
 
 PACKAGE = "mirrorlake"
 _ALL = ("pyproject.toml", "requirements.lock", "tests/promises.yaml", "tests/conftest.py")
-_DOCUMENTS = {"project", "notebooks", "runs"}  # the folders whose tests read pages and notebooks
+# The folders whose tests read pages and notebooks.
+_DOCUMENTS = {"project", "notebooks", "runs", "site", "course"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _WORD = re.compile(r"[A-Za-z_][\w.-]*")
 
@@ -130,6 +131,7 @@ class Imports:
         self._project = project
         self._modules: dict[str, Module] = {}
         self._used: dict[Path, set[Path]] = {}
+        self._placed: dict[str, tuple[tuple[str, str], ...]] = {}
         for root, folder in (("lib", f"lib/{PACKAGE}"), ("tests", "tests")):
             for path in sorted((project / folder).rglob("*.py")):
                 parts = path.relative_to(project / root).with_suffix("").parts
@@ -224,8 +226,14 @@ class Imports:
                         waiting.append((module, name))
         return live
 
-    def _places(self, name: str) -> Iterator[tuple[str, str]]:
+    def _places(self, name: str) -> tuple[tuple[str, str], ...]:
         """The units that a dotted name stands for; none if it isn't one of the project's."""
+        if name not in self._placed:
+            self._placed[name] = ()  # a name that leads to itself leads nowhere
+            self._placed[name] = tuple(self._find_places(name))
+        return self._placed[name]
+
+    def _find_places(self, name: str) -> Iterator[tuple[str, str]]:
         if name in self._modules:
             yield name, ""
             if "main" in self._modules[name].units:
@@ -244,13 +252,14 @@ class Imports:
             if module.resolve(last) != name:
                 yield from self._places(module.resolve(last))
 
-    def _spoken(self, text: str) -> Iterator[tuple[str, str]]:
+    def _spoken(self, text: str) -> tuple[tuple[str, str], ...]:
         """The units that a text stands for, as `mirrorlake.cli` does for a program's start."""
         parent, _, last = text.rpartition(".")
         if text in self._modules or (
             parent in self._modules and last in self._modules[parent].units
         ):
-            yield from self._places(text)
+            return self._places(text)
+        return ()
 
     def _named(self, path: Path) -> str:
         return ".".join(path.relative_to(self._project / "tests").with_suffix("").parts)
@@ -266,22 +275,33 @@ def _source(path: Path) -> str:
     return "\n".join(line for line in lines if not line.startswith(("%", "!")))
 
 
-def _walk(tree: ast.AST, *, typing: bool = False) -> Iterator[ast.AST]:
-    """All nodes; those under `if TYPE_CHECKING` only if that is wanted."""
-    if not typing and isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.unparse(tree.test):
-        return
-    yield tree
-    for node in ast.iter_child_nodes(tree):
-        yield from _walk(node, typing=typing)
+def _walk(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those under `if TYPE_CHECKING`."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if not _is_for_typing(node):
+            yield node
+            waiting += [*ast.iter_child_nodes(node)][::-1]
+
+
+def _is_for_typing(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
 def _imports(tree: ast.AST, *, typing: bool = False) -> Iterator[tuple[str, str]]:
-    for node in _walk(tree, typing=typing):
-        match node:
-            case ast.Import(names=names):
-                yield from ((alias.asname or alias.name, alias.name) for alias in names)
-            case ast.ImportFrom(module=str(module), names=names):
-                yield from ((a.asname or a.name, f"{module}.{a.name}") for a in names)
+    """The names that are imported anywhere, and what they stand for."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if not typing and _is_for_typing(node):
+            continue
+        for inner in ("finalbody", "orelse", "handlers", "cases", "body"):  # only statements import
+            waiting += getattr(node, inner, [])[::-1] if not isinstance(node, ast.expr) else []
+        if isinstance(node, ast.Import):
+            yield from ((alias.asname or alias.name, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((a.asname or a.name, f"{node.module}.{a.name}") for a in node.names)
 
 
 def _is_stored(node: ast.AST) -> bool:

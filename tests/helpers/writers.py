@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from mirrorlake.landing.publisher import Publisher
@@ -16,6 +19,7 @@ from mirrorlake.storage import Storage
 
 WRITERS = 8
 BATCHES = 25
+ENDLESS = 1000  # the writers count in thousands
 TABLE = TableName(None, "t")
 PROGRAM = Path(__file__).with_name("publisher_process.py")
 
@@ -35,29 +39,50 @@ def run_writers(
     """
     logs = [folder / f"{writer}.log" for writer in range(WRITERS)]
     chance = random.Random(7)
-    # They are killed when they have come so far, wherever they are just then.
+    # They are killed when they have come so far, wherever they are just then. They have no end of
+    # their own: what looks at them may be late.
     doomed = {writer: chance.randrange(1, BATCHES - 5) for writer in chance.sample(range(8), 3)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), storage.root, str(writer), str(BATCHES), str(log)]
-        )
-        for writer, log in enumerate(logs)
-    ]
+    batches = [str(ENDLESS if writer in doomed else BATCHES) for writer in range(WRITERS)]
+    starter = subprocess.Popen(
+        [sys.executable, str(PROGRAM), storage.root, ",".join(batches), *map(str, logs)],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
     try:
-        while any(process.poll() is None for process in processes):
-            meanwhile()
-            for writer, limit in doomed.items():
-                if len(finished(logs[writer])) >= limit:
-                    processes[writer].kill()
+        assert starter.stdout is not None
+        pids = [int(pid) for pid in starter.stdout.readline().split()]
+        victims = [(logs[writer], limit, pids[writer]) for writer, limit in doomed.items()]
+        with ThreadPoolExecutor(1) as beside:
+            killed_all = beside.submit(_kill, victims, starter)
+            while not _ended(starter):
+                meanwhile()
+            killed_all.result()
+        codes = dict(enumerate(map(int, starter.stdout.readline().split())))
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    codes = {writer: process.returncode for writer, process in enumerate(processes)}
+        with suppress(ProcessLookupError):
+            os.killpg(starter.pid, signal.SIGKILL)
+        starter.communicate()
     killed = {writer for writer, code in codes.items() if code == -signal.SIGKILL}
     assert killed <= set(doomed)
     assert all(code == 0 for writer, code in codes.items() if writer not in killed)
     return {batch: name for log in logs for batch, name in finished(log).items()}, killed
+
+
+def _kill(victims: list[tuple[Path, int, int]], starter: subprocess.Popen[str]) -> None:
+    """Kills each writer that has come to its limit, until all have."""
+    while victims and starter.poll() is None:
+        for victim in [v for v in victims if len(finished(v[0])) >= v[1]]:
+            os.kill(victim[2], signal.SIGKILL)
+            victims.remove(victim)
+        time.sleep(0.005)  # another process's file is no event to wait for
+
+
+def _ended(process: subprocess.Popen[str]) -> bool:
+    """Waits a moment for a process; to ask all the time would take the time of others."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(0.01)
+    return process.returncode is not None
 
 
 def finished(log: Path) -> dict[int, str]:

@@ -56,10 +56,10 @@ def _links(lesson: Lesson) -> str:
     parts = []
     if place > 0:
         before = paths[numbers[place - 1]]
-        parts.append(f"before: [{_title(before)}]({before.name})")
+        parts.append(f"before: [{title_of(before)}]({before.name})")
     if place + 1 < len(numbers):
         after = paths[numbers[place + 1]]
-        parts.append(f"after: [{_title(after)}]({after.name})")
+        parts.append(f"after: [{title_of(after)}]({after.name})")
     parts.append(f"on a lake of your own: [{lesson.tool}](../{lesson.tool}.ipynb)")
     page = (PROJECT / "docs" / f"{lesson.docs}.md").read_text(encoding="utf-8")
     parts.append(f"to read: [{heading(page)}](../../docs/{lesson.docs}.md)")
@@ -87,7 +87,7 @@ def course_page() -> str:
     for number, lesson in found.items():
         path = paths[number]
         needs = ", ".join(lesson.needs) or "–"
-        link = f"[{number} {_title(path)}](../notebooks/learn/{path.name})"
+        link = f"[{number} {title_of(path)}](../notebooks/learn/{path.name})"
         lines.append(
             f"| {link} | {lesson.goal} | {lesson.minutes} | {len(lesson.tasks)} | {needs} |"
         )
@@ -113,7 +113,8 @@ who passed what.
 """
 
 
-def _title(path: Path) -> str:
+def title_of(path: Path) -> str:
+    """A notebook's title."""
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     return heading(notebook.cells[0].source)
 

@@ -7,7 +7,7 @@ as `course.yaml` lists them; an empty name says that it is right.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.layout.guardrails import skus
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _MARKER = "__rowMarker__"
 _MARKERS = (0, 1, 2, 4)
 _REDMOND, _BELLEVUE = "redmond", "bellevue"
+_WASHER = {"item": "washer", "n": 75, "shelf": "1b"}
 _SHOP_KEYS = [1, 4, 3, 5]
 _MANY_FILES = 6000
 
@@ -45,24 +46,64 @@ def employee_moved(answer: Any) -> str:
         >>> employee_moved([{"__rowMarker__": 0, "EmployeeID": "E0001"}])
         'twice'
     """
-    table = {key: [_REDMOND] for key in ("E0001", "E0002", "E0003")}
+    redmond = {"EmployeeLocation": _REDMOND}
     try:
-        for row in answer:
-            marker, key = row[_MARKER], row["EmployeeID"]
-            place = str(row.get("EmployeeLocation")).casefold()
-            if marker not in _MARKERS or key is None:
-                return "unreadable"
-            if marker == 0:
-                table.setdefault(key, []).append(place)
-            else:
-                table[key] = [] if marker == 2 else [place]
+        table = _applied(answer, "EmployeeID", dict.fromkeys(("E0001", "E0002", "E0003"), redmond))
     except (TypeError, KeyError, AttributeError):
         return "unreadable"
-    if len(table["E0001"]) > 1:
+    places = {
+        key: [str(row.get("EmployeeLocation")).casefold() for row in rows]
+        for key, rows in table.items()
+    }
+    moved = places.pop("E0001")
+    if len(moved) > 1:
         return "twice"
-    if table.pop("E0001") != [_BELLEVUE]:
+    if moved != [_BELLEVUE]:
         return "still"
-    return "" if table == {"E0002": [_REDMOND], "E0003": [_REDMOND]} else "others"
+    return "" if places == {"E0002": [_REDMOND], "E0003": [_REDMOND]} else "others"
+
+
+def key_changed(answer: Any) -> str:
+    """Whether rows of a file give the washer the key 9 in place of 5, and keep what it has.
+
+    Returns:
+        Nothing, or `both`, `gone`, `still`, `lost`, `unreadable`.
+
+    Example:
+        >>> key_changed([{"__rowMarker__": 2, "id": 5}])
+        'gone'
+    """
+    try:
+        table = _applied(answer, "id", {5: _WASHER})
+    except (TypeError, KeyError, AttributeError):
+        return "unreadable"
+    old, new = table.pop(5), table.pop(9, [])
+    if not new:
+        return "still" if old else "gone"
+    if old or len(new) > 1:
+        return "both"
+    values = {
+        name: value.casefold() if isinstance(value, str) else value
+        for name, value in new[0].items()
+        if name not in ("id", _MARKER)
+    }
+    return "" if values == _WASHER and not any(table.values()) else "lost"
+
+
+def _applied(
+    changes: Iterable[dict[str, Any]], key: str, before: dict[Any, dict[str, Any]]
+) -> dict[Any, list[dict[str, Any]]]:
+    """The rows of each key after a file's changes; an unknown marker or no key is a KeyError."""
+    table = {name: [row] for name, row in before.items()}
+    for row in changes:
+        marker, name = row[_MARKER], row[key]
+        if marker not in _MARKERS or name is None:
+            raise KeyError(_MARKER)
+        if marker == 0:
+            table.setdefault(name, []).append(row)
+        else:
+            table[name] = [] if marker == 2 else [row]
+    return table
 
 
 def rows_repaired(answer: Any) -> str:
@@ -106,6 +147,7 @@ TRUTHS: dict[str, Callable[[Lake], Any]] = {
 }
 LOOKS: dict[str, Callable[[Any], str]] = {
     "employee_moved": employee_moved,
+    "key_changed": key_changed,
     "rows_repaired": rows_repaired,
     "smallest_sku": smallest_sku,
 }

@@ -23,7 +23,7 @@ MOST_DELETED = 0.2
 """Of all rows of a table's files, as many may be deleted rows."""
 FEW_DELETED = 10_000
 """As many may be deleted rows in any case."""
-_ONE_FILE = 100_000  # rows
+_ROWS_A_FILE = 50_000  # at least: more files are written side by side
 _ADD = ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector")
 _IDS = ("baseRowId", "defaultRowCommitVersion", "clusteringProvider")
 
@@ -84,42 +84,44 @@ def placed_rows(
     return txn.rows(plain, keep_ids=keep_ids).selectExpr("*", *places)
 
 
+def mark_rows(txn: DeltaTransaction, gone: DataFrame) -> Marked:
+    """Takes rows out of their files, by deletion vectors that `exchange_rows` commits.
+
+    Args:
+        txn: the transaction, which knows the files with the rows.
+        gone: the places of the rows: `FILE` and `ROW`; there may be none.
+    """
+    return txn.mark_deleted(gone.select(quote(FILE), quote(ROW)).toDF("file_path", "row_index"))
+
+
 def exchange_rows(
     txn: DeltaTransaction,
-    gone: DataFrame | None,
+    marked: Marked,
     come: DataFrame | None,
     *,
     expected: int,
     updated: int,
     app_id: str,
     number: int,
-) -> tuple[Marked, Written]:
-    """Takes rows out and adds others, once for each number of an application.
+) -> None:
+    """Commits that rows go and others come, once for each number of an application.
 
     Args:
-        txn: the transaction, which knows the files with the rows that go.
-        gone: the places of the rows that go: `FILE` and `ROW`; None if none goes.
+        txn: the transaction.
+        marked: the rows that go, as `mark_rows` gave them.
         come: the rows that come, as `DeltaTransaction.write_new` takes them; None if none comes.
         expected: about how many rows are written: few become one file.
         updated: how many rows are one row before and after.
         app_id: the application.
         number: the transaction's.
 
-    Returns:
-        What went and what came.
-
     Raises:
         ConflictError: another writer touched what was read, or has committed this number.
     """
-    marked, written = Marked(), Written()
-    if gone is not None:
-        marked = txn.mark_deleted(
-            gone.select(quote(FILE), quote(ROW)).toDF("file_path", "row_index")
-        )
+    written = Written()
     if come is not None:
-        written = txn.write_new(come.coalesce(1) if expected <= _ONE_FILE else come)
+        written = txn.write_new(come.coalesce(max(1, -(-expected // _ROWS_A_FILE))))
     txn.commit_exchange(marked, written, updated=updated, app_id=app_id, number=number)
-    return marked, written
 
 
 def _plain(add: Action) -> Action:

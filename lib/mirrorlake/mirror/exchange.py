@@ -15,7 +15,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.exchange import count_rows, exchange_rows, placed_rows, read_files
+from mirrorlake.delta.exchange import count_rows, exchange_rows, mark_rows, placed_rows, read_files
 from mirrorlake.delta.log_files import Action
 from mirrorlake.delta.snapshot import (
     ROW_ID_COLUMN,
@@ -31,10 +31,22 @@ from mirrorlake.mirror.batch import ACTION, APPEND, DELETE, KEPT, REPLACE, refus
 from mirrorlake.mirror.key_bounds import Bounds, key_conditions, may_match
 from mirrorlake.mirror.properties import Batch
 from mirrorlake.spark.gateway import DeltaTransaction, can_exchange, transaction
+from mirrorlake.spark.jvm import may_be_among
 from mirrorlake.spark.sql import quote
 
 _REWRITE_SHARE = 0.25  # of the rows in the touched files
 _REWRITE_BYTES = 16 * 2**20  # below it a commit costs more than the bytes do
+_LARGE_ROWS = 200_000  # of a table: a test for them is worth its making
+_FEW_ROWS, _FEW_SHUFFLES = 150_000, 8
+_SHUFFLES = "spark.sql.shuffle.partitions"
+_SETTINGS = {
+    # A table's rows and its feed's lie in folders of their own: else they are sorted by them.
+    "spark.sql.maxConcurrentOutputFileWriters": "8",
+    # What is kept is read once or twice, within seconds.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+}
+# Of a key: where values are equal, so are their hashes.
+_HASHED = frozenset(("tinyint", "smallint", "int", "bigint", "string", "date", "boolean"))
 _BROADCAST_ROWS, _BROADCAST_BYTES = 500_000, 64 * 2**20
 # Of a writer: any other may ask for values, or actions, that are not written here.
 _FEATURES = frozenset(
@@ -88,7 +100,8 @@ def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
     has_vectors = batch.vectors or bool(at.snapshot and at.snapshot.has_vectors)
     if not has_vectors or batch.target.evolved or not can_exchange(session):
         return False
-    with transaction(session, at.path, note=json.dumps(batch.note), own=False) as txn:
+    confs, note = _settings(session, batch), json.dumps(batch.note)
+    with transaction(session, at.path, note=note, confs=confs, own=False) as txn:
         folder = at.identity.table.table_path
         snapshot = read_snapshot(at.storage, folder, txn.version)
         if snapshot is None or not _is_fit(snapshot, batch):
@@ -117,6 +130,20 @@ def is_rewrite_cheaper(files: Sequence[Action], changed: int) -> bool:
     """
     touched = sum(int(add["size"]) for add in files)
     return touched >= _REWRITE_BYTES and changed > _REWRITE_SHARE * count_rows(files)
+
+
+def _settings(session: SparkSession, batch: Batch) -> dict[str, str]:
+    """What the commit's session works with; few changes need no plan that adapts to their size."""
+    if not _is_small(batch):
+        return _SETTINGS
+    shuffles = min(_FEW_SHUFFLES, int(session.conf.get(_SHUFFLES) or _FEW_SHUFFLES))
+    return _SETTINGS | {_SHUFFLES: str(shuffles), "spark.sql.adaptive.enabled": "false"}
+
+
+def _is_small(batch: Batch, rows: int = _FEW_ROWS) -> bool:
+    """Whether the changes are sent to every task, rather than the table be shuffled."""
+    size = sum(file.size for file in batch.facts)
+    return sum(batch.rows.values()) <= rows and size <= _BROADCAST_BYTES
 
 
 def _is_fit(snapshot: Snapshot, batch: Batch) -> bool:
@@ -166,17 +193,18 @@ class _Exchange:
         """Finds the rows in files, and exchanges them."""
         table = placed_rows(self._txn, files, keep_ids=True)
         self._txn.read_all()
-        found = self._find(table)
+        found = self._find(table, is_large=count_rows(files) >= _LARGE_ROWS)
         self._frames.append(found)
-        updates = F.count_if(F.col(ACTION) != DELETE)
-        (counts,) = found.agg(F.count("*"), updates).collect()
-        gone, updated = counts
-        parts = [self._inserted(found, fed=gone > 0)] if self._inserts else []
-        if updated or (gone and self._has_feed):
-            parts.insert(0, self._changed(found))
+        marked = mark_rows(self._txn, found)
+        gone = updated = marked.rows
+        if gone and self._batch.rows.get(Marker.DELETE):
+            updated = found.where(F.col(ACTION) != DELETE).count()
+        parts = [self._changed(found)] if updated or (gone and self._has_feed) else []
+        if self._inserts:
+            parts.append(self._inserted(found, fed=gone > 0))
         exchange_rows(
             self._txn,
-            found if gone else None,
+            marked,
             reduce(DataFrame.unionByName, parts) if parts else None,
             expected=sum(self._batch.rows.values()),
             updated=updated,
@@ -189,19 +217,29 @@ class _Exchange:
         """Whether a change can bring a row that was not there."""
         return any(count for marker, count in self._batch.rows.items() if marker != Marker.DELETE)
 
-    def _find(self, table: DataFrame) -> DataFrame:
+    def _find(self, table: DataFrame, *, is_large: bool) -> DataFrame:
         """The table's rows that change, each with its change."""
         for condition in key_conditions(self._bounds, self._batch.target, None):
             table = table.where(condition)
         changes = self._changes.where(F.col(ACTION) != APPEND)
+        among = self._among(table, changes) if is_large else None
+        table = table if among is None else table.where(among)
         on = [F.col(quote(key)) == F.col(self._new[key]) for key in self._keys]
         return table.join(self._small(changes), reduce(Column.__and__, on)).persist()
 
+    def _among(self, table: DataFrame, changes: DataFrame) -> Column | None:
+        """What spares most rows of a large table the making of their ids and places."""
+        count = sum(self._batch.rows.values())
+        new = [self._new[key] for key in self._keys]
+        kinds = [table.schema[key].dataType.simpleString() for key in self._keys]
+        given = [changes.schema[name].dataType.simpleString() for name in new]
+        if kinds != given or not _HASHED.issuperset(kinds) or not 1 < count <= _BROADCAST_ROWS:
+            return None
+        return may_be_among([F.col(quote(key)) for key in self._keys], changes.select(*new), count)
+
     def _small(self, rows: DataFrame) -> DataFrame:
-        """Rows that are sent to every task, rather than the table be shuffled."""
-        few = sum(self._batch.rows.values()) <= _BROADCAST_ROWS
-        small = sum(file.size for file in self._batch.facts) <= _BROADCAST_BYTES
-        return F.broadcast(rows) if few and small else rows
+        """Rows that are joined with the table's, or its with them."""
+        return F.broadcast(rows) if _is_small(self._batch, _BROADCAST_ROWS) else rows
 
     def _changed(self, found: DataFrame) -> DataFrame:
         """Updated rows as they become; and with the feed, both kinds before and after."""

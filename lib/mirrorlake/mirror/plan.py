@@ -171,9 +171,11 @@ def _fix_all(
     def fix(file: FileFacts) -> PlannedFile:
         entry = listed.get(file.name)
         sha256, etag = file.sha256, None
-        if file.skipped and entry is None:
-            sha256 = ""  # it was never there; one that is gone since has to be an error
-        elif sha256 is None and entry is not None and entry.etag and file.size > SMALL:
+        if entry is None and file.skipped is None:
+            raise FileNotFoundError(file.name)  # it was there when it was checked
+        if entry is None:
+            sha256 = ""
+        elif sha256 is None and entry.etag and file.size > SMALL:
             sha256, etag = "", entry.etag  # nobody reads all of a large file for it
         elif sha256 is None:
             sha256 = file_hash(storage, f"{identity.table.folder}/{file.name}")

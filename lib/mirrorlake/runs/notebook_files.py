@@ -12,7 +12,7 @@ import_module("mirrorlake.runs.quick_jsonschema")  # before nbformat imports it
 
 import nbformat  # noqa: E402
 
-__all__ = ["joined_streams", "nbformat", "read_records"]
+__all__ = ["first_words", "joined_streams", "nbformat", "read_records"]
 
 
 def read_records(notebook: str | Path) -> dict[str, Any]:
@@ -22,6 +22,13 @@ def read_records(notebook: str | Path) -> dict[str, Any]:
         for output in cell.get("outputs", []):
             found.update(output.get("data", {}).get(MIME, {}))
     return found
+
+
+def first_words(notebook: nbformat.NotebookNode) -> tuple[str, str]:
+    """A notebook's title, and what its first cell says below it, in one line; or empty texts."""
+    title, *lines = notebook.cells[0].source.splitlines() or [""]
+    said = " ".join(line.lstrip("> ") for line in lines if line.startswith(">"))
+    return title.lstrip("# "), said
 
 
 def joined_streams(outputs: list[Any]) -> list[Any]:

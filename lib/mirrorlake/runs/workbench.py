@@ -20,7 +20,7 @@ from mirrorlake.course.copies import student_copy
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PROJECT, cache, home
 from mirrorlake.runs.lab_extension import Card, write_extension
-from mirrorlake.runs.notebook_files import nbformat
+from mirrorlake.runs.notebook_files import first_words, nbformat
 from mirrorlake.runs.plan import notebook_names
 from mirrorlake.runs.store import list_runs, write_whole
 from mirrorlake.spark.progress import VARIABLE
@@ -29,6 +29,21 @@ START = "START.md"
 MARK = ".mirrorlake-lab.json"
 KEPT = "kept"
 LAB_ENVIRONMENT = {VARIABLE: "1"}  # of the server and its kernels: Spark says how far it is
+# What stands above each part of the start page.
+_SAID: dict[str, tuple[str, ...]] = {
+    "Lessons": (),
+    "Tools": (
+        "They work on any lake; their `root` is the sample lake until you name yours.",
+        "[sample](notebooks/sample.ipynb), or `./mirrorlake sample lakes/sample`, makes it.",
+        "To look at a lake, run this in a notebook:",
+        "",
+        "```python",
+        "from mirrorlake import open_lake",
+        'open_lake("lakes/sample").explore()',
+        "```",
+        "",
+    ),
+}
 # Lab's own settings: no question about news, pages shown as pages, whole names in the browser.
 SETTINGS = {
     "@jupyterlab/apputils-extension:notification": {
@@ -145,18 +160,16 @@ def start_page() -> str:
         " course](docs/course.md) lists all lessons. Their tasks are blank here: write the answer"
         " into the cell, and the next cell checks it. `./mirrorlake course --show 02-3` shows a"
         " solution.",
-        "",
-        "The tools work on any lake; their `root` is the sample lake until you name yours.",
-        "[sample](notebooks/sample.ipynb), or `./mirrorlake sample lakes/sample`, makes it.",
-        "To look at a lake, run this in a notebook:",
-        "",
-        "```python",
-        "from mirrorlake import open_lake",
-        'open_lake("lakes/sample").explore()',
-        "```",
     ]
     for title, paths in _parts().items():
-        lines += ["", f"## {title}", "", "| notebook | what it is | took last |", "|---|---|---|"]
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            *_SAID[title],
+            "| notebook | what it is | took last |",
+            "|---|---|---|",
+        ]
         for path in paths:
             name, said = _first_lines(path)
             took = seconds.get(path.stem)
@@ -172,8 +185,8 @@ def start_page() -> str:
 
 def _parts() -> dict[str, list[Path]]:
     return {
-        "Tools": sorted(NOTEBOOKS.glob("*.ipynb")),
         "Lessons": sorted(NOTEBOOKS.glob("learn/*.ipynb")),
+        "Tools": sorted(NOTEBOOKS.glob("*.ipynb")),
     }
 
 
@@ -204,10 +217,9 @@ def _name_of(source: Path) -> str:
 
 
 def _first_lines(path: Path) -> tuple[str, str]:
-    """A notebook's title and the sentence below it."""
-    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    lines = [*notebook.cells[0].source.splitlines(), "", "", ""]
-    return lines[0].lstrip("# "), lines[2].lstrip("> ").replace("|", "\\|")
+    """A notebook's title and what stands below it, for a table."""
+    title, said = first_words(nbformat.read(path, as_version=4))  # type: ignore[no-untyped-call]
+    return title, said.replace("|", "\\|")
 
 
 def _seconds() -> dict[str, float]:

@@ -23,6 +23,7 @@ from mirrorlake import errors
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS, PROJECT
 from mirrorlake.runs.notebook_files import nbformat
 
+_PROMISE = "pytest.mark.promise"
 _STATUS = {"UsageError": 2, "InvalidNameError": 2, "AlreadyRunningError": 3}
 
 
@@ -148,11 +149,14 @@ def promises_page() -> str:
 def _marked(path: Path) -> Iterator[tuple[str, str]]:
     """The promises that a file's tests are marked with."""
     place = path.relative_to(PROJECT / "tests").as_posix()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    text = path.read_text(encoding="utf-8")
+    if _PROMISE not in text:  # most files; parsing takes a while
+        return
+    for node in ast.walk(ast.parse(text)):
         if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             continue
         for mark in node.decorator_list:
-            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.promise":
+            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == _PROMISE:
                 for argument in mark.args:
                     yield str(ast.literal_eval(argument)), f"{place}::{node.name}"
 

@@ -6,14 +6,26 @@ import posixpath
 import re
 from pathlib import Path
 
+from mirrorlake.course.contents import lesson_paths, title_of
+
 _TOPICS = (
     *("explore", "schedule", "serve", "sources", "object-stores", "scale", "change-feed", "views"),
     *("row-tracking", "vorder", "partitioning"),
 )
+# What the first page names, and only the site has.
+_GENERATED = {
+    "on the site every parameter, error and method": (
+        "every [parameter](reference/parameters.md), [error](reference/errors.md)"
+        " and [method](reference/api/index.rst)"
+    ),
+    "on the site what is promised, with the tests that hold it": (
+        "[what is promised](reference/promises.md), with the tests that hold it"
+    ),
+}
 # Captions with their pages, as paths from the site's root; `*` stands for all of a folder.
 _PARTS: dict[str, tuple[str, ...]] = {
     "Begin": ("docs/start", "docs/course", "docs/notebooks", "notebooks/tools"),
-    "Lessons": ("notebooks/learn/*",),
+    "Lessons": (),  # by their numbers and titles
     "How to": ("docs/how-to/*",),
     "How it works": ("docs/explain/*",),
     "Topics": tuple(f"docs/{name}" for name in _TOPICS),
@@ -34,9 +46,18 @@ def first_page(docs: Path) -> str:
     """
     text = (docs / "index.md").read_text(encoding="utf-8")
     text = _LINK.sub(lambda found: f"]({posixpath.normpath(f'docs/{found[1]}')})", text)
+    for words, links in _GENERATED.items():
+        text = text.replace(words, links)
     lines = [text.rstrip(), ""]
-    for caption, pages in _PARTS.items():
+    for caption, pages in (_PARTS | {"Lessons": _lessons()}).items():
         lines += ["```{toctree}", ":hidden:", ":titlesonly:", ":glob:"]
         lines += [f":caption: {caption}", "", *pages]
         lines += ["```", ""]
     return "\n".join(lines)
+
+
+def _lessons() -> tuple[str, ...]:
+    return tuple(
+        f"{number} {title_of(path)} <notebooks/learn/{path.stem}>"
+        for number, path in lesson_paths().items()
+    )

@@ -60,7 +60,7 @@ def exactly_once() -> Figure:
             arrowprops={"arrowstyle": "<-", "color": GREY, "linestyle": "--"},
         )
     axes.text(
-        3.2, -1.8, "killed at a dashed line: what the next cycle does", ha="center", color=GREY
+        3.2, -1.3, "killed at a dashed line: what the next cycle does", ha="center", color=GREY
     )
     return _figure(axes)
 

@@ -33,6 +33,7 @@ def settings(version: str) -> dict[str, Any]:
         "html_copy_source": False,
         "html_show_sourcelink": False,
         "html_show_sphinx": False,
+        "html_show_copyright": False,  # the licence is in LICENSE
         # The summaries of hits would be fetched, which a browser refuses from file://.
         "html_show_search_summary": False,
         "html_permalinks_icon": "#",

@@ -14,7 +14,7 @@ from typing import Any
 from mirrorlake.course.contents import heading
 from mirrorlake.course.copies import SOLUTION
 from mirrorlake.paths import NOTEBOOKS, PROJECT
-from mirrorlake.runs.notebook_files import nbformat
+from mirrorlake.runs.notebook_files import first_words, nbformat
 from mirrorlake.runs.plan import notebook_names
 from mirrorlake.runs.record import MIME
 from mirrorlake.site.api_pages import api_pages
@@ -82,9 +82,8 @@ def _write_tools(folder: Path) -> None:
     for name in names:
         path = NOTEBOOKS / f"{name}.ipynb"
         notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-        opening = notebook.cells[0].source.splitlines()
-        title, said = opening[0], opening[2]
-        lines += [f"## [{title.lstrip('# ')}]({name}.ipynb)", "", said.lstrip("> "), ""]
+        title, said = first_words(notebook)
+        lines += [f"## [{title}]({name}.ipynb)", "", said, ""]
         lines += ["```sh", f"./mirrorlake run {name}", "```", ""]
         lines += _first_picture(notebook, name, folder / "notebooks" / "pictures")
     lines += ["```{toctree}", ":hidden:", "", *names, "```", ""]

@@ -17,7 +17,13 @@ from typing import Any, NamedTuple, cast
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 from mirrorlake.errors import ConflictError, UsageError
-from mirrorlake.spark.jvm import delta_module, items_of, method_takes, refuse_other_delta
+from mirrorlake.spark.jvm import (
+    delta_module,
+    items_of,
+    known_snapshot,
+    method_takes,
+    refuse_other_delta,
+)
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import literal, spark_message
 
@@ -124,8 +130,9 @@ class DeltaTransaction:
         self._delta = jvm.org.apache.spark.sql.delta
         self._none = jvm.scala.Option.empty()
         self._log = self._delta.DeltaLog.forTable(self.session._jsparkSession, path)
-        self._txn = self._log.startTransaction(self._none, self._none)
-        self._snapshot = self._txn.snapshot()
+        latest = self._log.startTransaction(self._none, self._none).snapshot()
+        self._snapshot = known_snapshot(self.session, latest)
+        self._txn = self._log.startTransaction(self._none, jvm.scala.Some(self._snapshot))
         self._tracking = delta_module(self.session, "RowTracking")
         self._taken: dict[str, Any] = {}
 
@@ -133,6 +140,11 @@ class DeltaTransaction:
     def version(self) -> int:
         """The version that the transaction reads."""
         return int(self._snapshot.version())
+
+    @property
+    def has_read_state(self) -> bool:
+        """Whether all files of the version were looked at, which the checksum is to spare."""
+        return bool(self._snapshot._computedStateTriggered())
 
     @property
     def tracks_rows(self) -> bool:
@@ -280,13 +292,8 @@ class DeltaTransaction:
 
     def has_seen(self, app_id: str, number: int) -> bool:
         """Whether an application's transaction of this number, or a later one, was committed."""
-        checksum = self._snapshot.checksumOpt()
-        known = checksum.get().setTransactions() if checksum.isDefined() else self._none
-        if known.isEmpty():  # this computes the whole state of the table
-            return int(self._txn.txnVersion(app_id)) >= number
-        self._txn.readTxn().addOne(app_id)  # another writer's commit of it is a conflict
-        seen = [one for one in items_of(known.get()) if one.appId() == app_id]
-        return any(int(one.version()) >= number for one in seen)
+        # It is remembered as read: another writer's commit of it is a conflict.
+        return int(self._txn.txnVersion(app_id)) >= number
 
     def mark_deleted(self, places: DataFrame) -> Marked:
         """Takes single rows out of their files: deletion vectors are written, none is committed.

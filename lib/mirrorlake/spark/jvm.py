@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from mirrorlake.errors import OtherDeltaError, first_line
 from mirrorlake.spark.sql import quote
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _PACKAGE = "org.apache.spark.sql.delta"
 _READER = "commands.cdc.CDCReader"
@@ -21,6 +24,8 @@ _MISSING = re.compile(
     r"|does not exist in the JVM",
     re.DOTALL,
 )
+_FALSE_HITS = 0.01
+_KNOWN_SNAPSHOT = Path(__file__).with_name("KnownSnapshot.java")
 
 
 def end_session(jvm: Any) -> None:
@@ -76,11 +81,71 @@ def feed_scan(feed: DataFrame, start: int, end: int) -> DataFrame:
     return DataFrame(rows, spark).select(*map(quote, feed.columns))
 
 
+def may_be_among(keys: Sequence[Column], rows: DataFrame, count: int) -> Column | None:
+    """A cheap test, before a join, whether a row has a partner: some without one pass it, too.
+
+    Args:
+        keys: the key columns of the rows to test.
+        rows: the partners' keys, as many columns of the same types. They are read now.
+        count: about how many they are.
+
+    Returns:
+        The test, a Bloom filter; None if this Spark makes none.
+    """
+    from pyspark.sql import Column
+    from pyspark.sql import functions as F
+
+    session: Any = rows.sparkSession
+    jvm, frame = session._jvm, cast("Any", rows.select(F.xxhash64(*rows.columns).alias("key")))
+    catalyst = jvm.org.apache.spark.sql.catalyst.expressions
+    made, test = jvm.org.apache.spark.sql.classic.ExpressionUtils, catalyst.BloomFilterMightContain
+    if "JavaPackage" in {type(made).__name__, type(test).__name__}:
+        return None  # there is no such class
+    bloom = frame._jdf.stat().bloomFilter("key", max(count, 1), _FALSE_HITS)
+    written = jvm.java.io.ByteArrayOutputStream()
+    bloom.writeTo(written)
+    parts: list[Any] = [F.lit(bytes(written.toByteArray())), F.xxhash64(*keys)]
+    return Column(made.column(test(*[made.expression(part._jc) for part in parts])))
+
+
 def delta_module(session: Any, name: str) -> Any:
     """A Scala object, by the class loader that knows Delta wherever its jars came from."""
     loader = session._jvm.java.lang.Thread.currentThread().getContextClassLoader()
     found = session._jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}$", True, loader)
     return found.getField("MODULE$").get(None)
+
+
+def known_snapshot(session: Any, snapshot: Any) -> Any:
+    """A version of a table that is quick to commit to: what its checksum has is not computed.
+
+    Args:
+        session: a classic session.
+        snapshot: Delta's.
+
+    Returns:
+        The same version; what was given, if this Delta's snapshots are made otherwise.
+    """
+    make = _snapshot_maker(session._jvm)
+    if make is None:
+        return snapshot
+    given = session.sparkContext._gateway.new_array(session._jvm.java.lang.Object, 1)
+    given[0] = snapshot
+    return make.newInstance(given)
+
+
+@cache
+def _snapshot_maker(jvm: Any) -> Any:
+    """What makes a `mirrorlake.KnownSnapshot`, compiled once a JVM by the compiler in Spark."""
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    try:
+        compiler.cook(_KNOWN_SNAPSHOT.read_text(encoding="utf-8"))
+    except Exception as error:
+        if "CompileException" not in str(error):
+            raise
+        return None
+    loaded = compiler.getClassLoader().loadClass("mirrorlake.KnownSnapshot")
+    return loaded.getConstructors()[0]
 
 
 def items_of(found: Any) -> list[Any]:

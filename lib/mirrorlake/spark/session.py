@@ -49,6 +49,8 @@ _LOCAL = {
     "spark.python.daemon.module": "mirrorlake.spark.daemon",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
+    # Of 100 the code of one small cycle drops that of another, and Delta's state compiles for long.
+    "spark.sql.codegen.cache.maxEntries": "1000",
     # Nobody sees Spark's notices, but it puts each together: a snapshot's, for one, whole.
     "spark.log.level": "WARN",
     # What a page that is off would show: plans and tasks of the last thousand queries, in memory.

@@ -21,7 +21,9 @@ from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.delta.actions import live_files
 from mirrorlake.landing.metadata import MARKER
+from mirrorlake.mirror import exchange
 from mirrorlake.mirror.exchange import is_rewrite_cheaper
+from mirrorlake.spark.gateway import transaction
 
 VECTORS = "delta.enableDeletionVectors"
 
@@ -100,6 +102,56 @@ def said(lake: Lake) -> tuple[Any, ...]:
     merges = [row for row in lake.table("t").history().collect() if row.operation == "MERGE"]
     rows = [[row.operationMetrics.get(name) for name in counted] for row in merges]
     return txns, batches, rows
+
+
+def test_many_keys_are_found_among_more_rows_than_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "_LARGE_ROWS", 10)
+    both = BothWays(tmp_path, "t", ["n", "day", "v"])
+    days = [dt.date(1, 1, 1), dt.date(2024, 2, 29)]
+    rows = [
+        change(0, n, text, day=day, amount=float(n))
+        for n in range(-3, 300)
+        for day in days
+        for text in ("a", "ä ")
+    ]
+    both.publish(rows)
+    both.mirror()
+    changed = [{**row, MARKER: 2 if row["n"] % 2 else 4, "amount": -0.0} for row in rows[5::7]]
+    both.publish([*changed, change(4, 1_000, "new", day=days[0], amount=1.5)])
+    both.mirror()
+    both.check(["n", "day", "v", "amount"])
+    assert sum(both.vectors()) == len(changed)
+
+
+def test_a_commit_reads_no_state_that_the_checksum_has(lake: Lake) -> None:
+    publisher = lake.publisher("t", keys=["n"])
+    publisher.insert([{"n": n, "v": "a"} for n in range(10)])
+    lake.mirror(deletion_vectors=True)
+    with transaction(lake.spark, lake.storage.path("Tables/t")) as txn:
+        known = lake.table("t").snapshot().txns
+        (app_id,) = known
+        assert txn.has_seen(app_id, known[app_id])
+        assert not txn.has_seen(app_id, known[app_id] + 1)
+        assert not txn.has_seen("another", 1)
+        assert not txn.has_read_state
+
+
+def test_row_ids_stay_distinct_without_a_checksum(lake: Lake) -> None:
+    publisher = lake.publisher("t", keys=["n"])
+    publisher.insert([{"n": n, "v": "a"} for n in range(10)])
+    lake.mirror(deletion_vectors=True)
+    for number in range(3):
+        for checksum in Path(lake.storage.path("Tables/t/_delta_log")).glob("*.crc"):
+            checksum.unlink()
+        jvm: Any = lake.spark
+        jvm._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        publisher.upsert([{"n": number, "v": "b"}, {"n": 100 + number, "v": "new"}])
+        lake.mirror()
+    rows = lake.table("t").read().selectExpr("n", "v", "_metadata.row_id AS id").collect()
+    assert len({row.id for row in rows}) == len(rows) == 13
+    assert {row.n for row in rows if row.v == "b"} == {0, 1, 2}
 
 
 @pytest.mark.long

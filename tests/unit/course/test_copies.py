@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS
 
 
+@cache
 def cells(path: Path) -> list[Any]:
+    """A copy's cells, read once: nobody changes them."""
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     return list(notebook.cells)

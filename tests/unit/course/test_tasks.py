@@ -28,6 +28,8 @@ SHOP = [
     {"id": key, "item": item, "n": n, "__rowMarker__": 4}
     for key, item, n in ((1, "bolt", 35), (4, "hook", 5), (3, "screw", 70), (5, "washer", 80))
 ]
+OLD = {"id": 5, "__rowMarker__": 2}
+WASHER = {"id": 9, "item": "washer", "n": 75, "shelf": "1B", "__rowMarker__": 4}
 # What stands for a mistake that a look names: an answer that makes it.
 LOOKED = {
     "01-2": {
@@ -36,12 +38,19 @@ LOOKED = {
         "others": [MOVE, MOVE | {"EmployeeID": "E0002"}],
         "unreadable": [MOVE | {"__rowMarker__": 3}],
     },
-    "04-3": {
+    "04-1": {
         "null-key": [SHOP[0], SHOP[1] | {"id": None}, *SHOP[2:]],
         "marker": [*SHOP[:2], SHOP[2] | {"__rowMarker__": 9}, SHOP[3]],
         "fewer": [SHOP[0], SHOP[3]],
         "other": [*SHOP[:3], SHOP[3] | {"id": 9}],
         "unreadable": 4,
+    },
+    "15-4": {
+        "both": [WASHER | {"__rowMarker__": 1}],
+        "gone": [OLD],
+        "still": [],
+        "lost": [OLD, {"id": 9, "__rowMarker__": 4, "item": "washer"}],
+        "unreadable": [OLD, {"item": "washer", "__rowMarker__": 4}],
     },
     "10-3": {"too-small": "F64", "too-large": "F2048", "unknown": "P4"},
 }
@@ -86,7 +95,7 @@ def test_there_are_tasks_in_every_lesson() -> None:
     assert len(ALL) >= 35
     assert list(lessons()) == list(lesson_paths())
     for lesson in lessons().values():
-        assert 2 <= len(lesson.tasks) <= 6
+        assert 2 <= len(lesson.tasks) <= 4
         assert 20 <= lesson.minutes <= 40
         assert [task.number for task in lesson.tasks] == [
             f"{lesson.number}-{index}" for index, _ in enumerate(lesson.tasks, 1)

@@ -13,9 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from helpers.examples import examples
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError
 from mirrorlake.landing import text as module
 from mirrorlake.landing.check import FileFacts, inspect_file
@@ -246,7 +247,7 @@ def tables(draw: st.DrawFn) -> tuple[Dialect, list[str], list[list[Value]], list
 
 @pytest.mark.parametrize(("piece", "block"), [(1 << 20, 8 << 20), (1, 1000), (2, 400), (7, 400)])
 def test_any_table_reads_back(piece: int, block: int) -> None:
-    @settings(deadline=None)
+    @examples(40)
     @given(tables())
     def reads_back(table: tuple[Dialect, list[str], list[list[Value]], list[bool]]) -> None:
         dialect, header, rows, quoted = table
@@ -258,7 +259,7 @@ def test_any_table_reads_back(piece: int, block: int) -> None:
         reads_back()
 
 
-@settings(deadline=None, max_examples=300)
+@examples(100)
 @given(DIALECTS, st.text(st.sampled_from("ab1\\/\"',;|\t\r\n"), max_size=25))
 def test_any_text_reads_as_the_reference_reads_it_or_fails_in_the_same_row(
     dialect: Dialect, body: str

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.examples import examples
 from helpers.vectors_by_hand import inline_vector
 from mirrorlake.layout import ordering
 from mirrorlake.layout.footer_facts import MICROSOFT_ENABLED, OPEN_KEY
@@ -72,7 +73,7 @@ def put(folder: Path, rows: pa.Table, name: str = "a b%/old.parquet", **kw: Any)
     return {"path": quoted, "size": path.stat().st_size, "stats": '{"numRecords":600}'}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(tables(), st.sets(st.integers(0, 599), max_size=300))
 def test_the_same_rows_in_the_same_schema(rows: pa.Table, gone: set[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -215,7 +216,7 @@ def test_statistics_behind_a_deletion_vector() -> None:
     assert new_stats({"stats": old}, left) == old
 
 
-@settings(max_examples=30, deadline=None)
+@examples(20)
 @given(st.lists(st.tuples(*[st.none() | st.integers(0, 3)] * 3, st.integers(0, 2**62)), min_size=1))
 def test_a_permutation_is_pythons_stable_sort(rows: list[tuple[int | None, ...]]) -> None:
     table = pa.table([pa.array(c) for c in zip(*rows, strict=True)], names=list("abcd"))

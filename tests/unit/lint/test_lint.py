@@ -9,11 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from helpers import lint_cases_names, lint_cases_rows
+from helpers.examples import examples
 from helpers.lint_case import FIRST, THIRD, text_file
 from helpers.lint_clean import CLEAN, clean_mirrored, clean_plain
 from helpers.zones import KEYED, MARKER, Zone
@@ -266,7 +267,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(20)
 @given(
     files=st.lists(st.tuples(ROWS, st.integers(1, 5)), min_size=1, max_size=6),
     keys=st.booleans(),

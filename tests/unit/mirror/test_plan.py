@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from collections import Counter
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,8 +14,8 @@ from helpers.plans import facts_of, plan_files
 from mirrorlake.errors import DataFileError, SequenceError
 from mirrorlake.landing.check import SMALL, file_hash
 from mirrorlake.landing.identity import Identity
-from mirrorlake.landing.metadata import TableMetadata
-from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.landing.metadata import Marker, TableMetadata
+from mirrorlake.mirror.options import SKIP_FILE, STOP, MirrorOptions
 from mirrorlake.mirror.plan import (
     PLAIN_FORMAT,
     Plan,
@@ -21,9 +23,12 @@ from mirrorlake.mirror.plan import (
     cut_batch,
     find_plan,
     is_as_planned,
+    late_file,
+    make_plan,
     plan_of,
     plan_path,
     renew_plan,
+    staging,
 )
 from mirrorlake.mirror.properties import Batch, check_batch, load_context
 from mirrorlake.mirror.state import TableState
@@ -190,3 +195,90 @@ def test_a_number_s_plan_is_found_among_many(any_storage: Storage, first: int):
         assert found is not None
         assert found.first == first
     assert plan_of(any_storage, IDENTITY, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "max_files", "max_bytes", "count"),
+    [
+        ([5, 5], 9, 10, 2),
+        ([5, 5], 9, 9, 1),
+        ([5, 100, 5], 9, 10, 1),  # what is behind a file that does not fit waits, too
+        ([5, 5, 5], 2, 100, 2),
+        ([100], 1, 10, 1),
+        ([1, 1], 9, 2, 2),
+    ],
+)
+def test_where_a_batch_ends(sizes: list[int], max_files: int, max_bytes: int, count: int):
+    now = datetime.now(timezone.utc)
+    entries = [Entry(file_name(n), size, now) for n, size in enumerate(sizes, start=1)]
+    assert cut_batch(entries, max_files, max_bytes) == [entry.name for entry in entries[:count]]
+
+
+def test_a_file_that_is_passed_over_keeps_what_is_known_of_it(any_storage: Storage):
+    names = [put(any_storage, 1, 1), file_name(2), put(any_storage, 3, 3)]
+    applied, never, broken = facts_of(any_storage, IDENTITY, 1, names)
+    applied = replace(applied, rows=Counter({Marker.UPSERT: 2, Marker.DELETE: 0}))
+    never = replace(never, skipped=SequenceError("It never came."))
+    broken = replace(broken, skipped=DataFileError("It is broken."))
+    make_plan(any_storage, IDENTITY, 1, [applied, never, broken], SKIP_FILE)
+    plan = find_plan(any_storage, IDENTITY, 1)
+    assert plan is not None
+    assert plan.on_error == SKIP_FILE
+    one, two, three = plan.files
+    assert (one.skipped, one.rows, one.rejected) == (None, {"upsert": 2}, 0)
+    assert (two.sha256, two.published) == ("", None)
+    assert "It never came." in str(two.skipped)
+    assert three.sha256 == file_hash(any_storage, f"{FOLDER}/{names[2]}")
+    assert three.published is not None
+    assert "It is broken." in str(three.skipped)
+    with pytest.raises(FileNotFoundError):  # it was there when it was checked
+        make_plan(any_storage, IDENTITY, 9, [replace(applied, name=file_name(9))], STOP)
+
+
+def test_plans_of_before_lack_what_came_later(any_storage: Storage):
+    file = {"name": file_name(1), "size": 3, "sha256": "x"}
+    document = {"format": 1, "first": 1, "last": 1, "planned": "then", "files": [file]}
+    any_storage.write_json(plan_path(IDENTITY, 1), document)
+    plan = find_plan(any_storage, IDENTITY, 1)
+    assert plan is not None
+    assert plan.on_error == STOP
+    (found,) = plan.files
+    assert (found.published, found.rows, found.rejected, found.skipped) == (None, {}, 0, None)
+
+
+def test_a_file_older_than_the_last_applied_one_is_late(any_storage: Storage):
+    names = [put(any_storage, number, number) for number in (1, 2, 3)]
+    plan = plan_files(any_storage, IDENTITY, 1, names)
+    document = plan.document()
+    times = ["2026-01-01T00:00:00+00:00", "2026-01-03T00:00:00+00:00", "2026-01-02T00:00:00+00:00"]
+    for file, moment in zip(document["files"], times, strict=True):
+        file["published"] = moment
+    any_storage.write_json(plan_path(IDENTITY, 1), document)
+    last = datetime.fromisoformat(times[2])
+    before = Entry("new.csv", 1, last - timedelta(seconds=1))
+    error = late_file(any_storage, IDENTITY, 3, before)
+    assert isinstance(error, SequenceError)
+    assert error.file == "new.csv"
+    assert times[2] in str(error)
+    for moment in (last, last + timedelta(seconds=1)):
+        assert late_file(any_storage, IDENTITY, 3, Entry("new.csv", 1, moment)) is None
+    assert late_file(any_storage, IDENTITY, 0, before) is None  # nothing is applied yet
+    document["files"][2]["published"] = None  # it never came
+    any_storage.write_json(plan_path(IDENTITY, 1), document)
+    assert late_file(any_storage, IDENTITY, 3, before) is None
+
+
+def test_a_file_of_a_plan_is_known_by_name_size_and_hash(any_storage: Storage):
+    plan = plan_files(any_storage, IDENTITY, 1, [put(any_storage, 1, 1)])
+    (entry,) = any_storage.list(FOLDER).files
+    assert is_as_planned(any_storage, IDENTITY, plan, entry) is True
+    assert is_as_planned(any_storage, IDENTITY, None, entry) is False
+    assert is_as_planned(any_storage, IDENTITY, plan, replace(entry, name="other")) is False
+    assert is_as_planned(any_storage, IDENTITY, plan, replace(entry, size=entry.size + 1)) is False
+    data = any_storage.read(f"{FOLDER}/{entry.name}")
+    any_storage.write(f"{FOLDER}/{entry.name}", bytes(reversed(data)))
+    assert is_as_planned(any_storage, IDENTITY, plan, entry) is False
+
+
+def test_staged_files_lie_with_their_incarnation():
+    assert staging(IDENTITY).endswith("/staged/one life")

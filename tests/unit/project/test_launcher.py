@@ -172,6 +172,14 @@ def test_first_run_sets_up_and_second_does_not(machine: Machine) -> None:
     assert machine.log.read_text() == ""
 
 
+def test_python_keeps_what_it_compiles_whatever_an_image_says(machine: Machine) -> None:
+    machine.ready()
+    shows = '#!/bin/sh\nprintf "%s" "${PYTHONDONTWRITEBYTECODE-unset}"\n'
+    machine.program(machine.venv / "bin" / "python", shows)
+    machine.environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    assert machine.run("demo").stdout == "unset"
+
+
 def test_uv_is_used_where_it_is(machine: Machine) -> None:
     machine.python(venv=1)
     make = f'mkdir -p "{machine.venv}/bin" && cp "{machine.bin}/stub" "{machine.venv}/bin/python"'

@@ -10,7 +10,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -199,10 +201,15 @@ def test_no_path_of_a_machine_is_named() -> None:
     assert found == []
 
 
+@cache
+def known_commands() -> dict[str, Any]:
+    return typer.main.get_command(app).commands  # type: ignore[attr-defined, no-any-return]
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_commands_that_are_named_exist(name: str) -> None:
     text = (PROJECT / name).read_text(encoding="utf-8")
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands = known_commands()
     named = set(re.findall(r"\./mirrorlake ([a-z][a-z-]*)", text))
     assert named or name not in ("README.md", "CONTRIBUTING.md")
     assert named <= set(commands)
@@ -220,7 +227,7 @@ def test_every_complaint_has_a_test() -> None:
 
 def test_the_docs_list_every_command() -> None:
     text = (PROJECT / "docs" / "commands.md").read_text(encoding="utf-8")
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands = known_commands()
     listed = set(re.findall(r"^\| `([a-z]+)[ `]", text, re.MULTILINE))
     assert listed == set(commands)
 

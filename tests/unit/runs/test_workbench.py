@@ -77,6 +77,8 @@ def test_the_start_page_leads_to_all_there_is(tmp_path: Path) -> None:
     folder = tmp_path / "lab"
     make_workbench(folder)
     page = (folder / START).read_text(encoding="utf-8")
+    told = [line.split(" | ")[1] for line in page.splitlines() if line.startswith("| [")]
+    assert [said for said in told if not said.endswith(".")] == []  # whole sentences
     links = re.findall(r"\]\(([^)]+)\)", page)
     assert all((folder / link).is_file() for link in links)
     notebooks = {path.relative_to(folder).as_posix() for path in folder.rglob("*.ipynb")}

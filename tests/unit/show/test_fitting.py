@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from io import BytesIO
 from itertools import pairwise
 
@@ -15,20 +16,19 @@ from mirrorlake.show.plots import Chart, plot_bars, plot_lines, plot_matrix, plo
 LONG = "What the frame of the model reads again after the night's load, version by version, in MiB"
 
 
-def charts(title: str) -> list[Chart]:
-    labels = [f"2026-11-{day:02d}" for day in range(1, 31)]
-    return [
-        plot_bars({"a rather long name of a table": 2, "b": 1}, title=title),
-        plot_stacks(labels, {"rows": [1] * 30}, title=title, label="rows"),
-        plot_lines(labels, {"x": [1.5] * 30}, title=title),
-        plot_matrix(labels[:12], {"a": ["int"] * 12}, title=title),
-    ]
+DAYS = [f"2026-11-{day:02d}" for day in range(1, 31)]
+CHARTS: dict[str, Callable[[str], Chart]] = {
+    "bars": lambda title: plot_bars({"a rather long name of a table": 2, "b": 1}, title=title),
+    "stacks": lambda title: plot_stacks(DAYS, {"rows": [1] * 30}, title=title, label="rows"),
+    "lines": lambda title: plot_lines(DAYS, {"x": [1.5] * 30}, title=title),
+    "matrix": lambda title: plot_matrix(DAYS[:12], {"a": ["int"] * 12}, title=title),
+}
 
 
-@pytest.mark.parametrize("number", range(4))
-@pytest.mark.parametrize("title", ["Short", LONG])
-def test_nothing_touches_the_edge_or_its_neighbour(number: int, title: str) -> None:
-    chart = charts(title)[number]
+@pytest.mark.parametrize("kind", CHARTS)
+@pytest.mark.parametrize("title", ["Short", LONG], ids=["short", "long"])
+def test_nothing_touches_the_edge_or_its_neighbour(kind: str, title: str) -> None:
+    chart = CHARTS[kind](title)
     picture = chart.to_png()
     pixels = imread(BytesIO(picture))[:, :, :3]
     border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
@@ -41,7 +41,7 @@ def test_nothing_touches_the_edge_or_its_neighbour(number: int, title: str) -> N
     assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
     assert len(boxes) >= 2
     assert axes.get_title(loc="left").replace("\n", " ") == title
-    assert charts(title)[number].to_png() == picture
+    assert CHARTS[kind](title).to_png() == picture
 
 
 def test_counts_have_whole_ticks_and_measures_do_not() -> None:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.create import committing
-from mirrorlake.delta.exchange import FILE, ROW, exchange_rows, placed_rows, read_files
+from mirrorlake.delta.exchange import FILE, ROW, exchange_rows, mark_rows, placed_rows, read_files
 from mirrorlake.errors import ConflictError
 from mirrorlake.rows.views.plan import listed
 from mirrorlake.rows.views.query import HIDDEN
-from mirrorlake.spark.gateway import DeltaTransaction, has_gateway, transaction
+from mirrorlake.spark.gateway import DeltaTransaction, Marked, has_gateway, transaction
 from mirrorlake.spark.sql import delta_name, quote, spark_message
 from mirrorlake.storage import Storage
 
@@ -197,9 +197,10 @@ def _exchange(
     files = read_files(txn, target.storage, target.folder)
     swap = find(kept.view(placed_rows(txn, files)))
     rows = kept.session.table(swap.view)
+    gone = rows.where(f"{quote(ROW)} IS NOT NULL")
     exchange_rows(
         txn,
-        rows.where(f"{quote(ROW)} IS NOT NULL") if swap.gone else None,
+        mark_rows(txn, gone) if swap.gone else Marked(),
         rows.where(quote(COMES)).select(*map(quote, columns)) if swap.come else None,
         expected=swap.come,
         updated=swap.updated,

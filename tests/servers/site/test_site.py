@@ -83,6 +83,16 @@ def test_the_tools_page_shows_their_pictures(site: Path, pages: dict[Path, Page]
     assert drawn <= shown
 
 
+def test_the_first_page_leads_to_all_kinds_of_pages(site: Path, pages: dict[Path, Page]) -> None:
+    page = pages[(site / "index.html").resolve()]
+    shown = page.path.read_text(encoding="utf-8").partition("<article")[2]
+    names = [f"docs/how-to/{path.stem}" for path in (PROJECT / "docs" / "how-to").glob("*.md")]
+    names += [f"reference/{name}" for name in ("parameters", "errors", "api/index", "promises")]
+    names += ["docs/start", "docs/course", "docs/notebooks", "docs/commands", "docs/limits"]
+    assert [name for name in names if f'href="{name}.html"' not in shown] == []
+    assert "02 Mirror the zone" in page.text  # lessons have their numbers in the list of pages
+
+
 def test_every_doc_is_a_page(site: Path) -> None:
     for path in (PROJECT / "docs").rglob("*.md"):
         name = path.relative_to(PROJECT / "docs").with_suffix(".html")

@@ -1,0 +1,195 @@
+"""What becomes of operations that were cut off: decided by the table's log, without Spark."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from mirrorlake.layout.partitioning.receipts import (
+    ABANDONED,
+    PARTITION,
+    Dropped,
+    Receipt,
+    delete_files,
+    file_name,
+    logged_rows,
+    read_receipts,
+    recover,
+    write_receipt,
+)
+from mirrorlake.names import TableName
+from mirrorlake.storage import Storage
+
+T = TableName("s", "t")
+FILES = ("p=1/a%20b.parquet", "c.parquet")
+
+
+def receipt(
+    name: str = "op", *, read: int = 1, version: int | None = None, days: float = 0
+) -> Receipt:
+    at = datetime.now(timezone.utc) - timedelta(days=days)
+    return Receipt(
+        id=name,
+        kind=PARTITION,
+        at=at.isoformat(),
+        table_id="table",
+        fingerprint="policy",
+        read_version=read,
+        rows=1_234,
+        checksum="x",
+        files_in=("one", "two", "three"),
+        files_out=FILES,
+        bytes_in=5_000,
+        bytes_out=4_000,
+        partitions=2,
+        outlier_rows=0,
+        seconds=1.5,
+        version=version,
+    )
+
+
+def write_log(storage: Storage, notes: dict[int, str | None]) -> None:
+    """Commits by version, each with its note."""
+    for version, note in notes.items():
+        info: dict[str, Any] = {"commitInfo": {} if note is None else {"userMetadata": note}}
+        path = f"{T.table_path}/_delta_log/{version:020d}.json"
+        storage.write(path, json.dumps(info).encode() + b"\n")
+
+
+def put_files(storage: Storage) -> None:
+    for name in ("p=1/a b.parquet", "c.parquet", "other.parquet"):
+        storage.write(f"{T.table_path}/{name}", b"x")
+
+
+def left(storage: Storage) -> set[str]:
+    found = {entry.name for entry in storage.list(T.table_path).files}
+    return found | {f"p=1/{entry.name}" for entry in storage.list(f"{T.table_path}/p=1").files}
+
+
+ALL = {"p=1/a b.parquet", "c.parquet", "other.parquet"}
+OWN = json.dumps({"mirrorlake": "partitioning", "operation": "op"})
+FENCE = json.dumps({"mirrorlake": "partitioning", "fenced": "op"})
+
+
+@pytest.mark.parametrize(
+    ("notes", "version", "files"),
+    [
+        ({0: None, 1: None, 2: OWN}, 2, ALL),
+        ({0: None, 1: None, 2: None, 3: OWN, 4: OWN}, 3, ALL),
+        ({1: OWN}, ABANDONED, {"other.parquet"}),  # what was read can't be the commit
+        ({0: None, 1: None}, ABANDONED, {"other.parquet"}),
+        ({1: None, 2: "another's", 3: None}, ABANDONED, {"other.parquet"}),
+        ({1: None, 2: FENCE}, ABANDONED, {"other.parquet"}),
+        ({1: None, 2: FENCE, 3: OWN}, 3, ALL),
+        ({1: None, 3: None}, None, ALL),  # its commit may have been in the gap
+        ({1: None, 2: None, 4: None}, None, ALL),
+        ({3: None, 4: None}, None, ALL),
+    ],
+)
+def test_the_log_says_what_became_of_an_operation(
+    notes: dict[int, str | None], version: int | None, files: set[str], any_storage: Storage
+) -> None:
+    put_files(any_storage)
+    write_log(any_storage, notes)
+    write_receipt(any_storage, T, receipt())
+    asked: list[str] = []
+    recover(any_storage, T, lambda one: asked.append(one.id))
+    assert [one.version for one in read_receipts(any_storage, T)] == [version]
+    assert left(any_storage) == files
+    assert asked == ([] if any_storage.local else ["op"])  # on a disk a lock says who is at work
+
+
+def test_nothing_is_deleted_before_the_operation_is_fenced_off() -> None:
+    storage = Storage("memory:///")
+    put_files(storage)
+    write_log(storage, {1: None})
+    write_receipt(storage, T, receipt())
+
+    def it_was_only_slow(_: Receipt) -> None:
+        write_log(storage, {2: OWN})
+
+    recover(storage, T, it_was_only_slow)
+    assert [one.version for one in read_receipts(storage, T)] == [2]
+    assert left(storage) == ALL
+
+
+@pytest.mark.parametrize("version", [0, 7, ABANDONED])
+@pytest.mark.parametrize(("days", "kept"), [(29.9, True), (30.1, False)])
+def test_settled_receipts_are_kept_for_30_days(
+    version: int, days: float, kept: bool, storage: Storage
+) -> None:
+    put_files(storage)
+    old = receipt(version=version, days=days)
+    write_receipt(storage, T, old)
+    recover(storage, T)
+    assert read_receipts(storage, T) == ((old,) if kept else ())
+    assert left(storage) == ALL
+
+
+def test_an_old_operation_that_nobody_settled_is_settled_first(storage: Storage) -> None:
+    put_files(storage)
+    write_log(storage, {2: OWN})
+    write_receipt(storage, T, receipt(days=31))
+    recover(storage, T)
+    assert [one.version for one in read_receipts(storage, T)] == [2]
+
+
+def test_each_receipt_is_settled_by_itself(storage: Storage) -> None:
+    write_log(storage, {1: None, 2: OWN.replace("op", "second")})
+    for name in ("first", "second"):
+        write_receipt(storage, T, receipt(name))
+    recover(storage, T)
+    assert {one.id: one.version for one in read_receipts(storage, T)} == {
+        "first": ABANDONED,
+        "second": 2,
+    }
+
+
+def test_a_receipt_reads_as_it_was_written(storage: Storage) -> None:
+    assert read_receipts(storage, T) == ()
+    write_receipt(storage, T, receipt())
+    written = receipt(version=3)
+    write_receipt(storage, T, written)
+    (found,) = read_receipts(storage, T)
+    assert found == written
+    folder = f"{T.partitioning_path}/receipts"
+    document = storage.read_json(f"{folder}/op.json")
+    assert document is not None
+    assert document["format"] == 1
+    assert document["files_out"] == list(FILES)
+    assert repr(found) == (
+        "version 3: 3 files of 5,000 bytes became 2 of 4,000, 1,234 rows in 2 partitions"
+    )
+    counted = found.as_dict()
+    assert (counted["files_in"], counted["files_out"], counted["rows"]) == (3, 2, 1_234)
+
+
+def test_only_what_the_operation_wrote_is_deleted(storage: Storage) -> None:
+    put_files(storage)
+    delete_files(storage, T, receipt())
+    delete_files(storage, T, receipt())  # again: what is gone is gone
+    assert left(storage) == {"other.parquet"}
+
+
+def test_rows_are_counted_only_if_the_log_counts_all_of_them() -> None:
+    three, five = {"stats": '{"numRecords": 3}'}, {"stats": '{"numRecords": 5}'}
+    masked = five | {"deletionVector": {"cardinality": 2}}
+    assert logged_rows([]) == 0
+    assert logged_rows([three, five]) == 8
+    assert logged_rows([three, masked, masked]) == 9
+    assert logged_rows([three | {"deletionVector": None}]) == 3
+    for silent in ({}, {"stats": None}, {"stats": ""}, {"stats": '{"minValues": {}}'}):
+        assert logged_rows([three, silent]) is None
+
+
+def test_a_files_own_name() -> None:
+    assert file_name("p=1/q=2/a%20b.parquet") == "a b.parquet"
+    assert file_name("c.parquet") == "c.parquet"
+
+
+def test_what_was_dropped_says_so() -> None:
+    assert repr(Dropped("t", 2, 1_000, 9, 4)) == "t: dropped 2 files with 1,000 rows"
+    assert repr(Dropped("t", 2, 1_000, 9, None)) == "t: would drop 2 files with 1,000 rows"

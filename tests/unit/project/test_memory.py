@@ -1,0 +1,38 @@
+"""The watch on memory: what a run and all that it has started take."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import psutil
+
+from helpers.memory import PeakMemory, Sample, take_sample
+
+HUNGRY = "data = bytearray(b'x' * 60_000_000); print(1, flush=True); input()"
+
+
+def test_a_child_of_a_child_counts_at_its_peak() -> None:
+    shell = ["sh", "-c", f'"{sys.executable}" -c "{HUNGRY}"; true']
+    before = take_sample(psutil.Process())
+    watch = PeakMemory(0.01)
+    with subprocess.Popen(shell, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        child.stdout.readline()
+        began = time.monotonic()
+        while watch.peak.total < before.total + 60_000_000:  # it looks by itself
+            assert time.monotonic() - began < 10, (before, watch.peak)
+            time.sleep(0.01)
+        child.stdin.write(b"\n")
+    peak = watch.stop()
+    assert peak.processes >= before.processes + 2
+    assert peak.total >= before.total + 60_000_000
+    assert take_sample(psutil.Process()).total < peak.total
+
+
+def test_it_is_said_in_one_line() -> None:
+    sizes = Counter(java=2_750_000_000, other=1_149_000_000)
+    assert str(Sample(7, sizes)) == "3.9 GB in 7 processes (java 2.8, other 1.1)"
