@@ -70,6 +70,10 @@ class UsageError(MirrorlakeError):
     """A call or a command that makes no sense as written (exit status 2)."""
 
 
+class OtherDeltaError(UsageError):
+    """What needs Delta's own transactions, on a Spark whose Delta has others than those known."""
+
+
 class SampleError(MirrorlakeError):
     """A lake that would be cleared or filled as a sample, but holds what no sample made."""
 

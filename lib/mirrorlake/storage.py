@@ -34,9 +34,10 @@ from mirrorlake.stores.listing import list_local
 from mirrorlake.stores.markers import remove_markers
 from mirrorlake.stores.opening import CLOUDS, one_uri, open_store, scheme_of, store_variables
 from mirrorlake.stores.probe import check_conditions
-from mirrorlake.stores.streams import Reader, Writer
+from mirrorlake.stores.streams import Reader, Writer, open_tail
 
 _COPIES = 16
+_CHUNK = 2**20
 _CHECKED: set[str] = set()  # the roots whose stores are known to keep conditions
 _URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
@@ -107,6 +108,18 @@ class Storage:
         ]
         return Listing(tuple(folders), tuple(sorted(files, key=lambda entry: entry.name)))
 
+    def names_from(self, folder: str, start: str) -> tuple[str, ...]:
+        """The names of the files directly in a folder that come after `start`, in order.
+
+        In a store what comes before is not looked at, and files of folders inside are.
+        """
+        if self.local is not None:
+            return tuple(entry.name for entry in self.list(folder).files if entry.name > start)
+        below = f"{folder}/"
+        pages = obstore.list(self._store, below, offset=f"{below}{start}" if start else None)
+        paths = (str(meta["path"]).removeprefix(below) for page in pages for meta in page)
+        return tuple(sorted(path for path in paths if "/" not in path))
+
     def exists(self, path: str) -> bool:
         """Whether there is a file at that path."""
         if self.local is not None:
@@ -156,7 +169,22 @@ class Storage:
         """A seekable reader that fetches ranges as they are asked for."""
         if self.local is not None:
             return open(self.local / path, "rb")
+        if (tail := open_tail(self._store, path)) is not None:
+            return io.BytesIO(tail.whole) if tail.whole is not None else io.BufferedReader(tail)
         return io.BufferedReader(Reader(obstore.open_reader(self._store, path)))
+
+    def chunks(self, path: str) -> Iterator[bytes]:
+        """The whole file in pieces, by one request.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        if self.local is None:
+            yield from (bytes(part) for part in obstore.get(self._store, path).stream())
+            return
+        with open(self.local / path, "rb") as source:
+            while part := source.read(_CHUNK):
+                yield part
 
     def open_writer(self, path: str) -> IO[bytes]:
         """A writer for a new file; on local disks the folder is made."""
@@ -252,6 +280,21 @@ class Storage:
             return False
         return True
 
+    def copy_small(self, source: str, target: str) -> bool:
+        """Copies a file that fits into memory to where there is none; False if there is one.
+
+        On S3 that is two requests, where a rename without overwriting has four.
+
+        Raises:
+            FileNotFoundError: there is no such source.
+        """
+        return self.create(target, self.read(source))
+
+    @property
+    def is_s3(self) -> bool:
+        """Whether the files lie on S3 or what speaks like it."""
+        return self._in_cloud and scheme_of(self.root) == "s3"
+
     def touch(self, path: str) -> None:
         """Makes now the time of a file's modification; a rename on object stores has done so."""
         if self.local is not None:
@@ -310,6 +353,16 @@ class Storage:
             if size or self.local is not None or (path != folder and self.exists(path))
         )
         return files, len(files) < len(found)
+
+    def delete_files(self, paths: Iterable[str]) -> None:
+        """Removes files, in a store many by one request; passes over those that are not there."""
+        some = list(paths)
+        if self.local is None and some:
+            with contextlib.suppress(FileNotFoundError):
+                obstore.delete(self._store, some)
+                return
+        for path in some:
+            self.delete(path)
 
     def delete(self, path: str) -> None:
         """Removes a file; nothing happens if there is none."""

@@ -37,6 +37,7 @@ class BenchResult:
         seconds: medians by what was measured.
         ratios: the peer's seconds by ours, each the median of the pairs.
         requests: to a server, by what made them; of benches that have one.
+        costs: computed from them, each with its unit in its name.
         sizes: bytes, by what was written; of benches that weigh it.
     """
 
@@ -44,6 +45,7 @@ class BenchResult:
     seconds: dict[str, float]
     ratios: dict[str, float]
     requests: dict[str, int] = field(default_factory=dict)
+    costs: dict[str, float] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from helpers.notebooks import TOOLS, tool_parameters
+from helpers.scale import counted
 from mirrorlake import Lake
 from mirrorlake.delta.create import create_delta
 from mirrorlake.errors import BusyError
@@ -25,6 +26,8 @@ from mirrorlake.layout.partitioning.receipts import ABANDONED
 from mirrorlake.names import TableName
 from mirrorlake.runs.run import run_plan
 
+LOG = "MIRRORLAKE_TEST_LOG"
+FILES = (2, 12)
 POLICY: dict[str, Any] = {
     "PartitionKeys": [{"ColumnName": "k", "Kind": "Hash", "Properties": {"MaxPartitionCount": 4}}],
     "EffectiveDateTime": "2000-01-01",
@@ -154,6 +157,20 @@ def tour(root: str) -> dict[str, object]:
     step("forget", forgotten)
     step("vacuum", vacuumed)
     step("runs", recorded)
+    return seen
+
+
+def files(root: str) -> dict[str, object]:
+    """The requests of cycles with few and with many small files, by the server's own log."""
+    lake, seen = Lake(root), {}
+    publisher = lake.publisher("items", keys=["id"])
+    for count in (1, *FILES):  # the first cycle starts Spark and makes the table
+        for _ in range(count):
+            publisher.upsert([{"id": one, "n": 0.5} for one in range(20)])
+        with counted(Path(os.environ[LOG])) as found:
+            report = lake.mirror()
+        assert not report.failed, report
+        seen[str(count)] = found.total
     return seen
 
 
@@ -318,7 +335,7 @@ def settle(root: str) -> dict[str, object]:
 
 PROGRAMS: dict[str, Callable[..., dict[str, object]]] = {
     one.__name__: one
-    for one in (work, tour, tools, least, append, count, begin, publish, watch, tidy, settle)
+    for one in (work, tour, tools, least, files, append, count, begin, publish, watch, tidy, settle)
 }
 
 if __name__ == "__main__":

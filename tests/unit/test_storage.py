@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -17,6 +18,7 @@ from obstore.exceptions import NotSupportedError
 
 from helpers.odd_names import ODD_BUT_FINE
 from mirrorlake.storage import Storage, to_json
+from mirrorlake.stores.streams import TAIL
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=())),
@@ -343,3 +345,51 @@ def test_a_root_is_the_same_place_when_it_is_opened_again(tmp_path, monkeypatch)
         assert pickle.loads(pickle.dumps(Storage(uri))).local is None
         assert Storage(root).path("a/b") == "memory:///a/b"
     assert list(tmp_path.iterdir()) == []
+
+
+SIZES = [0, 1, TAIL - 1, TAIL, TAIL + 1, 3 * TAIL + 17]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_reader_has_every_range_of_a_file(any_storage: Storage, size: int):
+    data = random.Random(size).randbytes(size)
+    any_storage.write("f", data)
+    with any_storage.open("f") as source:
+        assert source.seek(0, os.SEEK_END) == size
+        for start in {0, 1, size // 2, max(0, size - TAIL - 5), max(0, size - 3), size, size + 9}:
+            for length in (0, 1, 70_000, TAIL + 3, size):
+                source.seek(start)
+                assert source.read(length) == data[start : start + length]
+        source.seek(0)
+        assert source.read() == data
+    assert b"".join(any_storage.chunks("f")) == data
+
+
+def test_a_reader_of_what_is_not_there(any_storage: Storage):
+    with pytest.raises(FileNotFoundError):
+        any_storage.open("f")
+    with pytest.raises(FileNotFoundError):
+        list(any_storage.chunks("f"))
+
+
+def test_names_from_some_name_on(any_storage: Storage):
+    for name in ("a", "b", "c", "d"):
+        any_storage.write(f"f/{name}", b"")
+    any_storage.write("f/c2/deep", b"")
+    any_storage.write("fa", b"")
+    assert any_storage.names_from("f", "b") == ("c", "d")
+    assert any_storage.names_from("f", "") == ("a", "b", "c", "d")
+    assert any_storage.names_from("f", "d") == any_storage.names_from("no", "") == ()
+
+
+def test_files_are_deleted_together_and_copied_where_there_is_none(any_storage: Storage):
+    for name in ("a", "b"):
+        any_storage.write(f"f/{name}", name.encode())
+    assert any_storage.copy_small("f/a", "g/a")
+    assert not any_storage.copy_small("f/b", "g/a")
+    assert any_storage.read("g/a") == b"a"
+    with pytest.raises(FileNotFoundError):
+        any_storage.copy_small("f/c", "g/c")
+    any_storage.delete_files(["f/0", "f/a", "f/c", "f/b"])
+    any_storage.delete_files([])
+    assert any_storage.files_below("f") == ()

@@ -143,9 +143,10 @@ def bench(
         figures = [(what, f"{seconds:.3f} s") for what, seconds in result.seconds.items()]
         figures += [(what, f"{ratio:.2f} ×") for what, ratio in result.ratios.items()]
         figures += [(what, f"{number:,}") for what, number in result.requests.items()]
+        figures += [(what, f"{number:,.2f}") for what, number in result.costs.items()]
         figures += [(what, size_text(size)) for what, size in result.sizes.items()]
         document = asdict(result)
-        for some in ("requests", "sizes"):
+        for some in ("requests", "costs", "sizes"):
             if not document[some]:
                 del document[some]
         documents.append(document)

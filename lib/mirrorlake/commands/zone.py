@@ -74,6 +74,9 @@ def mirror(
         typer.Option("--deletion-vectors", help="Switch the tables to deletion vectors."),
     ] = False,
     vorder: VOrder = False,
+    shard: Annotated[
+        str | None, typer.Option(help="One of several shares of the tables, such as 2/8.")
+    ] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -81,7 +84,9 @@ def mirror(
     from mirrorlake.mirror.options import MirrorOptions
 
     lake = open_lake(root)
-    options = MirrorOptions(widen=widen, on_error=on_error, deletion_vectors=deletion_vectors)
+    options = MirrorOptions(
+        widen=widen, on_error=on_error, deletion_vectors=deletion_vectors, shard=shard
+    )
     if watch and (vorder or dry_run):
         raise UsageError(
             f"--watch and {'--vorder' if vorder else '--dry-run'} exclude each other.",

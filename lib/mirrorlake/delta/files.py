@@ -18,6 +18,7 @@ from mirrorlake.delta.log_files import Segment, commit_path, find_segment
 from mirrorlake.delta.snapshot import OPEN_TAG
 from mirrorlake.delta.table import Table
 from mirrorlake.delta.vectors import vector_path
+from mirrorlake.spark.executors import ensure_python
 from mirrorlake.spark.sql import escape_glob
 from mirrorlake.storage import Storage
 
@@ -215,6 +216,7 @@ def _vector_file(table: Table) -> Column:
 
     if "deletionVectors" not in table.snapshot().reader_features:
         return F.lit(None).cast("string")
+    ensure_python(table.spark)
     vector = F.coalesce("add.deletionVector", "remove.deletionVector")
     kind, where = vector["storageType"], vector["pathOrInlineDv"]
     file = full_path(named(kind, where), hadoop_path(table.storage, table.name.table_path))

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from mirrorlake.delta.files import hadoop_path
 from mirrorlake.delta.table import Table
+from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.storage import Storage
 
 LISTED = "path string, length bigint, modificationTime bigint"
@@ -60,7 +61,7 @@ def list_files(table: Table) -> DataFrame:
         while some := list(islice(found, _BATCH)):
             yield pa.RecordBatch.from_pylist(some, _LISTED)
 
-    return work.mapInArrow(list_folders, LISTED)
+    return map_in_arrow(work, list_folders, LISTED)
 
 
 def measure_files(storage: Storage, files: DataFrame) -> DataFrame:
@@ -95,7 +96,7 @@ def measure_files(storage: Storage, files: DataFrame) -> DataFrame:
             columns |= dict(zip(_MEASURED.names, measured.columns, strict=True))
             yield pa.RecordBatch.from_pydict(columns)
 
-    return files.mapInArrow(measure, f"{known}, {MEASURED}")
+    return map_in_arrow(files, measure, f"{known}, {MEASURED}")
 
 
 def missing_files(storage: Storage, files: DataFrame) -> DataFrame:
@@ -113,7 +114,7 @@ def missing_files(storage: Storage, files: DataFrame) -> DataFrame:
             gone = sorted(name for name in names if not _is_there(storage, base, name))
             yield pa.RecordBatch.from_arrays([pa.array(gone, pa.string())], names=["path"])
 
-    return files.select("path", "vector").mapInArrow(missing, "path string")
+    return map_in_arrow(files.select("path", "vector"), missing, "path string")
 
 
 def is_hidden(name: str, keys: tuple[str, ...] = ()) -> bool:

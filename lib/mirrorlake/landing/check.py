@@ -8,10 +8,13 @@ Footers answer most of it; which rows can be applied is in `rows.py`.
 from __future__ import annotations
 
 import hashlib
+import io
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryDirectory
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +23,14 @@ import pyarrow.types as pt
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError, first_line, in_file
 from mirrorlake.landing.compression import COMPRESSED
 from mirrorlake.landing.metadata import MARKER, MARKER_HINT, Marker, TableMetadata
-from mirrorlake.landing.rows import MOST_REJECTS, Reject, Rejects, count_rows
+from mirrorlake.landing.rows import (
+    MOST_REJECTS,
+    Bounds,
+    Reject,
+    Rejects,
+    count_rows,
+    footer_bounds,
+)
 from mirrorlake.landing.text import original_rows, read_text
 from mirrorlake.landing.text_format import TextFormat
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
@@ -28,6 +38,8 @@ from mirrorlake.landing.unchanged import is_unchanged, unchanged_names
 from mirrorlake.names import METADATA
 from mirrorlake.storage import Storage
 
+SMALL = 2**20
+"""A file of at most so many bytes is read once and whole; it then costs nothing to hash it."""
 _NAMELESS_HINT = "name it; in a text file, look for a separator too many in the first row."
 _KEY_HINT = f"every row needs the columns that {METADATA} names as keyColumns."
 # Spark's hidden column of every file, the mirror's own, and those of the change feed.
@@ -55,6 +67,8 @@ class FileFacts:
         left_out: their positions in `source`, from 0, as far as they are in it.
         unchanged: the columns that some update of it leaves as they are in the table.
         skipped: why nothing of the file is applied; None if it is.
+        sha256: of its bytes, where all of them were read; else None.
+        bounds: what its footers tell of its keys, by key in lower case.
     """
 
     name: str
@@ -69,6 +83,8 @@ class FileFacts:
     skipped: MirrorlakeError | None = None
     left_out: tuple[int, ...] = ()
     unchanged: tuple[str, ...] = ()
+    sha256: str | None = None
+    bounds: dict[str, list[Bounds]] = field(default_factory=dict)
 
     @property
     def row_count(self) -> int:
@@ -102,19 +118,30 @@ def inspect_file(
         SchemaError: a column of a type that can't be mirrored.
     """
     own = path.rpartition("/")[2]
-    where, source = storage, path
+    source = path
     rejects = Rejects(MOST_REJECTS if skip_rows else 0)
     in_text = 0
     with ExitStack() as opened:
         opened.enter_context(in_file(name or own))
-        size = _size(storage, path)
+        published = opened.enter_context(storage.open(path))
+        size = _size(published)
+        data = published.read() if size <= SMALL else None
+        sha256 = None if data is None else hashlib.sha256(data).hexdigest()
+        if data is not None:
+            published = io.BytesIO(data)
         if is_text(own, metadata.text):
-            source = staged or own
+            source, where = staged or own, storage
             if staged is None:
                 where = Storage(opened.enter_context(TemporaryDirectory()))
-            convert_text(storage, path, metadata, where, source, name or own, rejects)
+
+            def open_text() -> IO[bytes]:
+                again = storage.open(path) if data is None else io.BytesIO(data)
+                return opened.enter_context(again)
+
+            _write_parquet(open_text, metadata, where, source, name or own, rejects)
             in_text = len(rejects.found)
-        facts = _inspect_parquet(where, source, metadata, name or own, rejects)
+            published = opened.enter_context(where.open(source))
+        facts = _inspect_parquet(published, metadata, name or own, rejects)
     found = tuple(rejects.found)
     left_out = tuple(reject.row - 1 for reject in found[in_text:])
     if in_text and left_out:  # the text's bad rows are not in its Parquet any more
@@ -123,7 +150,15 @@ def inspect_file(
         rows = dict(zip(before, original_rows((n + 1 for n in before), gone), strict=True))
         later = (replace(reject, row=rows[reject.row - 1]) for reject in found[in_text:])
         found = (*found[:in_text], *later)
-    return replace(facts, size=size, number=number, source=source, rejects=found, left_out=left_out)
+    return replace(
+        facts,
+        size=size,
+        number=number,
+        source=source,
+        rejects=found,
+        left_out=left_out,
+        sha256=sha256,
+    )
 
 
 def skipped_file(storage: Storage, path: str, number: int, reason: MirrorlakeError) -> FileFacts:
@@ -137,11 +172,12 @@ def skipped_file(storage: Storage, path: str, number: int, reason: MirrorlakeErr
     return FileFacts(name, size, {}, None, number=number, skipped=reason)
 
 
-def _size(storage: Storage, path: str) -> int:
-    with storage.open(path) as source:
-        size = source.seek(0, 2)
+def _size(published: IO[bytes]) -> int:
+    """A file's bytes; the next read starts at its beginning."""
+    size = published.seek(0, 2)
     if size == 0:
         raise DataFileError("The file has zero bytes.", hint="upload it again under the same name.")
+    published.seek(0)
     return size
 
 
@@ -178,37 +214,54 @@ def convert_text(
 ) -> None:
     """Writes delimited text as Parquet, its rows in their order; raises as `read_text`."""
     with ExitStack() as opened:
-        reader = read_text(
-            lambda: opened.enter_context(storage.open(path)), metadata, name=name, rejects=rejects
+        _write_parquet(
+            lambda: opened.enter_context(storage.open(path)),
+            metadata,
+            target,
+            staged,
+            name,
+            rejects,
         )
-        sink = opened.enter_context(target.open_writer(staged))
-        with pq.ParquetWriter(sink, reader.schema) as writer:
-            for batch in reader:
-                writer.write_batch(batch)
+
+
+def _write_parquet(
+    open_text: Callable[[], IO[bytes]],
+    metadata: TableMetadata,
+    target: Storage,
+    staged: str,
+    name: str,
+    rejects: Rejects | None,
+) -> None:
+    reader = read_text(open_text, metadata, name=name, rejects=rejects)
+    with target.open_writer(staged) as sink, pq.ParquetWriter(sink, reader.schema) as writer:
+        for batch in reader:
+            writer.write_batch(batch)
 
 
 def _inspect_parquet(
-    storage: Storage, path: str, metadata: TableMetadata, name: str, rejects: Rejects
+    source: IO[bytes], metadata: TableMetadata, name: str, rejects: Rejects
 ) -> FileFacts:
-    with storage.open(path) as source:
-        try:
-            with pq.ParquetFile(source) as parquet:
-                schema = published_schema(parquet)
-                columns = read_columns(schema, metadata.keys)
-                for _rule, error in columns.faults:
-                    raise error
-                spelled = {column.lower(): column for column in columns.data}
-                keys = [spelled[key.lower()] for key in metadata.keys]
-                marker = columns.marker
-                rows = count_rows(parquet, marker, keys, metadata, rejects)
-                unchanged = unchanged_names(parquet, marker, columns.data, keys)
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise DataFileError(
-                f"Not a readable Parquet file: {first_line(error).rstrip('.')}.",
-                hint="upload it again under the same name.",
-            ) from error
+    try:
+        with pq.ParquetFile(source) as parquet:
+            schema = published_schema(parquet)
+            columns = read_columns(schema, metadata.keys)
+            for _rule, error in columns.faults:
+                raise error
+            spelled = {column.lower(): column for column in columns.data}
+            keys = [spelled[key.lower()] for key in metadata.keys]
+            marker = columns.marker
+            rows = count_rows(parquet, marker, keys, metadata, rejects)
+            unchanged = unchanged_names(parquet, marker, columns.data, keys)
+            bounds = footer_bounds(parquet, keys)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataFileError(
+            f"Not a readable Parquet file: {first_line(error).rstrip('.')}.",
+            hint="upload it again under the same name.",
+        ) from error
     marker_read = column_type(schema.field(marker).type).read if marker else "integer"
-    return FileFacts(name, 0, columns.data, marker, rows, marker_read, unchanged=unchanged)
+    return FileFacts(
+        name, 0, columns.data, marker, rows, marker_read, unchanged=unchanged, bounds=bounds
+    )
 
 
 def footer_columns(storage: Storage, path: str) -> dict[str, ColumnType]:
@@ -291,7 +344,6 @@ def read_columns(schema: pa.Schema, keys: tuple[str, ...] = ()) -> Columns:
 def file_hash(storage: Storage, path: str) -> str:
     """The file's SHA-256, read in pieces."""
     digest = hashlib.sha256()
-    with storage.open(path) as source:
-        while chunk := source.read(1 << 20):
-            digest.update(chunk)
+    for chunk in storage.chunks(path):
+        digest.update(chunk)
     return digest.hexdigest()

@@ -21,6 +21,8 @@ from mirrorlake.landing.metadata import MARKER_HINT, Marker, TableMetadata
 from mirrorlake.names import METADATA
 
 MOST_REJECTS = 10_000
+Bounds = tuple[Any, Any]
+"""The smallest and the largest value of a column; None and None where they are not known."""
 _KEY_HINT = "a row without its key can't be found again; fill it in."
 
 
@@ -174,6 +176,31 @@ def _row(parquet: pq.ParquetFile, group: int, index: int) -> Any:
         return parquet.read_row_group(group).slice(index, 1).to_pylist()[0]
     except (pa.ArrowException, ValueError, OverflowError):
         return None  # a type that has no counterpart in Python
+
+
+def footer_bounds(parquet: pq.ParquetFile, columns: list[str]) -> dict[str, list[Bounds]]:
+    """The smallest and largest value of each row group that has rows, by column in lower case.
+
+    Args:
+        parquet: the open file; only its footer counts.
+        columns: which columns.
+
+    Returns:
+        A pair of None where the footer does not tell.
+    """
+    found: dict[str, list[Bounds]] = {}
+    for column in columns:
+        groups = (parquet.metadata.row_group(n) for n in range(parquet.num_row_groups))
+        found[column.lower()] = [_bounds(group, column) for group in groups if group.num_rows]
+    return found
+
+
+def _bounds(group: pq.RowGroupMetaData, column: str) -> Bounds:
+    try:
+        known = column_statistics(group, column)
+        return (known.min, known.max) if known and known.has_min_max else (None, None)
+    except (pa.ArrowException, ValueError, OverflowError):  # a date beyond the calendar
+        return None, None
 
 
 def column_statistics(group: pq.RowGroupMetaData, column: str) -> pq.Statistics | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -74,12 +74,19 @@ class Folder:
         return [entry for number, entry in self.numbered.items() if number > last]
 
 
-def find_tables(storage: Storage, base: str = ZONE) -> Iterator[TableName | BadFolder]:
+def find_tables(
+    storage: Storage, base: str = ZONE, *, folders: Sequence[str] | None = None
+) -> Iterator[TableName | BadFolder]:
     """Every table folder of the zone, or of a folder that is laid out like it, in order.
 
     Names starting with `_` are not looked at.
+
+    Args:
+        storage: the lake's files.
+        base: the zone, or the other folder.
+        folders: what is in it, where that is known.
     """
-    for folder in storage.list(base).folders:
+    for folder in storage.list(base).folders if folders is None else folders:
         schema: str | None = None
         inner: tuple[str, ...] = (folder,)
         if folder.endswith(SCHEMA_SUFFIX) and not folder.startswith("_"):

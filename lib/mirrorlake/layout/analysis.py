@@ -43,6 +43,7 @@ from mirrorlake.layout.guardrails import (
 )
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
+from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
 
@@ -260,7 +261,7 @@ def _count_runs(
 
     files = facts.where("footer.problem IS NULL").select("path")
     spread = files.repartition(parallelism(facts.sparkSession))
-    runs = spread.mapInArrow(count, "physical_path string, runs long")
+    runs = map_in_arrow(spread, count, "physical_path string, runs long")
     return runs.groupBy("physical_path").agg(F.sum("runs").alias("runs"))
 
 

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructField, StructType
 from mirrorlake.delta.actions import URI, Places
 from mirrorlake.delta.snapshot import physical_name
 from mirrorlake.layout.footer_facts import chunk_facts, footer_facts
+from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.storage import Storage
 
 _TAIL = 64 * 1024
@@ -53,7 +54,7 @@ def read_footers(files: DataFrame, storage: Storage, table_path: str) -> DataFra
             found = footer_facts(tails).cast(out.field("footer").type)
             yield pa.RecordBatch.from_arrays([*part.columns, found], schema=out)
 
-    return files.repartition(parallelism(files.sparkSession)).mapInArrow(read, schema)
+    return map_in_arrow(files.repartition(parallelism(files.sparkSession)), read, schema)
 
 
 def read_chunks(files: DataFrame, storage: Storage, table_path: str) -> DataFrame:
@@ -75,7 +76,7 @@ def read_chunks(files: DataFrame, storage: Storage, table_path: str) -> DataFram
 
     wanted = files.select("path", "size", "stats")
     spread = wanted.repartition(parallelism(files.sparkSession))
-    return spread.mapInArrow(read, from_arrow_schema(out))
+    return map_in_arrow(spread, read, from_arrow_schema(out))
 
 
 def _in_parts(

@@ -34,6 +34,7 @@ from mirrorlake.layout.partitioning.tags import SORTED
 from mirrorlake.layout.vorder_file import Outcome, Task, order_file
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable, size_text
+from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
 from mirrorlake.spark.sql import delta_name, quote
@@ -221,7 +222,7 @@ def order_files(
     rows = [(json.dumps(asdict(task)),) for task in tasks]
     frame = spark.createDataFrame(rows, "task string")
     spread = frame.repartition(min(len(tasks), parallelism(spark)))
-    found = spread.mapInArrow(run, "outcome string").collect()
+    found = map_in_arrow(spread, run, "outcome string").collect()
     outcomes = [_outcome(row["outcome"]) for row in found]
     return tuple(sorted(outcomes, key=lambda one: (-one.size, one.path)))
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from mirrorlake.mirror.reconcile import Reconciliation
 
 
+_SLOW = 10.0  # seconds
+
+
 class Operations:
     """To see what the mirror did, to stop and to repair. Only `quarantine` needs Spark.
 
@@ -289,6 +292,9 @@ class MirroredLake:
     ) -> Report:
         """Mirrors cycle after cycle until `stop` is set.
 
+        A table that takes long does not hold up the others: they are looked at again meanwhile.
+        New and dropped folders wait for the cycle's end.
+
         Args:
             stop: an event; set by a signal's handler, for one. The cycle under way is finished.
             table: only this one; by default all.
@@ -302,7 +308,10 @@ class MirroredLake:
         """
         from mirrorlake.mirror.engine import Engine, watch
 
-        engine = Engine(self.storage, lambda: self.spark, options, on_step, stop)
+        patience = max(interval, _SLOW)
+        engine = Engine(
+            self.storage, lambda: self.spark, options, on_step, stop, others_after=patience
+        )
         only = None if table is None else as_table(table)
         return watch(engine, stop, only=only, interval=interval, on_report=on_report)
 

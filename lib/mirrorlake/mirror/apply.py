@@ -189,8 +189,9 @@ def _apply_batch(spark: SparkSession, batch: Batch) -> None:
         kept = changes.where(changes[ACTION].isin(REPLACE, APPEND))
         _write(refuse_kept(kept, unchanged).drop(ACTION) if unchanged else kept.drop(ACTION), batch)
         return
-    paths = [file.source for file in batch.facts]
-    bounds = key_bounds(at.storage, paths, keys, batch.target)
+    bounds = key_bounds(
+        (file.bounds for file in batch.facts if file.skipped is None), keys, batch.target
+    )
     collapsed = Changes(changes, keys, unchanged, bounds)
     if not exchange_batch(session, collapsed, batch):
         _merge(session, collapsed, batch)

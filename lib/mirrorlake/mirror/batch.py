@@ -7,6 +7,7 @@ not look for duplicates). `tests/helpers/model.py` is the same thing as a loop o
 
 from __future__ import annotations
 
+import re
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window, WindowSpec
@@ -16,7 +17,9 @@ from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import UNCHANGED, Marker
 from mirrorlake.mirror.properties import Batch
 from mirrorlake.names import file_number
+from mirrorlake.spark.gateway import has_gateway
 from mirrorlake.spark.sql import escape_glob, literal, quote
+from mirrorlake.storage import Storage
 
 # Columns of the engine's own; a published column can't have these names.
 MARKER = "__mirrorlake_marker"
@@ -135,6 +138,7 @@ def refused(name: str, value: str, kept: str) -> str:
 
 
 _ROWS = 2**40  # more rows than one file can hold; positions of later files start beyond
+_PLAIN = re.compile(r"[\w.-]+", re.ASCII)
 _NAME, _NUMBER = "__mirrorlake_name", "__mirrorlake_number"
 
 
@@ -172,10 +176,7 @@ def _read_group(
         fields.append(f"{quote(UNCHANGED)} array<string>")
     if not fields:  # nothing but NULLs: one column of them tells how many rows there are
         fields = [f"{quote(next(iter(sample.columns)))} integer"]
-    paths = [escape_glob(batch.at.storage.path(file.source)) for file in files]
-    # Other writers' days before 1582 are what they say, whatever the session makes of Spark 2's.
-    reader = spark.read.options(datetimeRebaseMode="CORRECTED", int96RebaseMode="CORRECTED")
-    raw = reader.schema(", ".join(fields)).parquet(*paths)
+    raw = _read_files(spark, batch.at.storage, files, ", ".join(fields))
     if sample.left_out:
         raw = raw.where(~_is_left_out(files))
     present = {name.lower(): (name, kind) for name, kind in sample.columns.items()}
@@ -202,6 +203,25 @@ def _read_group(
         F.coalesce(marker, default).alias(MARKER),
         position.cast("long").alias(POSITION),
     )
+
+
+def _read_files(
+    spark: SparkSession, storage: Storage, files: list[FileFacts], schema: str
+) -> DataFrame:
+    # Other writers' days before 1582 are what they say, whatever the session makes of Spark 2's.
+    options = {"datetimeRebaseMode": "CORRECTED", "int96RebaseMode": "CORRECTED"}
+    reader = spark.read.options(**options).schema(schema)
+    folders = {file.source.rpartition("/")[0] for file in files}
+    names = {file.source.rpartition("/")[2] for file in files}
+    plain = all(_PLAIN.fullmatch(name) for name in names)
+    if storage.local is None and len(folders) == 1 and plain and has_gateway(spark):
+        # One listing of a store's folder, where each path by itself is asked for three times.
+        folder = escape_glob(storage.path(folders.pop()))
+        raw = reader.option("pathGlobFilter", f"{{{','.join(sorted(names))}}}").parquet(folder)
+        found = [path.rpartition("/")[2] for path in raw.inputFiles()]
+        if sorted(found) == sorted(names):
+            return raw  # else one is gone, and Spark shall say which
+    return reader.parquet(*[escape_glob(storage.path(file.source)) for file in files])
 
 
 def _is_left_out(files: list[FileFacts]) -> Column:

@@ -6,11 +6,13 @@ Applied files lie in `_ProcessedFiles` first, where a slow publisher can still f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
 
 from mirrorlake.errors import SequenceError
-from mirrorlake.landing.check import file_hash
+from mirrorlake.landing.check import SMALL, file_hash
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.zone import Folder
 from mirrorlake.mirror.plan import Plan, is_as_planned, plan_of
@@ -18,6 +20,7 @@ from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_number
 from mirrorlake.storage import Entry, Storage
 
 _IN_PROCESSED = 1 / 7  # of the time that applied files are kept: a day of a week
+_MOVERS = 16
 
 
 def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Plan) -> None:
@@ -33,9 +36,10 @@ def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Pla
     numbers = {name: number for name, number in plan.numbers.items() if number < plan.last}
     if before := folder.numbered.get(plan.first - 1):
         numbers[before.name] = plan.first - 1
-    for name, number in sorted(numbers.items(), key=lambda item: item[1]):
-        if name in here and here[name] == listed.get(name):
-            _move(storage, identity, number, here[name])
+    ordered = sorted(numbers.items(), key=lambda item: item[1])
+    same = [(n, e) for name, n in ordered if (e := here.get(name)) and e == listed.get(name)]
+    if (reused := _move_all(storage, identity, same)) is not None:
+        raise reused
 
 
 def move_leftovers(
@@ -49,34 +53,72 @@ def move_leftovers(
     """
     plan: Plan | None = None
     reused: SequenceError | None = None
+    own: list[tuple[int, Entry]] = []
     for number, entry in sorted(folder.numbered.items()):
         if number >= last:
             break
         if plan is None or not plan.first <= number <= plan.last:
             plan = plan_of(storage, identity, number)
+        at = (storage, identity, plan, entry)
+        if is_as_planned(*at) or _is_moved(*at):
+            own.append((number, entry))
+        else:
+            reused = reused or _reused(entry)
+    return reused or _move_all(storage, identity, own)
+
+
+def _is_moved(storage: Storage, identity: Identity, plan: Plan | None, entry: Entry) -> bool:
+    """Whether a file that a plan knows by its tag has a copy among the applied ones, to compare.
+
+    The same content has another tag where it was uploaded once more.
+    """
+    planned = plan.file(entry.name) if plan else None
+    if plan is None or planned is None or planned.etag is None or planned.size != entry.size:
+        return False
+    moved = processed_name(plan.numbers[entry.name], entry.name)
+    return storage.exists(f"{identity.table.folder}/{PROCESSED}/{moved}")
+
+
+def _move_all(
+    storage: Storage, identity: Identity, files: Iterable[tuple[int, Entry]]
+) -> SequenceError | None:
+    """Moves applied files, in a store many at a time; each number is the file's own.
+
+    Returns:
+        What is wrong with the first one that can't be moved; the others are.
+    """
+
+    def move(file: tuple[int, Entry]) -> str | SequenceError | None:
         try:
-            if not is_as_planned(storage, identity, plan, entry):
-                raise _reused(entry)
-            _move(storage, identity, number, entry)
+            return _move(storage, identity, *file)
         except SequenceError as error:
-            reused = reused or error
-    return reused
+            return error
+
+    if storage.local is not None:
+        done = [move(file) for file in files]
+    else:
+        with ThreadPoolExecutor(_MOVERS) as pool:
+            done = list(pool.map(move, files))
+    storage.delete_files(path for path in done if isinstance(path, str))
+    return next((error for error in done if isinstance(error, SequenceError)), None)
 
 
-def _move(storage: Storage, identity: Identity, number: int, entry: Entry) -> None:
+def _move(storage: Storage, identity: Identity, number: int, entry: Entry) -> str | None:
+    """Moves a file, or copies it and returns the path that is left to be deleted."""
     folder = identity.table.folder
     source = f"{folder}/{entry.name}"
     target = f"{folder}/{PROCESSED}/{processed_name(number, entry.name)}"
+    is_copied = storage.is_s3 and entry.size <= SMALL
     try:
-        moved = storage.rename(source, target)
+        moved = (storage.copy_small if is_copied else storage.rename)(source, target)
     except FileNotFoundError:
-        return  # another mirror moved it, or the folder is being deleted
+        return None  # another mirror moved it, or the folder is being deleted
     if moved:
         storage.touch(target)  # from now on it tells when the file was applied
-        return
+        return source if is_copied else None
     if not storage.exists(target) or file_hash(storage, source) != file_hash(storage, target):
         raise _reused(entry)
-    storage.delete(source)  # a rename that was cut short between its two halves
+    return source  # a rename that was cut short between its two halves
 
 
 def processed_name(number: int, name: str) -> str:

@@ -6,7 +6,7 @@ An idle table costs a listing; Spark is started when the first file has to be ap
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from threading import Event, Lock
@@ -17,6 +17,7 @@ from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import (
     FormatError,
     InvalidNameError,
+    UsageError,
 )
 from mirrorlake.landing.zone import BadFolder, find_tables, no_folder
 from mirrorlake.mirror.apply import explain
@@ -25,10 +26,12 @@ from mirrorlake.mirror.follow import Followed, follow_folders
 from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.lock import only_mirror
 from mirrorlake.mirror.operator_settings import OperatorSettings, all_settings
-from mirrorlake.mirror.options import MirrorOptions, StepListener, noop
+from mirrorlake.mirror.options import MirrorOptions, StepListener, at_once, noop
+from mirrorlake.mirror.shards import Shard
 from mirrorlake.mirror.state import (
     INITIALIZED,
     REPLICATING,
+    RUNNING,
     STOPPED,
     Report,
     TableState,
@@ -37,12 +40,15 @@ from mirrorlake.mirror.state import (
     is_told_running,
     load_states,
     save_states,
+    state_documents,
+    tell_states,
 )
 from mirrorlake.mirror.status import is_idle, listed_folder, status_of
 from mirrorlake.mirror.table_cycle import TableCycle
 from mirrorlake.mirror.trash import purge_dropped
 from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.registration import keep_registered
+from mirrorlake.spark.session import cluster_cores
 from mirrorlake.storage import Listing, Storage
 
 _TRIES = 3
@@ -60,6 +66,8 @@ class Engine:
         options: bounds of a cycle.
         on_step: is called after every finished step, from several threads.
         stop: once it is set, the running commits end and no other table is begun.
+        others_after: seconds after which the tables that are done are looked at once more, while a
+            slow one goes on; by default a cycle applies one batch of each table.
     """
 
     def __init__(
@@ -69,6 +77,7 @@ class Engine:
         options: MirrorOptions | None = None,
         on_step: StepListener = noop,
         stop: Event | None = None,
+        others_after: float | None = None,
     ) -> None:
         self._storage = storage
         self._start_spark = spark
@@ -76,8 +85,11 @@ class Engine:
         self._options = options or MirrorOptions()
         self._on_step = on_step
         self._stop = stop or Event()
+        self._others_after = others_after
         self._settings: Callable[[TableName], OperatorSettings]  # read by every cycle
         self._purged: datetime | None = None
+        self._shard = None if self._options.shard is None else Shard.parse(self._options.shard)
+        self._documents = state_documents(storage, self._shard)
 
     def run_cycle(self, only: TableName | None = None) -> Report:
         """Applies what is pending, one commit per table (and one more where a crash left a plan).
@@ -88,25 +100,33 @@ class Engine:
         Raises:
             TableNotFoundError: the single table has no folder in the zone.
             BusyError: another mirror works on this lake for too long.
+            UsageError: both a table and a shard are named.
         """
-        with only_mirror(self._storage, self._options.patience):
+        if only is not None and self._shard is not None:
+            raise UsageError("A cycle is of one table or of a shard.", hint="name only one.")
+        with only_mirror(self._storage, self._options.patience, self._shard):
             return self._run_cycle(only)
 
+    def _is_own(self, folder: str) -> bool:
+        return self._shard is None or self._shard.has(folder)
+
     def _run_cycle(self, only: TableName | None) -> Report:
-        kept = load_states(self._storage)
+        kept = load_states(self._storage, self._shard, self._documents)
         states = dict(kept or {})
-        found: list[TableName | BadFolder] = [only] if only else list(find_tables(self._storage))
+        zone = self._storage.list(ZONE).folders
+        found: list[TableName | BadFolder] = [only] if only else []
+        found = found or list(find_tables(self._storage, folders=zone))
         followed = Followed()
         if only is not None and self._storage.list(only.folder) == Listing((), ()):
             raise no_folder(only)
         if kept is None:  # of all tables, or else the drops of the others would go unseen
             states = rebuild_states(self._storage, delta_tables(self._storage))
         if only is None:
-            followed = follow_folders(self._storage, states, found)
+            followed = follow_folders(self._storage, states, found, self._shard)
             stuck = {state.table.folder for state in followed.failed}
-            found = [table for table in found if table.folder not in stuck]
+            found = [t for t in found if t.folder not in stuck and self._is_own(t.folder)]
             self._purge(bool(followed.dropped))
-        schemas = set(self._storage.list(ZONE).folders)
+        schemas = set(zone)
         self._settings = all_settings(self._storage)
 
         def clash(table: TableName) -> bool:
@@ -120,18 +140,35 @@ class Engine:
         def run(table: TableName) -> _Entry:
             return self._run_table(table, states.get(table.folder), clash=clash(table))
 
-        entries = self._look_at(found, look)
-        busy = [
-            table
-            for table, entry in zip(found, entries, strict=True)
-            if entry is None and isinstance(table, TableName)
-        ]
-        with ThreadPoolExecutor(self._options.tables_at_once) as pool:
-            done = pool.map(run, busy)
-            finished = [entry or next(done) for entry in entries]
+        latest: dict[str, _Entry] = {}
+        told = dict(states)
+
+        def begin(tables: list[TableName | BadFolder]) -> list[TableName]:
+            """Notes the tables with nothing to do; the others."""
+            seen = list(zip(tables, self._look_at(tables, look), strict=True))
+            latest.update({entry[0]: entry for _, entry in seen if entry is not None})
+            return [t for t, entry in seen if entry is None and isinstance(t, TableName)]
+
+        busy = begin(found)
+        with ThreadPoolExecutor(self._at_once(len(busy))) as pool:
+            running = {pool.submit(run, table): table for table in busy}
+            while running:
+                for done in wait(running, self._others_after).done:
+                    del running[done]
+                    entry = done.result()
+                    latest[entry[0]] = entry
+                states |= {folder: state for folder, state, _ in latest.values()}
+                if running and not self._stop.is_set():
+                    slow = {table.folder for table in running.values()}
+                    if states != told:
+                        self._save(states)
+                        told = dict(states)
+                    again = begin([table for table in found if table.folder not in slow])
+                    running |= {pool.submit(run, table): table for table in again}
+        finished = [latest[table.folder] for table in found]
         states |= {folder: state for folder, state, _ in finished}
         if states != kept or not is_told_running(self._storage):
-            save_states(self._storage, states)
+            self._save(states)
         mirrored = (entry.table for entry in states.values() if entry.state == REPLICATING)
         keep_registered(self._storage, self._spark, mirrored, followed.dropped)
         lines = [status for _, _, status in finished]
@@ -140,7 +177,27 @@ class Engine:
 
     def close(self) -> None:
         """Says in the monitoring files that the mirror has stopped."""
-        save_states(self._storage, load_states(self._storage) or {}, replicator=STOPPED)
+        states = load_states(self._storage, self._shard, self._documents)
+        if states is None:  # no cycle has ended: the next mirror reads the logs
+            tell_states(self._storage, {}, STOPPED)
+        else:
+            self._save(states, STOPPED)
+
+    def _save(self, states: dict[str, TableState], replicator: str = RUNNING) -> None:
+        save_states(
+            self._storage,
+            states,
+            replicator=replicator,
+            shard=self._shard,
+            documents=self._documents,
+        )
+
+    def _at_once(self, busy: int) -> int:
+        """How many tables are worked on side by side; where they are many, a cluster is asked."""
+        here = at_once(self._options)
+        if busy <= here or self._options.tables_at_once is not None:
+            return here
+        return at_once(self._options, cluster_cores(self._spark))
 
     def _purge(self, at_once: bool) -> None:
         """Once a day, and after every drop, deletes for good what was dropped long ago."""

@@ -25,6 +25,7 @@ from mirrorlake.delta.snapshot import (
     physical_names,
     read_snapshot,
 )
+from mirrorlake.errors import OtherDeltaError
 from mirrorlake.landing.metadata import Marker
 from mirrorlake.mirror.batch import ACTION, APPEND, DELETE, KEPT, REPLACE, refused
 from mirrorlake.mirror.key_bounds import Bounds, key_conditions, may_match
@@ -88,6 +89,13 @@ def exchange_batch(session: SparkSession, changes: Changes, batch: Batch) -> boo
     Raises:
         ConflictError: another writer changed rows meanwhile.
     """
+    try:
+        return _exchange(session, changes, batch)
+    except OtherDeltaError:
+        return False  # nothing is committed without the methods that commit
+
+
+def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
     at = batch.at
     has_vectors = batch.vectors or bool(at.snapshot and at.snapshot.has_vectors)
     if not has_vectors or batch.target.evolved or not can_exchange(session):

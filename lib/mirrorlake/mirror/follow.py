@@ -13,6 +13,7 @@ from mirrorlake.landing.identity import Identity, is_in_folder, read_identity, r
 from mirrorlake.landing.zone import BadFolder
 from mirrorlake.mirror.apply import explain
 from mirrorlake.mirror.ledger import read_mirrored
+from mirrorlake.mirror.shards import Shard
 from mirrorlake.mirror.state import TableState, failed
 from mirrorlake.mirror.trash import drop_table
 from mirrorlake.names import TableName
@@ -33,7 +34,10 @@ class Followed:
 
 
 def follow_folders(
-    storage: Storage, states: dict[str, TableState], found: list[TableName | BadFolder]
+    storage: Storage,
+    states: dict[str, TableState],
+    found: list[TableName | BadFolder],
+    shard: Shard | None = None,
 ) -> Followed:
     """Renames and drops tables as their folders were; `states` is brought in line.
 
@@ -43,20 +47,30 @@ def follow_folders(
         storage: the lake's files.
         states: what was known of each folder.
         found: the folders that the zone has now.
+        shard: only folders of this one are followed. A folder that came to another shard by its
+            new name is that one's to follow; its table is not dropped here meanwhile.
     """
     present = {table.folder for table in found}
     dropped: list[TableName] = []
     stuck: list[TableState] = []
-    held: set[str | None] = set()  # the incarnations whose rename failed: no drop
+    held: set[str | None] = set()  # the incarnations whose rename failed, or is to come: no drop
+    others: list[TableName] = []  # another shard's new folders
     for table in found:
         if isinstance(table, TableName) and table.folder not in states:
+            if shard is not None and not shard.has(table.folder):
+                others.append(table)
+                continue
             try:
                 _follow_rename(storage, states, present, table)
             except Exception as error:  # the other tables are mirrored anyway
                 stuck.append(failed(TableState(table.schema, table.name), explain(error)))
                 held.add(_incarnation(storage, table))
-    for folder, state in list(states.items()):
-        if folder in present or (state.incarnation and state.incarnation in held):
+    gone = [f for f in states if f not in present and (shard is None or shard.has(f))]
+    if gone:
+        held |= {_incarnation(storage, table) for table in others}
+    for folder in gone:
+        state = states[folder]
+        if state.incarnation and state.incarnation in held:
             continue
         del states[folder]
         try:

@@ -21,12 +21,11 @@ from pyspark.sql import SparkSession
 
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import MirrorlakeError, SequenceError, TracesLeftError
-from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.identity import Identity, read_identity
 from mirrorlake.mirror.key_search import UNKNOWN, Tracer, delta_paths, read_key
 from mirrorlake.mirror.lock import only_mirror
 from mirrorlake.mirror.operator_settings import paused
-from mirrorlake.mirror.plan import Plan, plan_of, plan_path, staging
+from mirrorlake.mirror.plan import Plan, is_as_planned, plan_of, plan_path, staging
 from mirrorlake.mirror.purge import DeltaTraces, erase_rows, trace_delta
 from mirrorlake.mirror.quarantine import QUARANTINE
 from mirrorlake.names import (
@@ -240,7 +239,8 @@ def _plan_with(storage: Storage, tracer: Tracer, identity: Identity, file: str) 
     planned = plan.file(name) if plan else None
     if planned is None:
         return None
-    if planned.sha256 == file_hash(storage, file):
+    entry = storage.stat(file)
+    if entry is not None and is_as_planned(storage, identity, plan, entry):
         return plan
     # A forgetting may have been killed between the plan's renewal and the file's.
     return plan if planned.sha256 == sha256(_without(storage, tracer, file)).hexdigest() else None
@@ -298,7 +298,9 @@ def _renew(storage: Storage, tracer: Tracer, identity: Identity, file: str) -> N
     data = _without(storage, tracer, file)
     name, digest = file.rpartition("/")[2], sha256(data).hexdigest()
     files = tuple(
-        replace(planned, size=len(data), sha256=digest) if planned.name == name else planned
+        replace(planned, size=len(data), sha256=digest, etag=None)
+        if planned.name == name
+        else planned
         for planned in plan.files
     )
     renewed = replace(plan, files=files)

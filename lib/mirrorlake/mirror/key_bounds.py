@@ -1,41 +1,34 @@
-"""The range of a batch's keys, from its files' footers: what of a table can match at all."""
+"""The range of a batch's keys, as its files' footers tell it: what of a table can match at all."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 import re
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from mirrorlake.delta.log_files import Action
-from mirrorlake.landing.rows import column_statistics
+from mirrorlake.landing import rows
 from mirrorlake.mirror.properties import Target
 from mirrorlake.spark.sql import literal, quote
-from mirrorlake.storage import Storage
 
-_READERS = 8
 _SUFFIX = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
 _TYPES = {**dict.fromkeys(_SUFFIX, int), "date": dt.date, "string": str}
 # Texts without escapes, variables or letters of any other alphabet: no doubt how they compare.
 _PLAIN = re.compile(r"[\w .:/@+-]{0,200}", re.ASCII)
-_Bounds = tuple[Any, Any]
-Bounds = Mapping[str, _Bounds]
+_UNKNOWN: tuple[rows.Bounds, ...] = ((None, None),)
+Bounds = Mapping[str, rows.Bounds]
 """The smallest and largest value of key columns."""
 
 
 def key_bounds(
-    storage: Storage, paths: Iterable[str], keys: tuple[str, ...], target: Target
-) -> dict[str, _Bounds]:
+    files: Iterable[Mapping[str, Sequence[rows.Bounds]]], keys: tuple[str, ...], target: Target
+) -> dict[str, rows.Bounds]:
     """The smallest and largest value of each key column whose bounds all footers tell.
 
     Args:
-        storage: the lake's files.
-        paths: the batch's files.
+        files: the bounds of each of the batch's files, see `footer_bounds`.
         keys: the key columns in the table's spelling.
         target: the table's columns.
 
@@ -43,14 +36,11 @@ def key_bounds(
         Only columns whose values surely compare alike here, in the log and in Spark; often none.
     """
     known = [key for key in keys if target.columns[key] in _TYPES]
-    if not known:
-        return {}
-    with ThreadPoolExecutor(_READERS) as pool:
-        files = list(pool.map(lambda path: _read_bounds(storage, path, known), paths))
-    found: dict[str, _Bounds] = {}
+    told = list(files)
+    found: dict[str, rows.Bounds] = {}
     for key in known:
         kind = target.columns[key]
-        bounds = [pair for file in files for pair in file[key]]
+        bounds = [pair for file in told for pair in file.get(key.lower(), _UNKNOWN)]
         if not bounds or not all(isinstance(end, _TYPES[kind]) for pair in bounds for end in pair):
             continue
         low, high = min(pair[0] for pair in bounds), max(pair[1] for pair in bounds)
@@ -94,24 +84,6 @@ def may_match(add: Action, bounds: Bounds, names: Mapping[str, str]) -> bool:
         if type(least) is type(most) is type(first) and (most < first or least > last):
             return False
     return True
-
-
-def _read_bounds(storage: Storage, path: str, keys: list[str]) -> dict[str, list[_Bounds]]:
-    """Each row group's smallest and largest value; a None among them where it is not known."""
-    found: dict[str, list[_Bounds]] = {key: [] for key in keys}
-    try:
-        with storage.open(path) as source, pq.ParquetFile(source) as parquet:
-            for number in range(parquet.num_row_groups):
-                group = parquet.metadata.row_group(number)
-                if group.num_rows:
-                    for key in keys:
-                        known = column_statistics(group, key)
-                        bounds = (known.min, known.max) if known and known.has_min_max else None
-                        found[key].append(bounds or (None, None))
-    except (pa.ArrowException, OSError, ValueError, OverflowError):
-        # A text file, a date beyond the calendar, or something that Spark will complain about.
-        return {key: [(None, None)] for key in keys}
-    return found
 
 
 def _literal(value: Any, kind: str) -> str | None:

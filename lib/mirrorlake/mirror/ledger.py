@@ -103,6 +103,7 @@ class LedgerEntry:
     """One file of a table's folder.
 
     Attributes:
+        sha256: of its bytes; empty where it never came, and where its plan has the store's tag.
         rows: rows by operation.
         rejected: rows that were left out.
         skipped: why nothing of the file was applied; None if it was.

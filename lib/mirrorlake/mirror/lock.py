@@ -1,5 +1,8 @@
 """One mirror of a lake at a time, and one partitioning of a table: others wait politely.
 
+Mirrors of different shards work side by side. Each has a lease of its own, and none begins while
+somebody has the whole lake's; who wants that one waits until no shard's is held.
+
 Plans and commits are correct without it, too: two mirrors only do some work twice. See `lease`.
 """
 
@@ -11,22 +14,28 @@ import time
 from collections.abc import Iterator
 
 from mirrorlake.errors import BusyError
-from mirrorlake.lease import Lease, LeaseHeldError
+from mirrorlake.lease import Lease, LeaseHeldError, is_held
+from mirrorlake.mirror.shards import Shard
 from mirrorlake.names import STATE
 from mirrorlake.storage import Storage
 
 _log = logging.getLogger(__name__)
+_WHOLE = f"{STATE}/mirror.lock"
+_PART, _ENDING = "mirror-", ".lock"  # around a shard's label
 _PAUSE = 0.1
 _LONGEST = 2.0  # seconds: to ask a store costs a few requests
 
 
 @contextlib.contextmanager
-def only_mirror(storage: Storage, patience: float | None) -> Iterator[None]:
+def only_mirror(
+    storage: Storage, patience: float | None, shard: Shard | None = None
+) -> Iterator[None]:
     """Waits until no other mirror works on the lake, then keeps others waiting.
 
     Args:
         storage: the lake's files.
         patience: how many seconds to wait; None does without the lease.
+        shard: only this share of the tables; mirrors of others may work meanwhile.
 
     Raises:
         BusyError: another mirror went on for too long; says which one.
@@ -34,8 +43,39 @@ def only_mirror(storage: Storage, patience: float | None) -> Iterator[None]:
     if patience is None:
         yield
         return
-    with only_one(storage, f"{STATE}/mirror.lock", patience, "mirror of this lake"):
-        yield
+    deadline = time.monotonic() + patience
+    what = f"mirror of this lake's shard {shard}" if shard else "mirror of this lake"
+    path = f"{STATE}/{_PART}{shard.label}{_ENDING}" if shard else _WHOLE
+    while True:
+        left = max(0.0, deadline - time.monotonic())
+        with only_one(storage, path, left, what):
+            if shard is None:
+                _await_shards(storage, deadline)
+            if shard is None or not is_held(storage, _WHOLE):
+                yield
+                return
+        # Not both wait for each other: the shard's mirror steps back.
+        if time.monotonic() >= deadline:
+            raise _busy("mirror of this lake", "it has all tables")
+        time.sleep(_PAUSE)
+
+
+def _await_shards(storage: Storage, deadline: float) -> None:
+    """Waits until no mirror of a shard is at work; none begins while the lake's lease is held."""
+    names = (entry.name for entry in storage.list(STATE).files)
+    for name in (n for n in names if n.startswith(_PART) and n.endswith(_ENDING)):
+        while is_held(storage, f"{STATE}/{name}"):
+            if time.monotonic() >= deadline:
+                shard = name[len(_PART) : -len(_ENDING)].replace("-of-", "/")
+                raise _busy("mirror of this lake", f"that of shard {shard}")
+            time.sleep(_PAUSE)
+
+
+def _busy(what: str, holder: str) -> BusyError:
+    return BusyError(
+        f"Another {what} is at work: {holder}.",
+        hint="wait for it, or stop it; nothing is lost either way.",
+    )
 
 
 @contextlib.contextmanager
@@ -59,10 +99,7 @@ def only_one(storage: Storage, path: str, patience: float, what: str) -> Iterato
             break
         except LeaseHeldError as held:
             if time.monotonic() >= deadline:
-                raise BusyError(
-                    f"Another {what} is at work: {held.holder}.",
-                    hint="wait for it, or stop it; nothing is lost either way.",
-                ) from None
+                raise _busy(what, held.holder) from None
             if not told:
                 _log.warning(f"waiting for another {what}: {held.holder} …")
                 told = True

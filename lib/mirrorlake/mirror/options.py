@@ -11,6 +11,7 @@ from typing import Any
 from mirrorlake.errors import UsageError
 from mirrorlake.names import TableName
 
+_MOST_HERE, _MOST_OF_A_CLUSTER = 8, 32
 STOP, SKIP_ROW, SKIP_FILE = "stop", "skip-row", "skip-file"
 
 
@@ -23,7 +24,10 @@ class MirrorOptions:
         batch_bytes: most bytes of files in one commit, but at least one file.
         patience: seconds to wait for another mirror of this lake; None does not look for one.
         tables_at_once: how many tables are worked on side by side. A small commit waits now and
-            then, so that one more than there are cores keeps all of them busy.
+            then, so that one more than there are cores keeps all of them busy: None takes this
+            machine's cores, at most 8, or those of the cluster, at most 32.
+        shard: `2/8` mirrors the second of eight shares of the tables, and leaves the others to
+            other mirrors; None mirrors all.
         on_error: what a bad row or file does: `STOP` its table until it is repaired; `SKIP_ROW`
             leaves bad rows out, `SKIP_FILE` bad files, and puts them into quarantine.
         late_files: whether a file that is older than the last applied one may still be applied,
@@ -44,7 +48,8 @@ class MirrorOptions:
     batch_files: int = 1000
     batch_bytes: int = 4 * 2**30
     patience: float | None = 600
-    tables_at_once: int = min(8, (os.cpu_count() or 1) + 1)
+    tables_at_once: int | None = None
+    shard: str | None = None
     on_error: str = STOP
     late_files: bool = False
     widen: bool = False
@@ -54,6 +59,20 @@ class MirrorOptions:
     feed_retention_days: int | None = None
     keep_processed_days: float = 7
     keep_dropped_days: float = 7
+
+
+def at_once(options: MirrorOptions, cores: int | None = None) -> int:
+    """How many tables are worked on side by side.
+
+    Args:
+        options: as they were given.
+        cores: of the cluster; None where Spark runs on this machine.
+    """
+    if options.tables_at_once is not None:
+        return options.tables_at_once
+    if cores is not None:
+        return min(_MOST_OF_A_CLUSTER, cores + 1)
+    return min(_MOST_HERE, (os.cpu_count() or 1) + 1)
 
 
 def retention(options: MirrorOptions) -> dict[str, str]:

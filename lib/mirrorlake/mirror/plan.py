@@ -15,16 +15,18 @@ from typing import Any
 
 from mirrorlake.errors import SequenceError
 from mirrorlake.kept import read_kept
-from mirrorlake.landing.check import FileFacts, file_hash
+from mirrorlake.landing.check import SMALL, FileFacts, file_hash
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata
 from mirrorlake.landing.zone import Folder, by_number, by_time
 from mirrorlake.mirror.options import STOP
-from mirrorlake.names import STATE, file_number
+from mirrorlake.names import STATE, file_name, file_number
 from mirrorlake.storage import Entry, Listing, Storage, to_json
 
-FORMAT = 2
+FORMAT = 3
+PLAIN_FORMAT = 2  # what earlier versions read as well
 _READERS = 8
+_NEAR = 1000  # as many files as one plan mostly has
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,12 @@ class PlannedFile:
     """One file of a plan, as it was when the plan was made.
 
     Attributes:
+        sha256: of its bytes; empty where it never came, or where `etag` stands for it.
         published: when it was modified last, ISO-8601 UTC; None if it never came.
         rows: rows by operation.
         rejected: rows left out because they can't be applied.
         skipped: why nothing of it is applied; None if it is.
+        etag: what the store calls this content of a larger file; None where it has a hash.
     """
 
     name: str
@@ -45,6 +49,14 @@ class PlannedFile:
     rows: dict[str, int] = field(default_factory=dict)
     rejected: int = 0
     skipped: str | None = None
+    etag: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """The file as it lies on disk."""
+        document = asdict(self)
+        if self.etag is None:
+            del document["etag"]
+        return document
 
 
 @dataclass(frozen=True)
@@ -77,13 +89,14 @@ class Plan:
 
     def document(self) -> dict[str, Any]:
         """The plan as it lies on disk."""
+        tagged = any(file.etag is not None for file in self.files)
         return {
-            "format": FORMAT,
+            "format": FORMAT if tagged else PLAIN_FORMAT,
             "first": self.first,
             "last": self.last,
             "planned": self.planned,
             "on_error": self.on_error,
-            "files": [asdict(file) for file in self.files],
+            "files": [file.document() for file in self.files],
         }
 
 
@@ -102,11 +115,19 @@ def find_plan(storage: Storage, identity: Identity, first: int) -> Plan | None:
 
 
 def plan_of(storage: Storage, identity: Identity, number: int) -> Plan | None:
-    """The plan that a number belongs to, if there is one; costs a listing of the plans."""
-    listed = storage.list(identity.plans).files
-    firsts = (first for entry in listed if (first := file_number(entry.name)) is not None)
-    first = max((first for first in firsts if first <= number), default=None)
-    return None if first is None else find_plan(storage, identity, first)
+    """The plan that a number belongs to, if there is one.
+
+    Costs a listing of the plans, in a store of those that begin at most a thousand numbers before
+    it; a larger one is looked for among all.
+    """
+    for back in (_NEAR, None):
+        start = "" if back is None else file_name(max(0, number - back))
+        names = storage.names_from(identity.plans, start)
+        firsts = (first for name in names if (first := file_number(name)) is not None)
+        first = max((first for first in firsts if first <= number), default=None)
+        if first is not None:
+            return find_plan(storage, identity, first)
+    return None
 
 
 def make_plan(
@@ -145,19 +166,28 @@ def renew_plan(
 def _fix_all(
     storage: Storage, identity: Identity, facts: Sequence[FileFacts]
 ) -> tuple[PlannedFile, ...]:
-    times = {e.name: e.modified.isoformat() for e in storage.list(identity.table.folder).files}
+    listed = {entry.name: entry for entry in storage.list(identity.table.folder).files}
 
     def fix(file: FileFacts) -> PlannedFile:
-        path = f"{identity.table.folder}/{file.name}"
+        entry = listed.get(file.name)
+        sha256, etag = file.sha256, None
+        if entry is None and file.skipped is None:
+            raise FileNotFoundError(file.name)  # it was there when it was checked
+        if entry is None:
+            sha256 = ""
+        elif sha256 is None and entry.etag and file.size > SMALL:
+            sha256, etag = "", entry.etag  # nobody reads all of a large file for it
+        elif sha256 is None:
+            sha256 = file_hash(storage, f"{identity.table.folder}/{file.name}")
         return PlannedFile(
             file.name,
             file.size,
-            # A file that was never there has no hash; one that is gone since has to be an error.
-            "" if file.skipped and file.name not in times else file_hash(storage, path),
-            times.get(file.name),
+            sha256,
+            None if entry is None else entry.modified.isoformat(),
             {marker.name.lower(): count for marker, count in sorted(file.rows.items()) if count},
             len(file.rejects),
             None if file.skipped is None else str(file.skipped),
+            etag,
         )
 
     with ThreadPoolExecutor(_READERS) as pool:
@@ -227,4 +257,6 @@ def is_as_planned(storage: Storage, identity: Identity, plan: Plan | None, entry
     planned = plan.file(entry.name) if plan else None
     if planned is None or planned.size != entry.size:
         return False
+    if planned.etag is not None:
+        return planned.etag == entry.etag
     return planned.sha256 == file_hash(storage, f"{identity.table.folder}/{entry.name}")

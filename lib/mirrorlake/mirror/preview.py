@@ -19,9 +19,10 @@ from mirrorlake.mirror.operator_settings import read_settings
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.plan import cut_batch, find_plan
 from mirrorlake.mirror.properties import Batch, check_batch, load_context
+from mirrorlake.mirror.shards import Shard
 from mirrorlake.mirror.state import STOPPED, TableState, TableStatus, load_states
 from mirrorlake.mirror.status import status_report
-from mirrorlake.names import TableName
+from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage
 
@@ -108,10 +109,19 @@ def preview_cycle(
         )
         if not lines:
             raise no_folder(only)
+    options = options or MirrorOptions()
+    if options.shard is not None and only is None:
+        shard = Shard.parse(options.shard)
+        lines = tuple(line for line in lines if shard.has(_folder_of(line)))
     return Preview(
-        tuple(_preview(storage, line, options or MirrorOptions()) for line in lines),
+        tuple(_preview(storage, line, options) for line in lines),
         () if only else _dropped(storage),
     )
+
+
+def _folder_of(line: TableStatus) -> str:
+    inner = "" if line.schema is None else f"{line.schema}{SCHEMA_SUFFIX}/"
+    return f"{ZONE}/{inner}{line.name}"
 
 
 def _dropped(storage: Storage) -> tuple[str, ...]:

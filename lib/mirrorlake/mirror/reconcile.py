@@ -14,6 +14,7 @@ from mirrorlake.landing.manifest import KeyRange, Manifest, as_checksum, digest_
 from mirrorlake.mirror.ledger import read_ledger
 from mirrorlake.names import TableName
 from mirrorlake.results import Finding, Findings
+from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
 
@@ -104,7 +105,7 @@ def _digest(
             if arrays:
                 yield pa.RecordBatch.from_arrays(arrays, ["place", "rows", "total"])
 
-    sums = rows.mapInArrow(digest, _SUMS).groupBy("place").agg(F.sum("rows"), F.sum("total"))
+    sums = map_in_arrow(rows, digest, _SUMS).groupBy("place").agg(F.sum("rows"), F.sum("total"))
     by_place = {row[0]: (row[1], int(row[2])) for row in sums.collect()}
     ours = []
     for place, theirs in enumerate(manifest.ranges):

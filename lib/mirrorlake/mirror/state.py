@@ -1,7 +1,8 @@
 """What the mirror knows of each table, kept between cycles, and how it is reported.
 
 `Files/_mirrorlake/state.json` is a cache: all of it can be read again from the zone and the tables'
-logs. `Files/Monitoring/` has the same facts in the words of Fabric's monitoring files.
+logs. For many tables it is several documents, see `state_documents`. `Files/Monitoring/` has the
+same facts in the words of Fabric's monitoring files.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import uuid
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from mirrorlake.kept import read_kept
 from mirrorlake.landing.metadata import SEQUENTIAL
-from mirrorlake.names import MONITORING, STATE, TableName
+from mirrorlake.mirror.shards import Shard
+from mirrorlake.mirror.state_documents import FORMAT as FORMAT
+from mirrorlake.mirror.state_documents import StateDocuments
+from mirrorlake.names import MONITORING, TableName
 from mirrorlake.results import Result, TextTable
-from mirrorlake.storage import Entry, Storage, to_json
+from mirrorlake.storage import Entry, Storage
 
-FORMAT = 2
-_PATH = f"{STATE}/state.json"
 _REPLICATOR = f"{MONITORING}/replicator.json"
 _NEVER = "0001-01-01T00:00:00"  # how the format's readers know "not yet"
 
@@ -157,20 +158,37 @@ class Report(Result):
         return f"{text}, {len(self.failed)} failed" if self.failed else text
 
 
-def load_states(storage: Storage) -> dict[str, TableState] | None:
+def state_documents(storage: Storage, shard: Shard | None = None) -> StateDocuments:
+    """The documents with the tables' states, for a mirror that goes on.
+
+    Args:
+        storage: the lake's files.
+        shard: the mirror's own; by default it has all tables.
+    """
+    return StateDocuments(storage, shard, _is_sound)
+
+
+def _is_sound(state: dict[str, Any]) -> bool:
+    TableState(**state)
+    return True
+
+
+def load_states(
+    storage: Storage, shard: Shard | None = None, documents: StateDocuments | None = None
+) -> dict[str, TableState] | None:
     """The kept states by the table's folder; None if there are none, or only of an older format.
 
+    Args:
+        storage: the lake's files.
+        shard: the mirror's own; without documents of all its tables there are no states.
+        documents: those of a mirror that goes on, for all its tables.
+
     Raises:
-        FormatError: they are of a newer format. They could be made again, but a newer mirror may
-            keep more in other files, too; so it is left to people to overwrite them.
+        FormatError: they are of a newer format.
     """
-    try:
-        document = read_kept(storage, _PATH, FORMAT, hint="make it again with status --rebuild")
-        if document is None or document["format"] != FORMAT:
-            return None
-        return {folder: TableState(**entry) for folder, entry in document["tables"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None  # broken: it is a cache, and can be made again
+    kept = documents or state_documents(storage, shard)
+    states = kept.load(some=documents is None and shard is None)
+    return None if states is None else {f: TableState(**state) for f, state in states.items()}
 
 
 def is_told_running(storage: Storage) -> bool:
@@ -182,11 +200,31 @@ def is_told_running(storage: Storage) -> bool:
 
 
 def save_states(
-    storage: Storage, states: dict[str, TableState], *, replicator: str = RUNNING
+    storage: Storage,
+    states: dict[str, TableState],
+    *,
+    replicator: str = RUNNING,
+    shard: Shard | None = None,
+    documents: StateDocuments | None = None,
 ) -> None:
-    """Writes cache and monitoring files; `replicator` is the state of the whole mirror."""
-    tables = {folder: asdict(state) for folder, state in sorted(states.items())}
-    storage.write(_PATH, to_json({"format": FORMAT, "tables": tables}))
+    """Writes cache and monitoring files.
+
+    Args:
+        storage: the lake's files.
+        states: of all tables, by their folders.
+        replicator: the state of the whole mirror.
+        shard: the mirror's own; the other tables' states stay where they are.
+        documents: those of a mirror that goes on: only what has changed is written.
+    """
+    kept = documents or state_documents(storage, shard)
+    kept.save({folder: asdict(state) for folder, state in states.items()})
+    if shard is not None:
+        states = load_states(storage, shard) or states  # the others may have gone on
+    tell_states(storage, states, replicator)
+
+
+def tell_states(storage: Storage, states: dict[str, TableState], replicator: str) -> None:
+    """Writes the monitoring files, and no more; see `save_states`."""
     entries = [_monitoring(state) for _, state in sorted(states.items())]
     storage.write_json(f"{MONITORING}/tables.json", {"tables": entries})
     storage.write_json(_REPLICATOR, _replicator(replicator))

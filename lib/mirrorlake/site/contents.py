@@ -9,7 +9,7 @@ from pathlib import Path
 from mirrorlake.course.contents import lesson_paths, title_of
 
 _TOPICS = (
-    *("explore", "schedule", "serve", "sources", "object-stores", "change-feed", "views"),
+    *("explore", "schedule", "serve", "sources", "object-stores", "scale", "change-feed", "views"),
     *("row-tracking", "vorder", "partitioning"),
 )
 # What the first page names, and only the site has.

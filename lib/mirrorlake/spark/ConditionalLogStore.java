@@ -4,29 +4,72 @@ import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.FileAlreadyExistsException;
+import java.util.ArrayList;
+import java.util.Collections;
 import java.util.Iterator;
+import java.util.List;
 import java.util.UUID;
 
 import io.delta.storage.S3SingleDriverLogStore;
+import io.delta.storage.internal.S3LogStoreUtil;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
+import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.s3a.S3AFileSystem;
 
 /**
  * Commits for any number of drivers: who creates a version's file has committed it.
  *
  * The file is written by a conditional request, with an id of its own in its metadata. After a
- * refusal or a lost answer the id says whose file is there. Written for Janino: raw types, no
- * newer syntax.
+ * refusal or a lost answer the id says whose file is there.
+ *
+ * A log is listed from the version that is asked for on. Delta's own switch for that,
+ * delta.enableFastS3AListFrom, lists a folder with all folders in it, and VACUUM lists a table that
+ * way, too: it takes the log for files that no version has, and deletes it. So it is off here.
+ *
+ * Written for Janino: raw types, no newer syntax.
  */
 public class ConditionalLogStore extends S3SingleDriverLogStore {
     private static final String MARK = "mirrorlakewrite";
     private static final int TRIES = 5;
+    private static final String LOG = "_delta_log";
+    private static final String ALL_FOLDERS = "delta.enableFastS3AListFrom";
 
     public ConditionalLogStore(Configuration conf) {
-        super(conf);
+        super(withoutFolders(conf));
+    }
+
+    private static Configuration withoutFolders(Configuration conf) {
+        Configuration own = new Configuration(conf);
+        own.setBoolean(ALL_FOLDERS, false);
+        return own;
+    }
+
+    public Iterator listFrom(Path path, Configuration conf) throws IOException {
+        FileSystem files = path.getFileSystem(conf);
+        Path start = files.makeQualified(path);
+        Path folder = start.getParent();
+        boolean isVersion = Character.isDigit(path.getName().charAt(0));
+        if (!isVersion || !LOG.equals(folder.getName()) || !(files instanceof S3AFileSystem)) {
+            return super.listFrom(path, conf);
+        }
+        FileStatus[] found = S3LogStoreUtil.s3ListFromArray(files, start, folder);
+        List kept = new ArrayList();
+        for (int i = 0; i < found.length; i++) {
+            Path one = found[i].getPath();
+            boolean isInLog = folder.toUri().getPath().equals(one.getParent().toUri().getPath());
+            if (isInLog && one.getName().compareTo(start.getName()) >= 0) {
+                kept.add(found[i]);
+            }
+        }
+        if (kept.isEmpty() && !files.exists(folder)) {
+            throw new FileNotFoundException("No such file or directory: " + folder);
+        }
+        Collections.sort(kept);
+        return kept.iterator();
     }
 
     public void write(Path path, Iterator actions, Boolean overwrite, Configuration conf)

@@ -12,7 +12,7 @@ AZURE = JarSet(
     f"azure-{HADOOP}",
     (f"org.apache.hadoop:hadoop-azure:{HADOOP}",),
     "org.slf4j:*,commons-logging:*,commons-codec:*,org.apache.httpcomponents:*",
-    read_sums(Path(__file__).with_name("azure_jars.sha256")),
+    read_sums("azure_jars.sha256"),
     "6 MB",
 )
 

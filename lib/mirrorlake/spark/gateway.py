@@ -1,4 +1,4 @@
-"""Talks to the JVM, as only `hadoop` does besides: Delta's transactions, which SQL can't name.
+"""Talks to the JVM, as only `jvm` does besides: Delta's transactions, which SQL can't name.
 
 What it offers is small: a transaction that reads some files, writes others, and commits both as a
 change of layout, or new ones as an append; and one that takes single rows out of files by deletion
@@ -17,7 +17,13 @@ from typing import Any, NamedTuple, cast
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
 from mirrorlake.errors import ConflictError, UsageError
-from mirrorlake.spark.jvm import delta_module, items_of, known_snapshot, method_names
+from mirrorlake.spark.jvm import (
+    delta_module,
+    items_of,
+    known_snapshot,
+    method_takes,
+    refuse_other_delta,
+)
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import literal, spark_message
 
@@ -47,7 +53,7 @@ def transaction(
         own: False works in the session given, whose temporary views it needs.
 
     Raises:
-        UsageError: the session has no JVM to talk to.
+        UsageError: the session has no JVM to talk to, or its Delta is another one.
     """
     if not has_gateway(spark):
         raise UsageError(
@@ -59,15 +65,20 @@ def transaction(
     settings = (confs or {}) | ({_USER_METADATA: note} if note else {})
     for name, value in settings.items():
         session.conf.set(name, value)
-    sessions = session._jvm.org.apache.spark.sql.classic.SparkSession
-    before = sessions.getActiveSession()
     try:
-        yield DeltaTransaction(session, path)
+        sessions = session._jvm.org.apache.spark.sql.classic.SparkSession
+        before = sessions.getActiveSession()
+        try:
+            yield DeltaTransaction(session, path)
+        finally:
+            if before.isDefined():
+                sessions.setActiveSession(before.get())
+            else:
+                sessions.clearActiveSession()
+    except Exception as error:
+        refuse_other_delta(error)
+        raise
     finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
         for name in settings:
             session.conf.unset(name)
 
@@ -78,11 +89,11 @@ def has_gateway(spark: SparkSession) -> bool:
 
 
 _EXCHANGES = {  # what `mark_deleted` and `commit_exchange` ask of Delta
-    "OptimisticTransaction": ("readWholeTable", "trackFilesRead", "registerSQLMetrics"),
-    "commands.DeletionVectorBitmapGenerator$": ("buildRowIndexSetsForFilesMatchingCondition",),
-    "commands.DMLWithDeletionVectorsHelper$": ("findFilesWithMatchingRows",),
-    "RowTracking$": ("preserveRowTrackingColumns",),
-    "actions.AddFile": ("removeRows",),
+    "OptimisticTransaction": {"readWholeTable": 0, "trackFilesRead": 1, "registerSQLMetrics": 2},
+    "commands.DeletionVectorBitmapGenerator$": {"buildRowIndexSetsForFilesMatchingCondition": 8},
+    "commands.DMLWithDeletionVectorsHelper$": {"findFilesWithMatchingRows": 3},
+    "RowTracking$": {"preserveRowTrackingColumns": 2},
+    "actions.AddFile": {"removeRows": 3},
 }
 
 
@@ -91,8 +102,8 @@ def can_exchange(spark: SparkSession) -> bool:
     if not has_gateway(spark):
         return False
     jvm: Any = cast("Any", spark)._jvm
-    found = ((names, method_names(jvm, kind)) for kind, names in _EXCHANGES.items())
-    return all(name in there for names, there in found for name in names)
+    wanted = ((kind, name, n) for kind, names in _EXCHANGES.items() for name, n in names.items())
+    return all(method_takes(jvm, kind, name, count) for kind, name, count in wanted)
 
 
 class Marked(NamedTuple):

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 
 from mirrorlake.errors import SetupError
@@ -61,13 +62,14 @@ def delta_jars() -> list[Path]:
     return fetched_jars(JarSet("Delta", VERSION, packages, _EXCLUDED, pinned))
 
 
-def read_sums(path: Path) -> dict[str, str]:
-    """The sums of a set by name, from a file as `sha256sum` writes it.
+def read_sums(name: str) -> dict[str, str]:
+    """The sums of a set by name, from a file beside this one as `sha256sum` writes it.
 
     The names are the resolver's: the group's name comes first.
     """
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return {name: pinned for pinned, name in (line.split() for line in lines)}
+    # On an executor this package is in an archive.
+    text = files("mirrorlake.spark").joinpath(name).read_text(encoding="utf-8")
+    return {name: pinned for pinned, name in (line.split() for line in text.splitlines())}
 
 
 def fetched_jars(jars: JarSet) -> list[Path]:

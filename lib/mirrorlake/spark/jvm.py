@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from mirrorlake.errors import OtherDeltaError, first_line
 from mirrorlake.spark.sql import quote
 
 if TYPE_CHECKING:
@@ -15,6 +17,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _PACKAGE = "org.apache.spark.sql.delta"
+_READER = "commands.cdc.CDCReader"
+# How Py4J says that a class or a method is not there, or takes other arguments.
+_MISSING = re.compile(
+    r"'JavaPackage' object is not callable|(Method|Constructor) .* does not exist"
+    r"|does not exist in the JVM",
+    re.DOTALL,
+)
 _FALSE_HITS = 0.01
 _KNOWN_SNAPSHOT = Path(__file__).with_name("KnownSnapshot.java")
 
@@ -26,6 +35,20 @@ def end_session(jvm: Any) -> None:
         left.get().stop()
     sessions.clearDefaultSession()
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def refuse_other_delta(error: Exception) -> None:
+    """Says so if an error means that a session's Delta lacks what is asked of it; else returns.
+
+    Raises:
+        OtherDeltaError: a class or method is not there, or takes other arguments.
+    """
+    if _MISSING.search(str(error)):
+        raise OtherDeltaError(
+            "This Spark's Delta is not the one whose transactions mirrorlake knows, so files can't"
+            f" be rewritten: {first_line(error)}",
+            hint="use PySpark 4.1 with Delta 4.4 for it; all that is SQL works here.",
+        ) from error
 
 
 def feed_scan(feed: DataFrame, start: int, end: int) -> DataFrame:
@@ -47,9 +70,11 @@ def feed_scan(feed: DataFrame, start: int, end: int) -> DataFrame:
     plan = frame._jdf.queryExecution().analyzed()
     if plan.getClass().getSimpleName() != "LogicalRelation":
         return feed  # Spark does something to the rows, such as padding a CHAR
+    if not method_takes(spark._jvm, f"{_READER}$", "changesToBatchDF", 8):
+        return feed  # another Delta: slower, and the same rows
     schema = plan.relation().snapshotForBatchSchema()
     none = spark._jvm.scala.Option.empty()
-    rows = delta_module(spark, "commands.cdc.CDCReader").changesToBatchDF(
+    rows = delta_module(spark, _READER).changesToBatchDF(
         schema.deltaLog(), start, end, spark._jsparkSession, none, spark._jvm.scala.Some(schema),
         False, none,
     )  # fmt: skip
@@ -128,9 +153,13 @@ def items_of(found: Any) -> list[Any]:
     return [found.apply(index) for index in range(found.size())]
 
 
+def method_takes(jvm: Any, name: str, method: str, count: int) -> bool:
+    """Whether one of Delta's classes is there, and has a method of so many parameters."""
+    return (method, count) in _methods(jvm, name)
+
+
 @cache
-def method_names(jvm: Any, name: str) -> frozenset[str]:
-    """The public methods of one of Delta's classes; none if there is no such class."""
+def _methods(jvm: Any, name: str) -> frozenset[tuple[str, int]]:
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
         found = jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}", True, loader)
@@ -138,7 +167,9 @@ def method_names(jvm: Any, name: str) -> frozenset[str]:
         if "ClassNotFoundException" not in str(error):
             raise
         return frozenset()
-    return frozenset(method.getName() for method in found.getMethods())
+    return frozenset(
+        (method.getName(), method.getParameterCount()) for method in found.getMethods()
+    )
 
 
 def remove_empty_folders(spark: SparkSession, path: str) -> None:

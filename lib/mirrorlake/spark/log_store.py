@@ -37,7 +37,7 @@ def log_store_jar(java: Java, jars: list[Path]) -> Path:
 
     Args:
         java: what compiles it.
-        jars: Delta's, which it stands on.
+        jars: Delta's and Hadoop's for S3, which it stands on.
 
     Raises:
         SetupError: it can't be compiled.

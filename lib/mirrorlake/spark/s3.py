@@ -42,7 +42,8 @@ def is_s3(root: str | None) -> bool:
 
 def store_jars(java: Java, delta: list[Path]) -> list[Path]:
     """The jars for S3 on this machine, fetched and compiled now if this is the first start."""
-    return [*s3_jars(), log_store_jar(java, delta)]
+    hadoop = s3_jars()
+    return [*hadoop, log_store_jar(java, [*delta, *hadoop])]
 
 
 def s3_conf() -> dict[str, str]:

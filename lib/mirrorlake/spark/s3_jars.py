@@ -24,7 +24,7 @@ S3 = JarSet(
     ),
     "software.amazon.awssdk:bundle,io.netty:*,org.slf4j:*,commons-logging:*,commons-codec:*,"
     "org.apache.httpcomponents:*,org.wildfly.openssl:*",
-    read_sums(Path(__file__).with_name("s3_jars.sha256")),
+    read_sums("s3_jars.sha256"),
 )
 
 

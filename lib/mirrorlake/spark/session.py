@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -183,6 +183,22 @@ def new_session(spark: SparkSession) -> SparkSession:
     """A session of its own on the same engine: own settings, own temporary views."""
     clone = getattr(type(spark), "cloneSession", None)  # Connect's sessions have no newSession
     return prepare(clone(spark) if clone else spark.newSession())
+
+
+def cluster_cores(start: Callable[[], SparkSession]) -> int | None:
+    """How many tasks a cluster runs at a time; None on one machine, and where nobody can tell.
+
+    Args:
+        start: called where the environment names a cluster; else only a running session is asked.
+    """
+    from pyspark.sql import SparkSession
+
+    named = not os.environ.get("SPARK_MASTER", "local").startswith("local")
+    spark = start() if named else SparkSession.getActiveSession()
+    context = getattr(spark, "_sc", None)  # a client of a Connect server has none
+    if context is None or context.master.startswith("local"):
+        return None
+    return int(context.defaultParallelism)
 
 
 def driver_memory_mib(profile: str) -> int:

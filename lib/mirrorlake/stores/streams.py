@@ -6,6 +6,14 @@ import io
 import os
 from typing import Any
 
+import obstore
+from obstore.exceptions import BaseError
+
+TAIL = 2**20
+"""How many of a file's last bytes one request brings, with its size: a small file is all there."""
+_AHEAD = 2**20
+_SLACK = 2**16  # what a buffer in front asks for beyond what it was asked for
+
 
 class Reader(io.RawIOBase):
     """An obstore reader as Python's and Arrow's files are: with `with`, and closed at most once."""
@@ -34,6 +42,77 @@ class Reader(io.RawIOBase):
         data = bytes(self._inner.read(len(buffer)))
         buffer[: len(data)] = data
         return len(data)
+
+
+class TailReader(io.RawIOBase):
+    """A file of a store whose end is there already; what lies before it is fetched by ranges.
+
+    Attributes:
+        size: of the file, in bytes.
+        whole: its content, where the end is all of it; else None.
+    """
+
+    def __init__(self, store: Any, path: str, size: int, tail: bytes) -> None:
+        self._store, self._path, self.size = store, path, size
+        self.whole = tail if len(tail) == size else None
+        self._tail, self._tail_at = tail, size - len(tail)
+        self._block, self._block_at = b"", 0
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """As of a file."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        """As of a file."""
+        return self._at
+
+    def readinto(self, buffer: Any, /) -> int:
+        """As of a file; may bring less than there is room for."""
+        if self._at >= self.size:
+            return 0
+        if self._at >= self._tail_at:
+            kept, start = self._tail, self._at - self._tail_at
+        else:
+            start = self._at - self._block_at
+            if not 0 <= start < len(self._block):
+                self._fetch(len(buffer))
+                start = 0
+            kept = self._block
+        data = kept[start : start + len(buffer)]
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def _fetch(self, wanted: int) -> None:
+        end = min(self._tail_at, self._at + max(_AHEAD, wanted + _SLACK))
+        found = obstore.get_range(self._store, self._path, start=self._at, end=end)
+        self._block, self._block_at = bytes(found), self._at
+
+
+def open_tail(store: Any, path: str) -> TailReader | None:
+    """A reader that one request has opened; None where the store can't be asked for a file's end.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    try:
+        found = obstore.get(store, path, options={"range": {"suffix": TAIL}})
+        return TailReader(store, path, found.meta["size"], bytes(found.bytes()))
+    except FileNotFoundError:
+        raise
+    except (BaseError, OSError):  # Azure knows no such ranges, S3 none of an empty file
+        return None
 
 
 class Writer(io.RawIOBase):

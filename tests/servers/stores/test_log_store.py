@@ -13,24 +13,28 @@ from helpers.fault_proxy import FaultProxy, LostAnswers
 from mirrorlake.spark.jars import delta_jars
 from mirrorlake.spark.java import find_java
 from mirrorlake.spark.s3 import s3_conf, store_jars
+from mirrorlake.storage import Storage
 
 RACE = Path(fault_proxy.__file__).with_name("LogStoreRace.java")
+LISTING = RACE.with_name("LogStoreListing.java")
 VERSIONS = 10
+# As a user may have set it, which must change nothing: VACUUM would delete logs by it.
+FAST = {"delta.enableFastS3AListFrom": "true"}
 # Each first answer is lost: Hadoop would wait half a second before it asks again.
 QUICK = {"fs.s3a.retry.throttle.interval": "50ms", "fs.s3a.retry.interval": "50ms"}
 
 
-def start(root: str) -> subprocess.Popen[str]:
+def start(program: Path, *arguments: str) -> subprocess.Popen[str]:
     java, delta = find_java(), delta_jars()
     spark = Path(pyspark.__file__).parent / "jars"
     path = [f"{spark}/*", *map(str, [*delta, *store_jars(java, delta)])]
     prefix = "spark.hadoop."
     hadoop = {k.removeprefix(prefix): v for k, v in s3_conf().items() if k.startswith(prefix)}
-    hadoop |= QUICK
+    hadoop |= QUICK | FAST
     command = [
         *(str(java.home / "bin" / "java"), "-cp", os.pathsep.join(path)),
-        *("org.codehaus.janino.SimpleCompiler", str(RACE), "LogStoreRace", f"{root}/Tables/t"),
-        *(str(VERSIONS), *(f"{name}={value}" for name, value in hadoop.items())),
+        *("org.codehaus.janino.SimpleCompiler", str(program), program.stem, *arguments),
+        *(f"{name}={value}" for name, value in hadoop.items()),
     ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -39,7 +43,7 @@ def test_each_version_is_committed_by_one_driver_though_every_first_answer_is_lo
     root: str, proxy: FaultProxy
 ):
     proxy.faults = LostAnswers(503, only="_delta_log")
-    drivers = [start(root) for _ in range(2)]
+    drivers = [start(RACE, f"{root}/Tables/t", str(VERSIONS)) for _ in range(2)]
     got = []
     for driver in drivers:
         out, err = driver.communicate(timeout=500)
@@ -49,3 +53,35 @@ def test_each_version_is_committed_by_one_driver_though_every_first_answer_is_lo
     commits = [r for r in proxy.requests if r.method == "PUT" and "_delta_log" in r.key]
     assert commits
     assert all(request.conditional for request in commits)
+
+
+def listed(folder: str, start_at: str) -> list[str]:
+    program = start(LISTING, folder, start_at)
+    out, err = program.communicate(timeout=500)
+    assert program.returncode == 0, err[-3000:]
+    return out.split()
+
+
+def test_a_log_is_listed_from_a_version_on_and_a_table_without_its_log(
+    root: str, proxy: FaultProxy
+) -> None:
+    storage, log = Storage(root), "Tables/t/_delta_log"
+    for version in range(8):
+        storage.write(f"{log}/{version:020d}.json", b"{}")
+    inner = ("_sidecars/00000000000000000009.parquet", "_staged_commits/00000000000000000009.json")
+    for name in (*inner, "00000000000000000005.checkpoint.parquet", "_last_checkpoint"):
+        storage.write(f"{log}/{name}", b"x")
+    storage.write("Tables/t/_delta_log2/00000000000000000009.json", b"x")
+    storage.write("Tables/t/part.parquet", b"x")
+    proxy.requests.clear()
+    assert listed(storage.path(log), f"{5:020d}.checkpoint") == [
+        "00000000000000000005.checkpoint.parquet",
+        "00000000000000000005.json",
+        "00000000000000000006.json",
+        "00000000000000000007.json",
+        "_last_checkpoint",
+    ]
+    assert len(proxy.requests) == 1  # one list, and from there on
+    # By this listing VACUUM says what no version has: no file of the log is in it.
+    found = listed(storage.path("Tables/t"), "all")
+    assert found == ["_delta_log/", "_delta_log2/", "part.parquet"]

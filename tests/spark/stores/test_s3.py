@@ -15,10 +15,12 @@ import pytest
 
 from helpers.fault_proxy import Fault, FaultProxy, LostAnswers, RandomFaults, Request
 from helpers.notebooks import TOOLS
+from helpers.s3_program import FILES, LOG
 from helpers.s3_server import BUCKET, SECRET, S3Server
 from mirrorlake.paths import PROJECT
 
 _LONGEST = 1200  # seconds
+MOST_OF_A_FILE = 8  # requests
 SOAK = os.environ.get("MIRRORLAKE_SOAK_SECONDS", "600")
 APPENDS = int(os.environ.get("MIRRORLAKE_APPENDS", "25"))  # of each driver
 
@@ -187,3 +189,14 @@ def test_two_drivers_with_slow_commits_and_lost_answers_lose_none(
     assert [result(writer)["done"] for writer in writers] == [APPENDS, APPENDS]
     total = 2 * APPENDS
     assert result(start("count", root)) == {"rows": total, "distinct": total}
+
+
+@pytest.mark.long
+def test_one_more_small_file_is_a_few_requests(
+    start: Start, server: S3Server, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LOG, str(server.folder / "log"))
+    seen = result(start("files", root))
+    few, many = FILES
+    print(seen)
+    assert (seen[str(many)] - seen[str(few)]) / (many - few) <= MOST_OF_A_FILE, seen

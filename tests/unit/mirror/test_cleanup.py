@@ -7,6 +7,7 @@ import pytest
 
 from helpers.plans import plan_files
 from mirrorlake.errors import SequenceError
+from mirrorlake.landing.check import SMALL
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers, sweep
@@ -112,6 +113,21 @@ def test_a_file_that_is_gone_by_now_is_no_problem(any_storage: Storage):
     any_storage.delete(f"{FOLDER}/{file_name(1)}")
     move_applied(any_storage, IDENTITY, folder, plan)
     assert (here(any_storage), away(any_storage)) == ([2], [])
+
+
+def test_a_large_file_uploaded_once_more_is_compared_with_the_applied_one(any_storage: Storage):
+    large = b"x" * (SMALL + 1)
+    names = put(any_storage, 1, 2)
+    any_storage.write(f"{FOLDER}/{names[0]}", large)
+    plan_files(any_storage, IDENTITY, 1, names)
+    tidy(any_storage, 2)
+    any_storage.write(f"{FOLDER}/{names[0]}", large)  # with another tag in a store
+    tidy(any_storage, 2)
+    assert (here(any_storage), away(any_storage)) == ([2], [1])
+    any_storage.write(f"{FOLDER}/{names[0]}", large[:-1] + b"y")
+    with pytest.raises(SequenceError):
+        tidy(any_storage, 2)
+    assert (here(any_storage), away(any_storage)) == ([1, 2], [1])
 
 
 def where(storage: Storage) -> dict[str, list[str]]:

@@ -12,16 +12,20 @@ from hypothesis import strategies as st
 
 from helpers.plans import facts_of, plan_files
 from mirrorlake.errors import DataFileError, SequenceError
-from mirrorlake.landing.check import file_hash
+from mirrorlake.landing.check import SMALL, file_hash
 from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import Marker, TableMetadata
 from mirrorlake.mirror.options import SKIP_FILE, STOP, MirrorOptions
 from mirrorlake.mirror.plan import (
+    PLAIN_FORMAT,
+    Plan,
+    PlannedFile,
     cut_batch,
     find_plan,
     is_as_planned,
     late_file,
     make_plan,
+    plan_of,
     plan_path,
     renew_plan,
     staging,
@@ -140,6 +144,57 @@ def test_a_file_that_is_gone_since_the_listing(any_storage: Storage):
     assert len(batch.facts) == 1
     assert isinstance(batch.error, SequenceError)
     assert batch.error.file == file_name(2)
+
+
+LARGE = b"x" * (SMALL + 1)
+
+
+def test_a_store_s_tag_stands_for_the_hash_of_a_large_file(any_storage: Storage):
+    path = f"{FOLDER}/{file_name(1)}"
+    any_storage.write(path, LARGE)
+    (file,) = plan_files(any_storage, IDENTITY, 1, [file_name(1)]).files
+    document = any_storage.read_json(plan_path(IDENTITY, 1))
+    plan = find_plan(any_storage, IDENTITY, 1)
+    assert plan is not None
+    assert plan.files == (file,)
+    if any_storage.local is not None:
+        assert (document["format"], file.etag) == (PLAIN_FORMAT, None)
+        assert "etag" not in document["files"][0]
+    else:
+        assert (document["format"], file.sha256) == (3, "")
+        assert file.etag
+    assert is_as_planned(any_storage, IDENTITY, plan, entry_of(any_storage))
+    any_storage.write(path, LARGE[:-1] + b"y")
+    assert not is_as_planned(any_storage, IDENTITY, plan, entry_of(any_storage))
+
+
+def test_a_plan_of_before_knows_a_large_file_by_its_hash(any_storage: Storage):
+    path = f"{FOLDER}/{file_name(1)}"
+    any_storage.write(path, LARGE)
+    plan = Plan(1, (PlannedFile(file_name(1), len(LARGE), file_hash(any_storage, path)),), "")
+    any_storage.write_json(plan_path(IDENTITY, 1), plan.document())
+    assert plan.document()["format"] == PLAIN_FORMAT
+    assert is_as_planned(any_storage, IDENTITY, plan, entry_of(any_storage))
+    any_storage.write(path, LARGE)  # uploaded once more: another tag, the same hash
+    assert is_as_planned(any_storage, IDENTITY, plan, entry_of(any_storage))
+
+
+def entry_of(storage: Storage) -> Entry:
+    found = storage.list(FOLDER).file(file_name(1))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("first", [1, 6, 4000, 5001])
+def test_a_number_s_plan_is_found_among_many(any_storage: Storage, first: int):
+    for start in (1, 6, 4000, 5001):
+        any_storage.write_json(plan_path(IDENTITY, start), Plan(start, (), "").document())
+    last = {1: 5, 6: 3999, 4000: 5000, 5001: 9999}[first]
+    for number in (first, last):
+        found = plan_of(any_storage, IDENTITY, number)
+        assert found is not None
+        assert found.first == first
+    assert plan_of(any_storage, IDENTITY, 0) is None
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.mirror.engine import Engine, watch
+from mirrorlake.mirror.options import MirrorOptions, Step
 from mirrorlake.mirror.state import Report, TableState, load_states, save_states
 from mirrorlake.mirror.status import status_of
 from mirrorlake.names import TableName
@@ -115,3 +116,41 @@ def test_no_table_is_begun_after_the_stop(storage: Storage):
         (name, "Initialized", 1) for name in "abc"
     ]
     assert found.failed == ()
+
+
+@pytest.mark.parametrize("others_after", [0.05, None])
+def test_a_slow_table_does_not_hold_up_the_others(
+    any_storage: Storage, others_after: float | None
+) -> None:
+    looked: list[str] = []
+    again = Event()
+    quick = "Files/LandingZone/quick"
+
+    def declare(folder: str, key: str) -> None:
+        any_storage.write_json(f"{folder}/_metadata.json", {"keyColumns": [key]})
+
+    def on_step(table: TableName, _step: Step) -> None:
+        looked.append(table.name)
+        if table.name == "quick" and looked.count("quick") > 2:  # two steps of a cycle
+            again.set()
+        elif table.name == "slow" and looked.count("slow") == 1:
+            for _ in range(400 if others_after else 4):
+                if quick in (load_states(any_storage) or {}):
+                    declare(quick, "another")  # it is done, and now has something new
+                    break
+                again.wait(0.05)
+            assert again.wait(20 if others_after else 0.1) is (others_after is not None)
+
+    declare("Files/LandingZone/slow", "id")
+    declare(quick, "id")
+    engine = Engine(
+        any_storage,
+        lambda: pytest.fail("Spark was asked for"),
+        MirrorOptions(tables_at_once=2),
+        on_step,
+        others_after=others_after,
+    )
+    report = engine.run_cycle()
+    assert not report.failed
+    assert [line.name for line in report.tables] == ["quick", "slow"]
+    assert set(load_states(any_storage) or {}) == {quick, "Files/LandingZone/slow"}

@@ -1,0 +1,113 @@
+"""Python on a cluster's executors: this package is shipped to them, and what they lack is said.
+
+Executors run some of this package's code: V-Order, footers, listings. They need a Python of the
+driver's version with a few packages; the package itself they get from the driver, so that both have
+the same one. A session on one machine, or of a Connect server, is left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.errors import SetupError, first_line
+from mirrorlake.paths import cache, make_once
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+NEEDED = ("numpy", "obstore", "pyarrow", "xxhash", "yaml")
+"""What this package imports on an executor, besides PySpark."""
+Lacking = tuple[str, list[str]]
+"""A Python's path, and the modules that it does not have."""
+_PACKAGE = Path(__file__).parent.parent
+_CODE = (".py", ".yaml", ".json", ".sha256")
+_HINT = "set PYSPARK_PYTHON to a Python that every worker has, of the driver's version"
+_ready: set[str] = set()  # applications whose executors were asked
+
+
+def map_in_arrow(
+    frame: DataFrame,
+    function: Callable[[Iterable[Any]], Iterable[Any]],
+    schema: StructType | str,
+) -> DataFrame:
+    """`DataFrame.mapInArrow` for functions of this package.
+
+    Raises:
+        SetupError: the executors can't run them.
+    """
+    ensure_python(frame.sparkSession)
+    return frame.mapInArrow(function, schema)
+
+
+def ensure_python(spark: SparkSession) -> None:
+    """Ships this package to a cluster's executors, once, and looks whether they can run it.
+
+    Raises:
+        SetupError: they have no such Python, or it lacks packages; with the fix.
+    """
+    context: Any = getattr(spark, "_sc", None)  # a client of a Connect server has none
+    if context is None or context.master.startswith("local"):
+        return
+    if context.applicationId in _ready:
+        return
+    context.addPyFile(str(package_archive()))
+    tasks = int(context.defaultParallelism)
+    try:
+        told = context.range(0, tasks, numSlices=tasks).mapPartitions(make_probe(NEEDED)).collect()
+    except Exception as error:
+        raise SetupError(
+            f"The cluster's executors can't run this Python: {_cause(error)}", hint=f"{_HINT}."
+        ) from error
+    for python, missing in told:
+        if missing:
+            raise SetupError(
+                f"The executors' Python, {python}, lacks {', '.join(missing)}.",
+                hint=f"install {' '.join(missing)} there on every worker, or {_HINT}.",
+            )
+    _ready.add(context.applicationId)
+
+
+def make_probe(names: tuple[str, ...]) -> Callable[[Iterable[int]], Iterator[Lacking]]:
+    """A function that tells which Python it runs in, and which of these modules are not there.
+
+    It is sent by its code, not by its name: an executor may not have this package.
+    """
+
+    def probe(_rows: Iterable[int]) -> Iterator[Lacking]:
+        import importlib.util
+        import sys
+
+        lost = [name for name in names if importlib.util.find_spec(name) is None]
+        yield sys.executable, lost
+
+    return probe
+
+
+def package_archive() -> Path:
+    """This package's code as one archive that Python can import from, made once."""
+    files = sorted(path for path in _PACKAGE.rglob("*") if path.suffix in _CODE)
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(_PACKAGE)}\n".encode() + path.read_bytes())
+    target = cache() / "shipped" / digest.hexdigest()[:16] / "mirrorlake.zip"
+
+    def make(staged: Path) -> None:
+        with zipfile.ZipFile(staged, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in files:
+                archive.write(path, str(path.relative_to(_PACKAGE.parent)))
+
+    make_once(target, target.is_file, make)
+    return target
+
+
+def _cause(error: Exception) -> str:
+    """The line of a failed job that says why: Spark puts pages around it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    marks = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "ModuleNotFoundError", "ImportError")
+    found = [line for line in lines if any(mark in line for mark in marks)]
+    return (found[0] if found else first_line(error)).rstrip(".") + "."

@@ -1,0 +1,201 @@
+"""What one does with a lake on a cluster: run as the driver, prints what it saw as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from mirrorlake import Lake
+from mirrorlake.errors import MirrorlakeError
+from mirrorlake.mirror.ledger import read_note
+from mirrorlake.mirror.options import Step
+from mirrorlake.names import TableName
+
+POLICY: dict[str, Any] = {
+    "PartitionKeys": [{"ColumnName": "k", "Kind": "Hash", "Properties": {"MaxPartitionCount": 2}}],
+    "EffectiveDateTime": "2000-01-01",
+}
+ROWS = 300_000  # of the table that is mirrored while something is killed
+SMALL = 1_002
+
+
+def tell(text: str) -> None:
+    """A line for whoever runs the program."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def tour(root: str) -> dict[str, object]:
+    """The whole story; each step's outcome, or what went wrong, and its seconds."""
+    lake, seen = Lake(root), {}
+
+    def step(name: str, do: Callable[[], object]) -> None:
+        began = time.monotonic()
+        try:
+            seen[name] = do()
+        except Exception as error:
+            seen[name] = f"{type(error).__name__}: {str(error)[:1500]}"
+        seen[f"{name}, s"] = round(time.monotonic() - began, 1)
+        tell(f"{name} {seen[f'{name}, s']} s {seen[name]}")
+
+    items = lake.publisher("items", keys=["id"])
+
+    def mirror() -> object:
+        return [table.error for table in lake.mirror().tables]
+
+    def publish() -> object:
+        items.upsert([{"id": n, "n": n % 7} for n in range(SMALL)])
+        return SMALL
+
+    def change() -> object:
+        items.upsert([{"id": 1, "n": 100}])
+        items.delete([{"id": 4}])
+        return mirror()
+
+    def query() -> object:
+        return list(lake.sql("SELECT count(*), sum(n) FROM items").collect()[0])
+
+    def ordered() -> object:
+        lake.write("v", [{"city": f"city {n * 7919 % 15}", "n": n // 9} for n in range(5000)])
+        return lake.table("v").optimize.vorder().commits[0].rows
+
+    def partitioned() -> object:
+        lake.write("p", [{"k": f"k{n % 11}", "v": n} for n in range(40)])
+        lake.table("p").partitioning.set(POLICY)
+        lake.table("p").partitioning.operate()
+        return lake.sql("SELECT count(*), sum(v) FROM p").collect()[0][1]
+
+    def viewed() -> object:
+        lake.views.create("sums", "SELECT n, count(*) AS c FROM items GROUP BY n")
+        lake.views.refresh("sums")
+        return lake.views.read("sums").count()
+
+    step("spark", lambda: lake.spark.version)
+    step("publish", publish)
+    step("mirror", mirror)
+    step("change", change)
+    step("query", query)
+    step("vorder", ordered)
+    step("analyze", lambda: type(lake.table("items").analyze()).__name__)
+    step("partition", partitioned)
+    step("views", viewed)
+    conf = lake.spark.sparkContext.getConf()
+    seen["jars"] = conf.get("spark.jars")
+    seen["path"] = conf.get("spark.driver.extraClassPath")
+    parts = ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions")
+    seen["partitions"] = [lake.spark.conf.get(name) for name in parts]
+    return seen
+
+
+def publish(root: str) -> dict[str, object]:
+    """Rows, later changes of half of them, and some deletes."""
+    keys = pa.array(range(ROWS), pa.int64())
+    publisher = Lake(root).publisher("big", keys=["id"])
+    publisher.upsert(pa.table({"id": keys, "n": pa.array([1] * ROWS, pa.int64())}))
+    half = pa.array(range(0, ROWS, 2), pa.int64())
+    publisher.upsert(pa.table({"id": half, "n": pa.array([10] * len(half), pa.int64())}))
+    gone = pa.array(range(0, ROWS, 3), pa.int64())
+    publisher.delete(pa.table({"id": gone}))
+    return {"rows": ROWS}
+
+
+def expected() -> list[int]:
+    """Rows and their sum after all of that."""
+    kept = [n for n in range(ROWS) if n % 3]
+    return [len(kept), len(kept), sum(10 if n % 2 == 0 else 1 for n in kept)]
+
+
+def mirror(root: str) -> dict[str, object]:
+    """One cycle that tells when it has planned; what the table has then."""
+    lake = Lake(root)
+    lake.spark.range(1).count()  # executors are there before the cycle begins
+
+    def on_step(_table: TableName, step: Step) -> None:
+        tell(f"step {step.value}")
+
+    report = lake.mirror(on_step=on_step, batch_files=int(os.environ.get("BATCH_FILES", "1000")))
+    (row,) = lake.sql("SELECT count(*), count(DISTINCT id), sum(n) FROM big").collect()
+    version = lake.table("big").snapshot().version
+    notes = [read_note(lake.storage, TableName(None, "big"), at) for at in range(version + 1)]
+    commits = [note["last"] for note in notes if note.get("last")]
+    errors = [table.error for table in report.tables]
+    return {"errors": errors, "found": list(row), "commits": commits}
+
+
+def least(root: str) -> dict[str, object]:
+    """The least of a lake, and what needs Python on the executors; for spark-submit."""
+    lake = Lake(root)
+    lake.publisher("items", keys=["id"]).upsert([{"id": n, "n": n % 7} for n in range(20)])
+    errors = [table.error for table in lake.mirror().tables]
+    found = lake.sql("SELECT count(*), sum(n) FROM items").collect()[0]
+    analysis = type(lake.table("items").analyze()).__name__
+    conf = lake.spark.sparkContext.getConf()
+    return {
+        "errors": errors,
+        "found": list(found),
+        "analyze": analysis,
+        "master": conf.get("spark.master"),
+        "app": conf.get("spark.app.name"),
+        "partitions": lake.spark.conf.get("spark.sql.shuffle.partitions"),
+    }
+
+
+def timed(root: str) -> dict[str, object]:
+    """Seconds of some work, for the bench; Spark is up before."""
+    lake, seen = Lake(root), {}
+    publisher = lake.publisher("big", keys=["id"])
+    lake.spark.range(10).count()
+
+    def publish(keys: range, value: int) -> None:
+        ids = pa.array(keys, pa.int64())
+        publisher.upsert(pa.table({"id": ids, "n": pa.array([value] * len(keys), pa.int64())}))
+
+    def measure(what: str, do: Callable[[], object]) -> None:
+        began = time.monotonic()
+        do()
+        seen[what] = round(time.monotonic() - began, 2)
+
+    def mirror() -> None:
+        assert not lake.mirror().failed
+
+    def query() -> object:
+        return lake.sql("SELECT n, count(*), sum(id) FROM big GROUP BY n").collect()
+
+    publish(range(ROWS), 1)
+    measure("first cycle", mirror)
+    publish(range(0, ROWS, 2), 2)
+    measure("change of half the rows", mirror)
+    publish(range(10), 3)
+    mirror()
+    publish(range(10), 4)
+    measure("a small cycle", mirror)
+    query()
+    measure("a query", query)
+    measure("V-Order", lake.table("big").optimize.vorder)
+    return {"measured": list(seen), **seen}
+
+
+def refused(root: str) -> dict[str, object]:
+    """What is said where the executors can't run this package."""
+    lake = Lake(root)
+    lake.write("v", [{"city": f"city {n % 15}", "n": n} for n in range(100)])
+    try:
+        lake.table("v").optimize.vorder()
+    except MirrorlakeError as error:
+        return {"message": error.message, "hint": error.hint}
+    return {}
+
+
+if __name__ == "__main__":
+    found = (tour, publish, mirror, refused, least, timed)
+    programs = {program.__name__: program for program in found}
+    print(json.dumps(programs[sys.argv[1]](sys.argv[2]), default=str))
+    if sys.argv[1] != "publish":
+        from pyspark.sql import SparkSession
+
+        SparkSession.builder.getOrCreate().stop()

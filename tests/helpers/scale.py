@@ -1,0 +1,160 @@
+"""Counts the requests that a real store is sent by the real code, and what they cost.
+
+The store is the tests' own S3 server; its log has one line for each request, whoever sent it:
+obstore, Hadoop's driver in Spark, Arrow. What a request costs and how long it takes are the
+assumptions of `docs/scale.md`, which are read from there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirrorlake.landing.identity import Identity, write_identity
+from mirrorlake.mirror.engine import Engine
+from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.names import TableName, file_name
+from mirrorlake.paths import PROJECT
+from mirrorlake.storage import Storage
+
+PAGE = PROJECT / "docs" / "scale.md"
+KINDS = ("LIST", "GET", "HEAD", "PUT", "POST", "DELETE")
+# Lines of two requests at once may run into each other, but not in this part of them.
+_LINE = re.compile(r"\| 127\.0\.0\.1 \| ([A-Z]+) \| (\S+) \| - \| ?(\S*)")
+_ASSUMED = re.compile(r"^\| `([A-Z]+)` \| ([0-9.]+) \| ([0-9.]+) \|$", re.M)
+_QUIET = 0.3  # seconds
+_AT_ONCE = 16  # listings of a cycle side by side
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """What one kind of request costs: dollars for a million, and milliseconds."""
+
+    dollars: float
+    milliseconds: float
+
+
+def assumptions() -> dict[str, Assumed]:
+    """Prices and latencies by kind of request, from the documentation's page."""
+    found = _ASSUMED.findall(PAGE.read_text(encoding="utf-8"))
+    known = {kind: Assumed(float(price), float(time)) for kind, price, time in found}
+    assert set(known) == set(KINDS), known
+    return known
+
+
+def dollars(counted: Counter[str]) -> float:
+    """What these requests cost."""
+    prices = assumptions()
+    return sum(n * prices[kind].dollars / 1e6 for kind, n in counted.items())
+
+
+def seconds(counted: Counter[str], tables: int = 0) -> float:
+    """How long they take one after the other; a listing of each table side by side."""
+    known = assumptions()
+    in_turn = counted - Counter(LIST=tables)
+    lists = tables / _AT_ONCE * known["LIST"].milliseconds
+    return (lists + sum(n * known[kind].milliseconds for kind, n in in_turn.items())) / 1000
+
+
+@dataclass
+class Count:
+    """What was counted, filled in when the block ends.
+
+    Attributes:
+        kinds: requests by kind.
+        paths: each request: its kind and path, or a listing's prefix.
+    """
+
+    kinds: Counter[str]
+    paths: list[tuple[str, str]]
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.kinds.total()
+
+
+@contextmanager
+def counted(log: Path) -> Iterator[Count]:
+    """Counts what a server is asked meanwhile, by its log."""
+    found = Count(Counter(), [])
+    start = _end(log)
+    yield found
+    _end(log)
+    with log.open("rb") as lines:
+        lines.seek(start)
+        text = lines.read().decode(errors="replace")
+    for method, path, query in _LINE.findall(text):
+        kind = "LIST" if method == "GET" and "list-type=" in query else method
+        found.kinds[kind] += 1
+        found.paths.append((kind, query if kind == "LIST" else path))
+
+
+def _end(log: Path) -> int:
+    """The log's size once nothing is added any more: an answer may be there before its line."""
+    size, before = log.stat().st_size, -1
+    while size != before:
+        time.sleep(_QUIET)
+        size, before = log.stat().st_size, size
+    return size
+
+
+def make_tables(storage: Storage, count: int, *, versions: int = 1) -> list[TableName]:
+    """Tables as a mirror has left them, each with its last applied file in its folder."""
+    tables = [TableName(None, f"t{number:05d}") for number in range(count)]
+
+    def make(table: TableName) -> None:
+        life = uuid.uuid4().hex
+        identity = Identity(table, life)
+        storage.write_json(f"{table.folder}/_metadata.json", {"keyColumns": ["id"]})
+        storage.write(f"{table.folder}/{file_name(1)}", b"applied, and not read again")
+        field = {"name": "id", "type": "long", "nullable": True, "metadata": {}}
+        actions = [
+            {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+            {
+                "metaData": {
+                    "id": life,
+                    "format": {"provider": "parquet", "options": {}},
+                    "schemaString": json.dumps({"type": "struct", "fields": [field]}),
+                    "partitionColumns": [],
+                    "configuration": {
+                        "mirrorlake.keys": '["id"]',
+                        "mirrorlake.incarnation": life,
+                    },
+                }
+            },
+            {"txn": {"appId": identity.app_id, "version": 1}},
+            {"commitInfo": {"userMetadata": json.dumps({"incarnation": life, "last": 1})}},
+        ]
+        log = "".join(f"{json.dumps(action)}\n" for action in actions)
+        storage.write(f"{table.table_path}/_delta_log/{0:020d}.json", log.encode())
+        write_identity(storage, identity)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(make, tables))
+    return tables
+
+
+def idle_cycle(storage: Storage, log: Path, tables: int, shard: str | None = None) -> Count:
+    """The requests of a cycle of a running mirror of so many tables with nothing to do."""
+
+    def no_spark() -> object:
+        raise AssertionError("an idle mirror needs no Spark")
+
+    make_tables(storage, tables)
+    start: Callable[[], object] = no_spark
+    engine = Engine(storage, start, MirrorOptions(shard=shard))  # type: ignore[arg-type]
+    for _ in range(2):
+        report = engine.run_cycle()
+        assert not report.failed, report
+    with counted(log) as found:
+        engine.run_cycle()
+    return found

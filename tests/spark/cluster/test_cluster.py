@@ -1,0 +1,233 @@
+"""A cluster of processes: the whole story on it, and what it survives. All of it runs under --long.
+
+The workers have another Python environment than the driver, and none of its variables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.cluster import SPARK_HOME, Cluster
+from helpers.cluster_program import SMALL, expected
+from helpers.environments import make_environment
+from helpers.s3_server import BUCKET, SECRET, S3Server, is_built
+from mirrorlake.paths import PROJECT
+from mirrorlake.spark.executors import NEEDED
+from mirrorlake.spark.jars import delta_jars
+from mirrorlake.spark.java import find_java
+
+pytestmark = pytest.mark.long
+COMMANDS = ["publish", "mirror", "sql", "vorder", "analyze"]
+_LONGEST = 900  # seconds
+_HIDDEN = ("SPARK_MASTER", "SPARK_REMOTE", "SPARK_CONF_DIR", "PYTHONPATH", "PYSPARK_PYTHON")
+PACKAGES = tuple("pyyaml" if name == "yaml" else name for name in NEEDED)
+
+
+def bare_variables() -> dict[str, str]:
+    """This process's environment without what concerns Spark."""
+    return {name: value for name, value in os.environ.items() if name not in _HIDDEN}
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """The workers' Python: another environment, without mirrorlake."""
+    return make_environment("executor", *PACKAGES)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    cluster = Cluster()
+    yield cluster
+    cluster.close()
+
+
+Driver = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def driver(cluster: Cluster, python: Path) -> Iterator[Driver]:
+    """Starts a program as the cluster's driver; it ends with the test."""
+    started: list[subprocess.Popen[str]] = []
+    paths = os.pathsep.join([str(PROJECT / "lib"), str(PROJECT / "tests")])
+
+    def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+        own = {"SPARK_MASTER": cluster.url, "PYSPARK_PYTHON": str(python), "PYTHONPATH": paths}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "helpers.cluster_program", *arguments],
+            env=bare_variables() | {"SPARK_LOCAL_IP": "127.0.0.1"} | own | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def result(process: subprocess.Popen[str]) -> Any:
+    out, err = process.communicate(timeout=_LONGEST)
+    assert process.returncode == 0, err[:2000] + err[-2000:]
+    assert SECRET not in out + err
+    return json.loads(out.splitlines()[-1])
+
+
+def check_story(seen: dict[str, Any]) -> None:
+    print(json.dumps({k: v for k, v in seen.items() if k.endswith(", s")}))
+    assert (seen["mirror"], seen["change"]) == ([None], [None])
+    total = sum(n % 7 for n in range(SMALL)) - 1 % 7 + 100 - 4 % 7
+    assert seen["query"] == [SMALL - 1, total]
+    assert (seen["vorder"], seen["analyze"]) == (5000, "Analysis")
+    assert (seen["partition"], seen["views"]) == (sum(range(40)), 8)
+
+
+def test_the_whole_story_on_a_shared_folder(driver: Driver, tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(
+        f"spark.jars {_some_jar(tmp_path)}\n"
+        "spark.driver.extraClassPath /of/the/user\n"
+        "spark.sql.shuffle.partitions 3\n"
+    )
+    seen = result(driver("tour", str(tmp_path / "lake"), SPARK_CONF_DIR=str(tmp_path)))
+    check_story(seen)
+    jars = seen["jars"].split(",")
+    assert jars[-1].endswith("/users.jar")  # the user's, behind ours
+    assert any("delta-spark" in jar for jar in jars)
+    assert seen["path"].endswith(":/of/the/user")
+    assert seen["partitions"] == ["3", "2"]  # the user's, and the profile's
+
+
+def _some_jar(folder: Path) -> Path:
+    import zipfile
+
+    with zipfile.ZipFile(folder / "users.jar", "w") as jar:
+        jar.writestr("of/the/user.txt", "hello")
+    return folder / "users.jar"
+
+
+@pytest.mark.skipif(not is_built(), reason="needs the S3 server, which other tests build")
+def test_the_whole_story_on_s3(driver: Driver) -> None:
+    server = S3Server()
+    try:
+        root = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+        check_story(result(driver("tour", root, **server.variables())))
+    finally:
+        server.close()
+
+
+def test_the_commands_of_the_page(cluster: Cluster, python: Path, tmp_path: Path) -> None:
+    text = (PROJECT / "docs" / "how-to" / "cluster.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\./mirrorlake (.+)$", text, re.M)
+    assert [line.split()[0] for line in commands] == COMMANDS
+    (tmp_path / "stock.csv").write_text("id,n\n1,5\n2,6\n")
+    own = {
+        "SPARK_MASTER": cluster.url,
+        "PYSPARK_PYTHON": str(python),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    own["PYTHONPATH"] = str(PROJECT / "lib")
+    for line in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "mirrorlake.cli", *shlex.split(line)],
+            cwd=tmp_path,
+            env=bare_variables() | own,
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST,
+            check=False,
+        )
+        assert done.returncode == 0, (line, done.stderr[-3000:])
+
+
+def test_a_program_that_is_submitted_keeps_its_settings(
+    cluster: Cluster, python: Path, tmp_path: Path
+) -> None:
+    """spark-submit's choices stand: master, name, partitions, jars; as on the page."""
+    jars = ",".join(str(path) for path in delta_jars())
+    program = PROJECT / "tests" / "helpers" / "cluster_program.py"
+    confs = ("spark.sql.shuffle.partitions=3", "spark.databricks.delta.snapshotPartitions=2")
+    own = {
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": str(python),
+        "JAVA_HOME": str(find_java().home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": os.pathsep.join([str(PROJECT / "lib"), str(PROJECT / "tests")]),
+    }
+    done = subprocess.run(
+        [
+            *(str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.url),
+            *("--name", "theirs", "--jars", jars),
+            *(word for conf in confs for word in ("--conf", conf)),
+            *(str(program), "least", str(tmp_path / "lake")),
+        ],
+        env=bare_variables() | own,
+        capture_output=True,
+        text=True,
+        timeout=_LONGEST,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert (seen["errors"], seen["found"], seen["analyze"]) == ([None], [20, 57], "Analysis")
+    assert (seen["master"], seen["app"]) == (cluster.url, "theirs")
+    assert seen["partitions"] == "3"
+
+
+def test_executors_that_lack_packages_are_told_of_before_a_job_fails(
+    driver: Driver, tmp_path: Path
+) -> None:
+    other = make_environment("poor-executor", "pyyaml")
+    seen = result(driver("refused", str(tmp_path / "lake"), PYSPARK_PYTHON=str(other)))
+    assert "lacks numpy, obstore, pyarrow, xxhash" in seen["message"]
+    assert "install numpy obstore pyarrow xxhash" in seen["hint"]
+    seen = result(driver("refused", str(tmp_path / "lake"), PYSPARK_PYTHON="/no/such/python"))
+    assert "/no/such/python" in seen["message"]
+    assert "PYSPARK_PYTHON" in seen["hint"]
+
+
+@pytest.mark.parametrize("killed", ["executor", "worker", "driver"])
+def test_a_mirror_survives_that_a_part_is_killed(
+    cluster: Cluster, driver: Driver, tmp_path: Path, killed: str
+) -> None:
+    root = str(tmp_path / "lake")
+    result(driver("publish", root))
+    mirror = driver("mirror", root)
+    _await(mirror, "step created")  # the table is there, and its rows are being written
+    if killed == "driver":
+        os.killpg(mirror.pid, signal.SIGKILL)
+        mirror.communicate(timeout=60)
+        mirror = driver("mirror", root)
+    elif killed == "worker":
+        cluster.kill_worker()
+    else:
+        cluster.kill_executor()
+    seen = result(mirror)
+    assert seen["errors"] == [None]
+    assert seen["found"] == expected()
+    assert seen["commits"] == sorted(set(seen["commits"]))
+    assert seen["commits"][-1] == 3
+
+
+def _await(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stderr is not None
+    seen = []
+    for told in process.stderr:
+        seen.append(told)
+        if line in told:
+            return
+    raise AssertionError("".join(seen)[-3000:])
