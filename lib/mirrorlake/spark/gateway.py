@@ -142,11 +142,6 @@ class DeltaTransaction:
         return int(self._snapshot.version())
 
     @property
-    def has_read_state(self) -> bool:
-        """Whether all files of the version were looked at, which the checksum is to spare."""
-        return bool(self._snapshot._computedStateTriggered())
-
-    @property
     def tracks_rows(self) -> bool:
         """Whether rows have ids that must survive."""
         return bool(self._tracking.isEnabled(self._snapshot.protocol(), self._snapshot.metadata()))

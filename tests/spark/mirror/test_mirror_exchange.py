@@ -135,7 +135,7 @@ def test_a_commit_reads_no_state_that_the_checksum_has(lake: Lake) -> None:
         assert txn.has_seen(app_id, known[app_id])
         assert not txn.has_seen(app_id, known[app_id] + 1)
         assert not txn.has_seen("another", 1)
-        assert not txn.has_read_state
+        assert not txn._snapshot._computedStateTriggered()
 
 
 def test_row_ids_stay_distinct_without_a_checksum(lake: Lake) -> None:
