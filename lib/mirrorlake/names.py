@@ -58,7 +58,7 @@ class TableName:
     @property
     def place(self) -> str:
         """A relative path of this table alone; `.schema` keeps a table and a schema apart."""
-        return self.name if self.schema is None else f"{self.schema}{SCHEMA_SUFFIX}/{self.name}"
+        return place_of(self.schema, self.name)
 
     @property
     def folder(self) -> str:
@@ -106,6 +106,11 @@ class TableName:
                 f"{text!r} has {len(parts)} parts.", hint="write table or schema.table."
             )
         return cls(parts[0] if len(parts) == 2 else None, parts[-1])
+
+
+def place_of(schema: str | None, name: str) -> str:
+    """`TableName.place`, also of a name that can't become a table."""
+    return name if schema is None else f"{schema}{SCHEMA_SUFFIX}/{name}"
 
 
 def as_table(name: str | TableName) -> TableName:

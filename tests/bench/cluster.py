@@ -13,15 +13,13 @@ from pathlib import Path
 
 from helpers import cluster_program
 from helpers.bench import BenchResult, run_script
-from helpers.cluster import Cluster
-from helpers.environments import make_environment
-from mirrorlake.spark.executors import NEEDED
+from helpers.cluster import Cluster, executor_python
 
 PROGRAM = Path(cluster_program.__file__)
 
 
 def run(pairs: int) -> BenchResult:
-    python = str(make_environment("executor", *(_package(name) for name in NEEDED)))
+    python = str(executor_python())
     cluster = Cluster()
     try:
         of_cluster, of_local = [], []
@@ -39,10 +37,6 @@ def run(pairs: int) -> BenchResult:
         parts = (local / own for own, local in zip(here, there, strict=True))
         ratios[what] = round(statistics.median(parts), 2)
     return BenchResult("cluster", seconds, ratios)
-
-
-def _package(module: str) -> str:
-    return "pyyaml" if module == "yaml" else module
 
 
 def _work(master: str, python: str) -> dict[str, float]:

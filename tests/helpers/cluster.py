@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pyspark
 
+from helpers.environments import make_environment
 from helpers.s3_server import free_port
+from mirrorlake.spark.executors import NEEDED
 from mirrorlake.spark.java import find_java
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -128,3 +130,9 @@ def _parent(place: Path) -> int:
         return int((place / "stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return -1
+
+
+def executor_python() -> Path:
+    """The workers' Python: another environment, with what executors need, without mirrorlake."""
+    packages = ("pyyaml" if name == "yaml" else name for name in NEEDED)
+    return make_environment("executor", *packages)

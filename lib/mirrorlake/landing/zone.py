@@ -15,6 +15,7 @@ from mirrorlake.names import (
     TableName,
     file_name,
     file_number,
+    place_of,
 )
 from mirrorlake.storage import Entry, Listing, Storage
 
@@ -32,8 +33,7 @@ class BadFolder:
     @property
     def folder(self) -> str:
         """The folder, relative to the lake's root."""
-        inner = "" if self.schema is None else f"{self.schema}{SCHEMA_SUFFIX}/"
-        return f"{ZONE}/{inner}{self.name}"
+        return f"{ZONE}/{place_of(self.schema, self.name)}"
 
 
 @dataclass(frozen=True)

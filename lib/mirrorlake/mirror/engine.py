@@ -114,8 +114,8 @@ class Engine:
         kept = load_states(self._storage, self._shard, self._documents)
         states = dict(kept or {})
         zone = self._storage.list(ZONE).folders
-        found: list[TableName | BadFolder] = [only] if only else []
-        found = found or list(find_tables(self._storage, folders=zone))
+        found: list[TableName | BadFolder]
+        found = [only] if only else list(find_tables(self._storage, folders=zone))
         followed = Followed()
         if only is not None and self._storage.list(only.folder) == Listing((), ()):
             raise no_folder(only)

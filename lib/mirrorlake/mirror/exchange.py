@@ -114,7 +114,7 @@ def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
             for add in read_files(txn, at.storage, folder)
             if may_match(add, changes.bounds, names)
         ]
-        if is_rewrite_cheaper(files, sum(batch.rows.values())):
+        if is_rewrite_cheaper(files, batch.row_count):
             return False
         with _Exchange(txn, snapshot, changes, batch) as exchange:
             exchange.commit(files)
@@ -143,7 +143,7 @@ def _settings(session: SparkSession, batch: Batch) -> dict[str, str]:
 def _is_small(batch: Batch, rows: int = _FEW_ROWS) -> bool:
     """Whether the changes are sent to every task, rather than the table be shuffled."""
     size = sum(file.size for file in batch.facts)
-    return sum(batch.rows.values()) <= rows and size <= _BROADCAST_BYTES
+    return batch.row_count <= rows and size <= _BROADCAST_BYTES
 
 
 def _is_fit(snapshot: Snapshot, batch: Batch) -> bool:
@@ -206,7 +206,7 @@ class _Exchange:
             self._txn,
             marked,
             reduce(DataFrame.unionByName, parts) if parts else None,
-            expected=sum(self._batch.rows.values()),
+            expected=self._batch.row_count,
             updated=updated,
             app_id=self._batch.at.identity.app_id,
             number=self._batch.last,
@@ -229,7 +229,7 @@ class _Exchange:
 
     def _among(self, table: DataFrame, changes: DataFrame) -> Column | None:
         """What spares most rows of a large table the making of their ids and places."""
-        count = sum(self._batch.rows.values())
+        count = self._batch.row_count
         new = [self._new[key] for key in self._keys]
         kinds = [table.schema[key].dataType.simpleString() for key in self._keys]
         given = [changes.schema[name].dataType.simpleString() for name in new]
@@ -238,7 +238,7 @@ class _Exchange:
         return may_be_among([F.col(quote(key)) for key in self._keys], changes.select(*new), count)
 
     def _small(self, rows: DataFrame) -> DataFrame:
-        """Rows that are joined with the table's, or its with them."""
+        """One side of a join: few changes are sent to every task of the other."""
         return F.broadcast(rows) if _is_small(self._batch, _BROADCAST_ROWS) else rows
 
     def _changed(self, found: DataFrame) -> DataFrame:

@@ -22,7 +22,7 @@ from mirrorlake.mirror.properties import Batch, check_batch, load_context
 from mirrorlake.mirror.shards import Shard
 from mirrorlake.mirror.state import STOPPED, TableState, TableStatus, load_states
 from mirrorlake.mirror.status import status_report
-from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
+from mirrorlake.names import ZONE, TableName, place_of
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage
 
@@ -112,16 +112,12 @@ def preview_cycle(
     options = options or MirrorOptions()
     if options.shard is not None and only is None:
         shard = Shard.parse(options.shard)
-        lines = tuple(line for line in lines if shard.has(_folder_of(line)))
+        places = ((line, place_of(line.schema, line.name)) for line in lines)
+        lines = tuple(line for line, place in places if shard.has(f"{ZONE}/{place}"))
     return Preview(
         tuple(_preview(storage, line, options) for line in lines),
         () if only else _dropped(storage),
     )
-
-
-def _folder_of(line: TableStatus) -> str:
-    inner = "" if line.schema is None else f"{line.schema}{SCHEMA_SUFFIX}/"
-    return f"{ZONE}/{inner}{line.name}"
 
 
 def _dropped(storage: Storage) -> tuple[str, ...]:

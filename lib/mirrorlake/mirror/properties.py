@@ -271,6 +271,11 @@ class Batch:
         """Rows by operation, over all files."""
         return sum((file.rows for file in self.facts), Counter())
 
+    @property
+    def row_count(self) -> int:
+        """All rows of all files."""
+        return sum(file.row_count for file in self.facts)
+
 
 def load_context(
     storage: Storage,

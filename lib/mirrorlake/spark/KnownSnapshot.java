@@ -10,7 +10,7 @@ import scala.collection.immutable.Seq;
  *
  * Every commit to a table with row ids asks for the highest id, and every transaction of an
  * application for its last number: two values that the checksum has, and the state gives after a
- * Spark job over all files. Where the checksum lacks them, Delta's own way is gone.
+ * Spark job over all files. Where the checksum lacks them, Delta's own way is used.
  */
 public class KnownSnapshot extends Snapshot {
     public KnownSnapshot(Snapshot read) {

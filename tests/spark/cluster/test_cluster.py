@@ -13,18 +13,18 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helpers.cluster import SPARK_HOME, Cluster
+from helpers.cluster import SPARK_HOME, Cluster, executor_python
 from helpers.cluster_program import SMALL, expected
 from helpers.environments import make_environment
-from helpers.s3_server import BUCKET, SECRET, S3Server, is_built
+from helpers.programs import Program, programs, result_of
+from helpers.s3_server import BUCKET, S3Server, is_built
 from mirrorlake.paths import PROJECT
-from mirrorlake.spark.executors import NEEDED
 from mirrorlake.spark.jars import delta_jars
 from mirrorlake.spark.java import find_java
 
@@ -32,7 +32,6 @@ pytestmark = pytest.mark.long
 COMMANDS = ["publish", "mirror", "sql", "vorder", "analyze"]
 _LONGEST = 900  # seconds
 _HIDDEN = ("SPARK_MASTER", "SPARK_REMOTE", "SPARK_CONF_DIR", "PYTHONPATH", "PYSPARK_PYTHON")
-PACKAGES = tuple("pyyaml" if name == "yaml" else name for name in NEEDED)
 
 
 def bare_variables() -> dict[str, str]:
@@ -43,7 +42,7 @@ def bare_variables() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def python() -> Path:
     """The workers' Python: another environment, without mirrorlake."""
-    return make_environment("executor", *PACKAGES)
+    return executor_python()
 
 
 @pytest.fixture
@@ -53,39 +52,17 @@ def cluster() -> Iterator[Cluster]:
     cluster.close()
 
 
-Driver = Callable[..., "subprocess.Popen[str]"]
-
-
 @pytest.fixture
-def driver(cluster: Cluster, python: Path) -> Iterator[Driver]:
+def driver(cluster: Cluster, python: Path) -> Iterator[Program]:
     """Starts a program as the cluster's driver; it ends with the test."""
-    started: list[subprocess.Popen[str]] = []
-    paths = os.pathsep.join([str(PROJECT / "lib"), str(PROJECT / "tests")])
-
-    def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
-        own = {"SPARK_MASTER": cluster.url, "PYSPARK_PYTHON": str(python), "PYTHONPATH": paths}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "helpers.cluster_program", *arguments],
-            env=bare_variables() | {"SPARK_LOCAL_IP": "127.0.0.1"} | own | variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+    own = {"SPARK_MASTER": cluster.url, "PYSPARK_PYTHON": str(python)}
+    environment = bare_variables() | {"SPARK_LOCAL_IP": "127.0.0.1"} | own
+    with programs("helpers.cluster_program", environment) as start:
+        yield start
 
 
 def result(process: subprocess.Popen[str]) -> Any:
-    out, err = process.communicate(timeout=_LONGEST)
-    assert process.returncode == 0, err[:2000] + err[-2000:]
-    assert SECRET not in out + err
-    return json.loads(out.splitlines()[-1])
+    return result_of(process, _LONGEST)
 
 
 def check_story(seen: dict[str, Any]) -> None:
@@ -97,7 +74,7 @@ def check_story(seen: dict[str, Any]) -> None:
     assert (seen["partition"], seen["views"]) == (sum(range(40)), 8)
 
 
-def test_the_whole_story_on_a_shared_folder(driver: Driver, tmp_path: Path) -> None:
+def test_the_whole_story_on_a_shared_folder(driver: Program, tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text(
         f"spark.jars {_some_jar(tmp_path)}\n"
         "spark.driver.extraClassPath /of/the/user\n"
@@ -121,7 +98,7 @@ def _some_jar(folder: Path) -> Path:
 
 
 @pytest.mark.skipif(not is_built(), reason="needs the S3 server, which other tests build")
-def test_the_whole_story_on_s3(driver: Driver) -> None:
+def test_the_whole_story_on_s3(driver: Program) -> None:
     server = S3Server()
     try:
         root = f"s3://{BUCKET}/{uuid.uuid4().hex}"
@@ -189,7 +166,7 @@ def test_a_program_that_is_submitted_keeps_its_settings(
 
 
 def test_executors_that_lack_packages_are_told_of_before_a_job_fails(
-    driver: Driver, tmp_path: Path
+    driver: Program, tmp_path: Path
 ) -> None:
     other = make_environment("poor-executor", "pyyaml")
     seen = result(driver("refused", str(tmp_path / "lake"), PYSPARK_PYTHON=str(other)))
@@ -202,7 +179,7 @@ def test_executors_that_lack_packages_are_told_of_before_a_job_fails(
 
 @pytest.mark.parametrize("killed", ["executor", "worker", "driver"])
 def test_a_mirror_survives_that_a_part_is_killed(
-    cluster: Cluster, driver: Driver, tmp_path: Path, killed: str
+    cluster: Cluster, driver: Program, tmp_path: Path, killed: str
 ) -> None:
     root = str(tmp_path / "lake")
     result(driver("publish", root))

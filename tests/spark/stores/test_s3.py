@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
-import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from helpers.fault_proxy import Fault, FaultProxy, LostAnswers, RandomFaults, Request
 from helpers.notebooks import TOOLS
+from helpers.programs import Program, programs, result_of
 from helpers.s3_program import FILES, LOG
-from helpers.s3_server import BUCKET, SECRET, S3Server
-from mirrorlake.paths import PROJECT
+from helpers.s3_server import BUCKET, S3Server
 
 _LONGEST = 1200  # seconds
 MOST_OF_A_FILE = 8  # requests
@@ -39,38 +36,15 @@ def proxy(server: S3Server) -> Iterator[FaultProxy]:
     proxy.close()
 
 
-Start = Callable[..., "subprocess.Popen[str]"]
-
-
 @pytest.fixture
-def start(server: S3Server, proxy: FaultProxy) -> Iterator[Start]:
+def start(server: S3Server, proxy: FaultProxy) -> Iterator[Program]:
     """Starts a program that reaches the store through the proxy; it ends with the test."""
-    path = os.pathsep.join([str(PROJECT / "lib"), str(PROJECT / "tests")])
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "helpers.s3_program", *arguments],
-            env=os.environ | server.variables(proxy.port) | {"PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+    with programs("helpers.s3_program", os.environ | server.variables(proxy.port)) as begin:
+        yield begin
 
 
 def result(process: subprocess.Popen[str]) -> Any:
-    out, err = process.communicate(timeout=_LONGEST)
-    assert process.returncode == 0, err[:2000] + err[-2000:]
-    assert SECRET not in out + err
-    return json.loads(out.splitlines()[-1])
+    return result_of(process, _LONGEST)
 
 
 @pytest.fixture
@@ -84,7 +58,7 @@ def is_commit(request: Request) -> bool:
 
 @pytest.mark.long
 def test_a_lake_on_s3_is_mirrored_queried_dropped_and_taken_back(
-    start: Start, proxy: FaultProxy, root: str
+    start: Program, proxy: FaultProxy, root: str
 ):
     seen = result(start("work", root))
     mirrored = [[0, 0], [1, 1], [2, 0], [3, 0]]
@@ -100,7 +74,7 @@ def test_a_lake_on_s3_is_mirrored_queried_dropped_and_taken_back(
 
 
 @pytest.mark.long
-def test_over_a_bad_line_all_ends_the_same(start: Start, proxy: FaultProxy, root: str):
+def test_over_a_bad_line_all_ends_the_same(start: Program, proxy: FaultProxy, root: str):
     lost = LostAnswers(503, 412)
 
     def bad(request: Request) -> Fault:
@@ -117,7 +91,7 @@ def test_over_a_bad_line_all_ends_the_same(start: Start, proxy: FaultProxy, root
 
 
 @pytest.mark.long
-def test_publishers_mirrors_an_optimize_and_a_partitioning_at_once(start: Start, root: str):
+def test_publishers_mirrors_an_optimize_and_a_partitioning_at_once(start: Program, root: str):
     """Ten minutes; `MIRRORLAKE_SOAK_SECONDS` makes it shorter."""
     result(start("begin", root))
     publishers = [start("publish", root, str(number), SOAK) for number in range(3)]
@@ -134,7 +108,7 @@ def test_publishers_mirrors_an_optimize_and_a_partitioning_at_once(start: Start,
 
 
 @pytest.mark.long
-def test_everything_else_that_one_does_with_a_lake_on_s3(start: Start, root: str):
+def test_everything_else_that_one_does_with_a_lake_on_s3(start: Program, root: str):
     seen = result(start("tour", root))
     mirrored = [[0, 0], [1, 1], [2, 0], [3, 0]]
     restored = [[number, 0] for number in range(5)]
@@ -167,13 +141,13 @@ def test_everything_else_that_one_does_with_a_lake_on_s3(start: Start, root: str
 
 
 @pytest.mark.long
-def test_every_tool_ends_well_on_a_lake_on_s3(start: Start, root: str):
+def test_every_tool_ends_well_on_a_lake_on_s3(start: Program, root: str):
     assert result(start("tools", root)) == dict.fromkeys(TOOLS, "done")
 
 
 @pytest.mark.long
 def test_two_drivers_with_slow_commits_and_lost_answers_lose_none(
-    start: Start, proxy: FaultProxy, root: str
+    start: Program, proxy: FaultProxy, root: str
 ):
     lost: set[str] = set()
 
@@ -193,7 +167,7 @@ def test_two_drivers_with_slow_commits_and_lost_answers_lose_none(
 
 @pytest.mark.long
 def test_one_more_small_file_is_a_few_requests(
-    start: Start, server: S3Server, root: str, monkeypatch: pytest.MonkeyPatch
+    start: Program, server: S3Server, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(LOG, str(server.folder / "log"))
     seen = result(start("files", root))

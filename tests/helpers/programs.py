@@ -1,0 +1,57 @@
+"""Programs of the tests that run as processes of their own, and end with the test."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from helpers.s3_server import SECRET
+from mirrorlake.paths import PROJECT
+
+Program = Callable[..., "subprocess.Popen[str]"]
+"""Starts the program with arguments, and with variables of the environment by name."""
+
+
+@contextmanager
+def programs(module: str, environment: Mapping[str, str]) -> Iterator[Program]:
+    """Starts a module any number of times; what still runs at the end is killed.
+
+    Args:
+        module: of the tests' helpers.
+        environment: the processes' variables; where this project lies comes on top.
+    """
+    started: list[subprocess.Popen[str]] = []
+    paths = os.pathsep.join([str(PROJECT / "lib"), str(PROJECT / "tests")])
+
+    def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            env={**environment, "PYTHONPATH": paths, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def result_of(process: subprocess.Popen[str], longest: float) -> Any:
+    """What a program printed last, as JSON, after it ended well and without telling a secret."""
+    out, err = process.communicate(timeout=longest)
+    assert process.returncode == 0, err[:2000] + err[-2000:]
+    assert SECRET not in out + err
+    return json.loads(out.splitlines()[-1])
