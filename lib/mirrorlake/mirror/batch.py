@@ -193,8 +193,8 @@ def _read_group(
         return raw.select(*columns)
     default = F.lit(int(batch.at.metadata.default_marker))
     marker = F.col(quote(sample.marker)).cast("int") if sample.marker else default
-    raw, number = _with_number(spark, raw, files)
-    position = (number - F.lit(batch.at.last + 1)) * F.lit(_ROWS) + F.col("_metadata.row_index")
+    raw, place = _with_place(spark, raw, files, batch.at.last + 1)
+    position = place * F.lit(_ROWS) + F.col("_metadata.row_index")
     if any(file.unchanged for file in batch.facts):
         names = F.col(quote(UNCHANGED)) if sample.unchanged else F.lit(None).cast("array<string>")
         columns.append(names.alias(KEPT))
@@ -238,15 +238,25 @@ def _plain_name() -> Column:
     return F.url_decode(F.replace(name, F.lit("+"), F.lit("%2B")))
 
 
-def _with_number(
-    spark: SparkSession, raw: DataFrame, files: list[FileFacts]
+def _with_place(
+    spark: SparkSession, raw: DataFrame, files: list[FileFacts], first: int
 ) -> tuple[DataFrame, Column]:
-    """Each row with the number of its file: by the file's name, or else by a small joined table."""
+    """Each row with its file's place in the batch: by the name, else by a small joined table.
+
+    Args:
+        spark: the session of this apply.
+        raw: the rows.
+        files: theirs.
+        first: the number of the batch's first file.
+    """
     names = {file.source.rpartition("/")[2]: file.number for file in files}
     if all(file_number(name) == number for name, number in names.items()):
-        return raw, F.substring("_metadata.file_name", 1, 20).cast("decimal(20,0)").cast("long")
-    numbers = spark.createDataFrame(list(names.items()), f"{_NAME} string, {_NUMBER} long")
+        # A whole number becomes part of the code that Spark compiles, in each cycle; this does not.
+        number, before = F.substring("_metadata.file_name", 1, 20), F.lit(str(first))
+        return raw, (number.cast("decimal(20,0)") - before.cast("decimal(20,0)")).cast("long")
+    places = [(name, number - first) for name, number in names.items()]
+    places_by_name = spark.createDataFrame(places, f"{_NAME} string, {_NUMBER} long")
     plain = _plain_name()
     lost = F.raise_error(F.concat(F.lit("no number for the file "), plain)).cast("long")
     found = F.coalesce(F.col(_NUMBER), lost)
-    return raw.join(F.broadcast(numbers), plain == F.col(_NAME), "left"), found
+    return raw.join(F.broadcast(places_by_name), plain == F.col(_NAME), "left"), found

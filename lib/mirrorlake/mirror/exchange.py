@@ -8,7 +8,7 @@ before and after of every update. Updated rows keep their ids. What it can't do 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -28,11 +28,11 @@ from mirrorlake.delta.snapshot import (
 from mirrorlake.errors import OtherDeltaError
 from mirrorlake.landing.metadata import Marker
 from mirrorlake.mirror.batch import ACTION, APPEND, DELETE, KEPT, REPLACE, refused
-from mirrorlake.mirror.key_bounds import Bounds, key_conditions, may_match
+from mirrorlake.mirror.key_bounds import Bounds, key_conditions, may_match, wide_bounds
 from mirrorlake.mirror.properties import Batch
 from mirrorlake.spark.gateway import DeltaTransaction, can_exchange, transaction
 from mirrorlake.spark.jvm import may_be_among
-from mirrorlake.spark.sql import quote
+from mirrorlake.spark.sql import literal, quote
 
 _REWRITE_SHARE = 0.25  # of the rows in the touched files
 _REWRITE_BYTES = 16 * 2**20  # below it a commit costs more than the bytes do
@@ -44,6 +44,8 @@ _SETTINGS = {
     "spark.sql.maxConcurrentOutputFileWriters": "8",
     # What is kept is read once or twice, within seconds.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    # By default a small file counts as one of 4 MiB, and two large ones end up in one task.
+    "spark.sql.files.openCostInBytes": str(128 * 2**10),
 }
 # Of a key: where values are equal, so are their hashes.
 _HASHED = frozenset(("tinyint", "smallint", "int", "bigint", "string", "date", "boolean"))
@@ -109,15 +111,12 @@ def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
         if txn.has_seen(at.identity.app_id, batch.last):
             return True
         names = physical_names(snapshot.metadata)
-        files = [
-            add
-            for add in read_files(txn, at.storage, folder)
-            if may_match(add, changes.bounds, names)
-        ]
+        live = read_files(txn, at.storage, folder)
+        files = [add for add in live if may_match(add, changes.bounds, names)]
         if is_rewrite_cheaper(files, batch.row_count):
             return False
         with _Exchange(txn, snapshot, changes, batch) as exchange:
-            exchange.commit(files)
+            exchange.commit(files, wide_bounds(changes.bounds, live, names, batch.target))
     return True
 
 
@@ -169,7 +168,6 @@ class _Exchange:
         self._columns = tuple(snapshot.schema)
         self._keys = changes.keys
         self._unchanged = {name.lower() for name in changes.unchanged}
-        self._bounds = changes.bounds
         self._has_feed = snapshot.has_feed
         self._ids = [
             snapshot.properties[name]
@@ -189,11 +187,11 @@ class _Exchange:
         for frame in self._frames:
             frame.unpersist()
 
-    def commit(self, files: Sequence[Action]) -> None:
-        """Finds the rows in files, and exchanges them."""
+    def commit(self, files: Sequence[Action], bounds: Bounds) -> None:
+        """Finds the rows in files, and exchanges them; outside of the bounds no key can match."""
         table = placed_rows(self._txn, files, keep_ids=True)
         self._txn.read_all()
-        found = self._find(table, is_large=count_rows(files) >= _LARGE_ROWS)
+        found = self._find(table, bounds, is_large=count_rows(files) >= _LARGE_ROWS)
         self._frames.append(found)
         marked = mark_rows(self._txn, found)
         gone = updated = marked.rows
@@ -217,9 +215,9 @@ class _Exchange:
         """Whether a change can bring a row that was not there."""
         return any(count for marker, count in self._batch.rows.items() if marker != Marker.DELETE)
 
-    def _find(self, table: DataFrame, *, is_large: bool) -> DataFrame:
+    def _find(self, table: DataFrame, bounds: Bounds, *, is_large: bool) -> DataFrame:
         """The table's rows that change, each with its change."""
-        for condition in key_conditions(self._bounds, self._batch.target, None):
+        for condition in key_conditions(bounds, self._batch.target, None):
             table = table.where(condition)
         changes = self._changes.where(F.col(ACTION) != APPEND)
         among = self._among(table, changes) if is_large else None
@@ -244,53 +242,60 @@ class _Exchange:
     def _changed(self, found: DataFrame) -> DataFrame:
         """Updated rows as they become; and with the feed, both kinds before and after."""
         before, after = [_BEFORE, _AFTER] if self._has_feed else [], [_TABLE]
-        updated = F.array(*map(F.lit, [*before, *after]))
-        deleted = F.array(F.lit(_DELETED)) if self._has_feed else F.array().cast("array<string>")
-        is_delete, kind = F.col(ACTION) == DELETE, F.col(_KIND)
-        rows = found.withColumn(_KIND, F.explode(F.when(is_delete, deleted).otherwise(updated)))
-        is_old = kind.isin(_BEFORE, _DELETED)
+        deleted = [_DELETED] if self._has_feed else []
+        kinds = f"IF({ACTION} = '{DELETE}', {_texts(deleted)}, {_texts([*before, *after])})"
+        is_old = f"{_KIND} IN ('{_BEFORE}', '{_DELETED}')"
 
-        def value(name: str) -> Column:
-            old, new = F.col(quote(name)), F.col(self._new[name])
+        def value(name: str) -> str:
+            stays = is_old
             if name.lower() in self._unchanged:
-                is_old_value = F.array_contains(F.col(KEPT), name)
-                return F.when(is_old | F.coalesce(is_old_value, F.lit(False)), old).otherwise(new)
-            return F.when(is_old, old).otherwise(new)
+                stays += f" OR coalesce(array_contains({KEPT}, {literal(name)}), false)"
+            return f"IF({stays}, {quote(name)}, {self._new[name]})"
 
-        values = [value(name).alias(name) for name in self._columns]
-        return rows.select(*values, *self._hidden(found, kind == _TABLE), _change_type(kind))
+        values = {name: value(name) for name in self._columns}
+        ids = {name: f"IF({_KIND} = '{_TABLE}', {quote(name)}, NULL)" for name in self._ids[:1]}
+        return self._written(found, kinds, values, ids, found)
 
     def _inserted(self, found: DataFrame, *, fed: bool) -> DataFrame:
         """New rows: without a key of the table's, or whatever it has."""
         hits = {self._new[key]: f"{_HIT}{place}" for place, key in enumerate(self._keys)}
-        there = found.select(*[F.col(new).alias(hit) for new, hit in hits.items()])
-        same = [F.col(new) == F.col(hit) for new, hit in hits.items()]
-        on = reduce(Column.__and__, same, F.col(ACTION) == REPLACE)
-        wanted = self._changes.where(F.col(ACTION).isin(REPLACE, APPEND))
+        there = found.selectExpr(*[f"{new} AS {hit}" for new, hit in hits.items()])
+        same = [f"{new} = {hit}" for new, hit in hits.items()]
+        wanted = self._changes.where(f"{ACTION} IN ('{REPLACE}', '{APPEND}')")
+        on = F.expr(" AND ".join([f"{ACTION} = '{REPLACE}'", *same]))
         rows = wanted.join(self._small(there), on, "left_anti")
-        kinds = [_TABLE, _INSERTED] if fed and self._has_feed else [_TABLE]
-        rows = rows.withColumn(_KIND, F.explode(F.array(*map(F.lit, kinds))))
+        kinds = _texts([_TABLE, _INSERTED] if fed and self._has_feed else [_TABLE])
+        values = {
+            name: refused(name, new, KEPT) if name.lower() in self._unchanged else new
+            for name, new in self._new.items()
+        }
+        return self._written(rows, kinds, values, {}, found)
 
-        def value(name: str) -> Column:
-            new = self._new[name]
-            if name.lower() in self._unchanged:
-                return F.expr(refused(name, new, KEPT))
-            return F.col(new)
+    def _written(
+        self,
+        rows: DataFrame,
+        kinds: str,
+        values: Mapping[str, str],
+        ids: Mapping[str, str],
+        found: DataFrame,
+    ) -> DataFrame:
+        """Rows as a transaction writes them. What it is made of is SQL: it is parsed at once.
 
-        values = [value(name).alias(name) for name in self._columns]
-        return rows.select(*values, *self._hidden(found, None), _change_type(F.col(_KIND)))
+        Args:
+            rows: what to write, each as often as it has kinds.
+            kinds: an array of them.
+            values: of the table's columns.
+            ids: of the columns that carry row ids, those that a row keeps; the others are new.
+            found: has these columns: Delta knows them by what they say of themselves.
+        """
+        made = [F.expr(f"{value} AS {quote(name)}") for name, value in values.items()]
+        for name in self._ids:
+            number = F.expr(ids.get(name, "CAST(NULL AS BIGINT)"))
+            made.append(number.alias(name, metadata=found.schema[name].metadata))
+        change_type = F.expr(f"IF({_KIND} <> '{_TABLE}', {_KIND}, NULL) AS {_CHANGE_TYPE}")
+        return rows.selectExpr("*", f"explode({kinds}) AS {_KIND}").select(*made, change_type)
 
-    def _hidden(self, found: DataFrame, keeps: Column | None) -> list[Column]:
-        """The columns that carry row ids: an updated row keeps its id, and gets a new version."""
-        hidden = []
-        for place, name in enumerate(self._ids):
-            number = F.lit(None).cast("long")
-            if place == 0 and keeps is not None:
-                number = F.when(keeps, F.col(quote(name)))
-            # Delta knows them by what the columns say of themselves.
-            hidden.append(number.alias(name, metadata=found.schema[name].metadata))
-        return hidden
 
-
-def _change_type(kind: Column) -> Column:
-    return F.when(kind != _TABLE, kind).alias(_CHANGE_TYPE)
+def _texts(kinds: Sequence[str]) -> str:
+    """An array of kinds, as SQL."""
+    return f"CAST(array({', '.join(map(literal, kinds))}) AS ARRAY<STRING>)"

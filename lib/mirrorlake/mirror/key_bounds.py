@@ -14,6 +14,8 @@ from mirrorlake.mirror.properties import Target
 from mirrorlake.spark.sql import literal, quote
 
 _SUFFIX = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
+_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_STEPS = 16  # of a table's keys, about
 _TYPES = {**dict.fromkeys(_SUFFIX, int), "date": dt.date, "string": str}
 # Texts without escapes, variables or letters of any other alphabet: no doubt how they compare.
 _PLAIN = re.compile(r"[\w .:/@+-]{0,200}", re.ASCII)
@@ -73,10 +75,8 @@ def may_match(add: Action, bounds: Bounds, names: Mapping[str, str]) -> bool:
         bounds: what `key_bounds` found.
         names: what the files call each column.
     """
-    stats = json.loads(add.get("stats") or "{}")
     for key, (low, high) in bounds.items():
-        least = (stats.get("minValues") or {}).get(names[key])
-        most = (stats.get("maxValues") or {}).get(names[key])
+        least, most = _ends(add, names[key])
         if least is None or most is None:
             continue
         # The log has days as ISO texts; of long texts bounds that are wide enough.
@@ -84,6 +84,40 @@ def may_match(add: Action, bounds: Bounds, names: Mapping[str, str]) -> bool:
         if type(least) is type(most) is type(first) and (most < first or least > last):
             return False
     return True
+
+
+def wide_bounds(
+    bounds: Bounds, adds: Sequence[Action], names: Mapping[str, str], target: Target
+) -> dict[str, rows.Bounds]:
+    """Bounds that are the same for many batches: whole numbers lie at multiples of a large one.
+
+    Spark compiles a query's code for each number in a filter; of these there are few.
+
+    Args:
+        bounds: what `key_bounds` found.
+        adds: the table's files.
+        names: what the files call each column.
+        target: the table's columns.
+    """
+    found = dict(bounds)
+    for key, (low, high) in bounds.items():
+        bits = _BITS.get(target.columns[key])
+        ends = [end for add in adds for end in _ends(add, names[key]) if isinstance(end, int)]
+        if bits is None or not ends:
+            continue
+        step = 1 << ((max(ends) - min(ends)) // _STEPS).bit_length()
+        if high - low < step:
+            continue  # few rows are read, and fewer by bounds of their own
+        most = (1 << (bits - 1)) - 1
+        found[key] = max(low - low % step, ~most), min(high - high % step + step - 1, most)
+    return found
+
+
+def _ends(add: Action, name: str) -> tuple[Any, Any]:
+    """The smallest and largest value that a file's statistics tell of a column; else None."""
+    stats = json.loads(add.get("stats") or "{}")
+    least, most = stats.get("minValues") or {}, stats.get("maxValues") or {}
+    return least.get(name), most.get(name)
 
 
 def _literal(value: Any, kind: str) -> str | None:

@@ -110,8 +110,13 @@ def may_be_among(keys: Sequence[Column], rows: DataFrame, count: int) -> Column 
 
 def delta_module(session: Any, name: str) -> Any:
     """A Scala object, by the class loader that knows Delta wherever its jars came from."""
-    loader = session._jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    found = session._jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}$", True, loader)
+    return _module(session._jvm, name)
+
+
+@cache
+def _module(jvm: Any, name: str) -> Any:
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    found = jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}$", True, loader)
     return found.getField("MODULE$").get(None)
 
 

@@ -313,3 +313,20 @@ def test_new_tables_follow_the_lakes_defaults(lake: Lake, run: Any) -> None:
     assert lake.table("before").snapshot().has_vectors
     run("reorg", root, "before", "--drop-vectors")
     assert not lake.table("before").snapshot().has_vectors
+
+
+@pytest.mark.long
+def test_a_cycle_like_the_one_before_compiles_nothing(lake: Lake) -> None:
+    metrics: Any = lake.spark
+    compiled = metrics._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+    publisher = lake.publisher("t", keys=["n"])
+    publisher.insert([{"n": n, "v": "a"} for n in range(1_000)])
+    lake.mirror(deletion_vectors=True)
+    counts = []
+    for number in range(6):
+        publisher.upsert([{"n": n, "v": f"b{number}"} for n in range(number, 1_000, 100)])
+        before = compiled.getCount()
+        assert not lake.mirror().failed
+        counts.append(compiled.getCount() - before)
+    assert counts[0] > 0  # else nothing is compiled here at all
+    assert counts[-1] == 0, counts

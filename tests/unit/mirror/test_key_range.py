@@ -10,10 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mirrorlake.delta.exchange import DeletedRows
 from mirrorlake.landing.rows import footer_bounds
-from mirrorlake.mirror.key_bounds import key_bounds, key_conditions, may_match
+from mirrorlake.mirror.key_bounds import (
+    key_bounds,
+    key_conditions,
+    may_match,
+    wide_bounds,
+)
 from mirrorlake.mirror.properties import Target
 
 
@@ -132,3 +139,42 @@ def test_deleted_rows_are_too_many_by_their_share_and_never_if_they_are_few() ->
     assert DeletedRows.of([file(80_000, 20_010)]).is_too_many
     assert not DeletedRows.of([file(1, 9_000)]).is_too_many
     assert not DeletedRows.of([]).is_too_many
+
+
+def with_ids(least: int | None, most: int | None) -> dict[str, Any]:
+    """A file's `add` whose statistics tell the smallest and largest id."""
+    return {"stats": json.dumps({"minValues": {"id": least}, "maxValues": {"id": most}})}
+
+
+@given(
+    kind=st.sampled_from([("byte", 8), ("short", 16), ("integer", 32), ("long", 64)]),
+    data=st.data(),
+)
+def test_wide_bounds_hold_the_given_ones_and_are_values_of_the_type(
+    kind: tuple[str, int], data: st.DataObject
+) -> None:
+    name, bits = kind
+    value = st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    low, high = sorted(data.draw(st.lists(value, min_size=2, max_size=2)))
+    ends = data.draw(st.lists(st.lists(value, min_size=2, max_size=2).map(sorted), max_size=3))
+    adds = [with_ids(*pair) for pair in ends]
+    found = wide_bounds({"id": (low, high)}, adds, {"id": "id"}, Target({"id": name}, ()))
+    below, above = found["id"]
+    assert -(2 ** (bits - 1)) <= below <= low <= high <= above < 2 ** (bits - 1)
+
+
+def test_batches_all_over_a_table_have_the_same_bounds() -> None:
+    adds = [with_ids(0, 999_999), with_ids(1_000_000, 1_999_999)]
+    target, names = Target({"id": "long"}, ()), {"id": "id"}
+    batches = [(200, 1_999_696), (31, 1_999_999), (5_000, 1_990_000)]
+    found = [wide_bounds({"id": batch}, adds, names, target)["id"] for batch in batches]
+    assert found == [(0, 2**21 - 1)] * 3
+    narrow = {"id": (700_000, 700_010)}
+    assert wide_bounds(narrow, adds, names, target) == narrow
+
+
+def test_texts_days_and_tables_without_statistics_keep_their_bounds() -> None:
+    bounds = {"id": (1, 10**6), "day": (dt.date(2024, 1, 1), dt.date(2025, 1, 1)), "t": ("a", "z")}
+    target = Target({"id": "long", "day": "date", "t": "string"}, ())
+    names = {name: name for name in bounds}
+    assert wide_bounds(bounds, [with_ids(None, None), {}], names, target) == bounds
