@@ -203,6 +203,11 @@ def sparse(pairs: int) -> BenchResult:
         return bench_changes.against_merge(folder, pairs, counts, merge, summary)
 
 
+def grown(pairs: int) -> BenchResult:
+    with scratch() as folder:
+        return bench_changes.grown(folder, pairs)
+
+
 def bulk(pairs: int) -> BenchResult:
     with scratch() as folder:
         changes = change_files(0, BASE, CHANGES, FILES)
@@ -271,6 +276,7 @@ PARTS = {
     "clustered": clustered,
     "small": small,
     "sparse": sparse,
+    "grown": grown,
     "bulk": bulk,
     "reads": reads,
     "tables": tables,

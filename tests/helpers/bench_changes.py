@@ -75,6 +75,33 @@ def against_merge(
     return join_results("mirror", results)
 
 
+def grown(folder: Path, pairs: int) -> BenchResult:
+    """Changes of 2,000,000 rows in a table of ten times as many, against one of just these."""
+    lakes = {"large": 10 * ROWS, "small": ROWS}
+    for name, known in lakes.items():
+        number = 1
+        for begin in range(0, known, ROWS):
+            tables = initial_files(begin, ROWS, FILES)
+            number += len(write_files(tables, zone(folder / name), number))
+            assert not Lake(folder / name).mirror(deletion_vectors=True).failed
+    number = 10 * FILES
+    results = []
+    for count, what in {1: "1 change", 1000: "1,000 changes"}.items():
+        batches = [upserts(count, number + place) for place in range(1, pairs + 2)]
+
+        def mirrored(name: str, left: Iterator[pa.Table]) -> float:
+            lake = Lake(folder / name)
+            last = max(entry.number for entry in lake.operations.ledger("t").entries)
+            write_files([next(left)], zone(folder / name), last + 1)
+            return timed(lambda: mirror(lake))
+
+        large, small = (partial(mirrored, name, iter(batches)) for name in lakes)
+        of = f"{what} of 20,000,000 rows, among 2,000,000 of them, against 2,000,000"
+        results.append(compare("mirror", of, large, small, pairs))
+        number += len(batches)
+    return join_results("mirror", results)
+
+
 def bulk(folder: Path, pairs: int, changes: list[pa.Table], summary: Summary) -> BenchResult:
     """Many changes in one cycle, against the mirror on a table without deletion vectors."""
     lakes = two_lakes(folder, peer_has_vectors=False)
