@@ -69,6 +69,7 @@ def rules(diagnosis: Diagnosis) -> list[tuple[str, tuple[int, int], bool]]:
     return [(f.rule, f.versions, f.blocks) for f in diagnosis.findings]
 
 
+@pytest.mark.long  # its troubles are among those of the one table below
 @pytest.mark.promise("CF-18")
 def test_column_mapping(lake: Lake) -> None:
     table = make(
@@ -160,6 +161,7 @@ def state_after(found: list[Any]) -> dict[tuple[int, int], int]:
     return {row: count for row, count in rows.items() if count}
 
 
+@pytest.mark.long
 def test_a_table_made_again_and_versions_older_than_the_retention(lake: Lake) -> None:
     publisher = lake.publisher("t", keys=["id"])
     publisher.write([{"id": 1, "v": "a"}])

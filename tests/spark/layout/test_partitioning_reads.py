@@ -148,6 +148,7 @@ def test_a_stored_bucket_prunes_for_every_engine(lake: Lake) -> None:
         table.partitioning.set({"PartitionKeys": [hashed(9)], **PAST}, bucket_column="bucket")
 
 
+@pytest.mark.long
 def test_a_views_table(lake: Lake) -> None:
     """Its files are partitioned like any others, and refreshes still go by what changed."""
     source = lake.create_table("t", {"id": "INT", "k": "STRING"}, keys=["id"])

@@ -112,9 +112,8 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "others", [{}, pytest.param(OTHERS, marks=pytest.mark.long)], ids=["sums", "every method"]
-)
+@pytest.mark.long  # test_views_states.py has two such states in every run, and what comes then
+@pytest.mark.parametrize("others", [{}, OTHERS], ids=["sums", "every method"])
 def test_what_happens_to_a_source(lake: Lake, others: dict[str, str]) -> None:
     """A correct refresh each time: by what changed, or in full with the reason."""
     t = source(lake)
@@ -148,7 +147,8 @@ def test_what_happens_to_a_source(lake: Lake, others: dict[str, str]) -> None:
     assert rows(lake) == right
 
 
-@pytest.mark.parametrize("vectors", [pytest.param(True, marks=pytest.mark.long), False])
+@pytest.mark.long  # the model's rows come more than once, too
+@pytest.mark.parametrize("vectors", [True, False])
 def test_copies_of_a_row_come_and_go_one_by_one(lake: Lake, vectors: bool) -> None:
     """By deletion vectors, and by a MERGE where the view's table may have none."""
     t = source(lake)
