@@ -273,6 +273,7 @@ def test_what_follows_a_feed_goes_on_from_its_place(old: Lake, known: Any) -> No
     assert len(two) == len(newest(known, "dimension_2")) + 1
 
 
+@pytest.mark.long
 def test_rows_keep_their_ids_and_biographies(old: Lake, known: Any) -> None:
     table = old.table("inventory")
     story = table.row_tracking.history(key=3)
@@ -300,6 +301,7 @@ def test_rows_keep_their_ids_and_biographies(old: Lake, known: Any) -> None:
     assert sorted(row[5] for row in feed) == ["delete", "update_postimage", "update_preimage"]
 
 
+@pytest.mark.long
 def test_a_person_is_found_wherever_earlier_code_put_them(old: Lake) -> None:
     def places(table: str, **keys: Any) -> dict[str, tuple[int, int | None]]:
         found = old.forget(table, keys)
