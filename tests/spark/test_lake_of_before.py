@@ -193,6 +193,7 @@ def test_a_folder_renamed_before_is_reseeded_renamed_and_dropped(old: Lake) -> N
     assert len(table_rows(old, "places")) == 3
 
 
+@pytest.mark.long
 def test_partitioning_leaves_what_is_done_and_goes_on(old: Lake, known: Any) -> None:
     report = old.partitioning.run()
     assert [(line.table, line.error) for line in report.tables] == [("measures", None)]
