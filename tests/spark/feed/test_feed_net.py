@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -115,6 +116,41 @@ def test_a_key_with_several_rows_is_refused_where_keys_are_relied_on(
     found = net_changes(changes, ["key"]).collect()
     expected = net_model([(n, kind, ("k", value)) for n, kind, value in feed], 1)
     assert Counter((r[3], r[2], tuple(r)[:2]) for r in found) == Counter(expected)
+
+
+def test_a_range_with_more_versions_than_a_mark_has_places_for_is_summed_up(
+    spark: SparkSession,
+) -> None:
+    last = 2**22
+    schema = "key STRING, v STRING, _change_type STRING, _commit_version BIGINT,"
+    rows = [("k", "a", "insert", 1, None), ("k", "b", "insert", last, None)]
+    changes = spark.createDataFrame(rows, f"{schema} _commit_timestamp TIMESTAMP")
+    with pytest.raises(Exception, match="several rows of one key"):
+        net_changes(changes, ["key"], unique=range(1, last + 1)).collect()
+    longer = net_changes(changes, ["key"], unique=range(1, last + 2)).collect()
+    assert {tuple(row)[:4] for row in longer} == {
+        ("k", "a", "insert", last),
+        ("k", "b", "insert", last),
+    }
+
+
+@pytest.mark.parametrize("unique", [None, range(1, 4)])
+def test_an_outcome_is_of_its_keys_last_change(spark: SparkSession, unique: range | None) -> None:
+    schema = "key STRING, v STRING, _change_type STRING, _commit_version BIGINT,"
+    moments = {version: datetime(2026, 1, version) for version in (1, 2, 3)}
+    rows = [
+        *[("again", "a", kind, n) for n, kind in ((1, "insert"), (2, "delete"), (3, "insert"))],
+        ("other", "a", "delete", 1), ("other", "b", "insert", 1),
+        ("other", "b", "delete", 2), ("other", "c", "insert", 2),
+    ]  # fmt: skip
+    changes = spark.createDataFrame(
+        [(*row, moments[row[3]]) for row in rows], f"{schema} _commit_timestamp TIMESTAMP"
+    )
+    assert {tuple(row) for row in net_changes(changes, ["key"], unique=unique).collect()} == {
+        ("again", "a", "insert", 3, moments[3]),
+        ("other", "a", "update_preimage", 2, moments[2]),
+        ("other", "c", "update_postimage", 2, moments[2]),
+    }
 
 
 @pytest.mark.parametrize(
