@@ -270,6 +270,12 @@ def test_one_table_through_every_trouble(lake: Lake) -> None:
         ("recreated", (12, 12)),
     }
     assert whole.readable == ((4, 4), (5, 6), (7, 7), (9, 13), (14, 14))
+    # A range has the columns of its end.
+    columns = [table.changes.read(*ends).columns for ends in ((4, 4), (5, 6))]
+    assert [some[: some.index("_change_type")] for some in columns] == [
+        ["id", "n", "aa", "b"],
+        ["id", "n", "aa"],
+    ]
     said = " ".join(finding.message for finding in whole.blocking)
     for text in (
         "renames column a to aa",

@@ -135,7 +135,6 @@ def test_an_exclusion_loses_no_change_under_column_mapping(lake: Lake, tmp_path:
     assert sum(len(batch) for batch in kept) == 2
 
 
-@pytest.mark.long  # the loss of a checkpoint is part of the first test, and of the archive's
 @pytest.mark.promise("CF-06")
 def test_a_lost_checkpoint_of_a_target_that_is_complete_up_to_75(
     lake: Lake, tmp_path: Path
