@@ -18,7 +18,7 @@ from mirrorlake.spark.shared import SharedJvm
 
 @pytest.fixture(scope="session")
 def jvm() -> Iterator[SharedJvm]:
-    """A JVM for one process after the other: nbval's, and by `one_spark` those of a test."""
+    """A JVM for one process after the other; `one_spark` has a test's processes join it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_CONF_DIR", str(CONF))
         shared = SharedJvm("notebook")
@@ -36,10 +36,10 @@ def one_spark(jvm: SharedJvm, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 @pytest.fixture(scope="session")
-def sample_home(jvm: SharedJvm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sample_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with the sample lake, as its notebook makes it; tests work on copies."""
     home = tmp_path_factory.mktemp("home")
-    done = run_nbval([NOTEBOOKS / "sample.ipynb"], home, jvm)
+    done = run_nbval([NOTEBOOKS / "sample.ipynb"], home)
     assert done.returncode == 0, done.stdout[-6000:]
     return home
 
