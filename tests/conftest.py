@@ -94,7 +94,7 @@ class MemoryLine:
     """At the end of a run: how much memory it took, with all that it started."""
 
     def pytest_sessionstart(self) -> None:
-        self.watch = PeakMemory()
+        self.watch = PeakMemory(seconds=3)  # a look at all takes tens of milliseconds
 
     def pytest_terminal_summary(self, terminalreporter) -> None:
         terminalreporter.line(f"peak memory: {self.watch.stop()}")

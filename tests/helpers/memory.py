@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psutil  # which comes with ipykernel
 
@@ -15,9 +16,9 @@ _YOUNG_SECONDS = 0.5  # a process that was just forked still looks as large as i
 
 @dataclass(frozen=True)
 class Sample:
-    """Resident bytes of a process and all that it has started, by the programs' kinds.
+    """Bytes of memory of a process and all that it has started, by the programs' kinds.
 
-    Memory that processes share counts for each of them, so this is rather too much.
+    What several processes share, as forked workers do, is divided among them.
     """
 
     processes: int = 0
@@ -41,11 +42,21 @@ def take_sample(process: psutil.Process) -> Sample:
         try:
             if time.time() - one.create_time() < _YOUNG_SECONDS:
                 continue
-            sizes[_kind(one.name())] += one.memory_info().rss
+            sizes[_kind(one.name())] += _memory(one)
             processes += 1
         except psutil.Error:  # gone since
             continue
     return Sample(processes, sizes)
+
+
+def _memory(process: psutil.Process) -> int:
+    """Its own pages and its share of common ones; where the system does not tell, all of them."""
+    try:
+        rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+    except OSError:
+        return process.memory_info().rss
+    (kilobytes,) = (line.split()[1] for line in rollup.splitlines() if line.startswith("Pss:"))
+    return int(kilobytes) * 1024
 
 
 def _kind(program: str) -> str:

@@ -75,6 +75,8 @@ DECIDING = {
         (
             f"{_NET}a_key_with_several_rows_is_refused_where_keys_are_relied_on",
             f"{_NET}a_value_that_moves_where_null_was_is_a_change",
+            f"{_NET}a_range_with_more_versions_than_a_mark_has_places_for_is_summed_up",
+            f"{_NET}an_outcome_is_of_its_keys_last_change",
             f"{_NET}random_feeds_come_to_what_the_model_says",
         ),
     ),

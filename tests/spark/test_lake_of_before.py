@@ -193,6 +193,7 @@ def test_a_folder_renamed_before_is_reseeded_renamed_and_dropped(old: Lake) -> N
     assert len(table_rows(old, "places")) == 3
 
 
+@pytest.mark.long
 def test_partitioning_leaves_what_is_done_and_goes_on(old: Lake, known: Any) -> None:
     report = old.partitioning.run()
     assert [(line.table, line.error) for line in report.tables] == [("measures", None)]
@@ -273,6 +274,7 @@ def test_what_follows_a_feed_goes_on_from_its_place(old: Lake, known: Any) -> No
     assert len(two) == len(newest(known, "dimension_2")) + 1
 
 
+@pytest.mark.long
 def test_rows_keep_their_ids_and_biographies(old: Lake, known: Any) -> None:
     table = old.table("inventory")
     story = table.row_tracking.history(key=3)
@@ -300,6 +302,7 @@ def test_rows_keep_their_ids_and_biographies(old: Lake, known: Any) -> None:
     assert sorted(row[5] for row in feed) == ["delete", "update_postimage", "update_preimage"]
 
 
+@pytest.mark.long
 def test_a_person_is_found_wherever_earlier_code_put_them(old: Lake) -> None:
     def places(table: str, **keys: Any) -> dict[str, tuple[int, int | None]]:
         found = old.forget(table, keys)

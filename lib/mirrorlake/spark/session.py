@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 PROFILES = ("notebook", "batch", "small")
 PROFILE_VARIABLE = "MIRRORLAKE_PROFILE"
+DRIVER_MEMORY = "spark.driver.memory"
 _DAY = 86_400
 
 # What every session needs for the same results everywhere.
@@ -53,6 +54,8 @@ _LOCAL = {
     "spark.sql.codegen.cache.maxEntries": "1000",
     # Nobody sees Spark's notices, but it puts each together: a snapshot's, for one, whole.
     "spark.log.level": "WARN",
+    # For errors PySpark notes where each column was written: eight calls of the JVM for every one.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # What a page that is off would show: plans and tasks of the last thousand queries, in memory.
     **dict.fromkeys(
         (
@@ -142,8 +145,8 @@ def _for_root(spark: SparkSession, root: str | None) -> SparkSession:
 def launch_conf(profile: str, root: str | None = None) -> dict[str, str]:
     """What to launch a JVM with; under `SPARK_MASTER` only what every cluster needs.
 
-    Jars and class paths of the user's `spark-defaults.conf` stay, behind ours; and on a cluster so
-    does what it says of partitions.
+    Jars and class paths of the user's `spark-defaults.conf` stay, behind ours; on a cluster so does
+    what it says of partitions, and on one machine what it says of the driver's memory.
     """
     java, delta = launch_environment()
     needed = [*delta, *cloud_jars(root, java, delta)]
@@ -161,7 +164,8 @@ def launch_conf(profile: str, root: str | None = None) -> dict[str, str]:
     conf["spark.master"] = "local[*]"
     # Spark makes this folder when it starts, by default wherever it was started.
     conf["spark.sql.warehouse.dir"] = str(cache() / "spark-warehouse")
-    conf["spark.driver.memory"] = f"{driver_memory_mib(profile)}m"
+    named = theirs.get(DRIVER_MEMORY)
+    conf[DRIVER_MEMORY] = named or f"{driver_memory_mib(profile)}m"
     if profile == "small":
         conf |= _NO_CODE
     flags = f"{_FLAGS[profile]} {archive_flags(java, needed)}".strip()

@@ -32,6 +32,7 @@ PROPERTIES = {
 }
 
 
+@pytest.mark.long
 def test_the_page_is_right_about_delta_rs(lake: Lake) -> None:
     page = (PROJECT / "docs" / "readers.md").read_text(encoding="utf-8")
     cells = [[cell.strip() for cell in line.split("|")] for line in page.splitlines()]

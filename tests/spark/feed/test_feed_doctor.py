@@ -69,6 +69,7 @@ def rules(diagnosis: Diagnosis) -> list[tuple[str, tuple[int, int], bool]]:
     return [(f.rule, f.versions, f.blocks) for f in diagnosis.findings]
 
 
+@pytest.mark.long  # its troubles are among those of the one table below
 @pytest.mark.promise("CF-18")
 def test_column_mapping(lake: Lake) -> None:
     table = make(
@@ -160,6 +161,7 @@ def state_after(found: list[Any]) -> dict[tuple[int, int], int]:
     return {row: count for row, count in rows.items() if count}
 
 
+@pytest.mark.long
 def test_a_table_made_again_and_versions_older_than_the_retention(lake: Lake) -> None:
     publisher = lake.publisher("t", keys=["id"])
     publisher.write([{"id": 1, "v": "a"}])
@@ -268,6 +270,12 @@ def test_one_table_through_every_trouble(lake: Lake) -> None:
         ("recreated", (12, 12)),
     }
     assert whole.readable == ((4, 4), (5, 6), (7, 7), (9, 13), (14, 14))
+    # A range has the columns of its end.
+    columns = [table.changes.read(*ends).columns for ends in ((4, 4), (5, 6))]
+    assert [some[: some.index("_change_type")] for some in columns] == [
+        ["id", "n", "aa", "b"],
+        ["id", "n", "aa"],
+    ]
     said = " ".join(finding.message for finding in whole.blocking)
     for text in (
         "renames column a to aa",
@@ -294,7 +302,7 @@ def test_a_vacuumed_feed_and_a_lost_log(lake: Lake) -> None:
     assert repr(table.changes.diagnose()) == "v, versions 0 to 3: 0 findings, 0 in the way"
     lake.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     lake.spark.sql(f"VACUUM {table.sql_name} RETAIN 0 HOURS")
-    whole = check_every_range(table)
+    whole = check_longest_ranges(table)
     assert [r for r in rules(whole) if r[2]] == [("missing-file", (v, v), True) for v in (1, 2, 3)]
     with pytest.raises(FeedError, match=r"version 2 to 3 are lost.*no version before"):
         table.changes.read(2, across_gaps=True)

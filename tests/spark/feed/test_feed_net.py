@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -117,6 +118,41 @@ def test_a_key_with_several_rows_is_refused_where_keys_are_relied_on(
     assert Counter((r[3], r[2], tuple(r)[:2]) for r in found) == Counter(expected)
 
 
+def test_a_range_with_more_versions_than_a_mark_has_places_for_is_summed_up(
+    spark: SparkSession,
+) -> None:
+    last = 2**22
+    schema = "key STRING, v STRING, _change_type STRING, _commit_version BIGINT,"
+    rows = [("k", "a", "insert", 1, None), ("k", "b", "insert", last, None)]
+    changes = spark.createDataFrame(rows, f"{schema} _commit_timestamp TIMESTAMP")
+    with pytest.raises(Exception, match="several rows of one key"):
+        net_changes(changes, ["key"], unique=range(1, last + 1)).collect()
+    longer = net_changes(changes, ["key"], unique=range(1, last + 2)).collect()
+    assert {tuple(row)[:4] for row in longer} == {
+        ("k", "a", "insert", last),
+        ("k", "b", "insert", last),
+    }
+
+
+@pytest.mark.parametrize("unique", [None, range(1, 4)])
+def test_an_outcome_is_of_its_keys_last_change(spark: SparkSession, unique: range | None) -> None:
+    schema = "key STRING, v STRING, _change_type STRING, _commit_version BIGINT,"
+    moments = {version: datetime(2026, 1, version) for version in (1, 2, 3)}
+    rows = [
+        *[("again", "a", kind, n) for n, kind in ((1, "insert"), (2, "delete"), (3, "insert"))],
+        ("other", "a", "delete", 1), ("other", "b", "insert", 1),
+        ("other", "b", "delete", 2), ("other", "c", "insert", 2),
+    ]  # fmt: skip
+    changes = spark.createDataFrame(
+        [(*row, moments[row[3]]) for row in rows], f"{schema} _commit_timestamp TIMESTAMP"
+    )
+    assert {tuple(row) for row in net_changes(changes, ["key"], unique=unique).collect()} == {
+        ("again", "a", "insert", 3, moments[3]),
+        ("other", "a", "update_preimage", 2, moments[2]),
+        ("other", "c", "update_postimage", 2, moments[2]),
+    }
+
+
 @pytest.mark.parametrize(
     ("schema", "before", "after"),
     [
@@ -135,7 +171,7 @@ def test_a_value_that_moves_where_null_was_is_a_change(
     assert sorted(map(str, found)) == sorted(map(str, changes.collect()))
 
 
-def test_a_mirrored_table(lake: Lake) -> None:
+def test_a_mirrored_table(lake: Lake, pytestconfig: pytest.Config) -> None:
     """Whatever happens between two versions, net changes are what the two differ by."""
     publisher = lake.publisher("t", keys=["id"])
     start = [{"id": n, "v": "old", "w": None} for n in range(6)]
@@ -164,6 +200,8 @@ def test_a_mirrored_table(lake: Lake) -> None:
         (8, "insert", "new", 2),
     ]
     assert raw > len(found)
+    if not pytestconfig.getoption("--long"):
+        return
     overwritten = f"INSERT OVERWRITE {table.sql_name} SELECT * FROM {table.sql_name}"
     lake.spark.sql(overwritten)  # 4
     lake.spark.sql(f"RESTORE TABLE {table.sql_name} TO VERSION AS OF 2")  # 5

@@ -123,6 +123,7 @@ def test_a_feed_that_is_off_is_no_error(lake: Lake) -> None:
     assert off.snapshot().has_feed
 
 
+@pytest.mark.long
 def test_a_dimension_with_its_periods(stock: LakeTable) -> None:
     assert update_dimension(stock, dry_run=True).did == "would take versions 0 to 4"
     found = update_dimension(stock)

@@ -91,11 +91,12 @@ def test_any_batches_end_as_the_model_does(
             assert type_2(spark, path) == model
 
 
-def test_truncates(spark: SparkSession, lake: Lake) -> None:
+def test_truncates(spark: SparkSession, lake: Lake, pytestconfig: pytest.Config) -> None:
     path = lake.storage.path("Tables/emptied")
     emptied = how(1, apply_as_truncates="op = 'T'")
     seen: list[Event] = []
-    for text in ("a1=1p b2=1p c9=1p", "!5 d6=1p a3=2p b7=2q", "d4=9q !2 a8=3p a6-"):
+    texts = ["a1=1p b2=1p c9=1p", "!5 d6=1p a3=2p b7=2q", "d4=9q !2 a8=3p a6-"]
+    for text in texts if pytestconfig.getoption("--long") else texts[:2]:
         seen += events_of(text)
         apply_changes(as_rows(spark, events_of(text)), path, emptied)
         assert type_1(spark, path) == type_1_model(seen), text

@@ -88,6 +88,7 @@ def test_expectations(shop: Lake) -> None:
         shop.check_expectations(["SELECT 1"])  # type: ignore[arg-type]
 
 
+@pytest.mark.long  # the tool time_travel shows one in every run
 def test_the_difference_of_two_versions(shop: Lake) -> None:
     stock = shop.table("stock")
     timeline = stock.timeline()

@@ -284,8 +284,8 @@ def test_saved_tables(lake: Lake, table: HandMade) -> None:
     assert lake.table("diagnostics.file_sizes").read().count() == 7
 
 
-def test_the_command(lake: Lake, table: HandMade) -> None:
-    asked = ["analyze", lake.storage.root, "t", "--json", "--sku", "F64"]
+def test_the_command(lake: Lake, table: HandMade, pytestconfig: pytest.Config) -> None:
+    asked = ["analyze", lake.storage.root, "t", "--json", "--sku", "F64", "--footers-only"]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
@@ -302,3 +302,7 @@ def test_the_command(lake: Lake, table: HandMade) -> None:
     assert "3 rows in 1 files and 1 row groups" in shown.stdout
     with pytest.raises(UsageError, match="F3"):
         CliRunner().invoke(app, [*asked[:3], "--sku", "F3"], catch_exceptions=False)
+    if pytestconfig.getoption("--long"):
+        done = CliRunner().invoke(app, asked[:4])
+        counted = [row["Cardinality"] for row in json.loads(done.stdout)["Columns"]["rows"]]
+        assert counted == [3]

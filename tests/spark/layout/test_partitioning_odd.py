@@ -95,6 +95,7 @@ def test_what_others_mix_is_mended(lake: Lake) -> None:
     assert table.partitioning.stats().partitioned_rows == table.read().count() == 266
 
 
+@pytest.mark.long
 def test_files_that_others_wrote_oddly(lake: Lake) -> None:
     """Without statistics a file is partitioned all the same; without a row it is left alone."""
     folder = hand_made(lake, [])

@@ -221,7 +221,7 @@ def test_a_plain_optimize_undoes_it_and_says_so(lake: Lake) -> None:
 
 
 @pytest.mark.promise("DL-14")
-def test_at_write_time(lake: Lake) -> None:
+def test_at_write_time(lake: Lake, pytestconfig: pytest.Config) -> None:
     """One commit; smaller and quicker than the same rows by Spark; every engine reads them."""
     frame = lake.spark.range(0, 400_000, 1, 1).selectExpr(
         "hash(id) % 50 AS store", "hash(id, 1) % 365 AS day", "abs(hash(id, 2)) % 40 AS item",
@@ -253,6 +253,8 @@ def test_at_write_time(lake: Lake) -> None:
     )
     assert fetched < 0.8 * plainly_fetched
     assert decoded < 0.8 * plainly_decoded
+    if not pytestconfig.getoption("--long"):
+        return
     lake.write(
         "sales", lake.spark.range(3).selectExpr("'x' AS name"), mode="overwrite", vorder=True
     )

@@ -108,9 +108,11 @@ def decided(
 def test_every_order_is_decided_as_the_model_does(
     spark: SparkSession, kinds: list[Any], longest: int, unchanged: tuple[str, ...]
 ) -> None:
-    orders = [order for n in range(1, longest + 1) for order in product(kinds, repeat=n)]
-    changes = [changes_of(example, order) for example, order in enumerate(orders)]
     markers = {marker for marker, _ in kinds}
+    # A batch's very first change may be a delete.
+    orders: list[Kinds] = [((Marker.DELETE, ()), (Marker.UPSERT, ()))] * (Marker.DELETE in markers)
+    orders += [order for n in range(1, longest + 1) for order in product(kinds, repeat=n)]
+    changes = [changes_of(example, order) for example, order in enumerate(orders)]
     found = decided(spark, [change for some in changes for change in some], markers, unchanged)
     for example, order in enumerate(orders):
         for rows in TABLE:

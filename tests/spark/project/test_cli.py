@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from mirrorlake import cli
 from mirrorlake.cli import app
 from mirrorlake.paths import PROJECT
 
@@ -125,10 +127,17 @@ def test_wrong_use_is_exit_status_2(arguments: tuple[str, ...]) -> None:
     assert not Path("/tmp/up").exists()
 
 
-def test_a_failed_query_is_exit_status_1(tmp_path: Path) -> None:
-    done = run("sql", tmp_path, "SELECT x FROM nowhere", "--json", status=1)
-    assert "nowhere" in done.stderr
-    error = json.loads(done.stdout)["error"]
+def test_a_failed_query_is_exit_status_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["mirrorlake", "sql", str(tmp_path), "SELECT x FROM nowhere", "--json"]
+    monkeypatch.setattr(sys, "argv", asked)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    shown = capsys.readouterr()
+    assert "nowhere" in shown.err
+    error = json.loads(shown.out)["error"]
     assert "nowhere" in error["message"]
     assert set(error) == {"message", "hint", "file", "row", "column"}
-    assert len(done.stderr.splitlines()) <= 2
+    assert len(shown.err.splitlines()) <= 2

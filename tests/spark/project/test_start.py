@@ -66,6 +66,7 @@ def test_a_broken_archive_is_no_obstacle(folder: Path) -> None:
     assert stdout == "3\n"  # the JVM's complaint about it must not be among the results
 
 
+@pytest.mark.long  # test_packaged_java.py has its Java in every run, but not Spark
 def test_a_machine_without_java_in_a_folder_with_spaces(folder: Path) -> None:
     (folder / "bin").mkdir()
     (folder / "home").mkdir()

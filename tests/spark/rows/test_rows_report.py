@@ -31,6 +31,7 @@ def lake(made: Path, tmp_path: Path) -> Lake:
     return Lake(shutil.copytree(made, tmp_path / "lake"))
 
 
+@pytest.mark.long  # test_rows_changes.py has lives through other keys, and a biography
 def test_a_row_is_followed_through_a_change_of_its_key(lake: Lake, tmp_path: Path) -> None:
     rows = lake.table("stock").row_tracking
     before = lake_state(tmp_path)

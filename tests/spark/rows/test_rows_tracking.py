@@ -187,7 +187,7 @@ def test_later_off_again_and_dropped(lake: Lake) -> None:
 
 
 @pytest.mark.promise("RT-04", "RT-05", "RT-06")
-def test_what_keeps_ids(lake: Lake) -> None:
+def test_what_keeps_ids(lake: Lake, pytestconfig: pytest.Config) -> None:
     table = make(
         lake,
         "t",
@@ -253,6 +253,8 @@ def test_what_keeps_ids(lake: Lake) -> None:
     assert rules(clone) == [("clone", (0, 0))]
     assert "differently from its source" in clone.row_tracking.status().findings[0].message
 
+    if not pytestconfig.getoption("--long"):
+        return
     replace = table.read().where("id >= 5").write.format("delta").mode("overwrite")
     replace.option("replaceWhere", "id >= 5").save(table.path)
     now = ids(table)

@@ -6,12 +6,22 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import psutil
+import pytest
 
 from helpers.memory import PeakMemory, Sample, take_sample
 
 HUNGRY = "data = bytearray(b'x' * 60_000_000); print(1, flush=True); input()"
+
+FORKED = """
+import os, sys
+data = bytearray(b"x" * 60_000_000)
+if os.fork() == 0:
+    print(1, flush=True)
+sys.stdin.read()
+"""
 
 
 def test_a_child_of_a_child_counts_at_its_peak() -> None:
@@ -31,6 +41,20 @@ def test_a_child_of_a_child_counts_at_its_peak() -> None:
     assert peak.processes >= before.processes + 2
     assert peak.total >= before.total + 60_000_000
     assert take_sample(psutil.Process()).total < peak.total
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="it does not tell shares")
+def test_what_a_fork_shares_counts_once() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKED], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        found, began = Sample(), time.monotonic()
+        while found.processes < 2:  # what was just forked is passed over for a moment
+            assert time.monotonic() - began < 10
+            found = take_sample(psutil.Process(parent.pid))
+    assert 60_000_000 < found.total < 100_000_000
 
 
 def test_it_is_said_in_one_line() -> None:

@@ -136,6 +136,13 @@ def test_local_by_default(builder: FakeBuilder) -> None:
     assert "spark.jars" not in confs
 
 
+def test_memory_that_the_user_names_counts(builder, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "spark-defaults.conf").write_text("spark.driver.memory 700m\n")
+    get_spark()
+    assert builder.confs["spark.driver.memory"] == "700m"
+
+
 @pytest.mark.parametrize("way", ["argument", "variable"])
 def test_profiles(builder: FakeBuilder, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     found = {}
@@ -184,6 +191,7 @@ LOCAL_ONLY = {
     "spark.databricks.delta.snapshotPartitions",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism",
     "spark.log.level",
+    "spark.python.sql.dataFrameDebugging.enabled",
     "spark.ui.retainedJobs",
     "spark.ui.retainedStages",
     "spark.ui.retainedTasks",
