@@ -28,9 +28,20 @@ _FALSE_HITS = 0.01
 _KNOWN_SNAPSHOT = Path(__file__).with_name("KnownSnapshot.java")
 
 
+def session_class(jvm: Any) -> Any:
+    """Spark's class of sessions with a JVM; before 4.0 there is no other, and its name is plain."""
+    found = jvm.org.apache.spark.sql.classic.SparkSession
+    return jvm.org.apache.spark.sql.SparkSession if is_missing(found) else found
+
+
+def is_missing(found: Any) -> bool:
+    """Whether Py4J took a name for a package, since there is no such class."""
+    return type(found).__name__ == "JavaPackage"
+
+
 def end_session(jvm: Any) -> None:
     """Stops what a process that is gone has left in a JVM, and forgets the logs that Delta read."""
-    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    sessions = session_class(jvm)
     if (left := sessions.getDefaultSession()).isDefined():
         left.get().stop()
     sessions.clearDefaultSession()
@@ -99,8 +110,8 @@ def may_be_among(keys: Sequence[Column], rows: DataFrame, count: int) -> Column 
     jvm, frame = session._jvm, cast("Any", rows.select(F.xxhash64(*rows.columns).alias("key")))
     catalyst = jvm.org.apache.spark.sql.catalyst.expressions
     made, test = jvm.org.apache.spark.sql.classic.ExpressionUtils, catalyst.BloomFilterMightContain
-    if "JavaPackage" in {type(made).__name__, type(test).__name__}:
-        return None  # there is no such class
+    if is_missing(made) or is_missing(test):
+        return None
     bloom = frame._jdf.stat().bloomFilter("key", max(count, 1), _FALSE_HITS)
     written = jvm.java.io.ByteArrayOutputStream()
     bloom.writeTo(written)
@@ -113,6 +124,22 @@ def delta_module(session: Any, name: str) -> Any:
     loader = session._jvm.java.lang.Thread.currentThread().getContextClassLoader()
     found = session._jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}$", True, loader)
     return found.getField("MODULE$").get(None)
+
+
+def operation(session: Any, name: str, *given: Any) -> Any:
+    """One of Delta's operations, as a commit tells it; how much one tells differs by version.
+
+    Args:
+        session: a classic session.
+        name: of the operation.
+        given: what it is made of, in its order; what it has besides is left out.
+    """
+    jvm = session._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    kind = jvm.java.lang.Class.forName(f"{_PACKAGE}.DeltaOperations${name}", True, loader)
+    count = kind.getConstructors()[0].getParameterCount()
+    rest = [jvm.scala.Option.empty()] * (count - len(given))
+    return getattr(jvm.org.apache.spark.sql.delta.DeltaOperations, name)(*given[:count], *rest)
 
 
 def known_snapshot(session: Any, snapshot: Any) -> Any:
