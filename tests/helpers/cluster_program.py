@@ -13,9 +13,12 @@ import pyarrow as pa
 
 from mirrorlake import Lake
 from mirrorlake.errors import MirrorlakeError
+from mirrorlake.landing.check import inspect_file
+from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.mirror.inspection import inspect_on_executor
 from mirrorlake.mirror.ledger import read_note
 from mirrorlake.mirror.options import Step
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, file_name
 
 POLICY: dict[str, Any] = {
     "PartitionKeys": [{"ColumnName": "k", "Kind": "Hash", "Properties": {"MaxPartitionCount": 2}}],
@@ -84,12 +87,29 @@ def tour(root: str) -> dict[str, object]:
     step("analyze", lambda: type(lake.table("items").analyze()).__name__)
     step("partition", partitioned)
     step("views", viewed)
+    step("text", lambda: text_by_executors(lake))
     conf = lake.spark.sparkContext.getConf()
     seen["jars"] = conf.get("spark.jars")
     seen["path"] = conf.get("spark.driver.extraClassPath")
     parts = ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions")
     seen["partitions"] = [lake.spark.conf.get(name) for name in parts]
     return seen
+
+
+def text_by_executors(lake: Lake) -> object:
+    """Text and markers that executors look into: what comes back, and the table's rows."""
+    name = TableName(None, "text")
+    path = f"{name.folder}/{file_name(1, '.csv')}"
+    lake.storage.write_json(f"{name.folder}/_metadata.json", {"keyColumns": ["id"]})
+    lake.storage.write(path, b"id,v\n" + b"".join(b"%d,%d\n" % (n, n % 5) for n in range(500)))
+    metadata = TableMetadata(("id",))
+    there = inspect_on_executor(lake.spark, lake.storage, path, metadata, number=1)
+    here = inspect_file(lake.storage, path, metadata, number=1)
+    errors = [table.error for table in lake.mirror("text", driver_bytes=0).tables]
+    lake.publisher("text", keys=["id"]).delete([{"id": "7"}])
+    errors += [table.error for table in lake.mirror("text", driver_bytes=0).tables]
+    found = lake.sql("SELECT count(*), sum(CAST(v AS INT)) FROM text").collect()[0]
+    return [there == here, errors, list(found)]
 
 
 def publish(root: str) -> dict[str, object]:

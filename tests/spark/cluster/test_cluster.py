@@ -71,6 +71,7 @@ def check_story(seen: dict[str, Any]) -> None:
     total = sum(n % 7 for n in range(SMALL)) - 1 % 7 + 100 - 4 % 7
     assert seen["query"] == [SMALL - 1, total]
     assert (seen["vorder"], seen["analyze"]) == (5000, "Analysis")
+    assert seen["text"] == [True, [None, None], [499, sum(n % 5 for n in range(500)) - 7 % 5]]
     assert (seen["partition"], seen["views"]) == (sum(range(40)), 8)
 
 
