@@ -163,7 +163,22 @@ def test_a_program_that_is_submitted_keeps_its_settings(
     seen = json.loads(done.stdout.splitlines()[-1])
     assert (seen["errors"], seen["found"], seen["analyze"]) == ([None], [20, 57], "Analysis")
     assert (seen["master"], seen["app"]) == (cluster.url, "theirs")
-    assert seen["partitions"] == "3"
+    assert (seen["partitions"], seen["cores"]) == ("3", 2)
+
+
+def test_as_many_tables_are_worked_on_at_once_as_the_cluster_has_cores_for(
+    python: Path, tmp_path: Path
+) -> None:
+    cluster = Cluster(workers=1, cores=9)  # more than a small machine's own bound, which is 8
+    own = {"SPARK_MASTER": cluster.url, "PYSPARK_PYTHON": str(python)}
+    environment = bare_variables() | {"SPARK_LOCAL_IP": "127.0.0.1"} | own
+    try:
+        with programs("helpers.cluster_program", environment) as start:
+            seen = result(start("many", str(tmp_path / "lake")))
+    finally:
+        cluster.close()
+    assert seen["errors"] == [None] * 12
+    assert seen["most"] == seen["wanted"] == 10 > seen["here"]
 
 
 def test_executors_that_lack_packages_are_told_of_before_a_job_fails(
