@@ -22,7 +22,8 @@ from mirrorlake.storage import Entry, Storage
 
 _IN_PROCESSED = 1 / 7  # of the time that applied files are kept: a day of a week
 _MOVERS = 16
-_One, _Done = TypeVar("_One"), TypeVar("_Done")
+_One = TypeVar("_One")
+_Done = TypeVar("_Done")
 
 
 def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Plan) -> None:

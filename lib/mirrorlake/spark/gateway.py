@@ -22,6 +22,7 @@ from mirrorlake.spark.jvm import (
     items_of,
     known_snapshot,
     method_takes,
+    observed,
     operation,
     refuse_other_delta,
     session_class,
@@ -214,17 +215,10 @@ class DeltaTransaction:
             what they should be prove anything.
         """
         observation: Any = Observation()
-        watched = rows.observe(observation, *sums)
-
-        def tell() -> list[int | None] | None:
-            deadline = time.monotonic() + _PATIENCE
-            while time.monotonic() < deadline:
-                found = observation._jo.getRowOrEmpty()  # it waits for a tenth of a second
-                if found.isDefined():
-                    return [found.get().get(at) for at in range(len(sums))]
-            return None
-
-        return watched, tell
+        names = [f"sum_{place}" for place in range(len(sums))]
+        named = [one.alias(name) for one, name in zip(sums, names, strict=True)]
+        watched = rows.observe(observation, *named)
+        return watched, lambda: observed(observation, names, _PATIENCE)
 
     def write(self, rows: DataFrame, *, checked: bool) -> list[Add]:
         """Writes rows as files of the table, with statistics; they are not committed yet.

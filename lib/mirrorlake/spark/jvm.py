@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, cast
 
 from mirrorlake.errors import OtherDeltaError, first_line
@@ -140,6 +142,28 @@ def operation(session: Any, name: str, *given: Any) -> Any:
     count = kind.getConstructors()[0].getParameterCount()
     rest = [jvm.scala.Option.empty()] * (count - len(given))
     return getattr(jvm.org.apache.spark.sql.delta.DeltaOperations, name)(*given[:count], *rest)
+
+
+def observed(observation: Any, names: list[str], patience: float) -> list[Any] | None:
+    """What an observation saw in the job that is done; None if Spark does not tell it in time.
+
+    Args:
+        observation: PySpark's, of a classic session.
+        names: its columns, in their order.
+        patience: seconds.
+    """
+    watcher, until = observation._jo, time.monotonic() + patience
+    if "getRowOrEmpty" in {method.getName() for method in watcher.getClass().getMethods()}:
+        while time.monotonic() < until:
+            found = watcher.getRowOrEmpty()  # it waits for a tenth of a second
+            if found.isDefined():
+                return [found.get().get(place) for place in range(len(names))]
+        return None
+    seen: list[dict[str, Any]] = []  # before 4.1 only a call that may wait for ever tells it
+    waiting = Thread(target=lambda: seen.append(observation.get), daemon=True)
+    waiting.start()
+    waiting.join(patience)
+    return [seen[0][name] for name in names] if seen else None
 
 
 def known_snapshot(session: Any, snapshot: Any) -> Any:

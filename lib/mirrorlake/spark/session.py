@@ -197,7 +197,7 @@ def cluster_cores(start: Callable[[], SparkSession]) -> int | None:
         start()
     # Each thread has an active session of its own, or none; a Connect client has no context.
     context = SparkContext._active_spark_context
-    if context is None or context.master.startswith("local"):
+    if context is None or (context.master or "local").startswith("local"):
         return None
     return int(context.defaultParallelism)
 
