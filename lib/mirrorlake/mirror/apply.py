@@ -54,6 +54,8 @@ CONFLICT = re.compile(
 )
 _FILE = re.compile(r"(\d{20}\.\w+)")
 _LONGEST = 500
+# How a Spark before 4.0 refuses WITH SCHEMA EVOLUTION, and Delta 4.0 a new column with it.
+_UNKNOWN_WORDS = re.compile(r"PARSE_SYNTAX_ERROR|DELTA_MERGE_UNRESOLVED_EXPRESSION")
 _EVOLVES = "spark.databricks.delta.schema.autoMerge.enabled"  # the session is this apply's own
 _MARKS = "spark.databricks.delta.merge.deletionVectors.persistent"
 
@@ -258,9 +260,9 @@ def _run_merge(session: SparkSession, statement: str, *, evolves: bool) -> None:
     try:
         session.sql(statement.replace("MERGE INTO", "MERGE WITH SCHEMA EVOLUTION INTO", 1))
     except Exception as error:
-        if "PARSE_SYNTAX_ERROR" not in str(error):
+        if not _UNKNOWN_WORDS.search(str(error)):
             raise
-        session.conf.set(_EVOLVES, "true")  # a Spark before 4.0 doesn't know the words
+        session.conf.set(_EVOLVES, "true")
         session.sql(statement)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -42,6 +42,12 @@ def from_arrow(spark: SparkSession, rows: Any) -> DataFrame:
     # Of dicts it would infer types; with the schema a row is what its columns say.
     values = rows.to_pylist(maps_as_pydicts="strict")
     return spark.createDataFrame(values, from_arrow_schema(rows.schema))
+
+
+def metadata_column(rows: DataFrame) -> Column:
+    """Where a table's rows lie, and their ids; before 4.0 a column of the same name hides it."""
+    name = "_metadata"
+    return rows.metadataColumn(name) if hasattr(type(rows), "metadataColumn") else F.col(name)
 
 
 def spread(rows: DataFrame, count: int, column: str) -> DataFrame:

