@@ -50,6 +50,13 @@ def metadata_column(rows: DataFrame) -> Column:
     return rows.metadataColumn(name) if hasattr(type(rows), "metadataColumn") else F.col(name)
 
 
+def as_number(text: Column) -> Column:
+    """A whole number that a text is; NULL of any other text."""
+    if hasattr(Column, "try_cast"):
+        return text.try_cast("bigint")
+    return F.when(text.rlike(r"^-?[0-9]{1,18}$"), text.cast("bigint"))
+
+
 def spread(rows: DataFrame, count: int, column: str) -> DataFrame:
     """Rows in so many tasks that no two numbers share one.
 
