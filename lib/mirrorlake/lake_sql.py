@@ -37,6 +37,7 @@ from mirrorlake.history.sql import (
 from mirrorlake.history.versions import check_when, is_enforced, version_at
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.definition import hiding_columns
+from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import literal, query_errors
 from mirrorlake.storage import Storage
 
@@ -149,5 +150,5 @@ def _relation(table: Table, ends: list[str]) -> str:
 
 def _value(table: Table, text: str) -> str:
     """An end as text: a number, or a moment in the session's time zone."""
-    (row,) = table.spark.sql(f"SELECT CAST(({text}) AS STRING)").toArrow().to_pylist()
+    (row,) = to_arrow(table.spark.sql(f"SELECT CAST(({text}) AS STRING)")).to_pylist()
     return str(next(iter(row.values())))

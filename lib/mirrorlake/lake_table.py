@@ -32,6 +32,7 @@ from mirrorlake.layout.partitioning.scan import Scan, scan_table
 from mirrorlake.layout.partitioning.table_policy import TablePolicy
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.rows.api import RowTracking
+from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import literal
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class LakeTable(Table):
             >>> lake.table("sales").to_arrow().num_rows  # doctest: +SKIP
             4
         """
-        return self.read(version=version, timestamp=timestamp).toArrow()
+        return to_arrow(self.read(version=version, timestamp=timestamp))
 
     def to_pandas(
         self, *, version: int | None = None, timestamp: str | datetime | None = None

@@ -30,14 +30,18 @@ _PATIENCE = 120  # seconds
 
 
 class Cluster:
-    """A master and workers of one core each; `close` ends them and removes their folder.
+    """A master and workers; `close` ends them and removes their folder.
 
     Args:
         workers: how many.
         variables: what the workers find in their environment besides a path and Java.
+        cores: of each worker, as it says itself: it may have fewer.
     """
 
-    def __init__(self, workers: int = 2, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, workers: int = 2, variables: Mapping[str, str] | None = None, *, cores: int = 1
+    ) -> None:
+        self._cores = cores
         self.folder = Path(tempfile.mkdtemp(prefix="mlcluster-"))
         self._port = free_port()
         self._variables = dict(variables or {})
@@ -55,7 +59,14 @@ class Cluster:
     def add_worker(self) -> None:
         """Starts one more worker and waits until the master knows it."""
         name = f"worker-{len(self._workers)}"
-        place = ["--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / name)]
+        place = [
+            "--cores",
+            str(self._cores),
+            "--memory",
+            "1g",
+            "--work-dir",
+            str(self.folder / name),
+        ]
         self._workers.append(self._start(name, WORKER, *place, self.url))
         self._wait(name, "Successfully registered with master")
 

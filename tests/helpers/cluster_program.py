@@ -7,15 +7,21 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Condition
 from typing import Any
 
 import pyarrow as pa
 
 from mirrorlake import Lake
 from mirrorlake.errors import MirrorlakeError
+from mirrorlake.landing.check import inspect_file
+from mirrorlake.landing.metadata import TableMetadata
+from mirrorlake.mirror.inspection import inspect_on_executor
 from mirrorlake.mirror.ledger import read_note
-from mirrorlake.mirror.options import Step
-from mirrorlake.names import TableName
+from mirrorlake.mirror.options import MirrorOptions, Step, at_once
+from mirrorlake.names import TableName, file_name
+from mirrorlake.spark.session import cluster_cores
 
 POLICY: dict[str, Any] = {
     "PartitionKeys": [{"ColumnName": "k", "Kind": "Hash", "Properties": {"MaxPartitionCount": 2}}],
@@ -84,12 +90,29 @@ def tour(root: str) -> dict[str, object]:
     step("analyze", lambda: type(lake.table("items").analyze()).__name__)
     step("partition", partitioned)
     step("views", viewed)
+    step("text", lambda: text_by_executors(lake))
     conf = lake.spark.sparkContext.getConf()
     seen["jars"] = conf.get("spark.jars")
     seen["path"] = conf.get("spark.driver.extraClassPath")
     parts = ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions")
     seen["partitions"] = [lake.spark.conf.get(name) for name in parts]
     return seen
+
+
+def text_by_executors(lake: Lake) -> object:
+    """Text and markers that executors look into: what comes back, and the table's rows."""
+    name = TableName(None, "text")
+    path = f"{name.folder}/{file_name(1, '.csv')}"
+    lake.storage.write_json(f"{name.folder}/_metadata.json", {"keyColumns": ["id"]})
+    lake.storage.write(path, b"id,v\n" + b"".join(b"%d,%d\n" % (n, n % 5) for n in range(500)))
+    metadata = TableMetadata(("id",))
+    there = inspect_on_executor(lake.spark, lake.storage, path, metadata, number=1)
+    here = inspect_file(lake.storage, path, metadata, number=1)
+    errors = [table.error for table in lake.mirror("text", driver_bytes=0).tables]
+    lake.publisher("text", keys=["id"]).delete([{"id": "7"}])
+    errors += [table.error for table in lake.mirror("text", driver_bytes=0).tables]
+    found = lake.sql("SELECT count(*), sum(CAST(v AS INT)) FROM text").collect()[0]
+    return [there == here, errors, list(found)]
 
 
 def publish(root: str) -> dict[str, object]:
@@ -135,14 +158,44 @@ def least(root: str) -> dict[str, object]:
     found = lake.sql("SELECT count(*), sum(n) FROM items").collect()[0]
     analysis = type(lake.table("items").analyze()).__name__
     conf = lake.spark.sparkContext.getConf()
+    with ThreadPoolExecutor(1) as pool:  # as the mirror asks: from a thread without a session
+        cores = pool.submit(cluster_cores, lambda: lake.spark).result()
     return {
         "errors": errors,
         "found": list(found),
+        "cores": cores,
         "analyze": analysis,
         "master": conf.get("spark.master"),
         "app": conf.get("spark.app.name"),
         "partitions": lake.spark.conf.get("spark.sql.shuffle.partitions"),
     }
+
+
+def many(root: str) -> dict[str, object]:
+    """Many tables in a cycle: how many of them were worked on side by side."""
+    lake = Lake(root)
+    names = [f"t{number}" for number in range(12)]
+    for name in names:
+        lake.publisher(name, keys=["id"]).upsert([{"id": 1}])
+    begun: set[str] = set()
+    most = 0
+    together = Condition()
+    wanted = at_once(MirrorOptions(), cluster_cores(lambda: lake.spark))
+
+    def on_step(table: TableName, step: Step) -> None:
+        nonlocal most
+        if step is Step.PLANNED:
+            with together:
+                begun.add(table.name)
+                most = max(most, len(begun))
+                together.notify_all()
+                together.wait_for(lambda: most >= wanted, 60)
+        elif step is Step.MOVED:
+            with together:
+                begun.discard(table.name)
+
+    errors = [table.error for table in lake.mirror(on_step=on_step).tables]
+    return {"errors": errors, "most": most, "wanted": wanted, "here": at_once(MirrorOptions())}
 
 
 def timed(root: str) -> dict[str, object]:
@@ -192,7 +245,7 @@ def refused(root: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    found = (tour, publish, mirror, refused, least, timed)
+    found = (tour, publish, mirror, refused, least, many, timed)
     programs = {program.__name__: program for program in found}
     print(json.dumps(programs[sys.argv[1]](sys.argv[2]), default=str))
     if sys.argv[1] != "publish":

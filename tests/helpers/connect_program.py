@@ -20,7 +20,8 @@ from mirrorlake.spark.session import launch_conf, prepare
 
 def connect() -> SparkSession:
     """A client of a server that PySpark starts beside it."""
-    conf = launch_conf("notebook")
+    # A machine that was asleep is no lost executor.
+    conf = launch_conf("notebook") | {"spark.network.timeout": "3600s"}
     master = conf.pop("spark.master")
     settings = " ".join(f"--conf '{name}={value}'" for name, value in conf.items())
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{settings} pyspark-shell"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,7 +13,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from mirrorlake import Lake
+from mirrorlake.paths import PROJECT
 from mirrorlake.spark.session import launch_conf
+
+PAGE = PROJECT / "docs" / "how-to" / "cluster.md"
 
 
 def session(folder: Path) -> SparkSession:
@@ -53,6 +57,9 @@ def tour(folder: Path) -> dict[str, object]:
     spark.sql("CREATE DATABASE sales")
     spark.sql("CREATE TABLE sales.stock (id INT) USING parquet")
     lake.write("stock", [{"id": 7}])
+    text = PAGE.read_text("utf-8")
+    (block,) = re.findall(r"^```python\n(lake\.register.*?)^```", text, re.DOTALL | re.MULTILINE)
+    step("page", lambda: exec(block, {"lake": lake, "spark": spark}))
     step("dry", lambda: repr(lake.register(database="sales", dry_run=True)))
     step(
         "nothing",

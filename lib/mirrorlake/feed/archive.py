@@ -27,6 +27,7 @@ from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED
 from mirrorlake.kept import read_kept
 from mirrorlake.mirror.lock import only_one
 from mirrorlake.names import TableName
+from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import literal, quote, spark_message
 
 SOURCE_PROPERTY = "mirrorlake.archive.source"
@@ -83,7 +84,7 @@ class Archive:
     def position(self) -> int:
         """The last archived version that changed something; -1 if there is none."""
         rows = self._archived().rows().selectExpr(f"max({RESERVED[1]}) AS v")
-        (row,) = rows.toArrow().to_pylist()
+        (row,) = to_arrow(rows).to_pylist()
         return -1 if row["v"] is None else int(row["v"])
 
     def _archived(self) -> Table:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from mirrorlake.feed.schema import RESERVED
+from mirrorlake.spark.older import VARIANTS
 from mirrorlake.spark.rewrite import whole_hash
 from mirrorlake.spark.sql import quote
 
@@ -49,7 +50,7 @@ def net_changes(
         `_commit_version` and `_commit_timestamp` are those of the key's last change.
     """
     # Spark's hashes pass NULLs inside of nested values over: [1, NULL] is [NULL, 1] to them.
-    nested = (T.ArrayType, T.MapType, T.StructType, T.VariantType)
+    nested = (T.ArrayType, T.MapType, T.StructType, *VARIANTS)
     is_nested = any(isinstance(field.dataType, nested) for field in changes.schema.fields)
     data = [quote(name) for name in changes.columns if name not in RESERVED]
     sign = F.when(F.col(_KIND).isin("insert", "update_postimage"), 1).otherwise(-1)

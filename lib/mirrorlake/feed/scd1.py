@@ -24,6 +24,7 @@ from mirrorlake.feed.dimension import (
     same_key,
     table_or_none,
 )
+from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import delta_name, literal, quote
 
 TOMBSTONES = "__tombstones"
@@ -75,7 +76,7 @@ def _emptied(events: DataFrame, path: str) -> Column | None:
     """Removes what the last emptying of all takes; its sequence."""
     spark = events.sparkSession
     graves = spark.read.format("delta").load(path + TOMBSTONES).where("__TRUNCATE")
-    (row,) = graves.agg(F.max(SEQUENCE).cast("string").alias("at")).toArrow().to_pylist()
+    (row,) = to_arrow(graves.agg(F.max(SEQUENCE).cast("string").alias("at"))).to_pylist()
     if row["at"] is None:
         return None
     floor = F.lit(row["at"]).cast(events.schema[SEQUENCE].dataType)

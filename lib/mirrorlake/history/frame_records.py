@@ -250,7 +250,7 @@ def write_list(frame: Frame, table: Table, files: DataFrame) -> DataFrame:
 
     def relative(name: str) -> Column:
         column = F.col(name)
-        cut = F.substring(column, F.lit(len(base) + 1), F.length(column))
+        cut = column.substr(F.lit(len(base) + 1), F.length(column))
         return F.when(column.startswith(base), cut).otherwise(column).alias(name)
 
     measured = measure_files(table.storage, files)

@@ -14,6 +14,7 @@ from mirrorlake.delta.table import Table
 from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, VIEW_PROPERTY
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
+from mirrorlake.spark.older import from_arrow
 from mirrorlake.spark.sql import delta_name, query_errors
 from mirrorlake.storage import Listing, Storage
 
@@ -103,7 +104,7 @@ def _as_frame(spark: SparkSession, rows: Any) -> DataFrame:
         rows = pa.Table.from_pylist(rows)
     elif isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
-    return spark.createDataFrame(rows)
+    return from_arrow(spark, rows)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,9 @@ CONFLICT = re.compile(
 )
 _FILE = re.compile(r"(\d{20}\.\w+)")
 _LONGEST = 500
+# How a Spark before 4.0 refuses WITH SCHEMA EVOLUTION, and Delta 4.0 a new column with it.
+_UNKNOWN_WORDS = re.compile(r"PARSE_SYNTAX_ERROR|DELTA_MERGE_UNRESOLVED_EXPRESSION")
+_EVOLVES = "spark.databricks.delta.schema.autoMerge.enabled"  # the session is this apply's own
 _MARKS = "spark.databricks.delta.merge.deletionVectors.persistent"
 
 
@@ -224,9 +227,8 @@ def _merge(session: SparkSession, changes: Changes, batch: Batch) -> None:
     )
     if can_exchange(session):  # where files are to be written anew, vectors go with them
         session.conf.set(_MARKS, "false")
-    evolution = "WITH SCHEMA EVOLUTION " if batch.target.evolved else ""
     statement = f"""
-        MERGE {evolution}INTO {delta_name(batch.at.path)} t USING {view} s
+        MERGE INTO {delta_name(batch.at.path)} t USING {view} s
         ON {on} AND {action} <> '{APPEND}'
         WHEN MATCHED AND {action} = '{DELETE}' THEN DELETE
         WHEN MATCHED THEN UPDATE SET {", ".join(f"{n} = {value}" for n, value in updated.items())}
@@ -235,7 +237,7 @@ def _merge(session: SparkSession, changes: Changes, batch: Batch) -> None:
     """
     try:
         with committing(session, json.dumps(batch.note), batch.at.identity.app_id, batch.last):
-            session.sql(statement)
+            _run_merge(session, statement, evolves=batch.target.evolved)
     except Exception as error:
         # Delta 4.4 doesn't double a name's backticks where it writes an update's change rows.
         ticked = next((name for name in batch.target.columns if "`" in name), None)
@@ -249,6 +251,19 @@ def _merge(session: SparkSession, changes: Changes, batch: Batch) -> None:
         ) from error
     finally:
         session.catalog.dropTempView(view)
+
+
+def _run_merge(session: SparkSession, statement: str, *, evolves: bool) -> None:
+    if not evolves:
+        session.sql(statement)
+        return
+    try:
+        session.sql(statement.replace("MERGE INTO", "MERGE WITH SCHEMA EVOLUTION INTO", 1))
+    except Exception as error:
+        if not _UNKNOWN_WORDS.search(str(error)):
+            raise
+        session.conf.set(_EVOLVES, "true")
+        session.sql(statement)
 
 
 def _values(

@@ -6,10 +6,11 @@ Applied files lie in `_ProcessedFiles` first, where a slow publisher can still f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from mirrorlake.errors import SequenceError
 from mirrorlake.landing.check import SMALL, file_hash
@@ -21,6 +22,8 @@ from mirrorlake.storage import Entry, Storage
 
 _IN_PROCESSED = 1 / 7  # of the time that applied files are kept: a day of a week
 _MOVERS = 16
+_One = TypeVar("_One")
+_Done = TypeVar("_Done")
 
 
 def move_applied(storage: Storage, identity: Identity, folder: Folder, plan: Plan) -> None:
@@ -94,13 +97,19 @@ def _move_all(
         except SequenceError as error:
             return error
 
-    if storage.local is not None:
-        done = [move(file) for file in files]
-    else:
-        with ThreadPoolExecutor(_MOVERS) as pool:
-            done = list(pool.map(move, files))
+    done = _side_by_side(storage, move, files)
     storage.delete_files(path for path in done if isinstance(path, str))
     return next((error for error in done if isinstance(error, SequenceError)), None)
+
+
+def _side_by_side(
+    storage: Storage, do: Callable[[_One], _Done], items: Iterable[_One]
+) -> list[_Done]:
+    """What comes of each: one after the other on a disk, where a move is no more than a name."""
+    if storage.local is not None:
+        return [do(item) for item in items]
+    with ThreadPoolExecutor(_MOVERS) as pool:
+        return list(pool.map(do, items))
 
 
 def _move(storage: Storage, identity: Identity, number: int, entry: Entry) -> str | None:
@@ -131,15 +140,20 @@ def sweep(storage: Storage, table: TableName, *, last: int, now: datetime, keep:
 
     Files that nobody applied, whatever their age, stay.
     """
-    for entry in storage.list(f"{table.folder}/{PROCESSED}").files:
-        if _is_applied(entry, last) and now - entry.modified >= keep * _IN_PROCESSED:
-            source = f"{table.folder}/{PROCESSED}/{entry.name}"
-            with suppress(FileNotFoundError):  # another mirror sweeps, too
-                if not storage.rename(source, f"{table.folder}/{READY_TO_DELETE}/{entry.name}"):
-                    storage.delete(source)
-    for entry in storage.list(f"{table.folder}/{READY_TO_DELETE}").files:
-        if _is_applied(entry, last) and now - entry.modified >= keep:
-            storage.delete(f"{table.folder}/{READY_TO_DELETE}/{entry.name}")
+
+    def old(folder: str, age: timedelta) -> list[str]:
+        entries = storage.list(f"{table.folder}/{folder}").files
+        return [e.name for e in entries if _is_applied(e, last) and now - e.modified >= age]
+
+    def move_on(name: str) -> None:
+        source = f"{table.folder}/{PROCESSED}/{name}"
+        with suppress(FileNotFoundError):  # another mirror sweeps, too
+            if not storage.rename(source, f"{table.folder}/{READY_TO_DELETE}/{name}"):
+                storage.delete(source)
+
+    _side_by_side(storage, move_on, old(PROCESSED, keep * _IN_PROCESSED))
+    done = old(READY_TO_DELETE, keep)
+    storage.delete_files(f"{table.folder}/{READY_TO_DELETE}/{name}" for name in done)
 
 
 def processed_number(name: str) -> int | None:

@@ -22,6 +22,8 @@ class MirrorOptions:
     Attributes:
         batch_files: most files in one commit.
         batch_bytes: most bytes of files in one commit, but at least one file.
+        driver_bytes: the largest file that the driver looks into itself where Spark runs on a
+            cluster; larger ones are checked, and made Parquet of, by executors.
         patience: seconds to wait for another mirror of this lake; None does not look for one.
         tables_at_once: how many tables are worked on side by side. A small commit waits now and
             then, so that one more than there are cores keeps all of them busy: None takes this
@@ -47,6 +49,7 @@ class MirrorOptions:
 
     batch_files: int = 1000
     batch_bytes: int = 4 * 2**30
+    driver_bytes: int = 64 * 2**20
     patience: float | None = 600
     tables_at_once: int | None = None
     shard: str | None = None

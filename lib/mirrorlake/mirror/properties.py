@@ -24,6 +24,7 @@ from mirrorlake.landing.identity import Identity
 from mirrorlake.landing.metadata import BY_TIME, Marker, TableMetadata, check_keys_kept
 from mirrorlake.landing.types import fits, widened
 from mirrorlake.landing.zone import Folder
+from mirrorlake.mirror.inspection import Inspect
 from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions
 from mirrorlake.mirror.plan import Plan, number_files, staging
 from mirrorlake.mirror.state import TableState, file_signature
@@ -312,6 +313,7 @@ def check_batch(
     skip: dict[int, str],
     *,
     stage: bool = True,
+    inspect: Inspect = inspect_file,
 ) -> Batch:
     """The longest sound beginning of a batch, and what is wrong with the next file.
 
@@ -321,6 +323,7 @@ def check_batch(
         options: say what bad files do, and whether columns may be widened.
         skip: numbers of files that are passed over in any case, with the reason.
         stage: whether text is left in the lake as Parquet.
+        inspect: what looks into a file.
     """
     if not names:
         return Batch(at)
@@ -333,7 +336,7 @@ def check_batch(
         staged = f"{staging(at.identity)}/{file_name(number)}" if stage else None
         skip_rows = options.on_error == SKIP_ROW
         try:
-            return inspect_file(
+            return inspect(
                 at.storage, path, at.metadata, number=number, staged=staged, skip_rows=skip_rows
             )
         except MirrorlakeError as error:

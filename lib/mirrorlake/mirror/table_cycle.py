@@ -24,6 +24,7 @@ from mirrorlake.landing.metadata import (
 from mirrorlake.mirror.apply import compact, write_batch
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers
 from mirrorlake.mirror.defaults import read_defaults
+from mirrorlake.mirror.inspection import choose_inspection
 from mirrorlake.mirror.ledger import committed_version, last_note, with_note
 from mirrorlake.mirror.operator_settings import OperatorSettings
 from mirrorlake.mirror.options import SKIP_FILE, MirrorOptions, Step, StepListener, retention
@@ -200,7 +201,10 @@ class TableCycle:
         self, at: TableContext, names: list[str], on_error: str, skip: dict[int, str]
     ) -> Batch:
         options = replace(self._options, on_error=on_error)
-        batch = check_batch(at, names, options, skip)
+        sizes = {entry.name: entry.size for entry in at.folder.numbered.values()}
+        wanted = {name: sizes.get(name, 0) for name in names}
+        inspect = choose_inspection(self._spark, wanted, options.driver_bytes)
+        batch = check_batch(at, names, options, skip, inspect=inspect)
         if names:
             self._done(Step.CHECKED)
         return batch

@@ -25,6 +25,7 @@ from mirrorlake.delta.snapshot import PHYSICAL_NAME, ROW_ID_COLUMN, ROW_VERSION_
 from mirrorlake.delta.table import Table
 from mirrorlake.delta.vectors import vector_path
 from mirrorlake.names import STATE
+from mirrorlake.spark.older import metadata_column
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
 
@@ -61,7 +62,7 @@ def read_file_rows(
     rows = table.spark.read.format("delta").load(path)
     hidden = _hidden_names(snapshot)
     own, changed = (F.col(quote(name)) for name in hidden)
-    place = rows.metadataColumn("_metadata").getField("row_index")
+    place = metadata_column(rows).getField("row_index")
     counted = F.col(_FIRST) + place
     if ids is None:
         found = rows.withColumns({ROW_ID: F.coalesce(own, counted)})

@@ -23,6 +23,7 @@ from mirrorlake.history.diff import is_tracked
 from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.results import Result, TextTable
 from mirrorlake.rows.row_id_validity import read_row_id_validity
+from mirrorlake.spark.older import metadata_column
 from mirrorlake.spark.sql import spark_message
 
 FEATURE = "rowTracking"
@@ -270,7 +271,7 @@ def read_with_ids(
         )
     reader = table.spark.read.format("delta")
     rows = (reader if version is None else reader.option("versionAsOf", version)).load(table.path)
-    hidden = rows.metadataColumn("_metadata")
+    hidden = metadata_column(rows)
     return rows.withColumns(
         {
             names[0]: hidden.getField("row_id"),

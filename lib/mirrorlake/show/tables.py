@@ -24,6 +24,7 @@ from mirrorlake.mirror.state import Report
 from mirrorlake.names import TableName
 from mirrorlake.paths import lake_path
 from mirrorlake.results import Count, TextTable
+from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import query_errors
 
 
@@ -78,7 +79,7 @@ def save_rows(df: DataFrame, path: str) -> int:
     target = Path(lake_path(path))
     if target.exists():
         raise UsageError(f"{target} is there already.", hint="name another file, or remove it.")
-    rows = df.toArrow()
+    rows = to_arrow(df)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(rows, target)
@@ -137,7 +138,7 @@ def show_files(lake: Lake, table: str) -> TextTable:
 
 def rows_document(frame: DataFrame) -> dict[str, Any]:
     """`{"columns": [names], "rows": [{column: value}]}`."""
-    table = frame.toArrow()
+    table = to_arrow(frame)
     rows = [{name: plain(value) for name, value in row.items()} for row in table.to_pylist()]
     return {"columns": table.column_names, "rows": rows}
 

@@ -22,7 +22,10 @@ from mirrorlake.spark.jvm import (
     items_of,
     known_snapshot,
     method_takes,
+    observed,
+    operation,
     refuse_other_delta,
+    session_class,
 )
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import literal, spark_message
@@ -66,7 +69,7 @@ def transaction(
     for name, value in settings.items():
         session.conf.set(name, value)
     try:
-        sessions = session._jvm.org.apache.spark.sql.classic.SparkSession
+        sessions = session_class(session._jvm)
         before = sessions.getActiveSession()
         try:
             yield DeltaTransaction(session, path)
@@ -168,8 +171,8 @@ class DeltaTransaction:
         """
         if not paths:
             return []
-        listed = ", ".join(map(literal, paths))
-        found = list(self._snapshot.allFiles().where(f"path IN ({listed})").collect())
+        wanted = f"path IN ({', '.join(map(literal, paths))})"
+        found = list(self._snapshot.allFiles().where(wanted).collect())
         self._taken |= {file.path(): file for file in found}
         self._txn.trackFilesRead(self._seq(found))
         return [_body(file) for file in found]
@@ -212,17 +215,10 @@ class DeltaTransaction:
             what they should be prove anything.
         """
         observation: Any = Observation()
-        watched = rows.observe(observation, *sums)
-
-        def tell() -> list[int | None] | None:
-            deadline = time.monotonic() + _PATIENCE
-            while time.monotonic() < deadline:
-                found = observation._jo.getRowOrEmpty()  # it waits for a tenth of a second
-                if found.isDefined():
-                    return [found.get().get(at) for at in range(len(sums))]
-            return None
-
-        return watched, tell
+        names = [f"sum_{place}" for place in range(len(sums))]
+        named = [one.alias(name) for one, name in zip(sums, names, strict=True)]
+        watched = rows.observe(observation, *named)
+        return watched, lambda: observed(observation, names, _PATIENCE)
 
     def write(self, rows: DataFrame, *, checked: bool) -> list[Add]:
         """Writes rows as files of the table, with statistics; they are not committed yet.
@@ -246,9 +242,8 @@ class DeltaTransaction:
             rows: as `write` takes them. Those that have a value in a column `_change_type` go into
                 files of the change feed, where the table has one, and not into the table.
         """
-        frame: Any = rows
         self._activate()
-        actions = tuple(items_of(self._txn.writeFiles(frame._jdf)))
+        actions = tuple(items_of(self._txn.writeFiles(cast("Any", rows)._jdf)))
         stats = (json.loads(_body(action).get("stats") or "{}") for action in actions)
         return Written(actions, sum(int(known.get("numRecords", 0)) for known in stats))
 
@@ -267,10 +262,10 @@ class DeltaTransaction:
         """
         nothing = self._seq([])
         # Never with a `txn` action: it forces serializable isolation, and every append conflicts.
-        operation = self._delta.DeltaOperations.Optimize(nothing, nothing, False, self._none, False)
-        no_tags = self._jvm.PythonUtils.toScalaMap({})
-        tags = self._tracking.addPreservedRowTrackingTagIfNotSet(self._snapshot, no_tags)
-        return self._commit(self._changes(adds, removes, data=False), operation, tags)
+        what = operation(self.session, "Optimize", nothing, nothing, False, self._none, False)
+        none = self._jvm.PythonUtils.toScalaMap({})
+        tags = self._tracking.addPreservedRowTrackingTagIfNotSet(self._snapshot, none)
+        return self._commit(self._changes(adds, removes, data=False), what, tags)
 
     def commit_rows(self, adds: Sequence[Add], removes: Sequence[Add], *, mode: str) -> int:
         """Adds new rows, and removes the files that were taken: an append or an overwrite.
@@ -282,8 +277,8 @@ class DeltaTransaction:
             ConflictError: another writer touched what was read.
         """
         save = self._jvm.org.apache.spark.sql.SaveMode.valueOf(mode)
-        operation = self._delta.DeltaOperations.Write(save, *[self._none] * 8)
-        return self._commit(self._changes(adds, removes, data=True), operation)
+        changes = self._changes(adds, removes, data=True)
+        return self._commit(changes, operation(self.session, "Write", save))
 
     def has_seen(self, app_id: str, number: int) -> bool:
         """Whether an application's transaction of this number, or a later one, was committed."""
@@ -351,7 +346,7 @@ class DeltaTransaction:
         Raises:
             ConflictError: another writer touched what was read, or has committed this number.
         """
-        added = written.rows
+        added, nothing = written.rows, self._seq([])
         counts = {"Inserted": added - updated, "Updated": updated, "Deleted": marked.rows - updated}
         named = {f"numTargetRows{what}": count for what, count in counts.items()}
         context = self.session._jsparkSession.sparkContext()
@@ -362,7 +357,6 @@ class DeltaTransaction:
             metrics[name].set(count)
         scala_metrics = self._jvm.PythonUtils.toScalaMap(metrics)
         self._txn.registerSQLMetrics(self.session._jsparkSession, scala_metrics)
-        nothing = self._seq([])
         merge = self._delta.DeltaOperations.Merge(*[self._none] * 4, nothing, nothing, nothing)
         once = self._delta.actions.SetTransaction(app_id, number, self._none)
         return self._commit([once, *marked.actions, *written.actions], merge)
@@ -373,10 +367,10 @@ class DeltaTransaction:
         gone = [self._taken[add["path"]].removeWithTimestamp(now, data) for add in removes]
         return [self._action(add | {"dataChange": data}) for add in adds] + gone
 
-    def _commit(self, actions: list[Any], operation: Any, *tags: Any) -> int:
+    def _commit(self, actions: list[Any], what: Any, *tags: Any) -> int:
         self._activate()
         try:
-            return int(self._txn.commit(self._seq(actions), operation, *tags))
+            return int(self._txn.commit(self._seq(actions), what, *tags))
         except Exception as error:
             text = spark_message(error)
             if "DELTA_CONCURRENT" not in text and "Concurrent" not in type(error).__name__:
@@ -385,7 +379,7 @@ class DeltaTransaction:
 
     def _activate(self) -> None:
         """Delta reads settings, and a commit's note, from the thread's active session."""
-        sessions = self._jvm.org.apache.spark.sql.classic.SparkSession
+        sessions = session_class(self._jvm)
         sessions.setActiveSession(self.session._jsparkSession)
 
     def _action(self, add: Add) -> Any:

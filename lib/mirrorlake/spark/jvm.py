@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, cast
 
 from mirrorlake.errors import OtherDeltaError, first_line
@@ -28,9 +30,20 @@ _FALSE_HITS = 0.01
 _KNOWN_SNAPSHOT = Path(__file__).with_name("KnownSnapshot.java")
 
 
+def session_class(jvm: Any) -> Any:
+    """Spark's class of sessions with a JVM; before 4.0 there is no other, and its name is plain."""
+    found = jvm.org.apache.spark.sql.classic.SparkSession
+    return jvm.org.apache.spark.sql.SparkSession if is_missing(found) else found
+
+
+def is_missing(found: Any) -> bool:
+    """Whether Py4J took a name for a package, since there is no such class."""
+    return type(found).__name__ == "JavaPackage"
+
+
 def end_session(jvm: Any) -> None:
     """Stops what a process that is gone has left in a JVM, and forgets the logs that Delta read."""
-    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    sessions = session_class(jvm)
     if (left := sessions.getDefaultSession()).isDefined():
         left.get().stop()
     sessions.clearDefaultSession()
@@ -99,8 +112,8 @@ def may_be_among(keys: Sequence[Column], rows: DataFrame, count: int) -> Column 
     jvm, frame = session._jvm, cast("Any", rows.select(F.xxhash64(*rows.columns).alias("key")))
     catalyst = jvm.org.apache.spark.sql.catalyst.expressions
     made, test = jvm.org.apache.spark.sql.classic.ExpressionUtils, catalyst.BloomFilterMightContain
-    if "JavaPackage" in {type(made).__name__, type(test).__name__}:
-        return None  # there is no such class
+    if is_missing(made) or is_missing(test):
+        return None
     bloom = frame._jdf.stat().bloomFilter("key", max(count, 1), _FALSE_HITS)
     written = jvm.java.io.ByteArrayOutputStream()
     bloom.writeTo(written)
@@ -118,6 +131,44 @@ def _module(jvm: Any, name: str) -> Any:
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     found = jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}$", True, loader)
     return found.getField("MODULE$").get(None)
+
+
+def operation(session: Any, name: str, *given: Any) -> Any:
+    """One of Delta's operations, as a commit tells it; how much one tells differs by version.
+
+    Args:
+        session: a classic session.
+        name: of the operation.
+        given: what it is made of, in its order; what it has besides is left out.
+    """
+    jvm = session._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    kind = jvm.java.lang.Class.forName(f"{_PACKAGE}.DeltaOperations${name}", True, loader)
+    count = kind.getConstructors()[0].getParameterCount()
+    rest = [jvm.scala.Option.empty()] * (count - len(given))
+    return getattr(jvm.org.apache.spark.sql.delta.DeltaOperations, name)(*given[:count], *rest)
+
+
+def observed(observation: Any, names: list[str], patience: float) -> list[Any] | None:
+    """What an observation saw in the job that is done; None if Spark does not tell it in time.
+
+    Args:
+        observation: PySpark's, of a classic session.
+        names: its columns, in their order.
+        patience: seconds.
+    """
+    watcher, until = observation._jo, time.monotonic() + patience
+    if "getRowOrEmpty" in {method.getName() for method in watcher.getClass().getMethods()}:
+        while time.monotonic() < until:
+            found = watcher.getRowOrEmpty()  # it waits for a tenth of a second
+            if found.isDefined():
+                return [found.get().get(place) for place in range(len(names))]
+        return None
+    seen: list[dict[str, Any]] = []  # before 4.1 only a call that may wait for ever tells it
+    waiting = Thread(target=lambda: seen.append(observation.get), daemon=True)
+    waiting.start()
+    waiting.join(patience)
+    return [seen[0][name] for name in names] if seen else None
 
 
 def known_snapshot(session: Any, snapshot: Any) -> Any:

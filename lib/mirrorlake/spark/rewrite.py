@@ -18,6 +18,7 @@ from pyspark.sql.types import DataType
 
 from mirrorlake.errors import ConflictError, RewriteError
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
+from mirrorlake.spark.older import VARIANTS
 from mirrorlake.spark.sql import quote
 
 Choose = Callable[[DataFrame], DataFrame]
@@ -237,7 +238,7 @@ def _hashable(column: Column, kind: DataType) -> Column:
         entries = F.map_entries(column)
         pair = T.StructType().add("key", kind.keyType).add("value", kind.valueType)
         return _hashable(entries, T.ArrayType(pair))
-    if isinstance(kind, T.VariantType):
+    if isinstance(kind, VARIANTS):
         plain = F.to_json(column)
     elif isinstance(kind, T.ArrayType) and _is_odd(kind.elementType):
         plain = F.transform(column, lambda item: _hashable(item, kind.elementType))
@@ -253,7 +254,7 @@ def _is_odd(kind: DataType) -> bool:
         return _is_odd(kind.elementType)
     if isinstance(kind, T.StructType):
         return any(_is_odd(field.dataType) for field in kind.fields)
-    return isinstance(kind, (T.MapType, T.VariantType))
+    return isinstance(kind, (T.MapType, *VARIANTS))
 
 
 def within(files: DataFrame, bounds: Bounds) -> list[str]:

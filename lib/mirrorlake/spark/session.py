@@ -195,12 +195,13 @@ def cluster_cores(start: Callable[[], SparkSession]) -> int | None:
     Args:
         start: called where the environment names a cluster; else only a running session is asked.
     """
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
-    named = not os.environ.get("SPARK_MASTER", "local").startswith("local")
-    spark = start() if named else SparkSession.getActiveSession()
-    context = getattr(spark, "_sc", None)  # a client of a Connect server has none
-    if context is None or context.master.startswith("local"):
+    if not os.environ.get("SPARK_MASTER", "local").startswith("local"):
+        start()
+    # Each thread has an active session of its own, or none; a Connect client has no context.
+    context = SparkContext._active_spark_context
+    if context is None or (context.master or "local").startswith("local"):
         return None
     return int(context.defaultParallelism)
 

@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,8 @@ from helpers.cluster import SPARK_HOME, Cluster, executor_python
 from helpers.cluster_program import SMALL, expected
 from helpers.environments import make_environment
 from helpers.programs import Program, programs, result_of
-from helpers.s3_server import BUCKET, S3Server, is_built
+from helpers.s3_server import BUCKET, S3Server, free_port, is_built
+from mirrorlake import Lake
 from mirrorlake.paths import PROJECT
 from mirrorlake.spark.jars import delta_jars
 from mirrorlake.spark.java import find_java
@@ -71,6 +73,7 @@ def check_story(seen: dict[str, Any]) -> None:
     total = sum(n % 7 for n in range(SMALL)) - 1 % 7 + 100 - 4 % 7
     assert seen["query"] == [SMALL - 1, total]
     assert (seen["vorder"], seen["analyze"]) == (5000, "Analysis")
+    assert seen["text"] == [True, [None, None], [499, sum(n % 5 for n in range(500)) - 7 % 5]]
     assert (seen["partition"], seen["views"]) == (sum(range(40)), 8)
 
 
@@ -162,7 +165,80 @@ def test_a_program_that_is_submitted_keeps_its_settings(
     seen = json.loads(done.stdout.splitlines()[-1])
     assert (seen["errors"], seen["found"], seen["analyze"]) == ([None], [20, 57], "Analysis")
     assert (seen["master"], seen["app"]) == (cluster.url, "theirs")
-    assert seen["partitions"] == "3"
+    assert (seen["partitions"], seen["cores"]) == ("3", 2)
+
+
+def test_the_program_of_the_page(cluster: Cluster, python: Path, tmp_path: Path) -> None:
+    """The page's own lines, with another master, another Python and another lake."""
+    text = (PROJECT / "docs" / "how-to" / "cluster.md").read_text(encoding="utf-8")
+    section = text.partition("## Submit a program")[2].partition("\n## ")[0]
+    (command,) = re.findall(r"^```sh\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    (program,) = re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    lake = Lake(tmp_path / "lake")
+    lake.publisher("t", keys=["id"]).upsert([{"id": 1}])
+    (tmp_path / "nightly.py").write_text(program.replace("s3://bucket/lake", lake.storage.root))
+    command = command.replace("/every/worker/has/python", str(python))
+    done = subprocess.run(
+        ["bash", "-ec", command.replace("spark://host:7077", cluster.url)],
+        cwd=tmp_path,
+        env=bare_variables() | on_path(),
+        capture_output=True,
+        text=True,
+        timeout=_LONGEST,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [line.state for line in lake.status().tables] == ["Replicating"]
+
+
+def on_path() -> dict[str, str]:
+    """Variables by which a shell finds this Python, Spark's programs and a Java."""
+    folders = [str(Path(sys.executable).parent), str(SPARK_HOME / "bin"), os.environ["PATH"]]
+    return {
+        "PATH": os.pathsep.join(folders),
+        "JAVA_HOME": str(find_java().home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": str(PROJECT / "lib"),
+    }
+
+
+def test_the_lines_that_start_a_cluster(tmp_path: Path) -> None:
+    text = (PROJECT / "docs" / "how-to" / "cluster.md").read_text(encoding="utf-8")
+    section = text.partition("## Try it on one machine")[2].partition("\n## ")[0]
+    (lines,) = re.findall(r"^```sh\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    log = tmp_path / "log"
+    with log.open("wb") as target:
+        started = subprocess.Popen(
+            ["bash", "-c", lines.replace("7077", str(free_port())) + "wait"],
+            env=bare_variables() | on_path() | {"SPARK_WORKER_DIR": str(tmp_path / "work")},
+            stdout=target,
+            stderr=target,
+            start_new_session=True,
+        )
+    try:
+        until = time.monotonic() + 120
+        while "Successfully registered with master" not in (told := log.read_text()):
+            assert time.monotonic() < until, told[-3000:]
+            assert started.poll() is None, told[-3000:]
+            time.sleep(0.2)  # another process's log is no event to wait for
+    finally:
+        os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+
+
+def test_as_many_tables_are_worked_on_at_once_as_the_cluster_has_cores_for(
+    python: Path, tmp_path: Path
+) -> None:
+    cluster = Cluster(workers=1, cores=9)  # more than a small machine's own bound, which is 8
+    own = {"SPARK_MASTER": cluster.url, "PYSPARK_PYTHON": str(python)}
+    environment = bare_variables() | {"SPARK_LOCAL_IP": "127.0.0.1"} | own
+    try:
+        with programs("helpers.cluster_program", environment) as start:
+            seen = result(start("many", str(tmp_path / "lake")))
+    finally:
+        cluster.close()
+    assert seen["errors"] == [None] * 12
+    assert seen["most"] == seen["wanted"] == 10 > seen["here"]
 
 
 def test_executors_that_lack_packages_are_told_of_before_a_job_fails(

@@ -22,6 +22,7 @@ def test_a_hive_metastore_follows_the_lake_and_keeps_what_is_not_ours(tmp_path: 
     )
     assert done.returncode == 0, done.stderr[-3000:]
     seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["page"] is None
     assert seen["dry"] == "spark_catalog: 3 added, 0 kept, 0 removed, 1 refused (a dry run)"
     assert seen["nothing"] == [["stock"], False]
     odd = ["odd name-'1", "sales.odd name-'1", "refused"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from threading import Barrier
 
 import pytest
 
@@ -24,6 +25,18 @@ def put(storage: Storage, *numbers: int) -> list[str]:
     for number in numbers:
         storage.write(f"{FOLDER}/{file_name(number)}", b"content of %d" % number)
     return [file_name(number) for number in numbers]
+
+
+class InStep(Storage):
+    """A store in which no file is renamed before so many are to be."""
+
+    def __init__(self, files: int) -> None:
+        super().__init__("memory:///")
+        self._together = Barrier(files, timeout=30)
+
+    def rename(self, source: str, target: str) -> bool:
+        self._together.wait()
+        return super().rename(source, target)
 
 
 def here(storage: Storage) -> list[int]:
@@ -49,6 +62,19 @@ def test_applied_files_move_and_the_last_one_stays(any_storage: Storage):
     move_applied(any_storage, IDENTITY, list_folder(any_storage, IDENTITY.table), plan)
     assert (here(any_storage), away(any_storage)) == ([4], [1, 2, 3])
     assert any_storage.read(f"{FOLDER}/{PROCESSED}/{file_name(2)}") == b"content of 2"
+
+
+def test_in_a_store_many_files_are_moved_side_by_side():
+    storage = InStep(8)
+    plan = plan_files(storage, IDENTITY, 1, put(storage, *range(1, 10)))
+    move_applied(storage, IDENTITY, list_folder(storage, IDENTITY.table), plan)
+    assert (here(storage), away(storage)) == ([9], [*range(1, 9)])
+    later = datetime.now(timezone.utc) + timedelta(days=2)
+    sweep(storage, IDENTITY.table, last=9, now=later, keep=timedelta(days=7))
+    assert where(storage) == {
+        PROCESSED: [],
+        READY_TO_DELETE: [file_name(number) for number in range(1, 9)],
+    }
 
 
 def test_leftovers_of_several_plans_move(any_storage: Storage):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from threading import Event
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.mirror.engine import Engine, watch
-from mirrorlake.mirror.options import MirrorOptions, Step
+from mirrorlake.mirror.options import MirrorOptions, Step, at_once
 from mirrorlake.mirror.state import Report, TableState, load_states, save_states
 from mirrorlake.mirror.status import status_of
 from mirrorlake.names import TableName
@@ -116,6 +117,13 @@ def test_no_table_is_begun_after_the_stop(storage: Storage):
         (name, "Initialized", 1) for name in "abc"
     ]
     assert found.failed == ()
+
+
+def test_as_many_tables_at_once_as_there_are_cores_here_or_in_the_cluster() -> None:
+    options = MirrorOptions()
+    assert at_once(options) == min(8, (os.cpu_count() or 1) + 1)
+    assert [at_once(options, cores) for cores in (2, 9, 31, 400)] == [3, 10, 32, 32]
+    assert at_once(MirrorOptions(tables_at_once=5), 400) == 5
 
 
 @pytest.mark.parametrize("others_after", [0.05, None])

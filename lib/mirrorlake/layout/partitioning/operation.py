@@ -35,6 +35,7 @@ from mirrorlake.mirror.lock import only_one
 from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import Add, DeltaTransaction
+from mirrorlake.spark.older import spread
 from mirrorlake.spark.rewrite import (
     Bounds,
     Written,
@@ -258,7 +259,7 @@ class _Job:
         if column is not None:
             placed = placed.withColumn(column, self._keys.bucket())
         # One task a group, and its rows in order.
-        placed = numbered(placed, self._keys, groups, _TASK).repartitionById(groups.count, _TASK)
+        placed = spread(numbered(placed, self._keys, groups, _TASK), groups.count, _TASK)
         order = map(quote, _sort_columns(sources.schema, self._policy))
         written = txn.write(placed.sortWithinPartitions(*order).drop(_TASK), checked=True)
         self._on_step(name, Step.WRITTEN)

@@ -19,6 +19,7 @@ from mirrorlake.layout.partitioning.policy import Policy
 from mirrorlake.layout.partitioning.store import Setting
 from mirrorlake.layout.partitioning.timespan import now_micros
 from mirrorlake.spark.gateway import Add
+from mirrorlake.spark.older import as_number
 
 POLICY = "mirrorlake.partition.policy"
 BUCKET = "mirrorlake.partition.bucket"
@@ -58,7 +59,7 @@ def created() -> Column:
 
 
 def _greatest(name: str) -> Column:
-    return F.split_part(tag(name), F.lit("/"), F.lit(2)).try_cast("bigint")
+    return as_number(F.split_part(tag(name), F.lit("/"), F.lit(2)))
 
 
 def row_count() -> Column:

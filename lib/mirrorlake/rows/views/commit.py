@@ -18,7 +18,7 @@ from mirrorlake.delta.exchange import FILE, ROW, exchange_rows, mark_rows, place
 from mirrorlake.errors import ConflictError
 from mirrorlake.rows.views.plan import listed
 from mirrorlake.rows.views.query import HIDDEN
-from mirrorlake.spark.gateway import DeltaTransaction, Marked, has_gateway, transaction
+from mirrorlake.spark.gateway import DeltaTransaction, Marked, can_exchange, transaction
 from mirrorlake.spark.sql import delta_name, quote, spark_message
 from mirrorlake.storage import Storage
 
@@ -166,7 +166,7 @@ def replace_rows(
         row: what a MERGE has as `ROW`; it has no `FILE`.
     """
     session, comes = kept.session, quote(COMES)
-    if has_gateway(session):
+    if can_exchange(session):
         with conflicts(), transaction(session, target.path, note=target.note, own=False) as txn:
             if txn.has_vectors:
                 if not txn.has_seen(target.app_id, target.number):

@@ -36,6 +36,7 @@ from mirrorlake.rows.views.shape import Method
 from mirrorlake.rows.views.sources import Source, look_at_old, pin_sources, read_changes
 from mirrorlake.rows.views.state import commit_metadata, read_note, read_view_state
 from mirrorlake.rows.views.view_sql import whole_contents
+from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
 
@@ -262,7 +263,7 @@ def _source_bytes(session: SparkSession, plan: Plan) -> int:
     size = 0
     for source in plan.tables:
         detail = session.sql(f"DESCRIBE DETAIL {delta_name(source.path)}").select("sizeInBytes")
-        size += int(detail.toArrow().column(0)[0].as_py() or 0)
+        size += int(to_arrow(detail).column(0)[0].as_py() or 0)
     return size
 
 
