@@ -23,6 +23,8 @@ MOST_DELETED = 0.2
 """Of all rows of a table's files, as many may be deleted rows."""
 FEW_DELETED = 10_000
 """As many may be deleted rows in any case."""
+LARGE_ROWS = 200_000
+"""Of so many rows some are worth a test of all, before their places are made."""
 _ROWS_A_FILE = 50_000  # at least: more files are written side by side
 _ADD = ("path", "partitionValues", "size", "modificationTime", "stats", "deletionVector")
 _IDS = ("baseRowId", "defaultRowCommitVersion", "clusteringProvider")

@@ -27,7 +27,9 @@ from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.findings import Diagnosis, span_text
 from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED
 from mirrorlake.mirror.properties import declared_keys
-from mirrorlake.spark.sql import quote
+from mirrorlake.spark.sql import literal, quote
+
+_IN_ORDER = ("delete", "update_preimage", "update_postimage", "insert")
 
 End = int | str | datetime
 Outside = Literal["error", "clip"]
@@ -171,8 +173,16 @@ def refusal(found: Diagnosis) -> FeedError:
     )
 
 
-def in_order(changes: DataFrame, keys: Sequence[str] = ()) -> DataFrame:
-    """The changes by version, then key; each old row before its new one."""
-    kinds = ("delete", "update_preimage", "update_postimage", "insert")
-    kind = F.array_position(F.array(*map(F.lit, kinds)), F.col(RESERVED[0]))
+def in_order(
+    changes: DataFrame, keys: Sequence[str] = (), kinds: Sequence[str] = _IN_ORDER
+) -> DataFrame:
+    """The changes by version, then key; each old row before its new one.
+
+    Args:
+        changes: with the feed's columns.
+        keys: the columns to order each version's by.
+        kinds: the kinds of changes, in their order.
+    """
+    listed = ", ".join(map(literal, kinds))
+    kind = F.expr(f"array_position(array({listed}), {quote(RESERVED[0])})")
     return changes.orderBy(RESERVED[1], *[F.col(quote(key)) for key in keys], kind)

@@ -15,7 +15,14 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.exchange import count_rows, exchange_rows, mark_rows, placed_rows, read_files
+from mirrorlake.delta.exchange import (
+    LARGE_ROWS,
+    count_rows,
+    exchange_rows,
+    mark_rows,
+    placed_rows,
+    read_files,
+)
 from mirrorlake.delta.log_files import Action
 from mirrorlake.delta.snapshot import (
     ROW_ID_COLUMN,
@@ -31,12 +38,11 @@ from mirrorlake.mirror.batch import ACTION, APPEND, DELETE, KEPT, REPLACE, refus
 from mirrorlake.mirror.key_bounds import Bounds, key_conditions, may_match, wide_bounds
 from mirrorlake.mirror.properties import Batch
 from mirrorlake.spark.gateway import DeltaTransaction, can_exchange, transaction
-from mirrorlake.spark.jvm import may_be_among
+from mirrorlake.spark.jvm import rows_among
 from mirrorlake.spark.sql import literal, quote
 
 _REWRITE_SHARE = 0.25  # of the rows in the touched files
 _REWRITE_BYTES = 16 * 2**20  # below it a commit costs more than the bytes do
-_LARGE_ROWS = 200_000  # of a table: a test for them is worth its making
 _FEW_ROWS, _FEW_SHUFFLES = 150_000, 8
 _SHUFFLES = "spark.sql.shuffle.partitions"
 _SETTINGS = {
@@ -47,8 +53,6 @@ _SETTINGS = {
     # By default a small file counts as one of 4 MiB, and two large ones end up in one task.
     "spark.sql.files.openCostInBytes": str(128 * 2**10),
 }
-# Of a key: where values are equal, so are their hashes.
-_HASHED = frozenset(("tinyint", "smallint", "int", "bigint", "string", "date", "boolean"))
 _BROADCAST_ROWS, _BROADCAST_BYTES = 500_000, 64 * 2**20
 # Of a writer: any other may ask for values, or actions, that are not written here.
 _FEATURES = frozenset(
@@ -191,7 +195,7 @@ class _Exchange:
         """Finds the rows in files, and exchanges them; outside of the bounds no key can match."""
         table = placed_rows(self._txn, files, keep_ids=True)
         self._txn.read_all()
-        found = self._find(table, bounds, is_large=count_rows(files) >= _LARGE_ROWS)
+        found = self._find(table, bounds, is_large=count_rows(files) >= LARGE_ROWS)
         self._frames.append(found)
         marked = mark_rows(self._txn, found)
         gone = updated = marked.rows
@@ -220,20 +224,11 @@ class _Exchange:
         for condition in key_conditions(bounds, self._batch.target, None):
             table = table.where(condition)
         changes = self._changes.where(F.col(ACTION) != APPEND)
-        among = self._among(table, changes) if is_large else None
-        table = table if among is None else table.where(among)
+        if is_large:
+            new = {key: self._new[key] for key in self._keys}
+            table = rows_among(table, changes, new, self._batch.row_count)
         on = [F.col(quote(key)) == F.col(self._new[key]) for key in self._keys]
         return table.join(self._small(changes), reduce(Column.__and__, on)).persist()
-
-    def _among(self, table: DataFrame, changes: DataFrame) -> Column | None:
-        """What spares most rows of a large table the making of their ids and places."""
-        count = self._batch.row_count
-        new = [self._new[key] for key in self._keys]
-        kinds = [table.schema[key].dataType.simpleString() for key in self._keys]
-        given = [changes.schema[name].dataType.simpleString() for name in new]
-        if kinds != given or not _HASHED.issuperset(kinds) or not 1 < count <= _BROADCAST_ROWS:
-            return None
-        return may_be_among([F.col(quote(key)) for key in self._keys], changes.select(*new), count)
 
     def _small(self, rows: DataFrame) -> DataFrame:
         """One side of a join: few changes are sent to every task of the other."""

@@ -20,7 +20,7 @@ from mirrorlake.delta.commits import read_versions
 from mirrorlake.delta.snapshot import Snapshot, physical_name
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.feed.changes import key_columns
+from mirrorlake.feed.changes import in_order, key_columns
 from mirrorlake.feed.findings import FeedFinding
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.results import Result, TextTable
@@ -221,5 +221,4 @@ def _in_order(changes: DataFrame, first: int) -> DataFrame:
         kind = F.when(there, "existing").otherwise(kind)
     named = changes.withColumn(RESERVED[0], kind)
     kinds = ("delete", "existing", "insert", "update_preimage", "update_postimage")
-    place = F.array_position(F.array(*map(F.lit, kinds)), F.col(RESERVED[0]))
-    return named.orderBy(RESERVED[1], ID_NAMES[0], place)
+    return in_order(named, [ID_NAMES[0]], kinds)

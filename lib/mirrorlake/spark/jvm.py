@@ -8,15 +8,15 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import OtherDeltaError, first_line
 from mirrorlake.spark.sql import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _PACKAGE = "org.apache.spark.sql.delta"
 _READER = "commands.cdc.CDCReader"
@@ -27,6 +27,9 @@ _MISSING = re.compile(
     re.DOTALL,
 )
 _FALSE_HITS = 0.01
+_MOST_PARTNERS = 500_000
+# Of a key: where values are equal, so are their hashes.
+_HASHED = frozenset(("tinyint", "smallint", "int", "bigint", "string", "date", "boolean"))
 _KNOWN_SNAPSHOT = Path(__file__).with_name("KnownSnapshot.java")
 
 
@@ -94,31 +97,47 @@ def feed_scan(feed: DataFrame, start: int, end: int) -> DataFrame:
     return DataFrame(rows, spark).select(*map(quote, feed.columns))
 
 
-def may_be_among(keys: Sequence[Column], rows: DataFrame, count: int) -> Column | None:
-    """A cheap test, before a join, whether a row has a partner: some without one pass it, too.
+def rows_among(
+    rows: DataFrame, partners: DataFrame, keys: Mapping[str, str], count: int
+) -> DataFrame:
+    """Rows without most of those that have no partner, by a cheap test before a join.
+
+    Spark makes it where the rows are read, before their ids and places are made.
 
     Args:
-        keys: the key columns of the rows to test.
-        rows: the partners' keys, as many columns of the same types. They are read now.
-        count: about how many they are.
+        rows: the rows to test.
+        partners: what they are joined with. They are read now.
+        keys: the columns that are equal, those of `rows` to those of `partners`.
+        count: about how many partners there are.
 
     Returns:
-        The test, a Bloom filter; None if this Spark makes none.
+        The rows behind a Bloom filter; all of them if this Spark makes none, if equal keys may
+        have different hashes, or if it doesn't pay.
     """
     from pyspark.sql import Column
     from pyspark.sql import functions as F
 
+    wanted = [rows.schema[name].dataType.simpleString() for name in keys]
+    given = [partners.schema[name].dataType.simpleString() for name in keys.values()]
+    if (
+        not keys
+        or wanted != given
+        or not _HASHED.issuperset(wanted)
+        or not 1 < count <= _MOST_PARTNERS
+    ):
+        return rows
     session: Any = rows.sparkSession
-    jvm, frame = session._jvm, cast("Any", rows.select(F.xxhash64(*rows.columns).alias("key")))
+    jvm = session._jvm
     catalyst = jvm.org.apache.spark.sql.catalyst.expressions
     made, test = jvm.org.apache.spark.sql.classic.ExpressionUtils, catalyst.BloomFilterMightContain
     if is_missing(made) or is_missing(test):
-        return None
-    bloom = frame._jdf.stat().bloomFilter("key", max(count, 1), _FALSE_HITS)
+        return rows
+    frame: Any = partners.select(F.xxhash64(*map(quote, keys.values())).alias("key"))
+    bloom = frame._jdf.stat().bloomFilter("key", count, _FALSE_HITS)
     written = jvm.java.io.ByteArrayOutputStream()
     bloom.writeTo(written)
-    parts: list[Any] = [F.lit(bytes(written.toByteArray())), F.xxhash64(*keys)]
-    return Column(made.column(test(*[made.expression(part._jc) for part in parts])))
+    parts: list[Any] = [F.lit(bytes(written.toByteArray())), F.xxhash64(*map(quote, keys))]
+    return rows.where(Column(made.column(test(*[made.expression(part._jc) for part in parts]))))
 
 
 def delta_module(session: Any, name: str) -> Any:

@@ -107,7 +107,7 @@ def said(lake: Lake) -> tuple[Any, ...]:
 def test_many_keys_are_found_among_more_rows_than_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "_LARGE_ROWS", 10)
+    monkeypatch.setattr(exchange, "LARGE_ROWS", 10)
     both = BothWays(tmp_path, "t", ["n", "day", "v"])
     days = [dt.date(1, 1, 1), dt.date(2024, 2, 29)]
     rows = [

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from helpers.views_model import VIEWS
 from mirrorlake import Lake
+from mirrorlake.rows.views import commit
 
 KINDS = {1: "insert", 2: "update", 3: "delete", 4: "merge", 5: "nothing"}
 QUICK = ["rows", "sums", "extremes", "left_join", "windows"]
@@ -34,6 +35,12 @@ CASES = st.tuples(
     st.sets(KEYS, max_size=2),  # what s loses
     S_ROWS,
 )
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Views' tables count as large; other tests have small ones."""
+    monkeypatch.setattr(commit, "LARGE_ROWS", 1)
 
 
 def examples(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:

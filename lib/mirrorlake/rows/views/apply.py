@@ -78,10 +78,11 @@ def _change_rows(delta: Delta, kept: Scratch, target: Target) -> None:
     gone = kept.broadcast(kept.view(session.sql(hashed)), went)
 
     def find(table: str) -> RowReplacement:
+        likely = kept.among(table, gone, {HASH: HASH, CHECK: CHECK}, went)
         copies = f"PARTITION BY {listed([HASH, CHECK], 'g.')} ORDER BY t.{_ROW}"
         found = (
             f"SELECT {listed(_PLACE, 't.')}, g.{_COUNT}, row_number() OVER ({copies}) AS {_COPY}"
-            f" FROM {table} t JOIN {gone} g ON {_HASHED}"
+            f" FROM {likely} t JOIN {gone} g ON {_HASHED}"
         )
         places = f"SELECT {listed(_PLACE)} FROM ({found}) WHERE {_COPY} <= -{_COUNT}"
         return RowReplacement(kept.view(_both(session.sql(places), rows)), went, fresh)
@@ -114,6 +115,8 @@ def _change_groups(delta: Delta, kept: Scratch, target: Target) -> None:
 
     def find(table: str) -> RowReplacement:
         on = plan.same_keys("t", "k")
+        keys = dict(zip(plan.key_columns, plan.keys, strict=True))
+        table = kept.among(table, view, keys, count)
         there = f"FROM {table} t JOIN {kept.broadcast(view, count)} k ON {on}"
         if not partitions:
             return kept.replacement(session.sql(_differing(plan, query, f"SELECT t.* {there}")))
@@ -157,11 +160,12 @@ def _change_sums(delta: Delta, kept: Scratch, target: Target) -> None:
 
     def find(table: str) -> RowReplacement:
         kinds = dict(session.sql(f"SELECT * FROM {table}").dtypes)
+        likely = kept.among(table, view, dict(zip(plan.key_columns, keys, strict=True)), count)
         places = [f"max({name}) AS {name}" for name in (_FILE, _ROW)]
         totals = [f"CAST(sum({quote(c)}) AS {kinds[c]}) AS {quote(c)}" for c in columns]
         there = (
             f"SELECT {', '.join([listed(_PLACE, 't.'), *known, listed(columns, 't.')])}"
-            f" FROM {table} t JOIN {kept.broadcast(view, count)} d ON {plan.same_keys('t', 'd')}"
+            f" FROM {likely} t JOIN {kept.broadcast(view, count)} d ON {plan.same_keys('t', 'd')}"
         )
         changed = f"SELECT NULL AS {_FILE}, NULL AS {_ROW}, {listed([*keys, *columns])} FROM {view}"
         # Without keys there is a group even where nothing changed.

@@ -7,18 +7,28 @@ that started from the same state the second is skipped by Delta, whatever it hol
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.create import committing
-from mirrorlake.delta.exchange import FILE, ROW, exchange_rows, mark_rows, placed_rows, read_files
+from mirrorlake.delta.exchange import (
+    FILE,
+    LARGE_ROWS,
+    ROW,
+    count_rows,
+    exchange_rows,
+    mark_rows,
+    placed_rows,
+    read_files,
+)
 from mirrorlake.errors import ConflictError
 from mirrorlake.rows.views.plan import listed
 from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.spark.gateway import DeltaTransaction, Marked, can_exchange, transaction
+from mirrorlake.spark.jvm import rows_among
 from mirrorlake.spark.sql import delta_name, quote, spark_message
 from mirrorlake.storage import Storage
 
@@ -52,11 +62,16 @@ class Target:
 
 @dataclass
 class Scratch:
-    """What a refresh keeps in memory and as temporary views, until it is done."""
+    """What a refresh keeps in memory and as temporary views, until it is done.
+
+    Attributes:
+        is_large: the view's table has rows enough for a test of their keys before a join.
+    """
 
     session: SparkSession
     frames: list[DataFrame] = field(default_factory=list)
     views: list[str] = field(default_factory=list)
+    is_large: bool = False
 
     def view(self, rows: DataFrame) -> str:
         """A name for rows in this session's queries."""
@@ -91,6 +106,13 @@ class Scratch:
         both = f"count_if({row} IS NOT NULL AND {comes})"
         _, gone, come, updated = self.measure(view, f"count({row})", f"count_if({comes})", both)
         return RowReplacement(view, gone, come, updated)
+
+    def among(self, table: str, view: str, keys: Mapping[str, str], count: int) -> str:
+        """The rows of a large table whose keys may be among those of a view, see `rows_among`."""
+        if not self.is_large:
+            return table
+        rows = self.session.table
+        return self.view(rows_among(rows(table), rows(view), keys, count))
 
     def broadcast(self, view: str, count: int) -> str:
         """The same rows, to be sent to every task rather than shuffled, unless they are many."""
@@ -195,6 +217,7 @@ def _exchange(
 ) -> None:
     """The same in a transaction of Delta's own: rows go by deletion vectors."""
     files = read_files(txn, target.storage, target.folder)
+    kept.is_large = count_rows(files) >= LARGE_ROWS
     swap = find(kept.view(placed_rows(txn, files)))
     rows = kept.session.table(swap.view)
     gone = rows.where(f"{quote(ROW)} IS NOT NULL")
