@@ -64,16 +64,18 @@ def _kind(program: str) -> str:
 
 
 class PeakMemory:
-    """Looks at this process and its descendants in a thread of its own, until it is stopped.
+    """Looks at a process and its descendants in a thread of its own, until it is stopped.
 
     Args:
         seconds: how often.
+        pid: the process; None is this one.
 
     Attributes:
         peak: the largest sample so far.
     """
 
-    def __init__(self, seconds: float = 1.0) -> None:
+    def __init__(self, seconds: float = 1.0, pid: int | None = None) -> None:
+        self._process = psutil.Process(pid)
         self.peak = Sample()
         self._seconds = seconds
         self._stopped = threading.Event()
@@ -81,9 +83,9 @@ class PeakMemory:
         self._thread.start()
 
     def _watch(self) -> None:
-        process = psutil.Process()
         while True:
-            self.peak = max(self.peak, take_sample(process), key=lambda sample: sample.total)
+            found = take_sample(self._process)
+            self.peak = max(self.peak, found, key=lambda sample: sample.total)
             if self._stopped.wait(self._seconds):
                 return
 
