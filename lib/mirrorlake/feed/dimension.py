@@ -107,7 +107,9 @@ _NOT_THERE = (
 def table_or_none(spark: SparkSession, path: str) -> DataFrame | None:
     """The rows of the Delta table at a path, or None if there is none."""
     try:
-        return spark.read.format("delta").load(path)
+        found = spark.read.format("delta").load(path)
+        found.schema  # noqa: B018 - a Connect client does not look before it is asked for it
+        return found
     except AnalysisException as error:
         if any(condition in str(error) for condition in _NOT_THERE):
             return None
