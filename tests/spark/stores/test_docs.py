@@ -1,4 +1,6 @@
-"""Every command of docs/object-stores.md, on a real S3 server; and a Connect server by its line."""
+"""The commands of docs/object-stores.md and of docs/scale.md, on a real S3 server; and a Connect
+server by its line.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,15 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from helpers.s3_server import BUCKET, SECRET, S3Server, free_port
+from mirrorlake import Lake
+from mirrorlake.mirror.shards import Shard
+from mirrorlake.names import TableName
 from mirrorlake.paths import PROJECT
 
 pytestmark = pytest.mark.long
@@ -51,6 +57,41 @@ def test_the_commands_run(environment: dict[str, str], tmp_path: Path):
         told.append(done.stdout)
     assert "1" in told[2]
     assert "SparkConnectServer" in told[-1]
+
+
+def test_two_shards_are_mirrored_side_by_side(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    text = (PROJECT / "docs" / "scale.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\./mirrorlake (mirror s3://bucket/lake .*--shard (\S+))$", text, re.M)
+    assert [shard for _, shard in lines] == ["1/2", "2/2"]
+    lake = Lake(f"s3://{BUCKET}/{uuid.uuid4().hex}")
+    own: dict[str, str] = {}
+    for _, shard in lines:
+        folders = (TableName(None, f"t{number}") for number in count())
+        table = next(one for one in folders if Shard.parse(shard).has(one.folder))
+        lake.publisher(table.name, keys=["id"]).upsert([{"id": 1}])
+        own[table.name] = shard
+    assert len(own) == 2
+    commands = [line.replace("s3://bucket/lake", lake.storage.root).split() for line, _ in lines]
+    mirrors = [
+        subprocess.Popen([sys.executable, "-m", "mirrorlake.cli", *command], env=environment)
+        for command in commands
+    ]
+    try:
+        until = time.monotonic() + _START
+        while [line.state for line in lake.status().tables] != ["Replicating"] * 2:
+            assert time.monotonic() < until, lake.status()
+            assert [mirror.poll() for mirror in mirrors] == [None, None]
+            time.sleep(1)
+        for mirror in mirrors:
+            mirror.send_signal(signal.SIGTERM)
+        assert [mirror.wait(_START) for mirror in mirrors] == [0, 0]
+    finally:
+        for mirror in mirrors:
+            mirror.kill()
 
 
 def begin(line: str, port: int, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
