@@ -38,7 +38,7 @@ from mirrorlake.mirror.batch import ACTION, APPEND, DELETE, KEPT, REPLACE, refus
 from mirrorlake.mirror.key_bounds import Bounds, key_conditions, may_match, wide_bounds
 from mirrorlake.mirror.properties import Batch
 from mirrorlake.spark.gateway import DeltaTransaction, can_exchange, transaction
-from mirrorlake.spark.jvm import rows_among
+from mirrorlake.spark.jvm import MOST_BROADCAST, rows_among
 from mirrorlake.spark.sql import literal, quote
 
 _REWRITE_SHARE = 0.25  # of the rows in the touched files
@@ -53,7 +53,7 @@ _SETTINGS = {
     # By default a small file counts as one of 4 MiB, and two large ones end up in one task.
     "spark.sql.files.openCostInBytes": str(128 * 2**10),
 }
-_BROADCAST_ROWS, _BROADCAST_BYTES = 500_000, 64 * 2**20
+_BROADCAST_BYTES = 64 * 2**20
 # Of a writer: any other may ask for values, or actions, that are not written here.
 _FEATURES = frozenset(
     (
@@ -232,7 +232,7 @@ class _Exchange:
 
     def _small(self, rows: DataFrame) -> DataFrame:
         """One side of a join: few changes are sent to every task of the other."""
-        return F.broadcast(rows) if _is_small(self._batch, _BROADCAST_ROWS) else rows
+        return F.broadcast(rows) if _is_small(self._batch, MOST_BROADCAST) else rows
 
     def _changed(self, found: DataFrame) -> DataFrame:
         """Updated rows as they become; and with the feed, both kinds before and after."""

@@ -75,8 +75,9 @@ def may_match(add: Action, bounds: Bounds, names: Mapping[str, str]) -> bool:
         bounds: what `key_bounds` found.
         names: what the files call each column.
     """
+    least_of, most_of = _limits(add)
     for key, (low, high) in bounds.items():
-        least, most = _ends(add, names[key])
+        least, most = least_of.get(names[key]), most_of.get(names[key])
         if least is None or most is None:
             continue
         # The log has days as ISO texts; of long texts bounds that are wide enough.
@@ -100,10 +101,12 @@ def wide_bounds(
         target: the table's columns.
     """
     found = dict(bounds)
-    for key, (low, high) in bounds.items():
-        bits = _BITS.get(target.columns[key])
-        ends = [end for add in adds for end in _ends(add, names[key]) if isinstance(end, int)]
-        if bits is None or not ends:
+    whole = {key: bits for key in bounds if (bits := _BITS.get(target.columns[key]))}
+    limits = [of_file for add in adds for of_file in _limits(add)] if whole else []
+    for key, bits in whole.items():
+        low, high = bounds[key]
+        ends = [end for known in limits if isinstance(end := known.get(names[key]), int)]
+        if not ends:
             continue
         step = 1 << ((max(ends) - min(ends)) // _STEPS).bit_length()
         if high - low < step:
@@ -113,11 +116,10 @@ def wide_bounds(
     return found
 
 
-def _ends(add: Action, name: str) -> tuple[Any, Any]:
-    """The smallest and largest value that a file's statistics tell of a column; else None."""
+def _limits(add: Action) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The smallest and the largest values of columns that a file's statistics tell."""
     stats = json.loads(add.get("stats") or "{}")
-    least, most = stats.get("minValues") or {}, stats.get("maxValues") or {}
-    return least.get(name), most.get(name)
+    return stats.get("minValues") or {}, stats.get("maxValues") or {}
 
 
 def _literal(value: Any, kind: str) -> str | None:

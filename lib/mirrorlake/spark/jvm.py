@@ -27,7 +27,8 @@ _MISSING = re.compile(
     re.DOTALL,
 )
 _FALSE_HITS = 0.01
-_MOST_PARTNERS = 500_000
+MOST_BROADCAST = 500_000
+"""As many rows are sent to every task of a join, rather than the other side be shuffled."""
 # Of a key: where values are equal, so are their hashes.
 _HASHED = frozenset(("tinyint", "smallint", "int", "bigint", "string", "date", "boolean"))
 _KNOWN_SNAPSHOT = Path(__file__).with_name("KnownSnapshot.java")
@@ -123,7 +124,7 @@ def rows_among(
         not keys
         or wanted != given
         or not _HASHED.issuperset(wanted)
-        or not 1 < count <= _MOST_PARTNERS
+        or not 1 < count <= MOST_BROADCAST
     ):
         return rows
     session: Any = rows.sparkSession

@@ -11,9 +11,7 @@ from pyspark.sql import types as T
 if TYPE_CHECKING:
     import pyarrow as pa
 
-VARIANTS: tuple[type, ...] = tuple(
-    kind for name in ("VariantType",) if (kind := getattr(T, name, None)) is not None
-)
+VARIANTS: tuple[type, ...] = (T.VariantType,) if hasattr(T, "VariantType") else ()
 """The type of variants, where there is one."""
 _MOST_TRIES = 2**24
 

@@ -116,8 +116,8 @@ def _change_groups(delta: Delta, kept: Scratch, target: Target) -> None:
     def find(table: str) -> RowReplacement:
         on = plan.same_keys("t", "k")
         keys = dict(zip(plan.key_columns, plan.keys, strict=True))
-        table = kept.among(table, view, keys, count)
-        there = f"FROM {table} t JOIN {kept.broadcast(view, count)} k ON {on}"
+        likely = kept.among(table, view, keys, count)
+        there = f"FROM {likely} t JOIN {kept.broadcast(view, count)} k ON {on}"
         if not partitions:
             return kept.replacement(session.sql(_differing(plan, query, f"SELECT t.* {there}")))
         places = listed([*_PLACE, *plan.key_columns], "t.")

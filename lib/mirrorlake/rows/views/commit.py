@@ -28,12 +28,11 @@ from mirrorlake.errors import ConflictError
 from mirrorlake.rows.views.plan import listed
 from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.spark.gateway import DeltaTransaction, Marked, can_exchange, transaction
-from mirrorlake.spark.jvm import rows_among
+from mirrorlake.spark.jvm import MOST_BROADCAST, rows_among
 from mirrorlake.spark.sql import delta_name, quote, spark_message
 from mirrorlake.storage import Storage
 
 COMES = f"{HIDDEN}comes"  # whether a row comes
-MOST_BROADCAST = 500_000  # rows
 
 
 @dataclass(frozen=True)
