@@ -8,7 +8,7 @@ is refreshed in full. The gate's figure is how the way that it chose before comp
 one of the view's two: 1 is the better one, and 0.8 is 1.25 times as long.
 
 - aggregate: sums, counts and averages by product (rule `sums`).
-- extremes: the dearest line of each order (rule `groups`).
+- extremes: the dearest line of each order (rule `extremes`).
 - join: every line with its delivery and carrier (rule `rows`).
 - joined aggregate: sums by region and day over the same join (rule `sums`).
 

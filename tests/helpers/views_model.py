@@ -51,12 +51,22 @@ def distinct_view(t: list[Row], s: list[Row]) -> Counter[Row]:
     return Counter({(e, g, x) for e, _, g, x in t})
 
 
-def extremes_view(t: list[Row], s: list[Row]) -> Counter[Row]:
+def groups_view(t: list[Row], s: list[Row]) -> Counter[Row]:
     found = _groups(t, lambda row: (row[0], row[2]))
     return Counter(
         (e, g, min(_known(r[3] for r in rows), default=None), len({*_known(r[3] for r in rows)}))
         for (e, g), rows in found.items()
     )
+
+
+def extremes_view(t: list[Row], s: list[Row]) -> Counter[Row]:
+    found: Counter[Row] = Counter()
+    for (e, g), rows in _groups(t, lambda row: (row[0], row[2])).items():
+        values = _known(row[3] for row in rows)
+        late = max((i for _, i, _, x in rows if x is not None and x > 0), default=None)
+        least, most = min(values, default=None), max(values, default=None)
+        found[e, g, least, most, late, len(rows), _sum(values)] += 1
+    return found
 
 
 def having_view(t: list[Row], s: list[Row]) -> Counter[Row]:
@@ -72,6 +82,14 @@ def joined_sums_view(t: list[Row], s: list[Row]) -> Counter[Row]:
     joined = [(a[0], b[2], a[3]) for a in t for b in s if _matches(a, b)]
     found = _groups(joined, lambda row: row[:2])
     return Counter((e, w, len(rows), _sum(r[2] for r in rows)) for (e, w), rows in found.items())
+
+
+def joined_extremes_view(t: list[Row], s: list[Row]) -> Counter[Row]:
+    joined = [(a[0], b[2], a[1], a[3]) for a in t for b in s if _matches(a, b)]
+    return Counter(
+        (e, w, max(_known(r[3] for r in rows), default=None), min(r[2] for r in rows))
+        for (e, w), rows in _groups(joined, lambda row: row[:2]).items()
+    )
 
 
 def self_join_view(t: list[Row], s: list[Row]) -> Counter[Row]:
@@ -131,9 +149,15 @@ VIEWS = {
     ),
     "distinct": ("sums", "SELECT DISTINCT example, g, x FROM t", distinct_view),
     "extremes": (
+        "extremes",
+        "SELECT example, g, min(x) AS least, max(x) AS most, max(id) FILTER (WHERE x > 0) AS late,"
+        " count(*) AS n, sum(x) AS s FROM t GROUP BY example, g",
+        extremes_view,
+    ),
+    "groups": (
         "groups",
         "SELECT example, g, min(x) AS m, count(DISTINCT x) AS n FROM t GROUP BY example, g",
-        extremes_view,
+        groups_view,
     ),
     "having": (
         "groups",
@@ -150,6 +174,12 @@ VIEWS = {
         "SELECT example, w, count(*) AS n, sum(x) AS s FROM t JOIN s USING (example, g)"
         " GROUP BY example, w",
         joined_sums_view,
+    ),
+    "joined_extremes": (
+        "extremes",
+        "SELECT example, w, max(x) AS most, min(id) AS first FROM t JOIN s USING (example, g)"
+        " GROUP BY example, w",
+        joined_extremes_view,
     ),
     "self_join": (
         "rows",

@@ -16,6 +16,7 @@ from mirrorlake import Lake
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.commits import read_commit
 from mirrorlake.errors import QueryError, UsageError
+from mirrorlake.rows.views import shape
 from mirrorlake.rows.views.query import as_sql, parse_query
 from mirrorlake.rows.views.refresh import Refresh, ViewStep
 
@@ -109,6 +110,7 @@ OTHERS = {
     "kept": "SELECT id, x FROM t WHERE x > 1",
     "pairs": "SELECT a.id, b.x FROM t a JOIN t b ON a.g = b.g",
     "extremes": "SELECT g, min(x) AS least, max(x) AS most FROM t GROUP BY g",
+    "distinct": "SELECT g, count(DISTINCT x) AS some FROM t GROUP BY g",
 }
 
 
@@ -190,12 +192,27 @@ def test_copies_of_a_row_come_and_go_one_by_one(lake: Lake, vectors: bool) -> No
     assert refreshed()[1] == first
 
 
+def test_a_view_of_extremes_that_kept_none_is_filled_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = source(lake)
+    with monkeypatch.context() as before:  # as a lake of before has it
+        before.setattr(shape, "EXTREMES", frozenset())
+        lake.views.create("v", "SELECT g, max(x) AS most FROM t GROUP BY g")
+        assert lake.views.explain("v").method == "groups"
+    lake.spark.sql(f"INSERT INTO {t} VALUES (4, 'z', 4)")
+    assert follow(lake, "v") == ("full", "COLUMNS_CHANGED")
+    lake.spark.sql(f"INSERT INTO {t} VALUES (5, 'z', 5)")
+    assert follow(lake, "v") == ("incremental", "")
+
+
 @pytest.mark.long
 def test_groups_are_merged_where_there_are_no_deletion_vectors(lake: Lake) -> None:
     t = source(lake)
     extremes = "SELECT g, max(x) AS most FROM t GROUP BY g"
     windows = "SELECT id, rank() OVER (PARTITION BY g ORDER BY id) AS place FROM t"
-    views = {"sums": SUMS, "extremes": extremes, "windows": windows}
+    distinct = "SELECT g, count(DISTINCT x) AS some FROM t GROUP BY g"
+    views = {"sums": SUMS, "extremes": extremes, "distinct": distinct, "windows": windows}
     for name, query in views.items():
         lake.views.create(name, query)
         view = lake.table(name).sql_name
@@ -207,6 +224,7 @@ def test_groups_are_merged_where_there_are_no_deletion_vectors(lake: Lake) -> No
     assert {follow(lake, view) for view in views} == {("incremental", "")}
     assert rows(lake, "SELECT * FROM sums") == {("a", 3, 12), (None, 1, 4)}
     assert rows(lake, "SELECT * FROM extremes") == {("a", 9), (None, 4)}
+    assert rows(lake, "SELECT * FROM distinct") == {("a", 3), (None, 1)}
     assert rows(lake, "SELECT * FROM windows") == {(1, 1), (2, 2), (3, 3), (4, 1)}
     for name in views:  # a deletion vector would have told the log so
         files = live_files(lake.storage, f"Tables/{name}", lake.table(name).snapshot().version)

@@ -18,7 +18,7 @@ from mirrorlake import Lake
 from mirrorlake.rows.views import commit
 
 KINDS = {1: "insert", 2: "update", 3: "delete", 4: "merge", 5: "nothing"}
-QUICK = ["rows", "sums", "extremes", "left_join", "windows"]
+QUICK = ["rows", "sums", "extremes", "joined_extremes", "groups", "left_join", "windows"]
 REST = [name for name in VIEWS if name not in QUICK]
 T_START = [(1, "a", 1), (2, "a", 5), (2, "a", 5), (3, "b", None), (4, None, 2)]
 S_START = [("a", 1), ("b", 2), ("b", 3), (None, 4), ("z", 5)]
@@ -182,7 +182,15 @@ SOURCES = [
 FILTERS = ["", " WHERE t.x > 0", " WHERE NOT coalesce(t.x = 1, false)", " WHERE t.d IS NOT NULL"]
 PLAIN = ["t.id", "t.g AS h", "t.x + 1 AS y", "upper(t.g) AS `odd, name`", "t.f", "t.d * 2 AS dd"]
 SUMS = ["sum(t.x)", "count(t.d)", "avg(t.x)", "sum(t.d) / count(*)", "avg(t.d)", "count_if(t.x>0)"]
-ANEW = ["min(t.f)", "max(t.d)", "count(DISTINCT t.x)", "sum(t.f)", "avg(t.f)", "stddev(t.f)"]
+KEPT = [*SUMS, "max(t.d)", "min(t.x)", "max(t.g)", "min(t.id) FILTER (WHERE t.x > 0)"]
+ANEW = [
+    "min(t.f)",
+    "max(DISTINCT t.d)",
+    "count(DISTINCT t.x)",
+    "sum(t.f)",
+    "avg(t.f)",
+    "stddev(t.f)",
+]
 
 
 @st.composite
@@ -198,7 +206,7 @@ def queries(draw: st.DrawFn) -> str:
         over = "OVER (PARTITION BY t.g ORDER BY t.x, t.id)"
         windows = f"dense_rank() {over} AS r, count(*) {over} AS c"
         return f"SELECT {', '.join(plain)}, {windows} FROM {source}"
-    pool = ANEW + SUMS if shape == "anew" else SUMS
+    pool = {"anew": ANEW + KEPT, "sums": KEPT}.get(shape, SUMS)
     some = draw(st.lists(st.sampled_from(pool), min_size=1, max_size=3, unique=True))
     named = [f"{text} AS a{number}" for number, text in enumerate(some)]
     keys = draw(st.sampled_from([["t.g"], ["upper(t.g)", "t.x % 2"]]))

@@ -5,6 +5,8 @@ Each rule says which rows of the table go and which come; `replace_rows` commits
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql import DataFrame
 
 from mirrorlake.delta.exchange import FILE, ROW
@@ -23,19 +25,22 @@ from mirrorlake.rows.views.shape import Method
 from mirrorlake.rows.views.sources import SIGN
 from mirrorlake.rows.views.view_sql import (
     arguments_of,
+    extremes_of,
     grouped,
     has_rows,
     hashes,
+    is_moved,
     selected_groups,
     shown_of,
     state_columns,
     state_of,
     with_ids,
+    without_phantoms,
 )
 from mirrorlake.spark.sql import quote
 
-_COPY, _COUNT, _FOUND, _AFFECTED = (
-    quote(f"{HIDDEN}{name}") for name in ("copy", "times", "found", "affected")
+_COPY, _COUNT, _FOUND, _AFFECTED, _LOST = (
+    quote(f"{HIDDEN}{name}") for name in ("copy", "times", "found", "affected", "lost")
 )
 _FILE, _ROW, _SIGN = quote(FILE), quote(ROW), quote(SIGN)
 _PLACE = [FILE, ROW]
@@ -47,8 +52,8 @@ def apply_delta(delta: Delta, kept: Scratch, target: Target) -> None:
     method = delta.plan.shape.method
     if method is Method.ROWS:
         _change_rows(delta, kept, target)
-    elif method is Method.SUMS:
-        _change_sums(delta, kept, target)
+    elif method.keeps_state:
+        _change_state(delta, kept, target)
     else:
         _change_groups(delta, kept, target)
 
@@ -105,12 +110,7 @@ def _change_groups(delta: Delta, kept: Scratch, target: Target) -> None:
     changed = delta.rows(named(plan.shape.keys, plan.keys))
     view = kept.keep(session.sql(f"SELECT DISTINCT {listed(plan.keys)} FROM ({changed})"))
     (count,) = kept.measure(view)
-    pairs = " AND ".join(
-        f"{_AFFECTED}.{quote(name)} <=> ({key})"
-        for name, key in zip(plan.keys, plan.shape.keys, strict=True)
-    )
-    affected = f"EXISTS (SELECT 1 FROM {view} AS {_AFFECTED} WHERE {pairs})"
-    query = selected_groups(plan, plan.newest(), affected)
+    query = selected_groups(plan, plan.newest(), _concerned(plan, view))
     partitions = plan.shape.method is Method.PARTITIONS
 
     def find(table: str) -> RowReplacement:
@@ -131,6 +131,15 @@ def _change_groups(delta: Delta, kept: Scratch, target: Target) -> None:
     replace_rows(kept, find, target, plan.written, on)
 
 
+def _concerned(plan: Plan, view: str) -> str:
+    """The condition that a row of the sources is in one of a view's groups."""
+    pairs = " AND ".join(
+        f"{_AFFECTED}.{quote(name)} <=> ({key})"
+        for name, key in zip(plan.keys, plan.shape.keys, strict=True)
+    )
+    return f"EXISTS (SELECT 1 FROM {view} AS {_AFFECTED} WHERE {pairs})"
+
+
 def _differing(plan: Plan, query: str, there: str) -> str:
     """Groups that are not what they were."""
     keys = plan.key_columns
@@ -146,35 +155,67 @@ def _differing(plan: Plan, query: str, there: str) -> str:
     )
 
 
-def _change_sums(delta: Delta, kept: Scratch, target: Target) -> None:
-    """Adds the changes to the groups; a group without rows is deleted."""
+def _change_state(delta: Delta, kept: Scratch, target: Target) -> None:
+    """Adds the changes to what is kept of the groups; a group without rows is deleted.
+
+    A group is computed again only if its greatest or least value went, and none as great or as
+    small came: what is left of it, only the sources know.
+    """
     plan, session = delta.plan, kept.session
-    keys, columns = plan.keys, state_columns(plan)
+    keys, columns, extremes = plan.keys, state_columns(plan), extremes_of(plan)
     # By how much each group changed.
-    changes = state_of(plan, delta.rows(arguments_of(plan)), _SIGN)
-    moved = " OR ".join(f"{quote(column)} <> 0" for column in columns)
-    view = kept.keep(session.sql(f"SELECT * FROM ({changes}) WHERE {moved}"))
+    rows = delta.rows(arguments_of(plan))
+    changes = state_of(plan, without_phantoms(plan, rows, _SIGN) if extremes else rows, _SIGN)
+    view = kept.keep(session.sql(f"SELECT * FROM ({changes}) WHERE {is_moved(plan)}"))
     (count,) = kept.measure(view)
     pairs = zip(plan.key_columns, keys, strict=True)
     known = [f"t.{quote(column)} AS {quote(key)}" for column, key in pairs]
+    functions = {extreme.column: extreme.function for extreme in extremes}
+    nothing = [f"NULL AS {extreme.went}" for extreme in extremes]
+    unmatched = [f"{extreme.unmatched} AS {extreme.went}" for extreme in extremes]
+    stays = has_rows(plan)
+    lost = " OR ".join(extreme.is_lost for extreme in extremes) or "false"
 
     def find(table: str) -> RowReplacement:
         kinds = dict(session.sql(f"SELECT * FROM {table}").dtypes)
         likely = kept.among(table, view, dict(zip(plan.key_columns, keys, strict=True)), count)
-        places = [f"max({name}) AS {name}" for name in (_FILE, _ROW)]
-        totals = [f"CAST(sum({quote(c)}) AS {kinds[c]}) AS {quote(c)}" for c in columns]
+        values = [f"max({name}) AS {name}" for name in (_FILE, _ROW)]
+        values += [
+            f"CAST({functions.get(quote(c), 'sum')}({quote(c)}) AS {kinds[c]}) AS {quote(c)}"
+            for c in columns
+        ]
+        values += [f"max({extreme.went}) AS {extreme.went}" for extreme in extremes]
         there = (
-            f"SELECT {', '.join([listed(_PLACE, 't.'), *known, listed(columns, 't.')])}"
+            f"SELECT {', '.join([listed(_PLACE, 't.'), *known, listed(columns, 't.'), *nothing])}"
             f" FROM {likely} t JOIN {kept.broadcast(view, count)} d ON {plan.same_keys('t', 'd')}"
         )
-        changed = f"SELECT NULL AS {_FILE}, NULL AS {_ROW}, {listed([*keys, *columns])} FROM {view}"
-        # Without keys there is a group even where nothing changed.
-        state = (
-            f"{grouped(keys, [*places, *totals], f'{changed} UNION ALL {there}')}"
-            " HAVING count(*) > 0"
+        changed = (
+            f"SELECT NULL AS {_FILE}, NULL AS {_ROW},"
+            f" {', '.join([listed([*keys, *columns]), *unmatched])} FROM {view}"
         )
-        more = f", {_FILE}, {_ROW}, {has_rows(plan)} AS {quote(COMES)}"
-        return kept.replacement(session.sql(shown_of(plan, state, more)))
+        # Without keys there is a group even where nothing changed.
+        state = f"{grouped(keys, values, f'{changed} UNION ALL {there}')} HAVING count(*) > 0"
+        flags = f"{stays} AS {quote(COMES)}, {stays} AND ({lost}) AS {_LOST}"
+        groups = kept.keep(session.sql(f"SELECT *, {flags} FROM ({state})"))
+        swap, (again,) = kept.counted(groups, f"count_if({_LOST})")
+        if again:
+            groups = _with_lost(plan, kept, groups, again)
+        more = f", {_FILE}, {_ROW}, {quote(COMES)}"
+        return replace(swap, view=kept.view(session.sql(shown_of(plan, groups, more))))
 
     on = same(plan.key_columns, "t", "s")
     replace_rows(kept, find, target, [*plan.written, *columns], on)
+
+
+def _with_lost(plan: Plan, kept: Scratch, groups: str, count: int) -> str:
+    """The groups, those that lost an extreme computed again from the sources."""
+    lost = kept.broadcast(kept.view(kept.session.table(groups).where(_LOST)), count)
+    rows = plan.inner(plan.newest(), _concerned(plan, lost))
+    fresh = state_of(plan, f"SELECT {arguments_of(plan)} {rows}")
+    columns, own = state_columns(plan), [*_PLACE, COMES, *plan.keys]
+    again = (
+        f"SELECT {listed(own, 's.')}, {listed(columns, 'n.')}"
+        f" FROM {lost} s JOIN ({fresh}) n ON {same(plan.keys, 's', 'n')}"
+    )
+    others = f"SELECT {listed([*own, *columns])} FROM {groups} WHERE NOT {_LOST}"
+    return kept.keep(kept.session.sql(f"{again} UNION ALL {others}"))

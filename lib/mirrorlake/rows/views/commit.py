@@ -101,10 +101,15 @@ class Scratch:
 
     def replacement(self, rows: DataFrame) -> RowReplacement:
         """Rows that go and come, kept and counted."""
-        view, row, comes = self.keep(rows), quote(ROW), quote(COMES)
+        return self.counted(self.keep(rows))[0]
+
+    def counted(self, view: str, *aggregates: str) -> tuple[RowReplacement, list[int]]:
+        """Kept rows that go and come, and what further aggregates say of them."""
+        row, comes = quote(ROW), quote(COMES)
         both = f"count_if({row} IS NOT NULL AND {comes})"
-        _, gone, come, updated = self.measure(view, f"count({row})", f"count_if({comes})", both)
-        return RowReplacement(view, gone, come, updated)
+        counts = (f"count({row})", f"count_if({comes})", both)
+        _, gone, come, updated, *more = self.measure(view, *counts, *aggregates)
+        return RowReplacement(view, gone, come, updated), more
 
     def among(self, table: str, view: str, keys: Mapping[str, str], count: int) -> str:
         """The rows of a large table whose keys may be among those of a view, see `rows_among`."""

@@ -25,6 +25,7 @@ _MOST = 8  # sizes that are remembered
 _THUMB = {
     Method.ROWS: (0.3, 7.0),
     Method.SUMS: (0.1, 6.0),
+    Method.EXTREMES: (0.1, 6.0),
     Method.GROUPS: (0.8, 6.0),
     Method.PARTITIONS: (0.8, 6.0),
 }

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 # Kept by adding inserted rows and subtracting deleted ones.
 SUMS = frozenset({"avg", "count", "count_if", "mean", "sum"})
+# Kept by looking at what came and went; only a group that lost its extreme is computed again.
+EXTREMES = frozenset({"max", "min"})
 # The same whatever order rows are read in: a group that changed is computed again.
 _ANY_ORDER = frozenset(
     {
@@ -21,9 +23,7 @@ _ANY_ORDER = frozenset(
         "covar_samp",
         "every",
         "kurtosis",
-        "max",
         "median",
-        "min",
         "percentile",
         "percentile_cont",
         "percentile_disc",
@@ -64,7 +64,7 @@ ORDER_DEPENDENT = frozenset(
         "string_agg",
     }
 )
-_AGGREGATES = SUMS | _ANY_ORDER | ORDER_DEPENDENT
+_AGGREGATES = SUMS | EXTREMES | _ANY_ORDER | ORDER_DEPENDENT
 _NONDETERMINISTIC = frozenset(
     {
         "curdate",

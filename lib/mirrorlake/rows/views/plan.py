@@ -12,11 +12,12 @@ from mirrorlake.delta.create import column_types
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.rows.views.definition import Definition
 from mirrorlake.rows.views.query import HIDDEN, KEY, Query, as_sql, find_stars, parse_query
-from mirrorlake.rows.views.shape import Method, Shape, read_shape, settle_types
+from mirrorlake.rows.views.shape import Shape, read_shape, settle_types
 from mirrorlake.rows.views.sources import Source
 from mirrorlake.spark.sql import delta_name, quote, spark_message
 
 ROWS, COUNT, SUM = f"{HIDDEN}rows", f"{HIDDEN}count_", f"{HIDDEN}sum_"
+EXTREME, WENT = f"{HIDDEN}extreme_", f"{HIDDEN}went_"
 ARGUMENT = f"{HIDDEN}argument_"
 HASH, CHECK, ID = f"{HIDDEN}hash", f"{HIDDEN}check", f"{HIDDEN}id"
 
@@ -149,7 +150,7 @@ def _key_columns(shape: Shape, names: list[str]) -> tuple[str, ...]:
     hidden = [f"{KEY}{n}" for n in range(len(shape.keys))]
     # An item such as `inline(x)` is several columns.
     shown = dict(zip(shape.items, names, strict=True)) if len(shape.items) == len(names) else {}
-    keys = hidden if shape.method is Method.SUMS else shape.keys
+    keys = hidden if shape.method.keeps_state else shape.keys
     return tuple(shown.get(key, own) for key, own in zip(keys, hidden, strict=True))
 
 

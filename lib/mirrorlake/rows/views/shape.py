@@ -11,7 +11,12 @@ from enum import Enum
 
 from sqlglot import exp
 
-from mirrorlake.rows.views.functions import ORDER_DEPENDENT, SUMS, is_nondeterministic
+from mirrorlake.rows.views.functions import (
+    EXTREMES,
+    ORDER_DEPENDENT,
+    SUMS,
+    is_nondeterministic,
+)
 from mirrorlake.rows.views.joins import Columns, Member, read_joins
 from mirrorlake.rows.views.query import (
     KEY,
@@ -32,6 +37,9 @@ _PLAIN |= {"order", "sort", "cluster", "distribute", "kind", "operation_modifier
 _PLAIN_TABLE = {"this", "db", "alias", "version"}
 _SPECIAL_MOMENTS = {"now", "today", "tomorrow", "yesterday"}
 MOST_AVERAGED_DIGITS = 14
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+# Of equal values any may be the greatest: not so of floats' zeros, nor of texts with a collation.
+_ORDERED = (*_WHOLE, "boolean", "date", "string", "timestamp", "timestamp_ntz")
 
 
 class Method(str, Enum):
@@ -39,14 +47,22 @@ class Method(str, Enum):
 
     ROWS = "rows"
     SUMS = "sums"
+    EXTREMES = "extremes"
     GROUPS = "groups"
     PARTITIONS = "partitions"
     FULL = "full"
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the view's table keeps what the next refresh adds to."""
+        return self in (Method.SUMS, Method.EXTREMES)
 
 
 RULES = {
     Method.ROWS: "deleted rows are removed, inserted rows are added",
     Method.SUMS: "changes are added to the sums and counts of their group",
+    Method.EXTREMES: "changes are added, and extremes compared with what came and went; groups that"
+    " may have lost one are computed again",
     Method.GROUPS: "groups with a changed row are computed again",
     Method.PARTITIONS: "partitions with a changed row are computed again",
     Method.FULL: "everything is computed again",
@@ -55,15 +71,20 @@ RULES = {
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One aggregate that is kept by adding.
+    """One aggregate that is kept.
 
     Attributes:
-        function: `count`, `sum` or `avg`.
+        function: `count`, `sum`, `avg`, `min` or `max`.
         argument: what it takes, as SQL; rows where that is NULL don't count.
     """
 
     function: str
     argument: str
+
+    @property
+    def is_extreme(self) -> bool:
+        """Whether it is one of its values, and not made by adding them."""
+        return self.function in EXTREMES
 
 
 @dataclass(frozen=True)
@@ -75,9 +96,9 @@ class Shape:
         reason: why none fits, if so.
         members: the tables of its joins.
         keys: what groups or partitions it, as SQL.
-        items: what it selects, over keys and aggregates where the method is `sums`.
+        items: what it selects, over keys and aggregates where the method keeps a state.
         selected: what it selects, as SQL.
-        aggregates: what is kept, where the method is `sums`.
+        aggregates: what is kept, where the method keeps a state.
     """
 
     method: Method
@@ -242,9 +263,12 @@ def _groups(shape: Shape, query: Query, columns: Columns) -> Shape:
     kept = [_aggregate(call) for call in aggregates]
     if None in items or None in kept:
         return recompute
+    extremes = any(one.is_extreme for one in kept if one is not None)
+    if extremes and not keys:
+        return recompute
     return replace(
         again,
-        method=Method.SUMS,
+        method=Method.EXTREMES if extremes else Method.SUMS,
         items=tuple(text for text in items if text is not None),
         aggregates=tuple(one for one in kept if one is not None),
     )
@@ -275,8 +299,8 @@ def _group_keys(query: Query, columns: Columns) -> list[exp.Expr] | None:
 
 
 def _aggregate(call: Call) -> Aggregate | None:
-    """An aggregate as a sum or a count of one expression; None if it isn't one."""
-    if call.distinct or len(call.arguments) != 1 or call.name not in SUMS:
+    """An aggregate as a sum, count or extreme of one expression; None if it isn't one."""
+    if call.distinct or len(call.arguments) != 1 or call.name not in SUMS | EXTREMES:
         return None
     argument = as_sql(call.arguments[0])
     if call.name == "count_if":
@@ -300,10 +324,12 @@ def settle_types(shape: Shape, arguments: list[str], outputs: list[str]) -> Shap
     if shape.method is Method.ROWS:
         nested = [kind for kind in outputs if not _is_plain(kind)]
         return full("NESTED_COLUMN", nested[0]) if nested else shape
-    if shape.method is not Method.SUMS:
+    if not shape.method.keeps_state:
         return shape
     kept = zip(shape.aggregates, arguments, strict=True)
-    if all(_is_exact(aggregate, kind) for aggregate, kind in kept):
+    exact = all(_is_exact(aggregate, kind) for aggregate, kind in kept)
+    # What came and what went are compared by value.
+    if exact and (shape.method is Method.SUMS or all(map(_is_plain, arguments))):
         return shape
     if not shape.keys:
         return full("GLOBAL_AGGREGATE", "sums of this type are not kept")
@@ -315,10 +341,12 @@ def _is_plain(kind: str) -> bool:
 
 
 def _is_exact(aggregate: Aggregate, kind: str) -> bool:
-    """Whether an aggregate of such values comes out the same however it is summed up."""
+    """Whether an aggregate of such values comes out the same however it is put together."""
     if aggregate.function == "count":
         return True
-    if kind in ("tinyint", "smallint", "int", "bigint"):
+    if aggregate.is_extreme:
+        return kind in _ORDERED or kind.startswith("decimal")
+    if kind in _WHOLE:
         return True
     if not kind.startswith("decimal"):
         return False

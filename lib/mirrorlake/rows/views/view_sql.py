@@ -3,21 +3,25 @@
 - rows: a hash that finds equal rows, a second one that rules out chance, and a number of its own
   for each row, so that of two equal rows one can go.
 - sums: the keys, how many rows a group has, and of each aggregate the sum and the count.
+- extremes: likewise, and of `min` and `max` the value.
 - groups and partitions: the keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mirrorlake.rows.views.plan import (
     ARGUMENT,
     CHECK,
     COUNT,
+    EXTREME,
     HASH,
     ID,
     ROWS,
     SUM,
+    WENT,
     Plan,
     listed,
     named,
@@ -43,7 +47,7 @@ def whole_contents(plan: Plan, number: int) -> str:
     if method is Method.ROWS:
         selected = f"SELECT {named(plan.shape.items, plan.names)} {plan.inner(relations)}"
         return with_ids(f"SELECT *, {hashes(plan.names)} FROM ({selected})", number)
-    if method is Method.SUMS:
+    if method.keeps_state:
         arguments = f"SELECT {arguments_of(plan)} {plan.inner(relations)}"
         return shown_of(plan, state_of(plan, arguments))
     return selected_groups(plan, relations)
@@ -77,21 +81,73 @@ def with_ids(rows: str, number: int) -> str:
 
 def arguments_of(plan: Plan) -> str:
     """Keys and arguments of a row, before it is summed up."""
-    aggregates = plan.shape.aggregates
-    names = [*plan.keys, *(f"{ARGUMENT}{number}" for number in range(len(aggregates)))]
-    expressions = [*plan.shape.keys, *(aggregate.argument for aggregate in aggregates)]
-    return named(expressions, names) or "1"
+    expressions = [*plan.shape.keys, *(one.argument for one in plan.shape.aggregates)]
+    return named(expressions, _summed(plan)) or "1"
+
+
+def _summed(plan: Plan) -> list[str]:
+    return [*plan.keys, *(f"{ARGUMENT}{number}" for number in range(len(plan.shape.aggregates)))]
+
+
+def without_phantoms(plan: Plan, arguments: str, sign: str) -> str:
+    """Keys and arguments of rows that came or went, without those that did both.
+
+    Where two tables of a join changed, a row of the one as it is meets a row of the other as it
+    was: it is added and taken away, and was never there, so it must not count as an extreme.
+    """
+    names, times = listed(_summed(plan)), f"CAST(abs(sum({sign})) AS INT)"
+    once = f"explode(array_repeat(CAST(signum(sum({sign})) AS INT), {times}))"
+    return f"SELECT {names}, {once} AS {sign} FROM ({arguments}) GROUP BY {names}"
 
 
 def state_columns(plan: Plan) -> list[str]:
-    """The hidden columns with what is summed up."""
+    """The hidden columns with what is kept of a group."""
     found = [ROWS]
     for number, aggregate in enumerate(plan.shape.aggregates):
+        if aggregate.is_extreme:
+            found.append(f"{EXTREME}{number}")
+            continue
         if _count_column(number, aggregate) != ROWS:
             found.append(_count_column(number, aggregate))
         if aggregate.function != "count":
             found.append(f"{SUM}{number}")
     return found
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """A `min` or `max` that is kept, as SQL.
+
+    Attributes:
+        function: which of them.
+        column: of what is kept; of what a group changed by, the extreme of what came.
+        went: the column with the extreme of what went, which only a refresh has.
+    """
+
+    function: str
+    column: str
+    went: str
+
+    @property
+    def unmatched(self) -> str:
+        """What went, unless something at least as extreme came."""
+        came = f"{self.column} {'>=' if self.function == 'max' else '<='} {self.went}"
+        return f"CASE WHEN coalesce({came}, false) THEN NULL ELSE {self.went} END"
+
+    @property
+    def is_lost(self) -> str:
+        """Whether the unmatched was the extreme, so that only the sources know the next one."""
+        reaches = ">=" if self.function == "max" else "<="
+        return f"coalesce({self.went} {reaches} {self.column}, {self.went} IS NOT NULL)"
+
+
+def extremes_of(plan: Plan) -> list[Extreme]:
+    """The kept extremes."""
+    return [
+        Extreme(aggregate.function, quote(f"{EXTREME}{number}"), quote(f"{WENT}{number}"))
+        for number, aggregate in enumerate(plan.shape.aggregates)
+        if aggregate.is_extreme
+    ]
 
 
 def _count_column(number: int, aggregate: Aggregate) -> str:
@@ -116,11 +172,19 @@ def state_of(plan: Plan, arguments: str, sign: str = "") -> str:
         plan: the view's.
         arguments: a query of the rows.
         sign: the column that has 1 where a row came and -1 where one went; then the groups are
-            what they changed by.
+            what they changed by: of extremes what came, and what went in a column of its own.
     """
     found = [f"{f'sum({sign})' if sign else 'count(*)'} AS {quote(ROWS)}"]
     for number, aggregate in enumerate(plan.shape.aggregates):
         column, argument = _count_column(number, aggregate), quote(f"{ARGUMENT}{number}")
+        if aggregate.is_extreme:
+            came = f" FILTER (WHERE {sign} > 0)" if sign else ""
+            extreme = f"{aggregate.function}({argument})"
+            found.append(f"{extreme}{came} AS {quote(f'{EXTREME}{number}')}")
+            if sign:
+                went = quote(f"{WENT}{number}")
+                found.append(f"{extreme} FILTER (WHERE {sign} < 0) AS {went}")
+            continue
         if column != ROWS:
             signs = f"sum(CASE WHEN {argument} IS NULL THEN 0 ELSE {sign} END)"
             found.append(f"{signs if sign else f'count({argument})'} AS {quote(column)}")
@@ -165,7 +229,18 @@ def has_rows(plan: Plan) -> str:
     return f"{quote(ROWS)} <> 0" if plan.keys else "true"
 
 
+def is_moved(plan: Plan) -> str:
+    """The condition that a group is not what it was, of what groups changed by."""
+    extremes = {extreme.column: extreme for extreme in extremes_of(plan)}
+    columns = map(quote, state_columns(plan))
+    moved = [f"{column} <> 0" for column in columns if column not in extremes]
+    moved += [f"NOT {one.column} <=> {one.went}" for one in extremes.values()]
+    return " OR ".join(moved)
+
+
 def _value(plan: Plan, number: int, aggregate: Aggregate) -> str:
+    if aggregate.is_extreme:
+        return quote(f"{EXTREME}{number}")
     count = quote(_count_column(number, aggregate))
     if aggregate.function == "count":
         return count
