@@ -69,7 +69,7 @@ def result(process: subprocess.Popen[str]) -> Any:
 
 
 def check_story(seen: dict[str, Any]) -> None:
-    print(json.dumps({k: v for k, v in seen.items() if k.endswith(", s")}))
+    print(json.dumps(seen["seconds"]))
     assert (seen["mirror"], seen["change"]) == ([None], [None])
     total = sum(n % 7 for n in range(SMALL)) - 1 % 7 + 100 - 4 % 7
     assert seen["query"] == [SMALL - 1, total]
