@@ -115,6 +115,7 @@ def tour(root: str) -> dict[str, object]:
         with tempfile.TemporaryDirectory() as folder:
             plan = Path(folder) / "remote.yaml"
             plan.write_text(yaml.safe_dump(PLAN))
+            os.environ["MIRRORLAKE_HOME"] = folder
             out = lake.storage.path("Files/runs/1")
             summary = run_plan(plan, out, overrides={"root": root})
         kept = lake.storage.read_json("Files/runs/1/summary.json")
