@@ -110,7 +110,7 @@ def preview_cycle(
         if not lines:
             raise no_folder(only)
     options = options or MirrorOptions()
-    if options.shard is not None and only is None:
+    if only is None:
         shard = Shard.parse(options.shard)
         places = ((line, place_of(line.schema, line.name)) for line in lines)
         lines = tuple(line for line, place in places if shard.has(f"{ZONE}/{place}"))

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mirrorlake.landing.metadata import SEQUENTIAL
-from mirrorlake.mirror.shards import Shard
+from mirrorlake.mirror.shards import ALL, Shard
 from mirrorlake.mirror.state_documents import FORMAT as FORMAT
 from mirrorlake.mirror.state_documents import StateDocuments
 from mirrorlake.names import MONITORING, TableName
@@ -158,12 +158,12 @@ class Report(Result):
         return f"{text}, {len(self.failed)} failed" if self.failed else text
 
 
-def state_documents(storage: Storage, shard: Shard | None = None) -> StateDocuments:
+def state_documents(storage: Storage, shard: Shard = ALL) -> StateDocuments:
     """The documents with the tables' states, for a mirror that goes on.
 
     Args:
         storage: the lake's files.
-        shard: the mirror's own; by default it has all tables.
+        shard: the mirror's own.
     """
     return StateDocuments(storage, shard, _is_sound)
 
@@ -174,7 +174,7 @@ def _is_sound(state: dict[str, Any]) -> bool:
 
 
 def load_states(
-    storage: Storage, shard: Shard | None = None, documents: StateDocuments | None = None
+    storage: Storage, shard: Shard = ALL, documents: StateDocuments | None = None
 ) -> dict[str, TableState] | None:
     """The kept states by the table's folder; None if there are none, or only of an older format.
 
@@ -187,7 +187,7 @@ def load_states(
         FormatError: they are of a newer format.
     """
     kept = documents or state_documents(storage, shard)
-    states = kept.load(some=documents is None and shard is None)
+    states = kept.load(some=documents is None and shard == ALL)
     return None if states is None else {f: TableState(**state) for f, state in states.items()}
 
 
@@ -204,7 +204,7 @@ def save_states(
     states: dict[str, TableState],
     *,
     replicator: str = RUNNING,
-    shard: Shard | None = None,
+    shard: Shard = ALL,
     documents: StateDocuments | None = None,
 ) -> None:
     """Writes cache and monitoring files.
@@ -218,7 +218,7 @@ def save_states(
     """
     kept = documents or state_documents(storage, shard)
     kept.save({folder: asdict(state) for folder, state in states.items()})
-    if shard is not None:
+    if shard != ALL:
         states = load_states(storage, shard) or states  # the others may have gone on
     tell_states(storage, states, replicator)
 
