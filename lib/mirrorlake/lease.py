@@ -21,7 +21,6 @@ import uuid
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from types import TracebackType
 
 from mirrorlake.errors import BusyError
 from mirrorlake.storage import Storage
@@ -87,12 +86,7 @@ class Lease:
         self._stack.enter_context(self._remote() if local is None else self._locked(local))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Gives it back: no file of it is left."""
         self._stack.close()
 

@@ -11,7 +11,6 @@ import logging
 import os
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from obstore.exceptions import BaseError
@@ -61,12 +60,7 @@ class RecordKeeper:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Ends it."""
         self._over.set()
         self._thread.join()

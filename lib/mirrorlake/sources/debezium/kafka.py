@@ -12,7 +12,6 @@ import time
 from collections.abc import Generator, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event as Flag
-from types import TracebackType
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -122,12 +121,7 @@ class KafkaSource(ChangesOnly):
         self._places = sorted(set(self._places))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Closes the connections."""
         self._close()
 
