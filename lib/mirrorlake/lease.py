@@ -182,17 +182,11 @@ class Lease:
         return json.dumps(self._holder).encode()
 
 
-def is_held(storage: Storage, path: str, *, ttl: float = TTL) -> bool:
-    """Whether somebody holds a lease now.
-
-    Args:
-        storage: where the lease lies.
-        path: its file.
-        ttl: as its holder has it.
-    """
+def is_held(storage: Storage, path: str) -> bool:
+    """Whether somebody holds a lease now, by its file."""
     if storage.local is None:
         found = storage.look_at(path)
-        return found is not None and not _is_over(storage, path, found[1], ttl)
+        return found is not None and not _is_over(storage, path, found[1], TTL)
     try:
         with (storage.local / path).open("r", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -68,7 +68,6 @@ def resume_run(
     *,
     metrics: Path | None = None,
     on_step: OnStep = noop,
-    before: Callable[[], None] = lambda: None,
 ) -> RunSummary:
     """Goes on with a run after the steps that are done, with the same parameters.
 
@@ -76,7 +75,6 @@ def resume_run(
         run: its id, or the folder or URI of its results.
         metrics: a file for Prometheus.
         on_step: see `run_plan`.
-        before: see `run_plan`.
 
     Raises:
         UsageError: the run is done, or its plan no longer fits its notebooks.
@@ -95,7 +93,7 @@ def resume_run(
     bring_back(record, prepared.work)
     kept = {key: record.document[key] for key in ("backfill",) if key in record.document}
     again = [*record.document.get("resumed", []), _now()]
-    return _run(prepared, {**kept, "resumed": again}, metrics, on_step, before)
+    return _run(prepared, {**kept, "resumed": again}, metrics, on_step, noop)
 
 
 def _prepared_again(record: RunRecord) -> Prepared:
