@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from pathlib import Path
 
 from mirrorlake.landing.zone import find_tables
 from mirrorlake.names import STATE, TableName
@@ -81,9 +82,9 @@ def make_durable(storage: Storage, paths: Iterable[str]) -> None:
     for path in paths:
         full = storage.local / path
         folders |= {full.parent, full.parent.parent}
-        _sync(str(full))
+        sync(full)
     for folder in folders:
-        _sync(str(folder))
+        sync(folder)
 
 
 def _swap(storage: Storage, table: TableName, place: str) -> None:
@@ -102,7 +103,8 @@ def _exists(storage: Storage, table: TableName) -> bool:
     return bool(found.files or found.folders)
 
 
-def _sync(path: str) -> None:
+def sync(path: str | Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
