@@ -51,10 +51,9 @@ def publish(
     from mirrorlake.lake import Lake
 
     publisher = Lake(root).publisher(table, keys=split_names(keys), dry_run=dry_run)
-    verb = publisher.write if marker is None else getattr(publisher, marker)
     published = []
     for file in files:
-        published.append(verb(file))
+        published.append(publisher.publish(file, marker or ""))
         if not as_json:  # at once: a later file may be refused
             say(published[-1])
     if as_json:
