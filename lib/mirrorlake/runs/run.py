@@ -21,7 +21,7 @@ from mirrorlake.runs.processes import this_process
 from mirrorlake.runs.results import RunSummary, StepResult
 from mirrorlake.runs.scheduling import OnStep, Schedule, stopped_by_signals
 from mirrorlake.runs.secrets import Scrubber
-from mirrorlake.runs.store import RUNNING, RunRecord, find_run, runs_folder
+from mirrorlake.runs.store import RUNNING, RunRecord, find_run
 from mirrorlake.runs.versions import versions
 
 FORMAT = 1
@@ -110,13 +110,12 @@ def _prepared_again(record: RunRecord) -> Prepared:
         for index, step in enumerate(document["steps"])
         if step["status"] == "done"
     }
-    remote = "://" in record.folder
     return settle(
         Prepared(
             plan,
             record.run,
-            runs_folder() / record.run if remote else Path(record.folder),
-            record.folder if remote else "",
+            record.places[0],
+            record.folder if record.is_remote else "",
             datetime.date.fromisoformat(document["day"]),
             overrides,
             {},
