@@ -16,7 +16,7 @@ from mirrorlake.lake import Lake
 from mirrorlake.landing.zone import find_tables
 from mirrorlake.mirror.trash import dropped_tables
 from mirrorlake.names import TABLES, ZONE, TableName, as_table
-from mirrorlake.paths import lake_path
+from mirrorlake.paths import lake_path, may_be_lake
 from mirrorlake.storage import storage_errors
 
 _PUBLISHABLE = (".parquet", ".csv", ".csv.gz")
@@ -42,7 +42,7 @@ def open_lake(root: str, *, new: bool = False) -> Lake:
     if new:
         with storage_errors(path):
             return Lake(path)
-    if "://" in path or Path(path).is_dir():  # a Lake would make the folder
+    if may_be_lake(path):  # a Lake would make the folder
         lake = Lake(path)
         if any(lake.storage.list(folder).folders for folder in (ZONE, TABLES)):
             return lake
