@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.lake import Lake
-from mirrorlake.landing.zone import find_tables
+from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.trash import dropped_tables
 from mirrorlake.names import TABLES, ZONE, TableName, as_table
 from mirrorlake.paths import lake_path, may_be_lake
@@ -104,17 +104,12 @@ def find_published(lake: Lake, wanted: str) -> TableName:
         InvalidNameError: as `find_table`.
     """
     name = as_table(wanted.strip())
-    known = {*published_tables(lake), *(one.table for one in dropped_tables(lake.storage))}
+    known = {*published_tables(lake.storage), *(one.table for one in dropped_tables(lake.storage))}
     if name in known:
         return name
     if (found := lake.find(name)) is not None:
         return found
     raise _no_table(lake, wanted, sorted(known | set(lake.tables()), key=str))
-
-
-def published_tables(lake: Lake) -> list[TableName]:
-    """The tables that have a folder in the landing zone, ordered by name."""
-    return [table for table in find_tables(lake.storage) if isinstance(table, TableName)]
 
 
 def find_sources(source: str) -> list[Path]:

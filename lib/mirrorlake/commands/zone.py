@@ -152,8 +152,7 @@ def status(
 
     lake = open_lake(root)
     report = lake.status(rebuild=rebuild)
-    mirrored = {TableName(line.schema, line.name) for line in report.tables}
-    others = delta_tables(lake.storage, but=mirrored)
+    others = delta_tables(lake.storage, but=report.fed)
     try:
         views = lake.views.status(others) if others else []
     except SetupError as error:  # the tables' status needs no extra

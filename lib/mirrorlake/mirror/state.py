@@ -11,6 +11,7 @@ import uuid
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from mirrorlake.errors import InvalidNameError
 from mirrorlake.landing.metadata import SEQUENTIAL
 from mirrorlake.mirror.shards import ALL, Shard
 from mirrorlake.mirror.state_documents import FORMAT as FORMAT
@@ -103,6 +104,14 @@ class TableStatus:
     error: dict[str, Any] | None
 
     @property
+    def table(self) -> TableName | None:
+        """Which table this is; None for a folder whose name no table can have."""
+        try:
+            return TableName(self.schema, self.name)
+        except InvalidNameError:
+            return None
+
+    @property
     def full_name(self) -> str:
         """The table's name with its schema, for people."""
         return self.name if self.schema is None else f"{self.schema}.{self.name}"
@@ -123,6 +132,11 @@ class Report(Result):
     def failed(self) -> tuple[TableStatus, ...]:
         """The tables with an error."""
         return tuple(table for table in self.tables if table.error)
+
+    @property
+    def fed(self) -> set[TableName]:
+        """The tables that publishers feed."""
+        return {table for line in self.tables if (table := line.table) is not None}
 
     @property
     def progress(self) -> tuple[Any, ...]:

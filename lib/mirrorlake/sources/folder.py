@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from mirrorlake.landing.zone import find_tables
+from mirrorlake.landing.zone import published_tables
 from mirrorlake.names import STATE, TableName
 from mirrorlake.sources.position import DOCUMENT, Position, standing_document
 from mirrorlake.storage import Storage
@@ -66,9 +66,9 @@ def mend_folders(storage: Storage, source: str) -> None:
         place = f"{base}/{name}"
         inner = Storage(storage.path(place))
         ready = storage.list(place).file(_READY) is not None
-        for table in find_tables(inner):
+        for table in published_tables(inner):
             # While the old folder is there, the source does it all again from its position.
-            if ready and isinstance(table, TableName) and not _exists(storage, table):
+            if ready and not _exists(storage, table):
                 _swap(storage, table, place)
         storage.delete_folder(place)
     storage.delete_folder(_GONE)

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from mirrorlake.errors import DataFileError, MirrorlakeError, SourceError, UsageError
 from mirrorlake.landing.metadata import read_metadata
-from mirrorlake.landing.zone import find_tables
+from mirrorlake.landing.zone import published_tables
 from mirrorlake.names import TableName
 from mirrorlake.sources.debezium.events import Event, KeysOf, read_event
 from mirrorlake.sources.debezium.rows import EventRows
@@ -133,9 +133,7 @@ class KafkaSource(ChangesOnly):
     def tables(self) -> Mapping[TableName, tuple[str, ...] | MirrorlakeError]:
         """Those that this source has published before; others appear with their first event."""
         found: dict[TableName, tuple[str, ...] | MirrorlakeError] = {}
-        for table in find_tables(self._storage):
-            if not isinstance(table, TableName):
-                continue
+        for table in published_tables(self._storage):
             try:
                 standing = read_standing(self._storage, table, self.name)
             except MirrorlakeError:
