@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mirrorlake.catalog import Catalog
 from mirrorlake.delta.snapshot import delta_tables
-from mirrorlake.explore.api import ExploredLake
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options, noop
 from mirrorlake.mirror.state import Report
 from mirrorlake.names import ZONE, TableName, as_table
+from mirrorlake.querying import QueriedLake
 
 if TYPE_CHECKING:
     from mirrorlake.feed.archive import ArchiveReport
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mirrorlake.rows.views.api import Views
 
 
-class Lake(ExploredLake):
+class Lake(QueriedLake):
     """One lake.
 
     Args:

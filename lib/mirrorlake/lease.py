@@ -21,7 +21,6 @@ import uuid
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from types import TracebackType
 
 from mirrorlake.errors import BusyError
 from mirrorlake.storage import Storage
@@ -87,12 +86,7 @@ class Lease:
         self._stack.enter_context(self._remote() if local is None else self._locked(local))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Gives it back: no file of it is left."""
         self._stack.close()
 
@@ -188,17 +182,11 @@ class Lease:
         return json.dumps(self._holder).encode()
 
 
-def is_held(storage: Storage, path: str, *, ttl: float = TTL) -> bool:
-    """Whether somebody holds a lease now.
-
-    Args:
-        storage: where the lease lies.
-        path: its file.
-        ttl: as its holder has it.
-    """
+def is_held(storage: Storage, path: str) -> bool:
+    """Whether somebody holds a lease now, by its file."""
     if storage.local is None:
         found = storage.look_at(path)
-        return found is not None and not _is_over(storage, path, found[1], ttl)
+        return found is not None and not _is_over(storage, path, found[1], TTL)
     try:
         with (storage.local / path).open("r", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -13,7 +13,6 @@ from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import CheckError, UsageError
 from mirrorlake.expectations import Expectations
 from mirrorlake.mirror.quarantine import QUARANTINE
-from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable, moment_text
 from mirrorlake.sources.status import SourceReport, read_reports
 
@@ -177,8 +176,7 @@ def monitor_lake(
         raise UsageError("A limit is less than 0.", hint="0 stands for no limit.")
     met = lake.check_expectations(expectations or {})
     report = lake.status()
-    fed = {TableName(line.schema, line.name) for line in report.tables}
-    others = delta_tables(lake.storage, but=fed)
+    others = delta_tables(lake.storage, but=report.fed)
     views = tuple(lake.views.status(others)) if others else ()
     problems = [
         Problem("error", line.full_name, line.error["message"])
@@ -221,5 +219,5 @@ def recent_ledgers(lake: Lake) -> tuple[Ledger, ...]:
         Of at most six tables, those with the most files first; at most 200 batches of each.
     """
     lines = sorted(lake.status().tables, key=lambda line: (-line.last_file, line.full_name))
-    names = [TableName(line.schema, line.name) for line in lines if line.last_file][:_MOST]
-    return tuple(lake.operations.ledger(name, last=_FILES) for name in names)
+    names = [table for line in lines if line.last_file and (table := line.table)]
+    return tuple(lake.operations.ledger(name, last=_FILES) for name in names[:_MOST])

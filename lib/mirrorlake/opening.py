@@ -13,10 +13,10 @@ from pathlib import Path
 
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.lake import Lake
-from mirrorlake.landing.zone import find_tables
+from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.trash import dropped_tables
 from mirrorlake.names import TABLES, ZONE, TableName, as_table
-from mirrorlake.paths import lake_path
+from mirrorlake.paths import lake_path, may_be_lake
 from mirrorlake.storage import storage_errors
 
 _PUBLISHABLE = (".parquet", ".csv", ".csv.gz")
@@ -42,7 +42,7 @@ def open_lake(root: str, *, new: bool = False) -> Lake:
     if new:
         with storage_errors(path):
             return Lake(path)
-    if "://" in path or Path(path).is_dir():  # a Lake would make the folder
+    if may_be_lake(path):  # a Lake would make the folder
         lake = Lake(path)
         if any(lake.storage.list(folder).folders for folder in (ZONE, TABLES)):
             return lake
@@ -104,17 +104,12 @@ def find_published(lake: Lake, wanted: str) -> TableName:
         InvalidNameError: as `find_table`.
     """
     name = as_table(wanted.strip())
-    known = {*published_tables(lake), *(one.table for one in dropped_tables(lake.storage))}
+    known = {*published_tables(lake.storage), *(one.table for one in dropped_tables(lake.storage))}
     if name in known:
         return name
     if (found := lake.find(name)) is not None:
         return found
     raise _no_table(lake, wanted, sorted(known | set(lake.tables()), key=str))
-
-
-def published_tables(lake: Lake) -> list[TableName]:
-    """The tables that have a folder in the landing zone, ordered by name."""
-    return [table for table in find_tables(lake.storage) if isinstance(table, TableName)]
 
 
 def find_sources(source: str) -> list[Path]:

@@ -32,6 +32,11 @@ def lake_path(root: str) -> str:
     return root if _URI.match(root) else str(home() / Path(root).expanduser())
 
 
+def may_be_lake(root: str) -> bool:
+    """Whether a lake may be at a root: a folder that is there, or any URI; no store is asked."""
+    return bool(_URI.match(root)) or Path(root).is_dir()
+
+
 def shown_path(root: str) -> str:
     """A lake's root as people name it: relative to `home()` where it lies below, else as it is."""
     if _URI.match(root) or not Path(root).is_relative_to(home()):

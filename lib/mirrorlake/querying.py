@@ -1,4 +1,4 @@
-"""A lake as those see it who ask it: SQL over its tables, checks, names in the catalogue."""
+"""A lake as those see it who ask it: SQL, checks, names in the catalogue, pages to look at."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from mirrorlake.expectations import Expectations
+    from mirrorlake.explore.explorer import Explorer
+    from mirrorlake.explore.monitor import Monitor
+    from mirrorlake.explore.publish_form import PublishForm
     from mirrorlake.registration import Registration
 
 
 class QueriedLake(MirroredLake):
-    """What `Lake` offers to those who query it."""
+    """What `Lake` offers to those who query it, and to those who look at it."""
 
     def sql(
         self,
@@ -122,3 +125,59 @@ class QueriedLake(MirroredLake):
         from mirrorlake.registration import unregister_tables
 
         return unregister_tables(self.spark, self.storage, dry_run=dry_run)
+
+    def explore(self) -> Explorer:
+        """The lake to look at and click through, in Lab; Spark starts when rows are asked for.
+
+        Returns:
+            What Lab shows as tabs: Zone, Tables, Versions, Rows, Feed, Files, Views, Runs;
+            `to_html` makes a file of what can be shown without Spark.
+
+        Example:
+            >>> lake.explore().open("Versions")  # doctest: +SKIP
+        """
+        from mirrorlake.explore.explorer import Explorer
+        from mirrorlake.lake import Lake
+
+        assert isinstance(self, Lake)
+        return Explorer(self)
+
+    def monitor(self, *, every: float = 10) -> Monitor:
+        """How the tables that publishers feed are, on a page that refreshes itself; no Spark.
+
+        Args:
+            every: seconds between two looks in Lab.
+
+        Returns:
+            What Lab shows as a live page; `to_html` makes a file of it, `close` ends the looking.
+
+        Raises:
+            UsageError: the seconds are less than 1.
+
+        Example:
+            >>> lake.monitor().to_html("monitor.html")  # doctest: +SKIP
+        """
+        from mirrorlake.explore.monitor import Monitor
+        from mirrorlake.lake import Lake
+
+        assert isinstance(self, Lake)
+        return Monitor(self, every=every)
+
+    def publish_form(self, table: str = "") -> PublishForm:
+        """A form in Lab: choose a file, look at its rows, choose keys and marker, check, publish.
+
+        Args:
+            table: the table to begin with; it need not be there yet.
+
+        Returns:
+            The form. A file that is not sound is refused with row, column and fix, and nothing is
+            published; what is published is the same as by the command `publish`.
+
+        Example:
+            >>> lake.publish_form("stock")  # doctest: +SKIP
+        """
+        from mirrorlake.explore.publish_form import PublishForm
+        from mirrorlake.lake import Lake
+
+        assert isinstance(self, Lake)
+        return PublishForm(self, table)

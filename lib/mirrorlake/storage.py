@@ -34,7 +34,7 @@ from mirrorlake.stores.listing import list_local
 from mirrorlake.stores.markers import remove_markers
 from mirrorlake.stores.opening import CLOUDS, one_uri, open_store, scheme_of, store_variables
 from mirrorlake.stores.probe import check_conditions
-from mirrorlake.stores.streams import Reader, Writer, open_tail
+from mirrorlake.stores.streams import Writer, open_tail
 
 _COPIES = 16
 _CHUNK = 2**20
@@ -169,9 +169,8 @@ class Storage:
         """A seekable reader that fetches ranges as they are asked for."""
         if self.local is not None:
             return open(self.local / path, "rb")
-        if (tail := open_tail(self._store, path)) is not None:
-            return io.BytesIO(tail.whole) if tail.whole is not None else io.BufferedReader(tail)
-        return io.BufferedReader(Reader(obstore.open_reader(self._store, path)))
+        tail = open_tail(self._store, path)
+        return io.BytesIO(tail.whole) if tail.whole is not None else io.BufferedReader(tail)
 
     def chunks(self, path: str) -> Iterator[bytes]:
         """The whole file in pieces, by one request.

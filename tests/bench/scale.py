@@ -13,9 +13,10 @@ import sys
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
-from helpers.bench import BenchResult, run_script
+from helpers.bench import BenchResult, join_results, run_script
 from helpers.s3_server import BUCKET, S3Server
 from helpers.scale import Count, counted, dollars, idle_cycle, seconds
 from mirrorlake import Lake
@@ -33,10 +34,10 @@ DAY = 86_400
 
 
 def run(pairs: int) -> BenchResult:
-    return _join(*(part(pairs) for part in PARTS.values()))
+    return join_results("scale", (part(pairs) for part in PARTS.values()))
 
 
-def _measure(part: str) -> BenchResult:
+def _measure(part: str, _pairs: int) -> BenchResult:
     server = S3Server()
     try:
         log = str(server.folder / "log")
@@ -44,22 +45,6 @@ def _measure(part: str) -> BenchResult:
     finally:
         server.close()
     return BenchResult("scale", {}, {}, found["requests"], found["costs"])
-
-
-def _join(*results: BenchResult) -> BenchResult:
-    costs: dict[str, float] = {}
-    requests: dict[str, int] = {}
-    for result in results:
-        costs |= result.costs
-        requests |= result.requests
-    return BenchResult("scale", {}, {}, requests, costs)
-
-
-PARTS = {
-    "idle": lambda _pairs: _measure("idle"),
-    "busy": lambda _pairs: _measure("busy"),
-    "history": lambda _pairs: _measure("history"),
-}
 
 
 class Told:
@@ -171,7 +156,9 @@ def _root() -> str:
     return f"s3://{BUCKET}/{uuid.uuid4().hex[:8]}"
 
 
+_COUNTED = {count.__name__: count for count in (idle, busy, history)}
+PARTS = {name: partial(_measure, name) for name in _COUNTED}
+
 if __name__ == "__main__":
-    parts = {"idle": idle, "busy": busy, "history": history}
-    found = parts[sys.argv[1]](Path(sys.argv[2]))
+    found = _COUNTED[sys.argv[1]](Path(sys.argv[2]))
     print(json.dumps({"requests": found.requests, "costs": found.costs}))

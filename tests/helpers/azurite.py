@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.s3_server import free_port
+from helpers.ports import free_port
 from mirrorlake.paths import cache, make_once
 
 VERSION = "3.37.0"

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,14 +94,11 @@ def lake_part(
 
 def join_results(name: str, results: Iterable[BenchResult]) -> BenchResult:
     """Several results as one bench's."""
-    seconds: dict[str, float] = {}
-    ratios: dict[str, float] = {}
-    sizes: dict[str, int] = {}
+    joined = BenchResult(name, {}, {})
     for result in results:
-        seconds |= result.seconds
-        ratios |= result.ratios
-        sizes |= result.sizes
-    return BenchResult(name, seconds, ratios, sizes=sizes)
+        for kind in fields(BenchResult)[1:]:
+            getattr(joined, kind.name).update(getattr(result, kind.name))
+    return joined
 
 
 def compare(

@@ -18,7 +18,7 @@ from pathlib import Path
 import pyspark
 
 from helpers.environments import make_environment
-from helpers.s3_server import free_port
+from helpers.ports import free_port
 from mirrorlake.spark.executors import NEEDED
 from mirrorlake.spark.java import find_java
 

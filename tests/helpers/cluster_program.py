@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Condition
-from typing import Any
 
 import pyarrow as pa
 
+from helpers.story import Story, ordered, partitioned
 from mirrorlake import Lake
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.landing.check import inspect_file
@@ -23,10 +23,6 @@ from mirrorlake.mirror.options import MirrorOptions, Step, at_once
 from mirrorlake.names import TableName, file_name
 from mirrorlake.spark.session import cluster_cores
 
-POLICY: dict[str, Any] = {
-    "PartitionKeys": [{"ColumnName": "k", "Kind": "Hash", "Properties": {"MaxPartitionCount": 2}}],
-    "EffectiveDateTime": "2000-01-01",
-}
 ROWS = 300_000  # of the table that is mirrored while something is killed
 SMALL = 1_002
 
@@ -38,17 +34,8 @@ def tell(text: str) -> None:
 
 def tour(root: str) -> dict[str, object]:
     """The whole story; each step's outcome, or what went wrong, and its seconds."""
-    lake, seen = Lake(root), {}
-
-    def step(name: str, do: Callable[[], object]) -> None:
-        began = time.monotonic()
-        try:
-            seen[name] = do()
-        except Exception as error:
-            seen[name] = f"{type(error).__name__}: {str(error)[:1500]}"
-        seen[f"{name}, s"] = round(time.monotonic() - began, 1)
-        tell(f"{name} {seen[f'{name}, s']} s {seen[name]}")
-
+    lake, story = Lake(root), Story()
+    step = story.step
     items = lake.publisher("items", keys=["id"])
 
     def mirror() -> object:
@@ -66,16 +53,6 @@ def tour(root: str) -> dict[str, object]:
     def query() -> object:
         return list(lake.sql("SELECT count(*), sum(n) FROM items").collect()[0])
 
-    def ordered() -> object:
-        lake.write("v", [{"city": f"city {n * 7919 % 15}", "n": n // 9} for n in range(5000)])
-        return lake.table("v").optimize.vorder().commits[0].rows
-
-    def partitioned() -> object:
-        lake.write("p", [{"k": f"k{n % 11}", "v": n} for n in range(40)])
-        lake.table("p").partitioning.set(POLICY)
-        lake.table("p").partitioning.operate()
-        return lake.sql("SELECT count(*), sum(v) FROM p").collect()[0][1]
-
     def viewed() -> object:
         lake.views.create("sums", "SELECT n, count(*) AS c FROM items GROUP BY n")
         lake.views.refresh("sums")
@@ -86,17 +63,19 @@ def tour(root: str) -> dict[str, object]:
     step("mirror", mirror)
     step("change", change)
     step("query", query)
-    step("vorder", ordered)
+    step("vorder", lambda: ordered(lake))
     step("analyze", lambda: type(lake.table("items").analyze()).__name__)
-    step("partition", partitioned)
+    step("partition", lambda: partitioned(lake))
     step("views", viewed)
     step("text", lambda: text_by_executors(lake))
     conf = lake.spark.sparkContext.getConf()
-    seen["jars"] = conf.get("spark.jars")
-    seen["path"] = conf.get("spark.driver.extraClassPath")
     parts = ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions")
-    seen["partitions"] = [lake.spark.conf.get(name) for name in parts]
-    return seen
+    return story.seen | {
+        "seconds": story.seconds,
+        "jars": conf.get("spark.jars"),
+        "path": conf.get("spark.driver.extraClassPath"),
+        "partitions": [lake.spark.conf.get(name) for name in parts],
+    }
 
 
 def text_by_executors(lake: Lake) -> object:

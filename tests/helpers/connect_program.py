@@ -10,18 +10,27 @@ import json
 import os
 import sys
 from typing import Any
+from unittest.mock import patch
 
 from pyspark.sql import SparkSession
+from pyspark.sql.connect.client import DefaultChannelBuilder
 
+from helpers.partition_tables import PAST, hashed
+from helpers.ports import free_port
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
 from mirrorlake.spark.session import launch_conf, prepare
 
 
 def connect() -> SparkSession:
-    """A client of a server that PySpark starts beside it."""
-    # A machine that was asleep is no lost executor.
-    conf = launch_conf("notebook") | {"spark.network.timeout": "3600s"}
+    """A client of a server that PySpark starts beside it, on a port of its own."""
+    port = free_port()
+    conf = launch_conf("notebook") | {
+        "spark.network.timeout": "3600s",  # a machine that was asleep is no lost executor
+        "spark.connect.grpc.binding.port": str(port),
+    }
+    # PySpark's client of its own server goes to 15002, whatever the server was told.
+    patch.object(DefaultChannelBuilder, "default_port", return_value=port).start()
     master = conf.pop("spark.master")
     settings = " ".join(f"--conf '{name}={value}'" for name, value in conf.items())
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{settings} pyspark-shell"
@@ -88,8 +97,7 @@ def partitioned(lake: Lake) -> list[Any]:
     for key in ("a", "b", "z"):
         lake.write("p", [{"k": key}])
     table = lake.table("p")
-    hashed = {"ColumnName": "k", "Kind": "Hash", "Properties": {"MaxPartitionCount": 2}}
-    table.partitioning.set({"PartitionKeys": [hashed], "EffectiveDateTime": "2000-01-01"})
+    table.partitioning.set({"PartitionKeys": [hashed(2)], **PAST})
     where = "k = 'b'"
     scan, every = table.scan(where), table.scan()
     found = [[row["k"] for row in rows.collect()] for rows in (scan.rows, table.read(where))]

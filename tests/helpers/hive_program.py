@@ -7,11 +7,11 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from helpers.story import Story
 from mirrorlake import Lake
 from mirrorlake.paths import PROJECT
 from mirrorlake.spark.session import launch_conf
@@ -32,13 +32,8 @@ def session(folder: Path) -> SparkSession:
 
 
 def tour(folder: Path) -> dict[str, object]:
-    spark, lake, seen = session(folder), Lake(folder / "lake"), {}
-
-    def step(name: str, do: Callable[[], object]) -> None:
-        try:
-            seen[name] = do()
-        except Exception as error:
-            seen[name] = f"{type(error).__name__}: {error}"[:500]
+    spark, lake, story = session(folder), Lake(folder / "lake"), Story()
+    step = story.step
 
     def tables() -> list[list[str]]:
         found = lake.register(database="sales").tables
@@ -81,7 +76,7 @@ def tour(folder: Path) -> dict[str, object]:
     step("undone", lambda: sorted(lake.unregister().of("removed")))
     step("left", lambda: [names("sales"), names("shop"), lake.table("late").read().count()])
     step("once more", lake.unregister)
-    return seen
+    return story.seen
 
 
 if __name__ == "__main__":

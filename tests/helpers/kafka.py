@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from helpers.s3_server import free_port
+from helpers.ports import free_port
 from mirrorlake.paths import cache, make_once
 
 VERSION = "3.9.1"  # the last one that runs on Java 11, too

@@ -13,7 +13,7 @@ import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-from mirrorlake.runs.starting import private_sockets
+from mirrorlake.runs.engine import private_sockets
 from mirrorlake.spark.shared import SharedJvm
 
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # they go with the process

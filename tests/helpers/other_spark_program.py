@@ -11,21 +11,15 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from helpers.story import Story, ordered, partitioned
 from mirrorlake import Lake
-from mirrorlake.errors import MirrorlakeError
 from mirrorlake.lake_table import LakeTable
 from mirrorlake.paths import PROJECT
 from mirrorlake.spark.session import SESSION_CONFS, get_spark
-
-POLICY: dict[str, Any] = {
-    "PartitionKeys": [{"ColumnName": "k", "Kind": "Hash", "Properties": {"MaxPartitionCount": 2}}],
-    "EffectiveDateTime": "2000-01-01",
-}
 
 
 def session(package: str) -> SparkSession:
@@ -77,18 +71,9 @@ EXPECTED: dict[str, object] = {
 
 
 def capabilities(lake: Lake) -> dict[str, object]:
-    """What came of each capability; an error by its message and hint, or by its class."""
-    seen: dict[str, object] = {}
-
-    def step(name: str, do: Callable[[], object]) -> None:
-        try:
-            seen[name] = do()
-        except MirrorlakeError as error:
-            seen[name] = {"said": error.message, "hint": error.hint}
-        except Exception as error:
-            seen[name] = {"error": f"{type(error).__name__}: {str(error)[:1200]}"}
-        print(f"\n{name}: {json.dumps(seen[name], default=str)}", file=sys.stderr, flush=True)
-
+    """What came of each capability, see `Story`."""
+    story = Story()
+    step = story.step
     items, few = (lake.publisher(name, keys=["id"]) for name in ("items", "few"))
 
     def table() -> LakeTable:
@@ -175,16 +160,9 @@ def capabilities(lake: Lake) -> dict[str, object]:
         lake.register(database="theirs")
         return lake.spark.table("theirs.items").count()
 
-    def order() -> object:
-        lake.write("v", [{"city": f"city {n * 7919 % 15}", "n": n // 9} for n in range(5000)])
-        return lake.table("v").optimize.vorder().commits[0].rows
-
     def partition() -> object:
-        lake.write("p", [{"k": f"k{n % 11}", "v": n} for n in range(40)])
-        lake.table("p").partitioning.set(POLICY)
-        lake.table("p").partitioning.operate()
-        scan = lake.table("p").scan("k = 'k1'")
-        return [*ask("SELECT sum(v) FROM p"), len(scan.read) < scan.files]
+        total, scan = partitioned(lake), lake.table("p").scan("k = 'k1'")
+        return [total, len(scan.read) < scan.files]
 
     step("publish, mirror", mirror)
     step("mirror: update, delete", change)
@@ -206,9 +184,9 @@ def capabilities(lake: Lake) -> dict[str, object]:
     step("forget", forget)
     step("reconcile", lambda: [found.rule for found in lake.reconcile("items").findings])
     step("register", register)
-    step("vorder", order)
+    step("vorder", lambda: ordered(lake))
     step("partition", partition)
-    return seen
+    return story.seen
 
 
 def notebook(spark: SparkSession) -> object:

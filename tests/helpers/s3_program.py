@@ -16,7 +16,9 @@ from typing import Any
 import yaml
 
 from helpers.notebooks import TOOLS, tool_parameters
+from helpers.partition_tables import PAST, hashed
 from helpers.scale import counted
+from helpers.story import Story, ordered
 from mirrorlake import Lake
 from mirrorlake.delta.create import create_delta
 from mirrorlake.errors import BusyError
@@ -28,10 +30,7 @@ from mirrorlake.runs.run import run_plan
 
 LOG = "MIRRORLAKE_TEST_LOG"
 FILES = (2, 12)
-POLICY: dict[str, Any] = {
-    "PartitionKeys": [{"ColumnName": "k", "Kind": "Hash", "Properties": {"MaxPartitionCount": 4}}],
-    "EffectiveDateTime": "2000-01-01",
-}
+POLICY: dict[str, Any] = {"PartitionKeys": [hashed(4)], **PAST}
 PLAN: dict[str, Any] = {
     "name": "remote",
     "steps": [
@@ -72,16 +71,9 @@ def work(root: str) -> dict[str, object]:
 
 def tour(root: str) -> dict[str, object]:
     """Everything else that one does with a lake; each step's outcome, or what went wrong."""
-    lake, seen = Lake(root), {}
+    lake, story = Lake(root), Story()
+    step = story.step
     items = lake.publisher("items", keys=["id"])
-
-    def step(name: str, do: Callable[[], object]) -> None:
-        began = time.monotonic()
-        try:
-            seen[name] = do()
-        except Exception as error:
-            seen[name] = f"{type(error).__name__}: {str(error)[:600]}"
-        print(f"{name} {time.monotonic() - began:.1f}s {seen[name]}", file=sys.stderr, flush=True)
 
     def mirror() -> object:
         items.upsert([{"id": one, "n": 0} for one in range(5)])
@@ -89,10 +81,6 @@ def tour(root: str) -> dict[str, object]:
         items.upsert([{"id": 1, "n": 1}])
         items.delete([{"id": 4}])
         return [table.error for table in lake.mirror().tables]
-
-    def ordered() -> object:
-        lake.write("v", [{"city": f"city {n * 7919 % 15}", "n": n // 9} for n in range(5000)])
-        return lake.table("v").optimize.vorder().commits[0].rows
 
     def framed() -> object:
         frame = lake.frames.create("model", ["items"])
@@ -127,6 +115,7 @@ def tour(root: str) -> dict[str, object]:
         with tempfile.TemporaryDirectory() as folder:
             plan = Path(folder) / "remote.yaml"
             plan.write_text(yaml.safe_dump(PLAN))
+            os.environ["MIRRORLAKE_HOME"] = folder
             out = lake.storage.path("Files/runs/1")
             summary = run_plan(plan, out, overrides={"root": root})
         kept = lake.storage.read_json("Files/runs/1/summary.json")
@@ -142,7 +131,7 @@ def tour(root: str) -> dict[str, object]:
     step("diff", lambda: table.diff(1, 2).count())
     step("feed", lambda: table.changes.read(2, 2).count())
     step("analyze", lambda: table.analyze().summary["Row Count"])
-    step("vorder", ordered)
+    step("vorder", lambda: ordered(lake))
     step("compact", lambda: table.optimize.compact() is not None)
     step("frame", framed)
     step("row ids", lambda: table.row_tracking.read().count())
@@ -157,7 +146,7 @@ def tour(root: str) -> dict[str, object]:
     step("forget", forgotten)
     step("vacuum", vacuumed)
     step("runs", recorded)
-    return seen
+    return story.seen
 
 
 def files(root: str) -> dict[str, object]:

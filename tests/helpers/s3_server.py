@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.ports import free_port
 from mirrorlake.paths import cache, make_once
 from mirrorlake.storage import Storage
 
@@ -54,12 +55,6 @@ def _build(target: Path) -> None:
     environment = os.environ | {"GOBIN": str(target.parent)}
     command = ["go", "install", MODULE]
     subprocess.run(command, env=environment, check=True, timeout=_BUILD_SECONDS)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class S3Server:

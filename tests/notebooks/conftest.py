@@ -16,6 +16,14 @@ from mirrorlake.paths import NOTEBOOKS, PROJECT
 from mirrorlake.spark.shared import SharedJvm
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs are kept in a folder of the tests, where a test has none of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIRRORLAKE_HOME", str(tmp_path_factory.mktemp("runs")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def jvm() -> Iterator[SharedJvm]:
     """A JVM for one process after the other; `one_spark` has a test's processes join it."""

@@ -15,8 +15,8 @@ from helpers.environments import add_kernel, bare_environment, make_environment
 from helpers.postgres import ensure_installed
 from mirrorlake.course.copies import BLANK, find_solution, make_course
 from mirrorlake.course.tasks import lessons, tasks
+from mirrorlake.runs.engine import private_sockets
 from mirrorlake.runs.notebook_files import read_records
-from mirrorlake.runs.starting import private_sockets
 
 DATABASE = "16"  # the lesson that starts a server of its own
 ASKED = """

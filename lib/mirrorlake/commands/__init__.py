@@ -9,7 +9,6 @@ deletes, takes back or passes over only says it, and `--apply` does it.
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ import typer
 
 from mirrorlake.errors import UsageError
 from mirrorlake.names import TableName, split_names
+from mirrorlake.paths import may_be_lake
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
@@ -51,7 +51,7 @@ def open_lake(root: str) -> Lake:
     """The lake at a root that must be there; a URI is not checked."""
     from mirrorlake.lake import Lake
 
-    if "://" not in root and not Path(root).is_dir():
+    if not may_be_lake(root):
         raise UsageError(f"There is no lake at {root}.", hint="publish something there first.")
     return Lake(root)
 

@@ -9,7 +9,7 @@ import typer
 
 from mirrorlake.commands import app
 from mirrorlake.commands.options import Json
-from mirrorlake.commands.printing import print_json, say
+from mirrorlake.commands.printing import tell
 from mirrorlake.errors import UsageError
 
 
@@ -33,13 +33,8 @@ def course(
         raise UsageError("Name a folder, or a task with --show.", hint="./mirrorlake course DIR")
     if show is not None:
         solution = find_solution(show)
-        if as_json:
-            print_json({"task": show, "solution": solution})
-        else:
-            say(solution)
+        tell(as_json, {"task": show, "solution": solution}, solution)
         return
     made = make_course(Path(str(folder)).absolute(), solutions=solutions)
-    if as_json:
-        print_json({"course": str(made.folder), "tasks": list(made.tasks)})
-    else:
-        say(f"✓ {len(made.notebooks)} lessons, {len(made.tasks)} tasks: {made.folder}")
+    done = f"✓ {len(made.notebooks)} lessons, {len(made.tasks)} tasks: {made.folder}"
+    tell(as_json, {"course": str(made.folder), "tasks": list(made.tasks)}, done)

@@ -11,7 +11,7 @@ import typer
 
 from mirrorlake.commands import app, stop_on_signals
 from mirrorlake.commands.options import Json
-from mirrorlake.commands.printing import print_json, progress, say
+from mirrorlake.commands.printing import progress, say, tell
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import PROJECT
 
@@ -33,10 +33,8 @@ def docs(
     with progress("building the site …"):
         site = build_site((out or PROJECT / "site").absolute())
     first = site.folder / "index.html"
-    if as_json:
-        print_json({"site": str(first), "pages": site.pages})
-    else:
-        say(f"✓ {site.pages} pages: {first}")
+    document = {"site": str(first), "pages": site.pages}
+    tell(as_json, document, f"✓ {site.pages} pages: {first}")
     if serve:
         serve_folder(site.folder, port)
 

@@ -51,10 +51,9 @@ def publish(
     from mirrorlake.lake import Lake
 
     publisher = Lake(root).publisher(table, keys=split_names(keys), dry_run=dry_run)
-    verb = publisher.write if marker is None else getattr(publisher, marker)
     published = []
     for file in files:
-        published.append(verb(file))
+        published.append(publisher.publish(file, marker or ""))
         if not as_json:  # at once: a later file may be refused
             say(published[-1])
     if as_json:
@@ -153,8 +152,7 @@ def status(
 
     lake = open_lake(root)
     report = lake.status(rebuild=rebuild)
-    mirrored = {TableName(line.schema, line.name) for line in report.tables}
-    others = delta_tables(lake.storage, but=mirrored)
+    others = delta_tables(lake.storage, but=report.fed)
     try:
         views = lake.views.status(others) if others else []
     except SetupError as error:  # the tables' status needs no extra

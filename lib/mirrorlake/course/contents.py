@@ -1,4 +1,4 @@
-"""The course's table of contents, and each lesson's first and last words.
+"""The course's table of contents.
 
 `python -m mirrorlake.course.contents > docs/course.md` prints the page.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mirrorlake.course.tasks import Lesson, lessons
-from mirrorlake.paths import NOTEBOOKS, PROJECT
-from mirrorlake.runs.notebook_files import nbformat
+from mirrorlake.course.tasks import lessons
+from mirrorlake.paths import NOTEBOOKS
+from mirrorlake.runs.notebook_files import first_words, nbformat
 
-PARTS = ("applications", "landing zone", "mirror", "tables", "feed", "views", "queries", "people")
 PATHS = {
     "An engineer who runs a lake": (
         *("01", "02", "03", "04", "15", "16", "05", "06", "07", "10", "12"),
@@ -25,46 +24,6 @@ PATHS = {
 def lesson_paths() -> dict[str, Path]:
     """The lessons' notebooks by number."""
     return {path.stem[:2]: path for path in sorted((NOTEBOOKS / "learn").glob("*.ipynb"))}
-
-
-def opening(lesson: Lesson) -> str:
-    """What stands below a lesson's title: its goal, where it is, and where to go."""
-    flow = " → ".join(f"**[{part}]**" if part == lesson.part else part for part in PARTS)
-    needs = " and ".join(f"lesson {number}" for number in lesson.needs) or "nothing"
-    return "\n".join(
-        [
-            f"**Goal.** {lesson.goal}",
-            "",
-            f"About {lesson.minutes} minutes, {len(lesson.tasks)} tasks. You need {needs}.",
-            "",
-            f"*Where we are:* {flow}",
-            "",
-            _links(lesson),
-        ]
-    )
-
-
-def closing(lesson: Lesson) -> str:
-    """What stands at a lesson's end."""
-    return f"**Go on.** {_links(lesson)}"
-
-
-def _links(lesson: Lesson) -> str:
-    paths = lesson_paths()
-    numbers = list(paths)
-    place = numbers.index(lesson.number)
-    parts = []
-    if place > 0:
-        before = paths[numbers[place - 1]]
-        parts.append(f"before: [{title_of(before)}]({before.name})")
-    if place + 1 < len(numbers):
-        after = paths[numbers[place + 1]]
-        parts.append(f"after: [{title_of(after)}]({after.name})")
-    parts.append(f"on a lake of your own: [{lesson.tool}](../{lesson.tool}.ipynb)")
-    page = (PROJECT / "docs" / f"{lesson.docs}.md").read_text(encoding="utf-8")
-    parts.append(f"to read: [{heading(page)}](../../docs/{lesson.docs}.md)")
-    parts.append("[all lessons](../../docs/course.md)")
-    return " · ".join(parts)
 
 
 def course_page() -> str:
@@ -115,13 +74,7 @@ who passed what.
 
 def title_of(path: Path) -> str:
     """A notebook's title."""
-    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    return heading(notebook.cells[0].source)
-
-
-def heading(text: str) -> str:
-    """What a Markdown text's first line says."""
-    return text.partition("\n")[0].lstrip("# ")
+    return first_words(nbformat.read(path, as_version=4))[0]  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

@@ -147,26 +147,52 @@ class Places:
         return storage.exists(file)
 
 
+class LiveFiles:
+    """The files of a table's versions; what was read of its log is not read again.
+
+    Args:
+        storage: the lake's files.
+        table_path: the table's folder, relative to its root.
+    """
+
+    def __init__(self, storage: Storage, table_path: str) -> None:
+        self._storage = storage
+        self._table_path = table_path
+        self._version: int | None = None
+        self._live: dict[tuple[str, str], Action] = {}
+
+    def of(self, version: int) -> list[Action]:
+        """The `add` actions of a version's files, with `records`, its rows without deleted ones.
+
+        After an earlier version only the commits in between are read.
+        """
+        live, at = self._live, self._version
+        if at is None or at > version:
+            at, paths = checkpoint_files(self._storage, self._table_path, version)
+            live = {}
+            for path in paths:
+                for _, action in read_actions(self._storage, path, ("add",)):
+                    if not action.get("stats"):  # a table may keep them as columns only
+                        parsed = action.get("stats_parsed") or {}
+                        action["stats"] = json.dumps({"numRecords": parsed.get("numRecords", 0)})
+                    live[_key(action)] = action
+        for _, kind, action in file_actions(self._storage, self._table_path, at + 1, version):
+            key = _key(action)
+            live.pop(key, None)
+            if kind == "add":
+                live[key] = action
+        for action in live.values():
+            if "records" not in action:
+                stats, vector = action.get("stats"), action.get("deletionVector")
+                known = json.loads(stats).get("numRecords", 0) if stats else 0
+                action["records"] = known - vector.get("cardinality", 0) if vector else known
+        self._live, self._version = live, version
+        return list(live.values())
+
+
 def live_files(storage: Storage, table_path: str, version: int) -> list[Action]:
-    """The `add` actions of a version's files, with `records`, its rows without deleted ones."""
-    at, paths = checkpoint_files(storage, table_path, version)
-    live: dict[tuple[str, str], Action] = {}
-    for path in paths:
-        for _, action in read_actions(storage, path, ("add",)):
-            if not action.get("stats"):  # a table may keep them as columns only
-                parsed = action.get("stats_parsed") or {}
-                action["stats"] = json.dumps({"numRecords": parsed.get("numRecords", 0)})
-            live[_key(action)] = action
-    for _, kind, action in file_actions(storage, table_path, at + 1, version):
-        key = _key(action)
-        live.pop(key, None)
-        if kind == "add":
-            live[key] = action
-    for action in live.values():
-        stats, vector = action.get("stats"), action.get("deletionVector")
-        known = json.loads(stats).get("numRecords", 0) if stats else 0
-        action["records"] = known - vector.get("cardinality", 0) if vector else known
-    return list(live.values())
+    """The same as `LiveFiles.of`, of one version."""
+    return LiveFiles(storage, table_path).of(version)
 
 
 def _key(action: Action) -> tuple[str, str]:

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.log_files import Action
 from mirrorlake.spark.gateway import DeltaTransaction, Marked, Written
 from mirrorlake.spark.sql import quote
-from mirrorlake.storage import Storage
 
 FILE, ROW = "__mirrorlake_file", "__mirrorlake_row"
 """Where a row lies: the columns that `placed_rows` adds."""
@@ -59,17 +57,6 @@ def count_rows(files: Sequence[Action]) -> int:
     return sum(max(int(add["records"]), 0) for add in files)
 
 
-def read_files(txn: DeltaTransaction, storage: Storage, folder: str) -> list[Action]:
-    """The files of the version that a transaction reads, off the log; each with its `records`.
-
-    Args:
-        txn: the transaction.
-        storage: the lake's files.
-        folder: the table's, in the lake.
-    """
-    return live_files(storage, folder, txn.version)
-
-
 def placed_rows(
     txn: DeltaTransaction, files: Sequence[Action], *, keep_ids: bool = False
 ) -> DataFrame:
@@ -77,7 +64,7 @@ def placed_rows(
 
     Args:
         txn: the transaction.
-        files: as `read_files` gave them; only from these can rows be taken.
+        files: as `live_files` gives them, of its version; only from these can rows be taken.
         keep_ids: as for `DeltaTransaction.rows`.
     """
     plain = [_plain(add) for add in files]

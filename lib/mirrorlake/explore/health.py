@@ -142,27 +142,26 @@ def read_health(lake: Lake) -> LakeHealth:
         The tables in the order of their trouble, then of their names.
     """
     storage = lake.storage
-    lines = lake.status().tables
+    report = lake.status()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(lambda line: _look_at(storage, line), lines))
+        found = list(pool.map(lambda line: _look_at(storage, line), report.tables))
     order = (BAD, WARN, IDLE, GOOD)
     found.sort(key=lambda one: (order.index(one.level), one.status.full_name))
-    fed = {(line.schema, line.name) for line in lines}
-    others = [name for name in delta_tables(storage) if (name.schema, name.name) not in fed]
     return LakeHealth(
         storage.root,
         datetime.now(timezone.utc),
         tuple(found),
-        read_views(storage, others),
+        read_views(storage, delta_tables(storage, but=report.fed)),
         tuple(read_reports(storage)),
     )
 
 
 def _look_at(storage: Storage, line: TableStatus) -> TableHealth:
-    if not line.last_file:
+    table = line.table
+    if not line.last_file or table is None:
         return TableHealth(line)
     try:
-        ledger = read_ledger(storage, TableName(line.schema, line.name), last=BATCHES)
+        ledger = read_ledger(storage, table, last=BATCHES)
     except (MirrorlakeError, OSError, ValueError):  # the status has said what there is to say
         return TableHealth(line)
     done = [entry for entry in ledger.entries if entry.lag_seconds is not None][-BATCHES:]

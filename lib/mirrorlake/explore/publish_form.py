@@ -147,9 +147,7 @@ class PublishForm(Guarded):
         if not file or not table:
             raise UsageError("A file and a table are needed.", hint="fill in both.")
         publisher = self.lake.publisher(table, keys=list(keys), dry_run=dry_run)
-        verb = publisher.write if marker == AS_IT_IS else getattr(publisher, marker)
-        done: Published = verb(Path(file[0]))
-        return done
+        return publisher.publish(Path(file[0]), "" if marker == AS_IT_IS else marker)
 
     def _choices(self) -> tuple[Any, ...]:
         file: tuple[Any, ...] = ()

@@ -17,9 +17,9 @@ from mirrorlake.explore.health import TableHealth
 from mirrorlake.explore.pager import Pager, slices
 from mirrorlake.explore.tab import Tab
 from mirrorlake.landing.metadata import read_metadata
-from mirrorlake.landing.zone import find_tables
+from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.state import TableStatus
-from mirrorlake.names import TableName, file_number
+from mirrorlake.names import file_number
 from mirrorlake.results import TextTable, size_text
 from mirrorlake.storage import Entry, Storage
 
@@ -54,9 +54,9 @@ class ZoneTab(Tab):
 
     def _fill(self) -> None:
         lines = list(self.lake.status().tables)
-        self._applied = {TableName(one.schema, one.name): one.last_file for one in lines}
+        self._applied = {one.table: one.last_file for one in lines}
         self._folders.fill(len(lines), lambda start, stop: list_folders(lines[start:stop]))
-        tables = [one for one in find_tables(self.storage) if isinstance(one, TableName)]
+        tables = published_tables(self.storage)
         wanted = self.name if self.name in tables else (tables[0] if tables else None)
         self.folder.options = [(html.plain_text(str(name)), name) for name in tables]
         self.folder.value = wanted

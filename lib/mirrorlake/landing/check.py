@@ -210,18 +210,14 @@ def convert_text(
     target: Storage,
     staged: str,
     name: str,
-    rejects: Rejects | None = None,
 ) -> None:
     """Writes delimited text as Parquet, its rows in their order; raises as `read_text`."""
     with ExitStack() as opened:
-        _write_parquet(
-            lambda: opened.enter_context(storage.open(path)),
-            metadata,
-            target,
-            staged,
-            name,
-            rejects,
-        )
+
+        def open_text() -> IO[bytes]:
+            return opened.enter_context(storage.open(path))
+
+        _write_parquet(open_text, metadata, target, staged, name, None)
 
 
 def _write_parquet(

@@ -100,6 +100,11 @@ def find_tables(
                     yield BadFolder(schema, name, error)
 
 
+def published_tables(storage: Storage, base: str = ZONE) -> list[TableName]:
+    """Those of `find_tables` that can become tables."""
+    return [table for table in find_tables(storage, base) if isinstance(table, TableName)]
+
+
 def no_folder(table: TableName) -> TableNotFoundError:
     """What to say where a table that is asked for has no folder."""
     text = f"There is no folder for {table} in the landing zone."

@@ -10,7 +10,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta.snapshot import delta_tables
-from mirrorlake.landing.zone import find_tables
+from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror import operator_settings
 from mirrorlake.mirror.defaults import TableDefaults, read_defaults, write_defaults
 from mirrorlake.mirror.ledger import Ledger, read_ledger
@@ -277,7 +277,7 @@ class MirroredLake:
             ()
         """
         name = as_table(table)
-        known = any(name == found for found in find_tables(self.storage))
+        known = name in published_tables(self.storage)
         return preview_cycle(self.storage, name) if known else Preview(())
 
     def watch(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import CheckError, UsageError
-from mirrorlake.landing.zone import find_tables
+from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.options import (
     SKIP_FILE,
     SKIP_ROW,
@@ -144,7 +144,7 @@ def run_cycle(
     if options.batch_files < 1 or options.batch_bytes < 1:
         raise UsageError("A batch has at least one file.", hint="set the bounds to 1 or more.")
     only = as_table(table) if table else None
-    fed = [found for found in find_tables(lake.storage) if isinstance(found, TableName)]
+    fed = published_tables(lake.storage)
     if only is not None and only not in fed:
         return Cycle((), dry_run, note=f"No publisher feeds {only}: there is nothing to mirror.")
     if not fed and not lake.status().tables:

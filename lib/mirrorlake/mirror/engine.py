@@ -88,7 +88,7 @@ class Engine:
         self._others_after = others_after
         self._settings: Callable[[TableName], OperatorSettings]  # read by every cycle
         self._purged: datetime | None = None
-        self._shard = None if self._options.shard is None else Shard.parse(self._options.shard)
+        self._shard = Shard.parse(self._options.shard)
         self._documents = state_documents(storage, self._shard)
 
     def run_cycle(self, only: TableName | None = None) -> Report:
@@ -102,13 +102,10 @@ class Engine:
             BusyError: another mirror works on this lake for too long.
             UsageError: both a table and a shard are named.
         """
-        if only is not None and self._shard is not None:
+        if only is not None and self._options.shard is not None:
             raise UsageError("A cycle is of one table or of a shard.", hint="name only one.")
         with only_mirror(self._storage, self._options.patience, self._shard):
             return self._run_cycle(only)
-
-    def _is_own(self, folder: str) -> bool:
-        return self._shard is None or self._shard.has(folder)
 
     def _run_cycle(self, only: TableName | None) -> Report:
         kept = load_states(self._storage, self._shard, self._documents)
@@ -124,7 +121,7 @@ class Engine:
         if only is None:
             followed = follow_folders(self._storage, states, found, self._shard)
             stuck = {state.table.folder for state in followed.failed}
-            found = [t for t in found if t.folder not in stuck and self._is_own(t.folder)]
+            found = [t for t in found if t.folder not in stuck and self._shard.has(t.folder)]
             self._purge(bool(followed.dropped))
         schemas = set(zone)
         self._settings = all_settings(self._storage)

@@ -21,7 +21,6 @@ from mirrorlake.delta.exchange import (
     exchange_rows,
     mark_rows,
     placed_rows,
-    read_files,
 )
 from mirrorlake.delta.log_files import Action
 from mirrorlake.delta.snapshot import (
@@ -35,7 +34,7 @@ from mirrorlake.delta.snapshot import (
 from mirrorlake.errors import OtherDeltaError
 from mirrorlake.landing.metadata import Marker
 from mirrorlake.mirror.batch import ACTION, APPEND, DELETE, KEPT, REPLACE, refused
-from mirrorlake.mirror.key_bounds import Bounds, key_conditions, may_match, wide_bounds
+from mirrorlake.mirror.key_bounds import Bounds, file_limits, key_conditions, may_match, wide_bounds
 from mirrorlake.mirror.properties import Batch
 from mirrorlake.spark.gateway import DeltaTransaction, can_exchange, transaction
 from mirrorlake.spark.jvm import MOST_BROADCAST, rows_among
@@ -115,12 +114,14 @@ def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
         if txn.has_seen(at.identity.app_id, batch.last):
             return True
         names = physical_names(snapshot.metadata)
-        live = read_files(txn, at.storage, folder)
-        files = [add for add in live if may_match(add, changes.bounds, names)]
+        live = at.files.of(txn.version)
+        limits, bounds = [file_limits(add) for add in live], changes.bounds
+        told = zip(live, limits, strict=True)
+        files = [add for add, known in told if may_match(known, bounds, names)]
         if is_rewrite_cheaper(files, batch.row_count):
             return False
         with _Exchange(txn, snapshot, changes, batch) as exchange:
-            exchange.commit(files, wide_bounds(changes.bounds, live, names, batch.target))
+            exchange.commit(files, wide_bounds(bounds, limits, names, batch.target))
     return True
 
 
@@ -128,7 +129,7 @@ def is_rewrite_cheaper(files: Sequence[Action], changed: int) -> bool:
     """Whether touched files are better written anew than marked, and read with marks from then on.
 
     Args:
-        files: those that may have the rows, as `read_files` gave them.
+        files: those that may have the rows, as `live_files` gives them.
         changed: how many rows change.
     """
     touched = sum(int(add["size"]) for add in files)

@@ -13,7 +13,7 @@ from mirrorlake.landing.identity import Identity, is_in_folder, read_identity, r
 from mirrorlake.landing.zone import BadFolder
 from mirrorlake.mirror.apply import explain
 from mirrorlake.mirror.ledger import read_mirrored
-from mirrorlake.mirror.shards import Shard
+from mirrorlake.mirror.shards import ALL, Shard
 from mirrorlake.mirror.state import TableState, failed
 from mirrorlake.mirror.trash import drop_table
 from mirrorlake.names import TableName
@@ -37,7 +37,7 @@ def follow_folders(
     storage: Storage,
     states: dict[str, TableState],
     found: list[TableName | BadFolder],
-    shard: Shard | None = None,
+    shard: Shard = ALL,
 ) -> Followed:
     """Renames and drops tables as their folders were; `states` is brought in line.
 
@@ -57,7 +57,7 @@ def follow_folders(
     others: list[TableName] = []  # another shard's new folders
     for table in found:
         if isinstance(table, TableName) and table.folder not in states:
-            if shard is not None and not shard.has(table.folder):
+            if not shard.has(table.folder):
                 others.append(table)
                 continue
             try:
@@ -65,7 +65,7 @@ def follow_folders(
             except Exception as error:  # the other tables are mirrored anyway
                 stuck.append(failed(TableState(table.schema, table.name), explain(error)))
                 held.add(_incarnation(storage, table))
-    gone = [f for f in states if f not in present and (shard is None or shard.has(f))]
+    gone = [f for f in states if f not in present and shard.has(f)]
     if gone:
         held |= {_incarnation(storage, table) for table in others}
     for folder in gone:

@@ -22,6 +22,8 @@ _PLAIN = re.compile(r"[\w .:/@+-]{0,200}", re.ASCII)
 _UNKNOWN: tuple[rows.Bounds, ...] = ((None, None),)
 Bounds = Mapping[str, rows.Bounds]
 """The smallest and largest value of key columns."""
+Limits = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""The smallest, and the largest values of columns, as a file's statistics tell them."""
 
 
 def key_bounds(
@@ -67,15 +69,21 @@ def key_conditions(bounds: Bounds, target: Target, table: str | None = "t") -> l
     ]
 
 
-def may_match(add: Action, bounds: Bounds, names: Mapping[str, str]) -> bool:
+def file_limits(add: Action) -> Limits:
+    """What the statistics in a file's `add` tell; nothing where there are none."""
+    stats = json.loads(add.get("stats") or "{}")
+    return stats.get("minValues") or {}, stats.get("maxValues") or {}
+
+
+def may_match(limits: Limits, bounds: Bounds, names: Mapping[str, str]) -> bool:
     """Whether a file of the table may have rows within the bounds, by its statistics.
 
     Args:
-        add: the file's `add`.
+        limits: of the file.
         bounds: what `key_bounds` found.
         names: what the files call each column.
     """
-    least_of, most_of = _limits(add)
+    least_of, most_of = limits
     for key, (low, high) in bounds.items():
         least, most = least_of.get(names[key]), most_of.get(names[key])
         if least is None or most is None:
@@ -88,7 +96,7 @@ def may_match(add: Action, bounds: Bounds, names: Mapping[str, str]) -> bool:
 
 
 def wide_bounds(
-    bounds: Bounds, adds: Sequence[Action], names: Mapping[str, str], target: Target
+    bounds: Bounds, limits: Sequence[Limits], names: Mapping[str, str], target: Target
 ) -> dict[str, rows.Bounds]:
     """Bounds that are the same for many batches: whole numbers lie at multiples of a large one.
 
@@ -96,16 +104,16 @@ def wide_bounds(
 
     Args:
         bounds: what `key_bounds` found.
-        adds: the table's files.
+        limits: of the table's files.
         names: what the files call each column.
         target: the table's columns.
     """
     found = dict(bounds)
     whole = {key: bits for key in bounds if (bits := _BITS.get(target.columns[key]))}
-    limits = [of_file for add in adds for of_file in _limits(add)] if whole else []
     for key, bits in whole.items():
         low, high = bounds[key]
-        ends = [end for known in limits if isinstance(end := known.get(names[key]), int)]
+        told = (known.get(names[key]) for pair in limits for known in pair)
+        ends = [end for end in told if isinstance(end, int)]
         if not ends:
             continue
         step = 1 << ((max(ends) - min(ends)) // _STEPS).bit_length()
@@ -114,12 +122,6 @@ def wide_bounds(
         most = (1 << (bits - 1)) - 1
         found[key] = max(low - low % step, ~most), min(high - high % step + step - 1, most)
     return found
-
-
-def _limits(add: Action) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The smallest and the largest values of columns that a file's statistics tell."""
-    stats = json.loads(add.get("stats") or "{}")
-    return stats.get("minValues") or {}, stats.get("maxValues") or {}
 
 
 def _literal(value: Any, kind: str) -> str | None:

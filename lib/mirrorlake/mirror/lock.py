@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from mirrorlake.errors import BusyError
 from mirrorlake.lease import Lease, LeaseHeldError, is_held
-from mirrorlake.mirror.shards import Shard
+from mirrorlake.mirror.shards import ALL, Shard
 from mirrorlake.names import STATE
 from mirrorlake.storage import Storage
 
@@ -27,15 +27,13 @@ _LONGEST = 2.0  # seconds: to ask a store costs a few requests
 
 
 @contextlib.contextmanager
-def only_mirror(
-    storage: Storage, patience: float | None, shard: Shard | None = None
-) -> Iterator[None]:
+def only_mirror(storage: Storage, patience: float | None, shard: Shard = ALL) -> Iterator[None]:
     """Waits until no other mirror works on the lake, then keeps others waiting.
 
     Args:
         storage: the lake's files.
         patience: how many seconds to wait; None does without the lease.
-        shard: only this share of the tables; mirrors of others may work meanwhile.
+        shard: the mirror's share of the tables; mirrors of others may work meanwhile.
 
     Raises:
         BusyError: another mirror went on for too long; says which one.
@@ -44,14 +42,15 @@ def only_mirror(
         yield
         return
     deadline = time.monotonic() + patience
-    what = f"mirror of this lake's shard {shard}" if shard else "mirror of this lake"
-    path = f"{STATE}/{_PART}{shard.label}{_ENDING}" if shard else _WHOLE
+    what, path = "mirror of this lake", _WHOLE
+    if shard != ALL:
+        what, path = f"{what}'s shard {shard}", f"{STATE}/{_PART}{shard.label}{_ENDING}"
     while True:
         left = max(0.0, deadline - time.monotonic())
         with only_one(storage, path, left, what):
-            if shard is None:
+            if shard == ALL:
                 _await_shards(storage, deadline)
-            if shard is None or not is_held(storage, _WHOLE):
+            if shard == ALL or not is_held(storage, _WHOLE):
                 yield
                 return
         # Not both wait for each other: the shard's mirror steps back.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mirrorlake.errors import UsageError
-from mirrorlake.landing.zone import find_tables
+from mirrorlake.landing.zone import published_tables
 from mirrorlake.names import TableName, as_table
 from mirrorlake.results import Outcome
 from mirrorlake.storage import storage_errors
@@ -73,7 +73,7 @@ def _act(
         return Outcome(action, str(name), effect, applied=True)
     if action == "undrop":
         return lake.operations.undrop(name, dry_run=not apply)
-    if not any(name == found for found in find_tables(lake.storage)):
+    if name not in published_tables(lake.storage):
         raise UsageError(
             f"No publisher feeds {name}: it has no folder in the landing zone.",
             hint=f"{action} is for tables that a mirror fills.",

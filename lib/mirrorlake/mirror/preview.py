@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.errors import InvalidNameError, MirrorlakeError
+from mirrorlake.errors import MirrorlakeError
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity, read_identity
 from mirrorlake.landing.metadata import read_metadata
-from mirrorlake.landing.zone import find_tables, no_folder
+from mirrorlake.landing.zone import no_folder, published_tables
 from mirrorlake.mirror.operator_settings import read_settings
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.plan import cut_batch, find_plan
@@ -110,7 +110,7 @@ def preview_cycle(
         if not lines:
             raise no_folder(only)
     options = options or MirrorOptions()
-    if options.shard is not None and only is None:
+    if only is None:
         shard = Shard.parse(options.shard)
         places = ((line, place_of(line.schema, line.name)) for line in lines)
         lines = tuple(line for line, place in places if shard.has(f"{ZONE}/{place}"))
@@ -122,7 +122,7 @@ def preview_cycle(
 
 def _dropped(storage: Storage) -> tuple[str, ...]:
     """The kept states' tables whose folders are gone, under whatever name."""
-    present = [table for table in find_tables(storage) if isinstance(table, TableName)]
+    present = published_tables(storage)
     folders = {table.folder for table in present}
     gone = [s for folder, s in (load_states(storage) or {}).items() if folder not in folders]
     identities = [read_identity(storage, table) for table in present] if gone else []
@@ -135,11 +135,8 @@ def _dropped(storage: Storage) -> tuple[str, ...]:
 
 
 def _preview(storage: Storage, status: TableStatus, options: MirrorOptions) -> TablePreview:
-    if status.state == STOPPED:
-        return TablePreview(status)
-    try:
-        table = TableName(status.schema, status.name)
-    except InvalidNameError:  # of the folder, which is in the status already
+    table = status.table
+    if status.state == STOPPED or table is None:  # the status says what is wrong with its name
         return TablePreview(status)
     facts: tuple[FileFacts, ...] = ()
     try:

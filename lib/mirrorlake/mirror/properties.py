@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
+from mirrorlake.delta.actions import LiveFiles
 from mirrorlake.delta.create import mapping_property
 from mirrorlake.delta.snapshot import FEED, Snapshot
 from mirrorlake.errors import (
@@ -200,6 +201,7 @@ class TableContext:
         last: the last number that the table's own log shows as applied.
         folder: the folder's files by number.
         state: what will be kept of the table.
+        files: of the Delta table, as this cycle reads them.
     """
 
     storage: Storage
@@ -209,6 +211,7 @@ class TableContext:
     last: int
     folder: Folder
     state: TableState
+    files: LiveFiles
 
     @property
     def path(self) -> str:
@@ -303,7 +306,8 @@ def load_context(
         check_keys_kept(table, tuple(json.loads(snapshot.properties[KEYS_PROPERTY])), metadata.keys)
     last = snapshot.txns.get(identity.app_id, 0) if snapshot else 0
     folder = number_files(storage, identity, metadata, listing, last)
-    return TableContext(storage, identity, metadata, snapshot, last, folder, state)
+    files = LiveFiles(storage, table.table_path)
+    return TableContext(storage, identity, metadata, snapshot, last, folder, state, files)
 
 
 def check_batch(

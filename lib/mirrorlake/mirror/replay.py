@@ -78,7 +78,7 @@ def replay(
     for number in numbers:
         with ExitStack() as opened:
             batches = _read(storage, kept[number], metadata, opened)
-            published = publisher.write(batches if as_is else _upserts(batches, metadata))
+            published = publisher.write(batches if as_is else _upserts(batches))
         if published.file is not None:
             done.append(published.file)
     return _replayed(table, numbers, done, True)
@@ -102,7 +102,7 @@ def _read(
     return pa.RecordBatchReader.from_batches(parquet.schema_arrow, parquet.iter_batches())
 
 
-def _upserts(batches: pa.RecordBatchReader, metadata: TableMetadata) -> pa.RecordBatchReader:
+def _upserts(batches: pa.RecordBatchReader) -> pa.RecordBatchReader:
     """The same rows, those to be inserted as upserts."""
     found = next((name for name in batches.schema.names if name.lower() == MARKER.lower()), None)
     fields = [field for field in batches.schema if field.name != found]

@@ -45,12 +45,14 @@ class Shard:
         return f"{self.number}/{self.count}"
 
     @classmethod
-    def parse(cls, text: str) -> Shard:
-        """A shard as people write it: `2/8`.
+    def parse(cls, text: str | None) -> Shard:
+        """A shard as people write it: `2/8`; `ALL` where nothing is written.
 
         Raises:
             UsageError: it is written in another way, or there is no such shard.
         """
+        if text is None:
+            return ALL
         found = _WRITTEN.fullmatch(text)
         if found is None:
             raise UsageError(f"{text!r} is no shard.", hint="the second of eight is 2/8.")
@@ -73,3 +75,7 @@ class Shard:
         """Whether a table is in this shard, by its folder relative to the lake's root."""
         digest = sha256(folder.encode(errors="surrogatepass")).digest()
         return int.from_bytes(digest[:8], "big") % self.count == self.number - 1
+
+
+ALL = Shard(1, 1)
+"""All tables: the share of a mirror that has none beside it."""

@@ -11,8 +11,9 @@ import uuid
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from mirrorlake.errors import InvalidNameError
 from mirrorlake.landing.metadata import SEQUENTIAL
-from mirrorlake.mirror.shards import Shard
+from mirrorlake.mirror.shards import ALL, Shard
 from mirrorlake.mirror.state_documents import FORMAT as FORMAT
 from mirrorlake.mirror.state_documents import StateDocuments
 from mirrorlake.names import MONITORING, TableName
@@ -103,6 +104,14 @@ class TableStatus:
     error: dict[str, Any] | None
 
     @property
+    def table(self) -> TableName | None:
+        """Which table this is; None for a folder whose name no table can have."""
+        try:
+            return TableName(self.schema, self.name)
+        except InvalidNameError:
+            return None
+
+    @property
     def full_name(self) -> str:
         """The table's name with its schema, for people."""
         return self.name if self.schema is None else f"{self.schema}.{self.name}"
@@ -123,6 +132,11 @@ class Report(Result):
     def failed(self) -> tuple[TableStatus, ...]:
         """The tables with an error."""
         return tuple(table for table in self.tables if table.error)
+
+    @property
+    def fed(self) -> set[TableName]:
+        """The tables that publishers feed."""
+        return {table for line in self.tables if (table := line.table) is not None}
 
     @property
     def progress(self) -> tuple[Any, ...]:
@@ -158,12 +172,12 @@ class Report(Result):
         return f"{text}, {len(self.failed)} failed" if self.failed else text
 
 
-def state_documents(storage: Storage, shard: Shard | None = None) -> StateDocuments:
+def state_documents(storage: Storage, shard: Shard = ALL) -> StateDocuments:
     """The documents with the tables' states, for a mirror that goes on.
 
     Args:
         storage: the lake's files.
-        shard: the mirror's own; by default it has all tables.
+        shard: the mirror's own.
     """
     return StateDocuments(storage, shard, _is_sound)
 
@@ -174,7 +188,7 @@ def _is_sound(state: dict[str, Any]) -> bool:
 
 
 def load_states(
-    storage: Storage, shard: Shard | None = None, documents: StateDocuments | None = None
+    storage: Storage, shard: Shard = ALL, documents: StateDocuments | None = None
 ) -> dict[str, TableState] | None:
     """The kept states by the table's folder; None if there are none, or only of an older format.
 
@@ -187,7 +201,7 @@ def load_states(
         FormatError: they are of a newer format.
     """
     kept = documents or state_documents(storage, shard)
-    states = kept.load(some=documents is None and shard is None)
+    states = kept.load(some=documents is None and shard == ALL)
     return None if states is None else {f: TableState(**state) for f, state in states.items()}
 
 
@@ -204,7 +218,7 @@ def save_states(
     states: dict[str, TableState],
     *,
     replicator: str = RUNNING,
-    shard: Shard | None = None,
+    shard: Shard = ALL,
     documents: StateDocuments | None = None,
 ) -> None:
     """Writes cache and monitoring files.
@@ -218,7 +232,7 @@ def save_states(
     """
     kept = documents or state_documents(storage, shard)
     kept.save({folder: asdict(state) for folder, state in states.items()})
-    if shard is not None:
+    if shard != ALL:
         states = load_states(storage, shard) or states  # the others may have gone on
     tell_states(storage, states, replicator)
 

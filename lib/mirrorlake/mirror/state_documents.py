@@ -18,7 +18,7 @@ from math import gcd
 from typing import Any
 
 from mirrorlake.kept import read_kept
-from mirrorlake.mirror.shards import Shard
+from mirrorlake.mirror.shards import ALL, Shard
 from mirrorlake.names import STATE
 from mirrorlake.storage import Entry, Storage, to_json
 
@@ -28,7 +28,6 @@ TABLES = 64
 MOST = 64
 """How many documents a mirror has at most: what an idle cycle reads does not grow further."""
 _WHOLE, _PART, _ENDING = "state.json", "state-", ".json"  # the latter two around a share's label
-_ALL = Shard(1, 1)
 _LARGEST = 9999  # the largest number of shares that a name can tell
 _READERS = 16
 _NOW = datetime.max.replace(tzinfo=timezone.utc)
@@ -59,18 +58,18 @@ class StateDocuments:
 
     Args:
         storage: the lake's files.
-        shard: the mirror's own share; by default it has all tables.
+        shard: the mirror's own share.
         is_sound: whether a table's state can be read at all; else its document counts as broken.
     """
 
     def __init__(
         self,
         storage: Storage,
-        shard: Shard | None,
+        shard: Shard,
         is_sound: Callable[[dict[str, Any]], bool],
     ) -> None:
         self._storage = storage
-        self._own = shard or _ALL
+        self._own = shard
         self._is_sound = is_sound
         self._known: dict[str, _Document] | None = None
 
@@ -161,15 +160,15 @@ class StateDocuments:
 
 
 def _name(part: Shard) -> str:
-    return _WHOLE if part == _ALL else f"{_PART}{part.label}{_ENDING}"
+    return _WHOLE if part == ALL else f"{_PART}{part.label}{_ENDING}"
 
 
 def _part(name: str) -> Shard | None:
     """The share whose tables are in a document; None if the file is none of them."""
     if name == _WHOLE:
-        return _ALL
+        return ALL
     part = Shard.of_label(name.removeprefix(_PART).removesuffix(_ENDING))
-    return part if part and part != _ALL and name == _name(part) else None
+    return part if part and part != ALL and name == _name(part) else None
 
 
 def _age(document: _Document) -> tuple[datetime, bool]:
@@ -194,7 +193,7 @@ def _covers(parts: set[Shard], own: Shard) -> bool:
     """Whether all tables of a share have a document, by shares of one size."""
     if any(_is_inside(own, part) for part in parts):
         return True
-    sizes = [(w, p.count // w.count) for w in (own, _ALL) for p in parts if _is_inside(p, w)]
+    sizes = [(w, p.count // w.count) for w in (own, ALL) for p in parts if _is_inside(p, w)]
     return any(parts.issuperset(_split(whole, count)) for whole, count in set(sizes))
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.exchange import DeletedRows
 from mirrorlake.delta.snapshot import Snapshot, has_policy, read_snapshot
 from mirrorlake.errors import MirrorlakeError
@@ -244,7 +243,7 @@ class TableCycle:
         self._storage.delete_folder(staging(at.identity))
         self._done(Step.MOVED)
         vectors = self._options.deletion_vectors or bool(at.snapshot and at.snapshot.has_vectors)
-        compacted = self._compact(at.path, version or 0, state.compacted, vectors=vectors)
+        compacted = self._compact(at, version or 0, state.compacted, vectors=vectors)
         return replace(at, state=replace(state, compacted=compacted))
 
     def _noted(self, batch: Batch, note: dict[str, Any]) -> Batch:
@@ -254,7 +253,7 @@ class TableCycle:
             vectors = vectors or read_defaults(self._storage).deletion_vectors
         return replace(batch, note=note, vectors=vectors)
 
-    def _compact(self, path: str, version: int, before: int, *, vectors: bool) -> int:
+    def _compact(self, at: TableContext, version: int, before: int, *, vectors: bool) -> int:
         """Now and then compacts the small files of many commits; the version that it did so at.
 
         So that reading stays quick, a table is also compacted once too many rows are deleted.
@@ -262,10 +261,9 @@ class TableCycle:
         every = self._options.compact_after
         due = bool(every and version - before >= every)
         if not due and vectors:
-            files = live_files(self._storage, self._table.table_path, version)
-            due = DeletedRows.of(files).is_too_many
+            due = DeletedRows.of(at.files.of(version)).is_too_many
         # Partitioned files are merged by their own process, and only with their like.
-        if due and not has_policy(self._storage, self._table) and compact(self._spark(), path):
+        if due and not has_policy(self._storage, self._table) and compact(self._spark(), at.path):
             self._done(Step.COMPACTED)
             return version
         return before

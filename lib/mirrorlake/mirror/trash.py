@@ -31,7 +31,7 @@ from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.kept import read_kept
 from mirrorlake.landing.identity import Identity, write_identity
 from mirrorlake.landing.metadata import declare_keys
-from mirrorlake.landing.zone import BadFolder, find_tables
+from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Outcome
@@ -107,9 +107,7 @@ def _move_aside(storage: Storage, table: TableName, identity: Identity | None, s
 def dropped_tables(storage: Storage) -> list[DroppedTable]:
     """All dropped tables that can still be taken back, the newest first."""
     found = []
-    for table in find_tables(storage, _DROPPED):
-        if isinstance(table, BadFolder):
-            continue
+    for table in published_tables(storage, _DROPPED):
         for stamp in storage.list(f"{_DROPPED}/{table.place}").folders:
             folder = f"{_DROPPED}/{table.place}/{stamp}"
             when = datetime.strptime(stamp, _STAMP).replace(tzinfo=timezone.utc)

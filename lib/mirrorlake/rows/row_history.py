@@ -108,7 +108,7 @@ def read_row_history(
             f"{start} can't be the first version.",
             hint=f"from {oldest} on rows have the present ids; the newest is {snapshot.version}.",
         )
-    wanted = None if key is None else _key(table, snapshot, key)
+    wanted = None if key is None else _key(table, key)
     first = oldest if start is None else start
     seen = _uses(table, first, snapshot.version)
     ids = None if row_id is None else [row_id]
@@ -152,7 +152,7 @@ def _uses(table: Table, first: int, newest: int) -> list[FileChange]:
     return [*uses, *file_changes(storage, path, first + (first > 0), newest, history)]
 
 
-def _key(table: Table, snapshot: Snapshot, key: Any) -> Key:
+def _key(table: Table, key: Any) -> Key:
     if isinstance(key, Mapping):
         names = key_columns(table, list(map(str, key)))
         return dict(zip(names, key.values(), strict=True))

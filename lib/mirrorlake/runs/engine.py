@@ -1,7 +1,8 @@
 """Executes one notebook by papermill, in a kernel that can be ended at any moment.
 
 A papermill engine of our own: the kernel has an environment of its own, is given secrets outside of
-the notebook, and what it prints is scrubbed before every save and on its way to our stderr.
+the notebook, and what it prints is scrubbed before every save and on its way to our stderr. It is
+started by jupyter_client alone, so that papermill is imported meanwhile.
 """
 
 from __future__ import annotations
@@ -10,26 +11,86 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from jupyter_core.utils import ensure_event_loop
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.utils import ensure_event_loop, run_sync
+from traitlets.config import Config
 
 from mirrorlake.runs.results import StepResult
 from mirrorlake.runs.secrets import Scrubber
-from mirrorlake.runs.starting import StartedKernel
 
 INJECTED = "injected-parameters"
 IMPORTED = threading.Event()
 """papermill is there."""
+LONGEST = 80  # characters of a folder; a socket's whole path may have 107
 _IMPORTING = threading.Lock()
 _TIMED_OUT = "timed out"
+
+
+def private_sockets(folder: str) -> Config:
+    """How a kernel and its client talk: by sockets in a folder of the user's own.
+
+    A TCP port can be taken by somebody else between the moment in which it is chosen and the one
+    in which the kernel binds it, and everybody on the machine can listen to it.
+
+    Args:
+        folder: a folder of one kernel, that only its user can enter.
+
+    Returns:
+        Settings for a kernel's manager; empty where a path is no socket.
+    """
+    if os.name == "nt" or len(folder) > LONGEST:
+        return Config()
+    return Config(KernelManager={"transport": "ipc", "connection_file": f"{folder}/kernel.json"})
+
+
+class StartedKernel:
+    """A kernel that comes up; its processes are a group of their own.
+
+    Args:
+        environment: what it has in its environment beyond ours.
+
+    Attributes:
+        manager: what a notebook client drives it with.
+        group: its processes' number.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="mirrorlake-", ignore_cleanup_errors=True)
+        self.manager = AsyncKernelManager(
+            kernel_name="python3", config=private_sockets(self._folder.name)
+        )
+        try:
+            run_sync(self.manager.start_kernel)(
+                # What it ran is in no history file; of itself it says errors alone.
+                extra_arguments=["--log-level=ERROR", "--HistoryManager.hist_file=:memory:"],
+                env=os.environ | dict(environment),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        provisioner = self.manager.provisioner
+        self.process: subprocess.Popen[bytes] = provisioner.process  # type: ignore[union-attr]
+        self.group: int | None = provisioner.pgid  # type: ignore[union-attr]
+
+    def close(self) -> None:
+        """Ends the kernel if nobody has yet, and takes its sockets away."""
+        if self.manager.has_kernel:
+            run_sync(self.manager.shutdown_kernel)(now=True)
+        self._folder.cleanup()
 
 
 @dataclass

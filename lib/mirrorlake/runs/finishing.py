@@ -7,9 +7,12 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from mirrorlake.errors import UsageError
+from mirrorlake.paths import lake_path
 from mirrorlake.runs.engine import IMPORTED
 from mirrorlake.runs.lineage import send_lineage, wants_lineage
 from mirrorlake.runs.preparing import Prepared
@@ -18,6 +21,9 @@ from mirrorlake.runs.store import SUMMARY, runs_folder, write_record, write_whol
 from mirrorlake.storage import Storage
 
 _log = logging.getLogger(__name__)
+_HISTORY = "diagnostics.runs"
+_TEXTS = ("run", "plan", "status", "folder")
+_DOCUMENTS = ("parameters", "versions", "steps")
 
 
 def ready_report() -> None:
@@ -52,8 +58,6 @@ def finish(
     kept = _try("the summary", lambda: write_whole(prepared.work / SUMMARY, text))
     _try("the report", lambda: write_report(document, prepared.work))
     if prepared.plan.history:
-        from mirrorlake.runs.history import add_to_history
-
         _try("the history", lambda: add_to_history(document, prepared.roots()))
     if metrics is not None:
         from mirrorlake.runs.metrics import write_metrics
@@ -73,6 +77,34 @@ def finish(
     if prepared.out:
         kept &= _try(f"the copy in {prepared.out}", lambda: copy_out(prepared))
     return replace(summary, kept=kept)
+
+
+def add_to_history(document: dict[str, Any], roots: set[str]) -> None:
+    """Appends a run to a table in the lake of its first root, for plans that say `history: true`.
+
+    It starts Spark, so it takes some seconds.
+
+    Args:
+        document: the run's record.
+        roots: the lakes that it worked on.
+
+    Raises:
+        UsageError: no step has a root.
+    """
+    import pyarrow as pa
+
+    from mirrorlake.lake import Lake
+
+    if not roots:
+        raise UsageError("The plan has history, but no step has a root.")
+    row = {name: str(document[name]) for name in _TEXTS}
+    row |= {name: json.dumps(document[name], ensure_ascii=False) for name in _DOCUMENTS}
+    row |= {"host": str(document["process"]["host"])}
+    times = {name: datetime.fromisoformat(document[name]) for name in ("started", "ended")}
+    fields = [(name, pa.timestamp("us", tz="UTC")) for name in times]
+    fields += [(name, pa.string()) for name in row]
+    rows = pa.Table.from_pylist([times | row], pa.schema(fields))
+    Lake(lake_path(min(roots))).write(_HISTORY, rows)
 
 
 def copy_out(prepared: Prepared) -> None:

@@ -11,7 +11,6 @@ import logging
 import os
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from obstore.exceptions import BaseError
@@ -61,12 +60,7 @@ class RecordKeeper:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Ends it."""
         self._over.set()
         self._thread.join()
@@ -124,7 +118,7 @@ def bring_back(record: RunRecord, work: Path) -> None:
         record: the run; nothing happens if it is not behind a URI.
         work: the folder of this machine where it goes on.
     """
-    if "://" not in record.folder:
+    if not record.is_remote:
         return
     work.mkdir(parents=True, exist_ok=True)
     storage = Storage(record.folder)
@@ -136,13 +130,10 @@ def bring_back(record: RunRecord, work: Path) -> None:
 
 def find_report(record: RunRecord) -> Path | None:
     """A run's report as a file of this machine; one behind a URI is fetched into the cache."""
-    places = [runs_folder() / record.run]
-    if "://" not in record.folder:
-        places.insert(0, Path(record.folder))
-    for place in places:
+    for place in record.places:
         if (place / REPORT).is_file():
             return place / REPORT
-    if "://" not in record.folder:
+    if not record.is_remote:
         return None
     fetched = cache() / "reports" / f"{slug(record.run)}.html"
     with storage_errors(record.folder):

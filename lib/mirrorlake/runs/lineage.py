@@ -10,10 +10,9 @@ import importlib
 import os
 import uuid
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-from mirrorlake.paths import lake_path
+from mirrorlake.paths import lake_path, may_be_lake
 
 ENDPOINT = "OPENLINEAGE_URL"
 _STATES = {"done": "COMPLETE", "failed": "FAIL", "stopped": "ABORT"}
@@ -62,7 +61,7 @@ def datasets(
     """A step's inputs and outputs: the lake's root, the table, the version."""
     root = step["parameters"].get("root")
     place = lake_path(root) if isinstance(root, str) and root else ""
-    if not place or ("://" not in place and not Path(place).is_dir()):
+    if not place or not may_be_lake(place):
         return [], []
     from mirrorlake.delta.commits import read_versions
     from mirrorlake.lake import Lake

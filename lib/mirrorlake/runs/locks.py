@@ -19,7 +19,7 @@ from obstore.exceptions import PermissionDeniedError
 from mirrorlake.errors import AlreadyRunningError
 from mirrorlake.lease import Lease, LeaseHeldError
 from mirrorlake.names import STATE
-from mirrorlake.paths import lake_path, state
+from mirrorlake.paths import lake_path, may_be_lake, state
 from mirrorlake.storage import Storage, storage_errors
 
 
@@ -42,7 +42,7 @@ def only_run(plan: str, roots: Iterable[str]) -> Iterator[None]:
             for place in places or [""]:
                 name = f"{slug(plan)}-{fingerprint(plan + chr(0) + place)}"
                 held.enter_context(Lease(_machine(), f"plans/{name}.lease", what))
-                if place and ("://" in place or Path(place).is_dir()):
+                if place and may_be_lake(place):
                     path = f"{STATE}/plans/{slug(plan)}-{fingerprint(plan)}.lease"
                     # A lake that can't be written to: only runs on this machine are kept away.
                     refused = contextlib.suppress(OSError, PermissionDeniedError)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrorlake.lake import Lake
-from mirrorlake.paths import lake_path
+from mirrorlake.paths import lake_path, may_be_lake
 from mirrorlake.runs.results import RunSummary
 
 STATUSES = ("done", "failed", "stopped", "skipped")
@@ -63,20 +63,9 @@ def write_metrics(
     lag = gauge("lag_seconds", "How far a table is behind its files", "root", "table")
     backlog = gauge("backlog_files", "How many files of a table wait", "root", "table")
     for root in sorted(roots):
-        for table in _tables(root):
-            name = (
-                table["name"] if table["schema"] is None else f"{table['schema']}.{table['name']}"
-            )
-            if table["lag_seconds"] is not None:
-                lag.labels(plan, root, name).set(table["lag_seconds"])
-            backlog.labels(plan, root, name).set(table["backlog_files"] or 0)
+        place = lake_path(root)
+        for table in Lake(place).status().tables if may_be_lake(place) else ():
+            lag.labels(plan, root, table.full_name).set(table.lag_seconds)
+            backlog.labels(plan, root, table.full_name).set(table.backlog_files)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_to_textfile(str(path), registry)
-
-
-def _tables(root: str) -> list[dict[str, Any]]:
-    place = lake_path(root)
-    if "://" not in place and not Path(place).is_dir():
-        return []
-    found: list[dict[str, Any]] = Lake(place).status().as_dict()["tables"]
-    return found

@@ -15,7 +15,6 @@ from mirrorlake.runs.store import (
     RunRecord,
     list_runs,
     read_record,
-    runs_folder,
 )
 from mirrorlake.storage import Storage, storage_errors
 
@@ -70,16 +69,13 @@ def _delete(record: RunRecord) -> None:
     """Takes away what the run made, its record last, and folders that are empty then."""
     listed = [str(name) for name in record.document.get("files", [])]
     made = [name for name in [*listed, SUMMARY, REPORT, RECORD] if Path(name).name == name]
-    places = [runs_folder() / record.run]
-    if "://" in record.folder:
+    if record.is_remote:
         with storage_errors(record.folder):
             storage = Storage(record.folder)
             if _is_of(record, read_record(storage)):
                 for name in made:
                     storage.delete(name)
-    else:
-        places.insert(0, Path(record.folder))
-    for place in dict.fromkeys(places):
+    for place in record.places:
         if _is_of(record, read_record(place)):
             for name in made:
                 (place / name).unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from mirrorlake.runs.processes import this_process
 from mirrorlake.runs.results import RunSummary, StepResult
 from mirrorlake.runs.scheduling import OnStep, Schedule, stopped_by_signals
 from mirrorlake.runs.secrets import Scrubber
-from mirrorlake.runs.store import RUNNING, RunRecord, find_run, runs_folder
+from mirrorlake.runs.store import RUNNING, RunRecord, find_run
 from mirrorlake.runs.versions import versions
 
 FORMAT = 1
@@ -68,7 +68,6 @@ def resume_run(
     *,
     metrics: Path | None = None,
     on_step: OnStep = noop,
-    before: Callable[[], None] = lambda: None,
 ) -> RunSummary:
     """Goes on with a run after the steps that are done, with the same parameters.
 
@@ -76,7 +75,6 @@ def resume_run(
         run: its id, or the folder or URI of its results.
         metrics: a file for Prometheus.
         on_step: see `run_plan`.
-        before: see `run_plan`.
 
     Raises:
         UsageError: the run is done, or its plan no longer fits its notebooks.
@@ -95,7 +93,7 @@ def resume_run(
     bring_back(record, prepared.work)
     kept = {key: record.document[key] for key in ("backfill",) if key in record.document}
     again = [*record.document.get("resumed", []), _now()]
-    return _run(prepared, {**kept, "resumed": again}, metrics, on_step, before)
+    return _run(prepared, {**kept, "resumed": again}, metrics, on_step, noop)
 
 
 def _prepared_again(record: RunRecord) -> Prepared:
@@ -112,13 +110,12 @@ def _prepared_again(record: RunRecord) -> Prepared:
         for index, step in enumerate(document["steps"])
         if step["status"] == "done"
     }
-    remote = "://" in record.folder
     return settle(
         Prepared(
             plan,
             record.run,
-            runs_folder() / record.run if remote else Path(record.folder),
-            record.folder if remote else "",
+            record.places[0],
+            record.folder if record.is_remote else "",
             datetime.date.fromisoformat(document["day"]),
             overrides,
             {},

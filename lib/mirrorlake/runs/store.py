@@ -55,6 +55,17 @@ class RunRecord:
     folder: str
     document: dict[str, Any]
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether its results are behind a URI."""
+        return "://" in self.folder
+
+    @property
+    def places(self) -> list[Path]:
+        """The folders of this machine that may have its files, first the one it works in."""
+        record = runs_folder() / self.run
+        return [record] if self.is_remote else list(dict.fromkeys([Path(self.folder), record]))
+
     def as_dict(self) -> dict[str, Any]:
         """One entry of `runs list --json`."""
         names = ("run", "plan", "status", "started", "ended", "folder")

@@ -145,12 +145,6 @@ def writable(parts: tuple[str, ...]) -> Target:
     return Target("/".join(parts), _table(inner), inner[-1])
 
 
-def table_at(parts: tuple[str, ...]) -> TableName | None:
-    """The table whose folder this is, if it is one."""
-    zone = tuple(ZONE.split("/"))
-    return _table((*parts[len(zone) :], "x")) if parts[: len(zone)] == zone else None
-
-
 def _table(inner: tuple[str, ...]) -> TableName | None:
     """The table in whose folder a path of the zone lies directly."""
     folders = inner[:-1]

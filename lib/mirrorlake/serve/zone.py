@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
@@ -38,7 +37,6 @@ _LONGEST_GRACE = 10.0  # … while that is being uploaded
 _PAUSE = 0.05
 _STRIPES = 64
 _REMEMBERED = 1000
-_T = TypeVar("_T")
 
 
 class _GapError(Exception):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator
 
 from mirrorlake.feed.follow_report import FollowReport
 from mirrorlake.feed.report import KINDS, FeedReport
-from mirrorlake.show.plots import COLOURS, ROW_INCHES, STYLE, WITH_SEPARATORS, Chart, styled
+from mirrorlake.show.plots import COLOURS, ROW_INCHES, Chart, finish_chart, start_chart, styled
 
 _MOST_BARS = 60
 _LETTERS = 32
@@ -24,9 +24,7 @@ def plot_changes(report: FeedReport) -> Chart:
     step = max(1, -(-len(lines) // _MOST_BARS))
     groups = [lines[at : at + step] for at in range(0, len(lines), step)]
     with styled():
-        chart = Chart(figsize=STYLE["figure.figsize"])
-        axes = chart.add_subplot()
-        axes.set_title(f"Changes of {report.table} by version")
+        chart, axes = start_chart(f"Changes of {report.table} by version")
         if not groups:
             return _say(chart, "no version's changes can be read")
         begins = [group[0][0] for group in groups]
@@ -39,12 +37,10 @@ def plot_changes(report: FeedReport) -> Chart:
         axes.set_xlim(begins[0] - 0.6, begins[-1] + step - 0.4)
         axes.set_ylim(0, max(1.0, 1.05 * max(bottom)))
         axes.set_xlabel("version" if step == 1 else f"version, {step} in each bar")
-        axes.set_ylabel("rows")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_formatter(StrMethodFormatter(WITH_SEPARATORS))
         axes.grid(visible=False, axis="x")
-        chart.legend(loc="outside right upper")
+        finish_chart(chart, axes, "rows", len(KINDS))
     return chart
 
 
@@ -57,9 +53,7 @@ def plot_periods(report: FollowReport) -> Chart:
     periods = report.periods
     with styled():
         rows = max(4, len(periods))
-        chart = Chart(figsize=(STYLE["figure.figsize"][0], 1.3 + 1.3 * ROW_INCHES * rows))
-        axes = chart.add_subplot()
-        axes.set_title(f"Periods of {report.into}")
+        chart, axes = start_chart(f"Periods of {report.into}", 1.3 + 1.3 * ROW_INCHES * rows)
         if not periods:
             return _say(chart, "there are no periods to show")
         end = report.newest + 1

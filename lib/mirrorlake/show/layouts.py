@@ -13,7 +13,7 @@ from mirrorlake.layout.guardrails import GuardrailReport, Limit
 from mirrorlake.layout.ordering import column_codes
 from mirrorlake.layout.partitioning.statistics import Spread
 from mirrorlake.show.alt_text import in_words, listed
-from mirrorlake.show.plots import Chart, styled
+from mirrorlake.show.plots import Chart, start_chart, styled
 
 _BANDS = 24
 _ROWS = 400
@@ -27,9 +27,8 @@ def plot_gauge(report: GuardrailReport) -> Chart:
     """
     limited = [one for one in report.limits if one.limit is not None]
     with styled():
-        chart = Chart(figsize=(7.5, 1.4 + 0.6 * len(limited)))
-        axes = chart.add_subplot()
-        axes.set_title(f"Guardrails of {report.sku}: part that is used")
+        title = f"Guardrails of {report.sku}: part that is used"
+        chart, axes = start_chart(title, 1.4 + 0.6 * len(limited))
         places = np.arange(len(limited))
         now = np.array([one.value / (one.limit or 1) for one in limited])
         then = np.array([one.after_optimize / (one.limit or 1) for one in limited])

@@ -13,18 +13,19 @@ from itertools import accumulate
 from typing import Any
 
 from matplotlib.dates import ConciseDateFormatter
-from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator
 
 from mirrorlake.delta.commits import History
 from mirrorlake.history.maintenance import Maintenance
 from mirrorlake.mirror.ledger import Ledger
 from mirrorlake.results import TextTable
 from mirrorlake.show.plots import (
-    WITH_SEPARATORS,
     Chart,
+    finish_chart,
     plot_bars,
     plot_lines,
     plot_stacks,
+    start_chart,
     styled,
 )
 
@@ -174,21 +175,16 @@ def _over_time(
     if not found:
         return None
     with styled():
-        chart = Chart()
-        axes = chart.add_subplot()
-        axes.set_title(title)
+        chart, axes = start_chart(title)
         for name, points in found.items():
             times: Any = [moment for moment, _ in points]
             style: Any = {"drawstyle": "steps-post", "marker": ""} if steps else {}
             axes.plot(times, [value for _, value in points], label=name, **style)
         axes.set_ylim(bottom=0)
-        axes.set_ylabel(label)
-        axes.yaxis.set_major_formatter(StrMethodFormatter(WITH_SEPARATORS))
         if steps:  # a count has no halves
             axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         formatter: Any = ConciseDateFormatter  # it has no types
         axes.xaxis.set_major_formatter(formatter(axes.xaxis.get_major_locator()))
         axes.set_xlabel("UTC")
-        if len(found) > 1:
-            chart.legend(loc="outside right upper")
+        finish_chart(chart, axes, label, len(found))
     return chart

@@ -21,9 +21,10 @@ from matplotlib.ticker import StrMethodFormatter
 from mirrorlake.show.alt_text import alt_text, in_words, listed
 from mirrorlake.show.fitting import fit_figure, whole_ticks
 
+_WIDTH, _HEIGHT = 7.5, 3.6  # inches
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
 STYLE: Final[Mapping[str, Any]] = {
-    "figure.figsize": (7.5, 3.6),
+    "figure.figsize": (_WIDTH, _HEIGHT),
     "figure.dpi": 110,
     "figure.facecolor": "white",
     "figure.constrained_layout.use": True,
@@ -113,8 +114,7 @@ def plot_spans(
         fmt: a format of `x` for the lengths.
     """
     with styled():
-        size = (STYLE["figure.figsize"][0], 1.1 + ROW_INCHES * (len(spans) or 2))
-        chart, axes = _start(title, size)
+        chart, axes = start_chart(title, 1.1 + ROW_INCHES * (len(spans) or 2))
         begins = [begin for begin, _ in spans.values()]
         lengths = [end - begin for begin, end in spans.values()]
         bars = axes.barh(list(spans), lengths, height=0.7, left=begins)
@@ -141,14 +141,14 @@ def plot_stacks(
         label: what the heights are, with their unit.
     """
     with styled():
-        chart, axes = _start(title)
+        chart, axes = start_chart(title)
         bottom = [0.0] * len(labels)
         for name, heights in series.items():
             axes.bar(labels, heights, width=0.7, bottom=bottom, label=name)
             bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
         axes.grid(visible=False, axis="x")
         whole_ticks(axes.yaxis, [value for values in series.values() for value in values])
-        _finish(chart, axes, label, len(series))
+        finish_chart(chart, axes, label, len(series))
     return chart
 
 
@@ -170,14 +170,14 @@ def plot_lines(
         x_label: what the axis is, with its unit.
     """
     with styled():
-        chart, axes = _start(title)
+        chart, axes = start_chart(title)
         for name, values in series.items():
             axes.plot(x, values, label=name)
         axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
         axes.set_xlabel(x_label)
         whole_ticks(axes.yaxis, [value for values in series.values() for value in values])
         whole_ticks(axes.xaxis, x)
-        _finish(chart, axes, label, len(series))
+        finish_chart(chart, axes, label, len(series))
     return chart
 
 
@@ -194,8 +194,7 @@ def plot_matrix(
         x_label: what the columns are.
     """
     with styled():
-        size = (STYLE["figure.figsize"][0], 1.5 + 1.3 * ROW_INCHES * len(rows))
-        chart, axes = _start(title, size)
+        chart, axes = start_chart(title, 1.5 + 1.3 * ROW_INCHES * len(rows))
         for y, texts in enumerate(rows.values()):
             for x, (before, text) in enumerate(zip(["", *texts], texts, strict=False)):
                 if text:
@@ -242,8 +241,7 @@ def plot_presence(
         label: what the columns are.
     """
     with styled():
-        size = (STYLE["figure.figsize"][0], 1.5 + 1.4 * ROW_INCHES * len(rows))
-        chart, axes = _start(title, size)
+        chart, axes = start_chart(title, 1.5 + 1.4 * ROW_INCHES * len(rows))
         for number, kind in enumerate(dict.fromkeys(cells.values())):
             where = [place for place, found in cells.items() if found == kind]
             axes.barh(
@@ -274,14 +272,16 @@ def styled() -> AbstractContextManager[None]:
     return mpl.rc_context(settings)
 
 
-def _start(title: str, size: tuple[float, float] | None = None) -> tuple[Chart, Axes]:
-    chart = Chart(figsize=size)
+def start_chart(title: str, height: float = _HEIGHT) -> tuple[Chart, Axes]:
+    """A figure with its title, as high as so many inches; for a block that is `styled`."""
+    chart = Chart(figsize=(_WIDTH, height))
     axes = chart.add_subplot()
     axes.set_title(title)
     return chart, axes
 
 
-def _finish(chart: Chart, axes: Axes, label: str, count: int) -> None:
+def finish_chart(chart: Chart, axes: Axes, label: str, count: int) -> None:
+    """Says what the values are, and where there are several series of them, which is which."""
     axes.set_ylabel(label)
     axes.yaxis.set_major_formatter(StrMethodFormatter(WITH_SEPARATORS))
     if count > 1:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake import __version__
 from mirrorlake.errors import CheckError, UsageError
 from mirrorlake.paths import PROJECT
-from mirrorlake.site.settings import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +21,13 @@ if TYPE_CHECKING:
 _MARK = ".mirrorlake-site.json"  # the files of the last build: only these are replaced
 _BEFORE_NAPOLEON = 400
 _BY_SPHINX = {".buildinfo", "objects.inv"}  # of no use to a reader
+_LIGHT = {
+    "color-brand-primary": "#0b6e99",
+    "color-brand-content": "#0b6e99",
+    "font-stack": "system-ui, sans-serif",
+    "font-stack--monospace": "ui-monospace, monospace",
+}
+_DARK = {"color-brand-primary": "#6fc3e8", "color-brand-content": "#6fc3e8"}
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ def build_site(folder: Path) -> Site:
                 outdir=built,
                 doctreedir=Path(scratch) / "doctrees",
                 buildername="html",
-                confoverrides=settings(__version__),
+                confoverrides=_settings(),
                 status=None,
                 warning=warnings,
                 freshenv=True,
@@ -79,6 +85,46 @@ def build_site(folder: Path) -> Site:
             raise CheckError(f"The site has {len(found)} faults: {'; '.join(found[:20])}")
         files = _replace(folder, built)
     return Site(folder, sum(name.endswith(".html") for name in files))
+
+
+def _settings() -> dict[str, Any]:
+    """What Sphinx's `conf.py` would have: no network, no outside font, script or picture."""
+    return {
+        "project": "mirrorlake",
+        "release": __version__,
+        "extensions": ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_nb"],
+        "html_theme": "furo",
+        "html_title": f"mirrorlake {__version__}",
+        "html_static_path": ["_static"],
+        "html_css_files": ["site.css"],
+        "html_theme_options": {"light_css_variables": _LIGHT, "dark_css_variables": _DARK},
+        "html_copy_source": False,
+        "html_show_sourcelink": False,
+        "html_show_sphinx": False,
+        "html_show_copyright": False,  # the licence is in LICENSE
+        # The summaries of hits would be fetched, which a browser refuses from file://.
+        "html_show_search_summary": False,
+        "html_permalinks_icon": "#",
+        "pygments_style": "default",
+        "default_role": "literal",  # docstrings write names in single backticks
+        "myst_enable_extensions": ["attrs_inline", "colon_fence"],
+        "myst_heading_anchors": 4,
+        "nb_execution_mode": "off",
+        "nb_ipywidgets_js": {},
+        "nb_mime_priority_overrides": [
+            ("html", "application/vnd.jupyter.widget-view+json", None),
+        ],
+        "nb_merge_streams": True,
+        "nb_code_prompt_show": "Show the answer",  # only solutions and checks are folded
+        "nb_code_prompt_hide": "Hide the answer",
+        "autodoc_typehints": "none",
+        "autodoc_member_order": "bysource",
+        "autodoc_preserve_defaults": True,
+        "napoleon_numpy_docstring": False,
+        "napoleon_use_rtype": False,
+        "toc_object_entries_show_parents": "hide",
+        "exclude_patterns": ["_static/*"],
+    }
 
 
 def _replace(folder: Path, built: Path) -> list[str]:

@@ -11,7 +11,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from mirrorlake.course.contents import heading
 from mirrorlake.course.copies import SOLUTION
 from mirrorlake.paths import NOTEBOOKS, PROJECT
 from mirrorlake.runs.notebook_files import first_words, nbformat
@@ -133,8 +132,8 @@ def _link_docs(text: str, page: Path, folder: Path) -> str:
         target = DOCS / f"{found[1]}.md"
         if not target.is_file():
             return found[0]
-        title = heading(target.read_text(encoding="utf-8"))
-        return f"[{title}]({up}docs/{found[1]}.md)"
+        title = target.read_text(encoding="utf-8").partition("\n")[0]
+        return f"[{title.lstrip('# ')}]({up}docs/{found[1]}.md)"
 
     parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
     return "".join(part if part.startswith("```") else _NAMED.sub(link, part) for part in parts)

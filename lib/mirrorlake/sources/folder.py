@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from pathlib import Path
 
-from mirrorlake.landing.zone import find_tables
+from mirrorlake.landing.zone import published_tables
 from mirrorlake.names import STATE, TableName
 from mirrorlake.sources.position import DOCUMENT, Position, standing_document
 from mirrorlake.storage import Storage
@@ -65,9 +66,9 @@ def mend_folders(storage: Storage, source: str) -> None:
         place = f"{base}/{name}"
         inner = Storage(storage.path(place))
         ready = storage.list(place).file(_READY) is not None
-        for table in find_tables(inner):
+        for table in published_tables(inner):
             # While the old folder is there, the source does it all again from its position.
-            if ready and isinstance(table, TableName) and not _exists(storage, table):
+            if ready and not _exists(storage, table):
                 _swap(storage, table, place)
         storage.delete_folder(place)
     storage.delete_folder(_GONE)
@@ -81,9 +82,9 @@ def make_durable(storage: Storage, paths: Iterable[str]) -> None:
     for path in paths:
         full = storage.local / path
         folders |= {full.parent, full.parent.parent}
-        _sync(str(full))
+        sync(full)
     for folder in folders:
-        _sync(str(folder))
+        sync(folder)
 
 
 def _swap(storage: Storage, table: TableName, place: str) -> None:
@@ -102,7 +103,8 @@ def _exists(storage: Storage, table: TableName) -> bool:
     return bool(found.files or found.folders)
 
 
-def _sync(path: str) -> None:
+def sync(path: str | Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from threading import Event
-from types import TracebackType
 from typing import Any
 
 from mirrorlake.errors import MirrorlakeError, UsageError
@@ -43,12 +42,7 @@ class FolderSource(ChangesOnly):
         self._read = {}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Nothing is open between two looks."""
 
     def tables(self) -> Mapping[TableName, tuple[str, ...] | MirrorlakeError]:

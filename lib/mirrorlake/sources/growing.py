@@ -120,17 +120,12 @@ def _begins(longer: Path, shorter: Path, size: int) -> bool:
     return True
 
 
-def lines(path: Path, *, last_is_whole: bool = False) -> Iterator[Line]:
-    """The whole lines of a file; what follows the last line's end is still being written.
-
-    Args:
-        path: the file.
-        last_is_whole: take the last line although nothing ends it.
-    """
+def lines(path: Path) -> Iterator[Line]:
+    """The whole lines of a file; what follows the last line's end is still being written."""
     sha, end = hashlib.sha256(), 0
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
-            if not raw.endswith(b"\n") and not last_is_whole:
+            if not raw.endswith(b"\n"):
                 return
             sha.update(raw)
             end += len(raw)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from threading import Event
-from types import TracebackType
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -71,12 +70,7 @@ class Source(Protocol):
     def __enter__(self) -> Source:
         """Connects, and checks all that can be checked."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Lets go of everything."""
 
     def tables(self) -> Mapping[TableName, tuple[str, ...] | MirrorlakeError]:

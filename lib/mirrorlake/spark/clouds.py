@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 from mirrorlake.errors import UsageError
 from mirrorlake.spark import s3
-from mirrorlake.spark.azure_jars import azure_jars
+from mirrorlake.spark.cloud_jars import AZURE
+from mirrorlake.spark.jars import fetched_jars
 from mirrorlake.spark.java import Java
 from mirrorlake.stores.opening import scheme_of, store_variables
 
@@ -45,7 +46,7 @@ def cloud_jars(root: str | None, java: Java, delta: list[Path]) -> list[Path]:
     """
     if s3.is_s3(root):
         return s3.store_jars(java, delta)
-    return azure_jars() if root is not None and scheme_of(root) in _ABFS else []
+    return fetched_jars(AZURE) if root is not None and scheme_of(root) in _ABFS else []
 
 
 def cloud_conf(root: str | None, *, cluster: bool = False) -> dict[str, str]:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.errors import SetupError
 from mirrorlake.paths import cache
-from mirrorlake.spark.jars import VERSION
+from mirrorlake.spark.cloud_jars import S3
+from mirrorlake.spark.jars import VERSION, fetched_jars
 from mirrorlake.spark.java import Java
 from mirrorlake.spark.log_store import CLASS, log_store_jar, log_store_path
-from mirrorlake.spark.s3_jars import S3, s3_jars
 from mirrorlake.stores.opening import s3_endpoint, scheme_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def is_s3(root: str | None) -> bool:
 
 def store_jars(java: Java, delta: list[Path]) -> list[Path]:
     """The jars for S3 on this machine, fetched and compiled now if this is the first start."""
-    hadoop = s3_jars()
+    hadoop = fetched_jars(S3)
     return [*hadoop, log_store_jar(java, [*delta, *hadoop])]
 
 

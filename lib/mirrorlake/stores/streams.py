@@ -15,37 +15,8 @@ _AHEAD = 2**20
 _SLACK = 2**16  # what a buffer in front asks for beyond what it was asked for
 
 
-class Reader(io.RawIOBase):
-    """An obstore reader as Python's and Arrow's files are: with `with`, and closed at most once."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def readable(self) -> bool:
-        """Always."""
-        return True
-
-    def seekable(self) -> bool:
-        """Always."""
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """As of a file."""
-        return int(self._inner.seek(offset, whence))
-
-    def tell(self) -> int:
-        """As of a file."""
-        return int(self._inner.tell())
-
-    def readinto(self, buffer: Any, /) -> int:
-        """As of a file."""
-        data = bytes(self._inner.read(len(buffer)))
-        buffer[: len(data)] = data
-        return len(data)
-
-
 class TailReader(io.RawIOBase):
-    """A file of a store whose end is there already; what lies before it is fetched by ranges.
+    """A file of a store, some end of which is there already; the rest is fetched by ranges.
 
     Attributes:
         size: of the file, in bytes.
@@ -100,8 +71,8 @@ class TailReader(io.RawIOBase):
         self._block, self._block_at = bytes(found), self._at
 
 
-def open_tail(store: Any, path: str) -> TailReader | None:
-    """A reader that one request has opened; None where the store can't be asked for a file's end.
+def open_tail(store: Any, path: str) -> TailReader:
+    """A reader that one request has opened.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -112,7 +83,7 @@ def open_tail(store: Any, path: str) -> TailReader | None:
     except FileNotFoundError:
         raise
     except (BaseError, OSError):  # Azure knows no such ranges, S3 none of an empty file
-        return None
+        return TailReader(store, path, obstore.head(store, path)["size"], b"")
 
 
 class Writer(io.RawIOBase):

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from helpers.environments import add_kernel, bare_environment, make_environment
-from helpers.s3_server import free_port
+from helpers.ports import free_port
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake import Lake
 from mirrorlake.paths import NOTEBOOKS, PROJECT

@@ -15,8 +15,7 @@ from mirrorlake.spark.java import find_java
 from mirrorlake.spark.s3 import s3_conf, store_jars
 from mirrorlake.storage import Storage
 
-RACE = Path(fault_proxy.__file__).with_name("LogStoreRace.java")
-LISTING = RACE.with_name("LogStoreListing.java")
+PROGRAM = Path(fault_proxy.__file__).with_name("LogStoreProgram.java")
 VERSIONS = 10
 # As a user may have set it, which must change nothing: VACUUM would delete logs by it.
 FAST = {"delta.enableFastS3AListFrom": "true"}
@@ -24,7 +23,7 @@ FAST = {"delta.enableFastS3AListFrom": "true"}
 QUICK = {"fs.s3a.retry.throttle.interval": "50ms", "fs.s3a.retry.interval": "50ms"}
 
 
-def start(program: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(*arguments: str) -> subprocess.Popen[str]:
     java, delta = find_java(), delta_jars()
     spark = Path(pyspark.__file__).parent / "jars"
     path = [f"{spark}/*", *map(str, [*delta, *store_jars(java, delta)])]
@@ -33,7 +32,7 @@ def start(program: Path, *arguments: str) -> subprocess.Popen[str]:
     hadoop |= QUICK | FAST
     command = [
         *(str(java.home / "bin" / "java"), "-cp", os.pathsep.join(path)),
-        *("org.codehaus.janino.SimpleCompiler", str(program), program.stem, *arguments),
+        *("org.codehaus.janino.SimpleCompiler", str(PROGRAM), PROGRAM.stem, *arguments),
         *(f"{name}={value}" for name, value in hadoop.items()),
     ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -43,7 +42,7 @@ def test_each_version_is_committed_by_one_driver_though_every_first_answer_is_lo
     root: str, proxy: FaultProxy
 ):
     proxy.faults = LostAnswers(503, only="_delta_log")
-    drivers = [start(RACE, f"{root}/Tables/t", str(VERSIONS)) for _ in range(2)]
+    drivers = [start("race", f"{root}/Tables/t", str(VERSIONS)) for _ in range(2)]
     got = []
     for driver in drivers:
         out, err = driver.communicate(timeout=500)
@@ -56,7 +55,7 @@ def test_each_version_is_committed_by_one_driver_though_every_first_answer_is_lo
 
 
 def listed(folder: str, start_at: str) -> list[str]:
-    program = start(LISTING, folder, start_at)
+    program = start("list", folder, start_at)
     out, err = program.communicate(timeout=500)
     assert program.returncode == 0, err[-3000:]
     return out.split()

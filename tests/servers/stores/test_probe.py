@@ -7,7 +7,8 @@ import time
 import pytest
 
 from helpers.fault_proxy import Fault, FaultProxy
-from helpers.s3_server import SECRET, free_port
+from helpers.ports import free_port
+from helpers.s3_server import SECRET
 from mirrorlake.errors import SetupError
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.names import TableName

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).parents[2] / "helpers" / "connect_program.py"
+from helpers.programs import programs, result_of
+
+_LONGEST = 900  # seconds
 
 
 def ask(lake: Path, *parts: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(lake), *parts],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers = json.loads(done.stdout.splitlines()[-1])
+    with programs("helpers.connect_program", os.environ) as start:
+        answers = result_of(start(str(lake), *parts), _LONGEST)
     assert "connect" in answers.pop("kind")
     return answers
 

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.s3_server import BUCKET, SECRET, S3Server, free_port
+from helpers.ports import free_port
+from helpers.s3_server import BUCKET, SECRET, S3Server
 from mirrorlake import Lake
 from mirrorlake.mirror.shards import Shard
 from mirrorlake.names import TableName

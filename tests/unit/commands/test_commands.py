@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from helpers.zones import KEYED, MARKER, Zone
-from mirrorlake import Lake, cli
+from mirrorlake import Lake, cli, monitor_lake
 from mirrorlake.paths import PROJECT
 from mirrorlake.storage import Storage
 
@@ -148,6 +148,18 @@ def commands_of(line: str) -> Any:
     found = commands()
     first, second = [*line.split(), ""][:2]
     return found.get(f"{first} {second}") or found.get(first) or found["frame list"]
+
+
+def test_a_folder_that_can_be_no_table_hides_no_other_one(run: Run, tmp_path: Path) -> None:
+    for name in ("bad:name", "stock"):
+        (tmp_path / "Files" / "LandingZone" / name).mkdir(parents=True)
+    for command in ("status", "monitor"):
+        told = run(command, tmp_path, "--json", status=1).json["tables"]
+        assert [one["state"] for one in told] == ["Failed", "Initialized"]
+    found = monitor_lake(Lake(tmp_path))
+    assert [problem.where for problem in found.problems] == ["bad:name"]
+    zone = Lake(tmp_path).explore().open("Zone")
+    assert zone.said.value == ""
 
 
 def test_a_problem_is_status_1_with_its_place(run: Run, tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import nbformat
 import numpy as np
 import pytest
 
+from helpers.lessons import closing, opening
 from mirrorlake import Lake
 from mirrorlake.course import check
-from mirrorlake.course.contents import PATHS, closing, course_page, lesson_paths, opening
+from mirrorlake.course.contents import PATHS, course_page, lesson_paths
 from mirrorlake.course.copies import find_solution
 from mirrorlake.course.judge import judge, plain
 from mirrorlake.course.looks import LOOKS, TRUTHS

@@ -15,6 +15,7 @@ from mirrorlake.commands.rows import parse_row_key
 from mirrorlake.delta.actions import (
     DataFile,
     FileHistory,
+    LiveFiles,
     file_changes,
     live_files,
     named_files,
@@ -107,6 +108,18 @@ def test_live_files_with_and_without_a_checkpoint(storage: Storage, tmp_path: Pa
     assert found(3) == {"p": 7, "d": 10}
     (whole,) = (a for a in live_files(storage, "t", 1) if a["path"] == "p")
     assert whole["partitionValues"] == {"x": "1"}
+
+
+def test_a_later_version_costs_its_own_commits(storage: Storage, tmp_path: Path) -> None:
+    files = LiveFiles(storage, "t")
+    first = files.of(1)
+    before = [live_files(storage, "t", version) for version in range(4)]
+    (tmp_path / "t" / "_delta_log" / f"{0:020d}.json").unlink()  # is not read again
+    assert [files.of(version) for version in (1, 2, 3)] == before[1:]
+    assert first == before[1]
+    assert files.of(3) == before[3]
+    with pytest.raises(FileNotFoundError):
+        files.of(2)
 
 
 def test_files_that_a_log_tells_of(storage: Storage, tmp_path: Path) -> None:

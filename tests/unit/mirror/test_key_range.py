@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from mirrorlake.delta.exchange import DeletedRows
 from mirrorlake.landing.rows import footer_bounds
 from mirrorlake.mirror.key_bounds import (
+    Limits,
+    file_limits,
     key_bounds,
     key_conditions,
     may_match,
@@ -124,9 +126,10 @@ def test_a_file_is_left_out_if_its_statistics_rule_the_keys_out(
     least: Any, most: Any, bounds: tuple[Any, Any], expected: bool
 ) -> None:
     add = {"stats": json.dumps({"minValues": {"col-1": least}, "maxValues": {"col-1": most}})}
-    assert may_match(add, {"k": bounds}, {"k": "col-1"}) is expected
-    assert may_match({}, {"k": bounds}, {"k": "col-1"})
-    assert may_match(add, {}, {"k": "col-1"})
+    limits = file_limits(add)
+    assert may_match(limits, {"k": bounds}, {"k": "col-1"}) is expected
+    assert may_match(file_limits({}), {"k": bounds}, {"k": "col-1"})
+    assert may_match(limits, {}, {"k": "col-1"})
 
 
 def test_deleted_rows_are_too_many_by_their_share_and_never_if_they_are_few() -> None:
@@ -141,9 +144,9 @@ def test_deleted_rows_are_too_many_by_their_share_and_never_if_they_are_few() ->
     assert not DeletedRows.of([]).is_too_many
 
 
-def with_ids(least: int | None, most: int | None) -> dict[str, Any]:
-    """A file's `add` whose statistics tell the smallest and largest id."""
-    return {"stats": json.dumps({"minValues": {"id": least}, "maxValues": {"id": most}})}
+def with_ids(least: int | None, most: int | None) -> Limits:
+    """What the statistics of a file tell that has ids from one to another."""
+    return {"id": least}, {"id": most}
 
 
 @given(
@@ -157,24 +160,24 @@ def test_wide_bounds_hold_the_given_ones_and_are_values_of_the_type(
     value = st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     low, high = sorted(data.draw(st.lists(value, min_size=2, max_size=2)))
     ends = data.draw(st.lists(st.lists(value, min_size=2, max_size=2).map(sorted), max_size=3))
-    adds = [with_ids(*pair) for pair in ends]
-    found = wide_bounds({"id": (low, high)}, adds, {"id": "id"}, Target({"id": name}, ()))
+    limits = [with_ids(*pair) for pair in ends]
+    found = wide_bounds({"id": (low, high)}, limits, {"id": "id"}, Target({"id": name}, ()))
     below, above = found["id"]
     assert -(2 ** (bits - 1)) <= below <= low <= high <= above < 2 ** (bits - 1)
 
 
 def test_batches_all_over_a_table_have_the_same_bounds() -> None:
-    adds = [with_ids(0, 999_999), with_ids(1_000_000, 1_999_999)]
+    limits = [with_ids(0, 999_999), with_ids(1_000_000, 1_999_999)]
     target, names = Target({"id": "long"}, ()), {"id": "id"}
     batches = [(200, 1_999_696), (31, 1_999_999), (5_000, 1_990_000)]
-    found = [wide_bounds({"id": batch}, adds, names, target)["id"] for batch in batches]
+    found = [wide_bounds({"id": batch}, limits, names, target)["id"] for batch in batches]
     assert found == [(0, 2**21 - 1)] * 3
     narrow = {"id": (700_000, 700_010)}
-    assert wide_bounds(narrow, adds, names, target) == narrow
+    assert wide_bounds(narrow, limits, names, target) == narrow
 
 
 def test_texts_days_and_tables_without_statistics_keep_their_bounds() -> None:
     bounds = {"id": (1, 10**6), "day": (dt.date(2024, 1, 1), dt.date(2025, 1, 1)), "t": ("a", "z")}
     target = Target({"id": "long", "day": "date", "t": "string"}, ())
     names = {name: name for name in bounds}
-    assert wide_bounds(bounds, [with_ids(None, None), {}], names, target) == bounds
+    assert wide_bounds(bounds, [with_ids(None, None), file_limits({})], names, target) == bounds

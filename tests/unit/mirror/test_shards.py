@@ -14,10 +14,10 @@ from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.lock import only_mirror
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.preview import preview_cycle
-from mirrorlake.mirror.shards import Shard
+from mirrorlake.mirror.shards import ALL, Shard
 from mirrorlake.mirror.state import TableState, load_states, save_states
 from mirrorlake.mirror.status import status_report
-from mirrorlake.names import TableName
+from mirrorlake.names import STATE, TableName
 from mirrorlake.storage import Storage
 
 NAMES = [f"t{number}" for number in range(24)]
@@ -181,6 +181,17 @@ def test_a_folder_that_is_renamed_into_another_shard_takes_its_table_along(
     assert found is not None
     assert (found.incarnation, found.origin) == ("1", TableName(None, old))
     assert set(load_states(any_storage) or {}) == {folder(new)}
+
+
+def test_the_only_shard_has_all_tables_and_their_files(any_storage: Storage) -> None:
+    assert Shard.parse("1/1") == Shard.parse(None) == ALL
+    with only_mirror(any_storage, 0, Shard(1, 1)):
+        assert [entry.name for entry in any_storage.list(STATE).files] == ["mirror.lock"]
+        with pytest.raises(BusyError, match="Another mirror of this lake is at work"):
+            only_mirror(any_storage, 0).__enter__()
+    declare(any_storage, *NAMES)
+    assert cycle(any_storage, ALL) == cycle(any_storage) == sorted(NAMES)
+    assert any_storage.exists(f"{STATE}/state.json")
 
 
 def test_shards_work_side_by_side_and_wait_for_who_has_all(storage: Storage) -> None:

@@ -60,8 +60,18 @@ def test_a_warm_up_of_its_own_replaces_the_first_runs() -> None:
 
 
 def test_results_are_joined_under_one_name() -> None:
-    parts = [BenchResult("a", {"x": 1.0}, {"r": 2.0}), BenchResult("b", {"y": 3.0}, {})]
-    assert join_results("all", parts) == BenchResult("all", {"x": 1.0, "y": 3.0}, {"r": 2.0})
+    parts = [
+        BenchResult("a", {"x": 1.0}, {"r": 2.0}, {"GET": 4}, sizes={"file": 5}),
+        BenchResult("b", {"y": 3.0}, {}, {"PUT": 1}, {"$ a day": 0.5}),
+    ]
+    assert join_results("all", parts) == BenchResult(
+        "all",
+        {"x": 1.0, "y": 3.0},
+        {"r": 2.0},
+        {"GET": 4, "PUT": 1},
+        {"$ a day": 0.5},
+        {"file": 5},
+    )
 
 
 def test_figures_are_rounded() -> None:

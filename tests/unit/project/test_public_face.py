@@ -10,12 +10,12 @@ import pytest
 
 import mirrorlake
 from mirrorlake import Lake, LakeTable, Publisher
-from mirrorlake.explore.api import ExploredLake
 from mirrorlake.feed.api import Changes
 from mirrorlake.history.frames import Frames
 from mirrorlake.layout.api import Optimize
 from mirrorlake.layout.partitioning.table_policy import TablePolicy
 from mirrorlake.mirror.api import MirroredLake, Operations
+from mirrorlake.querying import QueriedLake
 from mirrorlake.rows.api import RowTracking
 from mirrorlake.rows.views.api import Views
 
@@ -37,7 +37,7 @@ ONLY_SAYS = [
     Views.drop,
 ]  # fmt: skip
 GROUPS = [
-    *(Changes, ExploredLake, Lake, LakeTable, MirroredLake, Operations, Optimize, Publisher),
+    *(Changes, Lake, LakeTable, MirroredLake, Operations, Optimize, Publisher, QueriedLake),
     RowTracking,
 ]
 

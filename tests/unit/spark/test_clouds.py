@@ -7,7 +7,7 @@ import os
 import pytest
 
 from mirrorlake.errors import UsageError
-from mirrorlake.spark.azure_jars import AZURE
+from mirrorlake.spark.cloud_jars import AZURE
 from mirrorlake.spark.clouds import cloud_conf
 
 ABFSS = "abfss://lakes@account.dfs.core.windows.net/one"

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from enum import Enum
@@ -49,6 +49,7 @@ from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
 
 MOST_FILES = 1_000
+_PATIENCE = 1.0  # seconds
 _TASK, _HASH = "__mirrorlake_task", "__mirrorlake_hash"
 # Files are read more often than written, and written in the background: ZSTD at a level that takes
 # a little longer, and timestamps as the standard's microseconds where Spark's default is INT96,
@@ -96,15 +97,9 @@ class PlannedOperation:
         )
 
 
-@contextmanager
-def table_lock(storage: Storage, name: TableName, patience: float = 1) -> Iterator[Lease]:
-    """Lets one process at a time work on a table.
-
-    Raises:
-        BusyError: another process works on it.
-    """
-    with only_one(storage, _lock_path(name), patience, f"partitioning of {name}") as lease:
-        yield lease
+def table_lock(storage: Storage, name: TableName) -> AbstractContextManager[Lease]:
+    """Lets one process at a time work on a table; raises as `only_one`."""
+    return only_one(storage, _lock_path(name), _PATIENCE, f"partitioning of {name}")
 
 
 def is_at_work(storage: Storage, name: TableName) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 
+from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.create import committing
 from mirrorlake.delta.exchange import (
     FILE,
@@ -22,7 +23,6 @@ from mirrorlake.delta.exchange import (
     exchange_rows,
     mark_rows,
     placed_rows,
-    read_files,
 )
 from mirrorlake.errors import ConflictError
 from mirrorlake.rows.views.plan import listed
@@ -220,7 +220,7 @@ def _exchange(
     txn: DeltaTransaction,
 ) -> None:
     """The same in a transaction of Delta's own: rows go by deletion vectors."""
-    files = read_files(txn, target.storage, target.folder)
+    files = live_files(target.storage, target.folder, txn.version)
     kept.is_large = count_rows(files) >= LARGE_ROWS
     swap = find(kept.view(placed_rows(txn, files)))
     rows = kept.session.table(swap.view)

@@ -66,7 +66,7 @@ class Reason:
         return f"{text} ({self.fix})" if self.fix else text
 
 
-def reason(code: str, what: str = "", fix: str = "") -> Reason:
+def reason(code: str, what: str = "") -> Reason:
     """A reason by its code, with what it is about."""
     why = QUERY_REASONS.get(code) or STATE_REASONS[code]
-    return Reason(code, f"{what}: {why}" if what else why, fix)
+    return Reason(code, f"{what}: {why}" if what else why)

@@ -17,7 +17,7 @@ from mirrorlake.errors import DataFileError, UsageError
 from mirrorlake.names import check_part
 from mirrorlake.sources.debezium.events import read_event
 from mirrorlake.sources.debezium.files import DebeziumFiles
-from mirrorlake.sources.folder import HOME
+from mirrorlake.sources.folder import HOME, sync
 from mirrorlake.storage import Storage
 
 _JOURNALS = f"{HOME}/journals"
@@ -75,7 +75,7 @@ class Journal:
                 file.flush()
                 os.fsync(file.fileno())
             if is_new:
-                _sync_folder(self.folder)
+                sync(self.folder)
         return len(events)
 
     def source(self, *, keys: Mapping[str, Sequence[str]] | None = None) -> JournalSource:
@@ -141,11 +141,3 @@ class JournalSource(DebeziumFiles):
 def journals_of(storage: Storage) -> list[str]:
     """The names of a lake's journals."""
     return sorted(storage.list(_JOURNALS).folders)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -12,14 +12,13 @@ import time
 from collections.abc import Generator, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event as Flag
-from types import TracebackType
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from mirrorlake.errors import DataFileError, MirrorlakeError, SourceError, UsageError
 from mirrorlake.landing.metadata import read_metadata
-from mirrorlake.landing.zone import find_tables
+from mirrorlake.landing.zone import published_tables
 from mirrorlake.names import TableName
 from mirrorlake.sources.debezium.events import Event, KeysOf, read_event
 from mirrorlake.sources.debezium.rows import EventRows
@@ -122,12 +121,7 @@ class KafkaSource(ChangesOnly):
         self._places = sorted(set(self._places))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Closes the connections."""
         self._close()
 
@@ -139,9 +133,7 @@ class KafkaSource(ChangesOnly):
     def tables(self) -> Mapping[TableName, tuple[str, ...] | MirrorlakeError]:
         """Those that this source has published before; others appear with their first event."""
         found: dict[TableName, tuple[str, ...] | MirrorlakeError] = {}
-        for table in find_tables(self._storage):
-            if not isinstance(table, TableName):
-                continue
+        for table in published_tables(self._storage):
             try:
                 standing = read_standing(self._storage, table, self.name)
             except MirrorlakeError:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Generator, Iterable, Mapping, MutableMapping
 from datetime import datetime, timezone
 from threading import Event
-from types import TracebackType
 from typing import Any
 
 import psycopg
@@ -134,12 +133,7 @@ class PostgresSource:
         if self._sql is not None:
             self._sql.close()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Closes the connections."""
         self._disconnect()
 
