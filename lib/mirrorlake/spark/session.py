@@ -8,6 +8,7 @@ otherwise. The profiles: `notebook` starts quickly and suits small data, `batch`
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -15,7 +16,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from queue import SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.notices import show_notices
@@ -186,7 +189,32 @@ def prepare(spark: SparkSession) -> SparkSession:
 def new_session(spark: SparkSession) -> SparkSession:
     """A session of its own on the same engine: own settings, own temporary views."""
     clone = getattr(type(spark), "cloneSession", None)  # Connect's sessions have no newSession
-    return prepare(clone(spark) if clone else spark.newSession())
+    if clone is None:
+        return prepare(spark.newSession())
+    own: Any = clone(spark)
+    own.__class__ = closed_aside(own.__class__)
+    return prepare(own)
+
+
+@functools.cache
+def closed_aside(kind: Any) -> Any:
+    """A kind of Connect session that a thread of its own closes once nobody has it any more.
+
+    Python's garbage collector may notice that in a thread of gRPC. A session that closes itself
+    there waits for other threads, which wait for that one: forever.
+
+    Args:
+        kind: the session's class.
+    """
+    unused: SimpleQueue[Any] = SimpleQueue()
+
+    def close() -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                unused.get().close()
+
+    Thread(target=close, name="mirrorlake-closes-sessions", daemon=True).start()
+    return type(kind.__name__, (kind,), {"__del__": lambda session: unused.put(session.client)})
 
 
 def cluster_cores(start: Callable[[], SparkSession]) -> int | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ from mirrorlake.spark.java import Java
 from mirrorlake.spark.session import (
     PROFILE_VARIABLE,
     SESSION_CONFS,
+    closed_aside,
     driver_memory_mib,
     get_spark,
     launch_environment,
@@ -276,6 +279,27 @@ def test_a_new_session_is_prepared_too() -> None:
     spark = FakeSession()
     other = new_session(spark)  # type: ignore[arg-type]
     assert (spark.set, other.set) == ({}, SESSION_CONFS)
+
+
+def test_a_session_that_nobody_has_is_closed_in_a_thread_of_its_own() -> None:
+    closed: SimpleQueue[threading.Thread] = SimpleQueue()
+
+    class Client:
+        def close(self) -> None:
+            closed.put(threading.current_thread())
+            raise ValueError("a server that is gone")
+
+    class Session:
+        client = Client()
+
+        def __del__(self) -> None:
+            self.client.close()
+
+    for _ in range(2):  # a failure is not the end
+        one = Session()
+        one.__class__ = closed_aside(Session)
+        del one
+        assert closed.get(timeout=10) is not threading.current_thread()
 
 
 @pytest.mark.parametrize("variable", [None, "SPARK_REMOTE", "SPARK_MASTER", "PYSPARK_GATEWAY_PORT"])
