@@ -110,7 +110,7 @@ OTHERS = {
     "kept": "SELECT id, x FROM t WHERE x > 1",
     "pairs": "SELECT a.id, b.x FROM t a JOIN t b ON a.g = b.g",
     "extremes": "SELECT g, min(x) AS least, max(x) AS most FROM t GROUP BY g",
-    "distinct": "SELECT g, count(DISTINCT x) AS some FROM t GROUP BY g",
+    "counts": "SELECT g, count(DISTINCT x) AS some FROM t GROUP BY g",
 }
 
 
@@ -211,8 +211,8 @@ def test_groups_are_merged_where_there_are_no_deletion_vectors(lake: Lake) -> No
     t = source(lake)
     extremes = "SELECT g, max(x) AS most FROM t GROUP BY g"
     windows = "SELECT id, rank() OVER (PARTITION BY g ORDER BY id) AS place FROM t"
-    distinct = "SELECT g, count(DISTINCT x) AS some FROM t GROUP BY g"
-    views = {"sums": SUMS, "extremes": extremes, "distinct": distinct, "windows": windows}
+    counts = "SELECT g, count(DISTINCT x) AS some FROM t GROUP BY g"
+    views = {"sums": SUMS, "extremes": extremes, "counts": counts, "windows": windows}
     for name, query in views.items():
         lake.views.create(name, query)
         view = lake.table(name).sql_name
@@ -224,7 +224,7 @@ def test_groups_are_merged_where_there_are_no_deletion_vectors(lake: Lake) -> No
     assert {follow(lake, view) for view in views} == {("incremental", "")}
     assert rows(lake, "SELECT * FROM sums") == {("a", 3, 12), (None, 1, 4)}
     assert rows(lake, "SELECT * FROM extremes") == {("a", 9), (None, 4)}
-    assert rows(lake, "SELECT * FROM distinct") == {("a", 3), (None, 1)}
+    assert rows(lake, "SELECT * FROM counts") == {("a", 3), (None, 1)}
     assert rows(lake, "SELECT * FROM windows") == {(1, 1), (2, 2), (3, 3), (4, 1)}
     for name in views:  # a deletion vector would have told the log so
         files = live_files(lake.storage, f"Tables/{name}", lake.table(name).snapshot().version)
