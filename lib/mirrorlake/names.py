@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from dataclasses import dataclass
+from hashlib import sha256
 
 from mirrorlake.errors import InvalidNameError
 
@@ -111,6 +112,11 @@ class TableName:
 def place_of(schema: str | None, name: str) -> str:
     """`TableName.place`, also of a name that can't become a table."""
     return name if schema is None else f"{schema}{SCHEMA_SUFFIX}/{name}"
+
+
+def fingerprint(text: str, letters: int = 16) -> str:
+    """A short text that stands for a long one in a file's name."""
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()[:letters]
 
 
 def as_table(name: str | TableName) -> TableName:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.publisher import Published
 from mirrorlake.results import Result, TextTable
-from mirrorlake.storage import storage_errors
+from mirrorlake.storage import Storage, storage_errors
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
     from mirrorlake.names import TableName
-
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -108,8 +106,4 @@ def publish_files(
 
 
 def _token(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as source:
-        while chunk := source.read(_CHUNK):
-            digest.update(chunk)
-    return f"{file.name} {digest.hexdigest()}"
+    return f"{file.name} {file_hash(Storage(file.parent), file.name)}"

@@ -5,13 +5,13 @@ It is one script, `lab_extension.js`, which Lab loads as it is; nobody has to bu
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from mirrorlake.names import fingerprint
 from mirrorlake.paths import cache
 from mirrorlake.runs.store import write_whole
 
@@ -44,7 +44,7 @@ def write_extension(cards: Iterable[Card]) -> Path:
     script = files("mirrorlake.runs").joinpath("lab_extension.js").read_text(encoding="utf-8")
     known = json.dumps([asdict(card) for card in cards], indent=1)
     text = f"const CARDS = {known};\n{script}"
-    load = f"static/remoteEntry.{hashlib.sha256(text.encode()).hexdigest()[:16]}.js"
+    load = f"static/remoteEntry.{fingerprint(text)}.js"
     package = {
         "name": _NAME,
         "version": "0.1.0",

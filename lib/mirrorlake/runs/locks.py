@@ -7,7 +7,6 @@ where there is none yet.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import tempfile
@@ -18,9 +17,11 @@ from obstore.exceptions import PermissionDeniedError
 
 from mirrorlake.errors import AlreadyRunningError
 from mirrorlake.lease import Lease, LeaseHeldError
-from mirrorlake.names import STATE
+from mirrorlake.names import STATE, fingerprint
 from mirrorlake.paths import lake_path, may_be_lake, state
 from mirrorlake.storage import Storage, storage_errors
+
+_LETTERS = 12  # of a fingerprint
 
 
 @contextlib.contextmanager
@@ -40,10 +41,10 @@ def only_run(plan: str, roots: Iterable[str]) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         try:
             for place in places or [""]:
-                name = f"{slug(plan)}-{fingerprint(plan + chr(0) + place)}"
+                name = f"{slug(plan)}-{fingerprint(plan + chr(0) + place, _LETTERS)}"
                 held.enter_context(Lease(_machine(), f"plans/{name}.lease", what))
                 if place and may_be_lake(place):
-                    path = f"{STATE}/plans/{slug(plan)}-{fingerprint(plan)}.lease"
+                    path = f"{STATE}/plans/{slug(plan)}-{fingerprint(plan, _LETTERS)}.lease"
                     # A lake that can't be written to: only runs on this machine are kept away.
                     refused = contextlib.suppress(OSError, PermissionDeniedError)
                     with storage_errors(place), refused:
@@ -68,8 +69,3 @@ def _machine() -> Storage:
 def slug(name: str) -> str:
     """A name as a part of a file's name; what is no letter, digit, dot or dash becomes `_`."""
     return re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip(".")[:60] or "_"
-
-
-def fingerprint(text: str) -> str:
-    """A short text that stands for a long one."""
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]

@@ -13,10 +13,9 @@ from typing import Any
 
 from mirrorlake.errors import InvalidNameError
 from mirrorlake.kept import read_kept
-from mirrorlake.names import STATE, check_part
+from mirrorlake.names import STATE, check_part, fingerprint
 from mirrorlake.paths import cache
 from mirrorlake.serve.errors import RequestError, bad_request
-from mirrorlake.serve.tokens import fingerprint
 from mirrorlake.serve.zone import LandingZone
 from mirrorlake.storage import Storage
 

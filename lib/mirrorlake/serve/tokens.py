@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import hashlib
 import hmac
 import json
 import os
@@ -165,8 +164,3 @@ def _text(data: bytes) -> str:
 
 def _bytes(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-
-
-def fingerprint(data: str) -> str:
-    """A short name for something that is not to be shown."""
-    return hashlib.sha256(data.encode()).hexdigest()[:16]

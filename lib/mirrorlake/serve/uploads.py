@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
 
+from mirrorlake.names import fingerprint
 from mirrorlake.serve.errors import RequestError, bad_request
-from mirrorlake.serve.tokens import fingerprint
 
 _CHUNK = 1 << 20
 

@@ -6,13 +6,12 @@ one into its place. A kill between the two moves is mended at the next start.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from mirrorlake.landing.zone import published_tables
-from mirrorlake.names import STATE, TableName
+from mirrorlake.names import STATE, TableName, fingerprint
 from mirrorlake.sources.position import DOCUMENT, Position, standing_document
 from mirrorlake.storage import Storage
 
@@ -35,7 +34,7 @@ class NewFolder:
         self._storage = storage
         self._source = source
         self.table = table
-        self._place = f"{_ASIDE}/{_digest(source)}/{_digest(table.place)}"
+        self._place = f"{_ASIDE}/{fingerprint(source)}/{fingerprint(table.place)}"
         self.discard()
         self.storage = Storage(storage.path(self._place))
 
@@ -61,7 +60,7 @@ class NewFolder:
 
 def mend_folders(storage: Storage, source: str) -> None:
     """Ends what a kill has left between two moves, and clears away what was never complete."""
-    base = f"{_ASIDE}/{_digest(source)}"
+    base = f"{_ASIDE}/{fingerprint(source)}"
     for name in storage.list(base).folders:
         place = f"{base}/{name}"
         inner = Storage(storage.path(place))
@@ -88,7 +87,7 @@ def make_durable(storage: Storage, paths: Iterable[str]) -> None:
 
 
 def _swap(storage: Storage, table: TableName, place: str) -> None:
-    gone = f"{_GONE}/{_digest(place)}"
+    gone = f"{_GONE}/{fingerprint(place)}"
     storage.delete_folder(gone)
     storage.move_folder(table.folder, gone)
     storage.move_folder(f"{place}/{table.folder}", table.folder)
@@ -113,7 +112,3 @@ def sync(path: str | Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

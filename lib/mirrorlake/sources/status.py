@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
 from mirrorlake.errors import CheckError
 from mirrorlake.kept import read_kept
+from mirrorlake.names import fingerprint
 from mirrorlake.results import Result, TextTable
 from mirrorlake.sources.folder import HOME
 from mirrorlake.storage import Storage
@@ -93,7 +93,7 @@ class SourceReport(Result):
 def write_report(storage: Storage, report: SourceReport) -> None:
     """Leaves how a source stands now."""
     report.at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    name = hashlib.sha256(report.source.encode()).hexdigest()[:16]
+    name = fingerprint(report.source)
     storage.write_json(f"{HOME}/{name}.json", {"format": FORMAT} | report.as_dict())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import time
 from collections.abc import Generator, Iterable, Mapping, MutableMapping
@@ -14,7 +13,7 @@ from typing import Any
 import psycopg
 
 from mirrorlake.errors import BusyError, MirrorlakeError, SourceError, UsageError
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, fingerprint
 from mirrorlake.sources.position import Position
 from mirrorlake.sources.postgres.altered import Kept
 from mirrorlake.sources.postgres.catalog import Catalogue, Column, Connection, PgTable, problem_of
@@ -185,7 +184,7 @@ class PostgresSource:
             self._members.add(one.relid)
             self._slot.create()
             self._has_slot = True
-        suffix = hashlib.sha256(str(table).encode()).hexdigest()[:6]
+        suffix = fingerprint(str(table), 6)
         lsn = read_snapshot(
             self._server, one, f"{self._slot_name}_{suffix}", publish, stop, readers=self._readers
         )
