@@ -1,39 +1,43 @@
 """A plugin for nbval: all notebooks' kernels start their Spark in one JVM, one after the other,
 and talk by sockets of their own, since the machine's ports are taken by many tests at once.
+
+The environment names the JVM, see `SharedJvm`: it is the same for all runs of nbval.
 """
 
 from __future__ import annotations
 
-import os
 import tempfile
+from importlib import import_module
 from typing import Any
 
-import nbval.kernel
 import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager
+from pyspark.java_gateway import launch_gateway
 
 from mirrorlake.runs.starting import private_sockets
-from mirrorlake.spark.shared import SharedJvm
+from mirrorlake.spark.jvm import end_session
+
+import_module("mirrorlake.runs.quick_jsonschema")  # before nbval imports it
+import nbval.kernel  # noqa: E402
 
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # they go with the process
 
 
 class OneSpark:
     def __init__(self) -> None:
-        self.jvm = SharedJvm("notebook")
-        os.environ.update(self.jvm.environment)
+        self.gateway = launch_gateway()  # it joins the JVM that is there
         self.path: object = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """The kernel of the notebook before is gone by now."""
         if self.path not in (None, item.path):
-            self.jvm.clear()
+            end_session(self.gateway.jvm)
         self.path = item.path
 
     def pytest_unconfigure(self) -> None:
-        self.jvm.close()
+        self.gateway.close()
 
 
 def start_kernel(

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS, PROJECT
+from mirrorlake.spark.shared import SharedJvm
 
 SANITIZE = PROJECT / "tests" / "notebooks" / "sanitize.cfg"
 CONF = PROJECT / "tests" / "spark" / "conf"
@@ -44,21 +45,22 @@ def lake_state(root: Path) -> dict[str, str]:
 
 
 def run_nbval(
-    notebooks: Sequence[Path], home: Path, *options: str, **environment: str
+    notebooks: Sequence[Path], home: Path, jvm: SharedJvm, *options: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Executes notebooks in their order and compares with their committed outputs."""
-    command = [sys.executable, "-m", "pytest", "-p", "nbval", "--nbval"]
-    command += ["--nbval-sanitize-with", str(SANITIZE), "-p", "no:cacheprovider", "-q"]
-    command += ["-p", "helpers.nbval_one_spark"]
+    """Executes notebooks in their order, in one JVM, and compares with their committed outputs."""
+    command = [sys.executable, "-m", "pytest", "-p", "helpers.nbval_one_spark"]
+    command += ["-p", "nbval", "--nbval", "--nbval-sanitize-with", str(SANITIZE)]
+    command += ["-p", "no:cacheprovider", "-q"]
     command += [*options, *map(str, notebooks)]
     paths = os.pathsep.join([str(PROJECT / "tests"), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
+    own = {"MIRRORLAKE_HOME": str(home), "SPARK_CONF_DIR": str(CONF), "PYTHONPATH": paths}
+    done = subprocess.run(
         command,
         capture_output=True,
         text=True,
         cwd=PROJECT,
-        env=os.environ
-        | {"MIRRORLAKE_HOME": str(home), "SPARK_CONF_DIR": str(CONF), "PYTHONPATH": paths}
-        | environment,
+        env=os.environ | own | jvm.environment | environment,
         check=False,
     )
+    jvm.clear()
+    return done

@@ -16,9 +16,12 @@ from mirrorlake.paths import NOTEBOOKS, PROJECT
 from mirrorlake.spark.shared import SharedJvm
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def jvm() -> Iterator[SharedJvm]:
-    """A JVM for one process after the other; `one_spark` has a test's processes join it."""
+    """A JVM for one process after the other: nbval's, and by `one_spark` those of a test.
+
+    It ends with the last test of notebooks: what the process tests next has a JVM of its own.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_CONF_DIR", str(CONF))
         shared = SharedJvm("notebook")
@@ -35,16 +38,16 @@ def one_spark(jvm: SharedJvm, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     jvm.clear()
 
 
-@pytest.fixture(scope="session")
-def sample_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="package")
+def sample_home(jvm: SharedJvm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with the sample lake, as its notebook makes it; tests work on copies."""
     home = tmp_path_factory.mktemp("home")
-    done = run_nbval([NOTEBOOKS / "sample.ipynb"], home)
+    done = run_nbval([NOTEBOOKS / "sample.ipynb"], home, jvm)
     assert done.returncode == 0, done.stdout[-6000:]
     return home
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def foreign_lake(
     jvm: SharedJvm, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Path:

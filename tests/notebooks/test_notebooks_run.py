@@ -13,6 +13,7 @@ from mirrorlake.paths import NOTEBOOKS
 from mirrorlake.runs.results import RunSummary
 from mirrorlake.runs.run import run_plan
 from mirrorlake.samples.lake import MARKER, open_sample
+from mirrorlake.spark.shared import SharedJvm
 
 TASK = re.compile(r"\d\d-\d")
 
@@ -63,12 +64,12 @@ QUICK = ("04",)
     ids=["quick", "all"],
 )
 def test_nbval_finds_the_committed_outputs(
-    chosen: tuple[str, ...], lakes: int, tmp_path: Path
+    chosen: tuple[str, ...], lakes: int, jvm: SharedJvm, tmp_path: Path
 ) -> None:
     """In the order of their numbers, for some go on with the lake of the one before."""
     lessons = sorted((NOTEBOOKS / "learn").glob("*.ipynb"))
     lessons = [path for path in lessons if path.stem != "16_a_database_mirrored"]  # test_database
-    done = run_nbval([path for path in lessons if path.name.startswith(chosen)], tmp_path)
+    done = run_nbval([path for path in lessons if path.name.startswith(chosen)], tmp_path, jvm)
     assert done.returncode == 0, done.stdout[-6000:]
     made = sorted((tmp_path / "lakes").iterdir())
     assert len(made) == lakes
