@@ -13,6 +13,7 @@ from helpers.memory import PeakMemory
 from helpers.touched import Imports, changed_files
 from mirrorlake import Lake
 from mirrorlake.paths import PROJECT
+from mirrorlake.runs import quick_jsonschema  # noqa: F401  # before nbformat imports it
 
 TESTS = Path(__file__).parent
 PROMISES = TESTS / "promises.yaml"

@@ -34,7 +34,6 @@ QUICK = {
     "partitioning": "by_delta_rs",
     "row_tracking": "by_delta_rs",
     "source_postgres": "by_spark",
-    "time_travel": "parted",
     "views": "by_spark",
     "vorder": "parted",
 }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from helpers.tables import bag
+from helpers.tables import bag_by_spark
 from mirrorlake import Lake
 from mirrorlake.errors import InvalidNameError, UsageError, VersionError
 from mirrorlake.history.diff import Match, choose_match, count_changes, diff_rows
@@ -323,9 +323,9 @@ def test_restore_says_what_it_means_and_does_it(lake: Lake) -> None:
         planned.returned_files,
         1,
     )
-    assert bag(lake, "t", ["id", "v"]) == {(1, "a"): 1, (2, "b"): 1}
+    assert bag_by_spark(lake, "t", ["id", "v"]) == {(1, "a"): 1, (2, "b"): 1}
     lake.mirror()  # and indeed nothing is replayed
-    assert bag(lake, "t", ["id", "v"]) == {(1, "a"): 1, (2, "b"): 1}
+    assert bag_by_spark(lake, "t", ["id", "v"]) == {(1, "a"): 1, (2, "b"): 1}
     assert table.snapshot().version == 3
     with pytest.raises(UsageError, match="A publisher feeds t"):
         lake.write("t", [{"id": 3, "v": "x"}])
@@ -347,7 +347,7 @@ def test_write_makes_tables_of_ones_own(lake: Lake, spark: SparkSession) -> None
     lake.write("s.a b", pa.table({"x y": [2], "p": ["w"], "more": [1.5]}))
     table = lake.write("s.A B", pd.DataFrame({"x y": [3], "p": ["u"]}))
     assert str(table.name) == "s.a b"
-    assert bag(lake, "s.a b", ["x y", "p", "more"]) == {
+    assert bag_by_spark(lake, "s.a b", ["x y", "p", "more"]) == {
         (1, "u", None): 1,
         (2, "w", 1.5): 1,
         (3, "u", None): 1,
@@ -357,7 +357,7 @@ def test_write_makes_tables_of_ones_own(lake: Lake, spark: SparkSession) -> None
     with pytest.raises(InvalidNameError, match="s can't be a table and a schema"):
         lake.write("s", [{"x": 1}])
     lake.write("s.a b", [{"x y": 9, "p": "u", "more": 0.5}], mode="overwrite")
-    assert bag(lake, "s.a b", ["x y", "p"]) == {(9, "u"): 1}
+    assert bag_by_spark(lake, "s.a b", ["x y", "p"]) == {(9, "u"): 1}
     lake.write("plain", spark.range(2), mode="overwrite")
     with pytest.raises(InvalidNameError, match="plain can't be"):
         lake.write("plain.inner", [{"x": 1}])

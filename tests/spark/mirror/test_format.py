@@ -343,8 +343,8 @@ def look(lake: Lake, report: Report, case: Case, cycle: Cycle) -> TextTable:
     there = (Path(lake.storage.root) / "Tables" / (case.schema or "") / name).is_dir()
     if not there:
         return TextTable(None, *errors or [""])
-    columns = lake.table(full).read().columns
-    return TextTable(bag(lake, full, sorted(columns)), *errors or [""])
+    columns = sorted(lake.table(full).snapshot().schema)
+    return TextTable(bag(lake, full, columns), *errors or [""])
 
 
 @pytest.fixture(scope="module")

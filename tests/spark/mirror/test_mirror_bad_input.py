@@ -72,14 +72,24 @@ BAD: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+# Rows before a bad file are two commits: a quick run has them where the table itself decides, and
+# for a bad row and a file that is empty; the others are refused as a table's first files.
+LOADED = {"other type", "unknown marker", "zero bytes"}
+
+
 @pytest.mark.promise("LZ-27")
 @pytest.mark.complaint("empty-file", "hidden-error", "type-drift")
-def test_each_kind_of_bad_file_stops_its_table_only_and_can_be_repaired(lake: Lake) -> None:
+@pytest.mark.parametrize(
+    "loaded", [LOADED, pytest.param(set(BAD), marks=pytest.mark.long)], ids=["some", "all"]
+)
+def test_each_kind_of_bad_file_stops_its_table_only_and_can_be_repaired(
+    lake: Lake, loaded: set[str]
+) -> None:
     for kind, (data, _) in BAD.items():
         declare(lake, kind)
-        put(lake, kind, 1, GOOD)
-        put(lake, kind, 2, data)
-        put(lake, kind, 3, {"id": [9], "v": ["behind"]})
+        files = [GOOD] * (kind in loaded) + [data, {"id": [9], "v": ["behind"]}]
+        for number, rows in enumerate(files, 1):
+            put(lake, kind, number, rows)
     declare(lake, "truncated")
     whole = put(lake, "truncated", 1, GOOD).read_bytes()
     put(lake, "truncated", 2, whole[: len(whole) // 2])
@@ -93,15 +103,17 @@ def test_each_kind_of_bad_file_stops_its_table_only_and_can_be_repaired(lake: La
     assert truncated.error is not None
     assert truncated.error["file"] == file_name(2)
     for kind, line in report.items():
-        expected = BAD[kind][1]
+        expected, before = BAD[kind][1], int(kind in loaded)
         assert line.error is not None, kind
-        assert line.error["file"] == file_name(2), kind
+        assert line.error["file"] == file_name(before + 1), kind
         assert line.error["row"] == expected["row"], kind
         assert line.error["column"] == expected["column"], kind
         assert expected["says"] in line.error["message"], kind
         assert "Hint:" in line.error["message"] or kind == "column twice", kind
-        assert (line.state, line.last_file, line.backlog_files) == ("Failed", 1, 2), kind
-        assert bag(lake, f"`{kind}`", ["id", "v"]) == {(1, "a"): 1, (2, "b"): 1}, kind
+        assert (line.state, line.last_file, line.backlog_files) == ("Failed", before, 2), kind
+        if before:
+            assert bag(lake, f"`{kind}`", ["id", "v"]) == {(1, "a"): 1, (2, "b"): 1}, kind
+    assert {table.name for table in lake.tables()} == {*loaded, "fine", "truncated"}
 
     # The same name again, with sound rows: the table catches up without further ado.
     put(lake, "zero bytes", 2, {"id": [2], "v": ["repaired"], MARKER: [4]})
@@ -112,16 +124,15 @@ def test_each_kind_of_bad_file_stops_its_table_only_and_can_be_repaired(lake: La
 
 
 @pytest.mark.promise("LZ-05")
-@pytest.mark.parametrize("metadata", [None, "{}"], ids=["no file", "no keys"])
-def test_changes_without_keys_are_refused(lake: Lake, metadata: str | None) -> None:
-    if metadata:
-        declare(lake, "t", metadata)
-    put(lake, "t", 1, {"id": [1], "v": ["a"]})
-    put(lake, "t", 2, {"id": [1], "v": ["b"], MARKER: [1]})
-    (line,) = lake.mirror().tables
-    assert line.error is not None
-    assert "no key columns" in line.error["message"]
-    assert bag(lake, "t", ["id", "v"]) == {(1, "a"): 1}
+def test_changes_without_keys_are_refused(lake: Lake) -> None:
+    declare(lake, "no keys", "{}")
+    for name in ("no file", "no keys"):
+        put(lake, name, 1, {"id": [1], "v": ["a"]})
+        put(lake, name, 2, {"id": [1], "v": ["b"], MARKER: [1]})
+    for line in lake.mirror().tables:
+        assert line.error is not None
+        assert "no key columns" in line.error["message"]
+        assert bag(lake, f"`{line.name}`", ["id", "v"]) == {(1, "a"): 1}
 
 
 @pytest.mark.promise("LZ-04", "LZ-06")

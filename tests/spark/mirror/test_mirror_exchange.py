@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError
 
-from helpers.tables import bag
+from helpers.tables import bag_by_spark
 from mirrorlake import Lake
 from mirrorlake.delta.actions import live_files
 from mirrorlake.landing.metadata import MARKER
@@ -45,7 +45,9 @@ class BothWays:
             assert not report.failed, report.tables[0].error
 
     def check(self, columns: list[str]) -> None:
-        assert bag(self.marks, self.table, columns) == bag(self.merge, self.table, columns)
+        assert bag_by_spark(self.marks, self.table, columns) == bag_by_spark(
+            self.merge, self.table, columns
+        )
         assert feed(self.marks, self.table, columns) == feed(self.merge, self.table, columns)
 
     def vectors(self) -> list[int]:
@@ -236,7 +238,7 @@ def test_without_a_feed_or_row_ids_rows_change_alike(lake: Lake) -> None:
     publisher.write([change(4, 3, "b"), change(2, 4, None), change(0, 11, "c")])
     assert not lake.mirror().failed
     expected = Counter((n, "a") for n in range(10) if n not in (3, 4))
-    assert bag(lake, "t", ["n", "v"]) == expected + Counter([(3, "b"), (11, "c")])
+    assert bag_by_spark(lake, "t", ["n", "v"]) == expected + Counter([(3, "b"), (11, "c")])
 
 
 def test_many_changes_of_large_files_write_them_anew() -> None:
@@ -284,7 +286,9 @@ def test_vectors_are_dropped_for_readers_without_them_and_come_back(tmp_path: Pa
     assert (done.applied, done.version) == (True, table.version())
     assert "deletionVectors" not in table.snapshot().reader_features
     read = DeltaTable(table.path).to_pyarrow_table().to_pydict()
-    assert Counter(zip(read["n"], read["v"], strict=True)) == bag(both.merge, "t", ["n", "v"])
+    assert Counter(zip(read["n"], read["v"], strict=True)) == bag_by_spark(
+        both.merge, "t", ["n", "v"]
+    )
     for vectors in (False, True):
         both.publish([change(4, 5, f"then {vectors}")])
         for lake, on in ((both.merge, False), (both.marks, vectors)):

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.examples import listed
 from helpers.model import Change, TableModel
 from helpers.tables import bag
 from mirrorlake import Lake
@@ -57,20 +57,12 @@ FILE = st.lists(st.tuples(st.sampled_from(list(Marker)), ROWS), max_size=6)
 EXAMPLE = st.lists(st.lists(FILE, min_size=2, max_size=2), min_size=2, max_size=2)
 
 
-@settings(
-    max_examples=3,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
-@given(examples=st.lists(EXAMPLE, min_size=40, max_size=40))
 @pytest.mark.parametrize("vectors", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.promise("LZ-12", "LZ-13", "LZ-19")
 def test_random_changes_end_as_the_model_does(
-    tmp_path_factory: pytest.TempPathFactory,
-    examples: list[list[list[list[Change]]]],
-    vectors: bool,
+    tmp_path_factory: pytest.TempPathFactory, vectors: bool
 ) -> None:
+    examples: list[list[list[list[Change]]]] = listed(EXAMPLE, 120)
     lake = Lake(tmp_path_factory.mktemp("random"))
     lake.operations.defaults(deletion_vectors=vectors)
     publisher = lake.publisher("random", keys=["example", "k"])

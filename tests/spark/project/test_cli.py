@@ -119,12 +119,27 @@ def test_a_failed_table_is_exit_status_1(tmp_path: Path) -> None:
     ],
     ids=lambda arguments: " ".join(arguments[:3]),
 )
-def test_wrong_use_is_exit_status_2(arguments: tuple[str, ...]) -> None:
-    done = run(*arguments, status=2)
+def test_wrong_use_is_exit_status_2(
+    arguments: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["mirrorlake", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    shown = capsys.readouterr()
+    assert shown.err
+    assert not shown.out
+    assert "Traceback" not in shown.err
+    assert not Path("/tmp/up").exists()
+
+
+def test_so_it_is_by_the_launcher() -> None:
+    done = run("sql", "/no/such/lake", "SELECT 1", status=2)
     assert done.stderr
     assert not done.stdout
     assert "Traceback" not in done.stderr
-    assert not Path("/tmp/up").exists()
 
 
 def test_a_failed_query_is_exit_status_1(

@@ -10,9 +10,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from helpers.examples import listed
 from helpers.views_model import VIEWS
 from mirrorlake import Lake
 from mirrorlake.rows.views import commit
@@ -41,26 +41,6 @@ CASES = st.tuples(
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Views' tables count as large; other tests have small ones."""
     monkeypatch.setattr(commit, "LARGE_ROWS", 1)
-
-
-def examples(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:
-    """Hypothesis's examples as a list: one refresh takes them all."""
-    found: list[Any] = []
-
-    @settings(
-        max_examples=count,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate],
-    )
-    @given(strategy)
-    def collect(example: Any) -> None:
-        found.append(example)
-
-    collect()
-    return found
 
 
 class Tables:
@@ -142,7 +122,7 @@ def golden(tables: Tables) -> None:
 def test_every_shape_follows_every_kind_of_change(lake: Lake, names: list[str]) -> None:
     views = {name: VIEWS[name] for name in names}
     tables = Tables(lake)
-    numbered = list(enumerate(examples(CASES, 40), len(KINDS) + 1))
+    numbered = list(enumerate(listed(CASES, 40), len(KINDS) + 1))
     t = [(e, *row) for e in KINDS for row in T_START]
     s = [(e, *row) for e in KINDS for row in S_START]
     t += [(e, *row) for e, case in numbered for row in case[0]]
@@ -237,8 +217,8 @@ CHANGES = st.lists(
 
 @pytest.mark.long
 def test_random_queries_equal_their_recomputation(lake: Lake) -> None:
-    chosen = examples(queries(), 16)[1:]  # the first is always the simplest
-    changes = examples(CHANGES, 2)[-1]
+    chosen = listed(queries(), 16)[1:]  # the first is always the simplest
+    changes = listed(CHANGES, 2)[-1]
     kinds = {"id": "INT", "g": "STRING", "x": "INT", "d": "DECIMAL(10, 2)", "f": "DOUBLE"}
     names = {"t": lake.create_table("t", kinds).sql_name}
     names["s"] = lake.create_table("s", {"g": "STRING", "w": "INT"}).sql_name

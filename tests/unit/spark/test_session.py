@@ -159,7 +159,7 @@ def test_profiles(builder: FakeBuilder, monkeypatch: pytest.MonkeyPatch, way: st
         assert builder.confs["spark.sql.shuffle.partitions"] == str(expected)
         generates = builder.confs.get("spark.sql.codegen.factoryMode") != "NO_CODEGEN"
         assert generates == (profile != "small")
-    compiler = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+    compiler = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=192m"
     assert found == {
         "notebook": f"{compiler} -XX:+UseSerialGC -Xshare:auto",
         "batch": "-XX:+UseParallelGC -Xshare:auto",
