@@ -9,7 +9,8 @@ such tables, so its own is plain. Parts:
 - clustered: the same changes on 20,000,000 rows in the order of their keys; the peer is the mirror
   on 2,000,000 rows, so a ratio of 1 says that the table's size costs nothing.
 - small: 1 and 1,000 changes of 2,000,000 rows with deletion vectors, warm, against Delta's MERGE
-  of the same file into a table with the same properties.
+  of the same file into a table with the same properties; 1,000 also against delta-rs on a plain
+  table, without feed and row ids, with the changes in memory.
 - sparse: 100,000 changes, wherever the rows lie, likewise.
 - bulk: 1,000,000 changes in 20 files, against the mirror on a table without deletion vectors.
 - reads: a table after 100 cycles of 1,000 changes, against the same table just optimised.
@@ -111,7 +112,7 @@ def files(pairs: int) -> BenchResult:
 
 
 def collapsed_batch(pairs: int) -> BenchResult:
-    from deltalake import DeltaTable, write_deltalake
+    from deltalake import write_deltalake
 
     with scratch() as folder:
         changes = changed_lake(folder)
@@ -133,16 +134,7 @@ def collapsed_batch(pairs: int) -> BenchResult:
 
         def delta_rs() -> float:
             target = copy_tree(folder / "rs", Path(fresh(folder)))
-            values = {name: f"s.{name}" for name in COLUMNS}
-            merger = DeltaTable(target).merge(
-                batch, "t.id = s.id", source_alias="s", target_alias="t"
-            )
-            merger = (
-                merger.when_matched_delete(f's."{MARKER}" = 2')
-                .when_matched_update(values)
-                .when_not_matched_insert(values, f's."{MARKER}" <> 2')
-            )
-            seconds = timed(merger.execute)
+            seconds = timed(lambda: merge_by_delta_rs(str(target), batch))
             ends["delta-rs"] = summary(str(target))
             return seconds
 
@@ -194,7 +186,10 @@ def small(pairs: int) -> BenchResult:
         1000: "1,000 changes of 2,000,000 rows, against MERGE",
     }
     with scratch() as folder:
-        return bench_changes.against_merge(folder, pairs, counts, merge, summary)
+        found = bench_changes.against_merge(folder, pairs, counts, merge, summary)
+    with scratch() as folder:
+        plain = bench_changes.against_delta_rs(folder, pairs, merge_by_delta_rs, summary)
+        return join_results("mirror", [found, plain])
 
 
 def sparse(pairs: int) -> BenchResult:
@@ -349,6 +344,20 @@ def merge(target: str, source: str) -> None:
         WHEN NOT MATCHED AND s.{MARKER} <> 2
         THEN INSERT ({columns}) VALUES ({", ".join(f"s.{name}" for name in COLUMNS)})
         """
+    )
+
+
+def merge_by_delta_rs(target: str, batch: pa.Table) -> None:
+    """The same by delta-rs, which has the batch in memory."""
+    from deltalake import DeltaTable
+
+    values = {name: f"s.{name}" for name in COLUMNS}
+    merger = DeltaTable(target).merge(batch, "t.id = s.id", source_alias="s", target_alias="t")
+    (
+        merger.when_matched_delete(f's."{MARKER}" = 2')
+        .when_matched_update(values)
+        .when_not_matched_insert(values, f's."{MARKER}" <> 2')
+        .execute()
     )
 
 

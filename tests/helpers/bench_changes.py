@@ -75,6 +75,35 @@ def against_merge(
     return join_results("mirror", results)
 
 
+def against_delta_rs(
+    folder: Path, pairs: int, merge: Callable[[str, pa.Table], None], summary: Summary
+) -> BenchResult:
+    """1,000 changes each time, against delta-rs on a plain table of the same rows."""
+    from deltalake import write_deltalake
+
+    tables = initial_files(0, ROWS, FILES)
+    write_files(tables, zone(folder / "ours"))
+    ours, plain = Lake(folder / "ours"), str(folder / "plain")
+    assert not ours.mirror(deletion_vectors=True).failed
+    write_deltalake(plain, pa.concat_tables(tables))
+    batches = [upserts(1000, FILES + place) for place in range(1, pairs + 2)]
+    files = iter(write_files(batches, folder / "changes", FILES + 1))
+    left = iter(batches)
+
+    def mirrored() -> float:
+        copy_file(next(files), Path(ours.storage.root) / ZONE / "t")
+        return timed(lambda: mirror(ours))
+
+    def merged() -> float:
+        batch = next(left)
+        return timed(lambda: merge(plain, batch))
+
+    what = "1,000 changes of 2,000,000 rows, against delta-rs on a plain table"
+    result = compare("mirror", what, mirrored, merged, pairs)
+    assert summary(ours.storage.path(f"{TABLES}/t")) == summary(plain)
+    return result
+
+
 def grown(folder: Path, pairs: int) -> BenchResult:
     """Changes of 2,000,000 rows in a table of ten times as many, against one of just these."""
     lakes = {"large": 10 * ROWS, "small": ROWS}
