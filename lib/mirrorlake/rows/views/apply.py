@@ -22,7 +22,7 @@ from mirrorlake.rows.views.delta import Delta
 from mirrorlake.rows.views.plan import CHECK, HASH, ID, Plan, listed, named, same
 from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.rows.views.shape import Method
-from mirrorlake.rows.views.sources import SIGN
+from mirrorlake.rows.views.sources import SIGN, net_rows
 from mirrorlake.rows.views.view_sql import (
     arguments_of,
     extremes_of,
@@ -35,7 +35,6 @@ from mirrorlake.rows.views.view_sql import (
     state_columns,
     state_of,
     with_ids,
-    without_phantoms,
 )
 from mirrorlake.spark.sql import quote
 
@@ -165,7 +164,11 @@ def _change_state(delta: Delta, kept: Scratch, target: Target) -> None:
     keys, columns, extremes = plan.keys, state_columns(plan), extremes_of(plan)
     # By how much each group changed.
     rows = delta.rows(arguments_of(plan))
-    changes = state_of(plan, without_phantoms(plan, rows, _SIGN) if extremes else rows, _SIGN)
+    if extremes:
+        # Where two tables of a join changed, a row of the one as it is meets a row of the other as
+        # it was: it comes and goes, and was never there, so it must not count as an extreme.
+        rows = f"SELECT * FROM {kept.view(net_rows(session.sql(rows)))}"
+    changes = state_of(plan, rows, _SIGN)
     view = kept.keep(session.sql(f"SELECT * FROM ({changes}) WHERE {is_moved(plan)}"))
     (count,) = kept.measure(view)
     pairs = zip(plan.key_columns, keys, strict=True)

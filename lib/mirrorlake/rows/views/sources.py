@@ -211,6 +211,12 @@ def read_changes(
     signed = rows.select(*kept, F.when(came, 1).otherwise(-1).alias(SIGN))
     if any(kind.startswith(("map", "variant")) for _, kind in signed.dtypes):
         return signed  # such values can't be grouped by
+    return net_rows(signed)
+
+
+def net_rows(signed: DataFrame) -> DataFrame:
+    """Rows with signs, without those that came and went: each as often as it is left."""
+    kept = [F.col(quote(name)) for name in signed.columns if name != SIGN]
     net = signed.groupBy(*kept).agg(F.sum(SIGN).alias(SIGN)).where(F.col(SIGN) != 0)
     times = F.explode(F.array_repeat(F.signum(SIGN).cast("int"), F.abs(SIGN).cast("int")))
     return net.select(*kept, times.alias(SIGN))

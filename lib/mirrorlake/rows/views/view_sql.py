@@ -81,23 +81,10 @@ def with_ids(rows: str, number: int) -> str:
 
 def arguments_of(plan: Plan) -> str:
     """Keys and arguments of a row, before it is summed up."""
-    expressions = [*plan.shape.keys, *(one.argument for one in plan.shape.aggregates)]
-    return named(expressions, _summed(plan)) or "1"
-
-
-def _summed(plan: Plan) -> list[str]:
-    return [*plan.keys, *(f"{ARGUMENT}{number}" for number in range(len(plan.shape.aggregates)))]
-
-
-def without_phantoms(plan: Plan, arguments: str, sign: str) -> str:
-    """Keys and arguments of rows that came or went, without those that did both.
-
-    Where two tables of a join changed, a row of the one as it is meets a row of the other as it
-    was: it is added and taken away, and was never there, so it must not count as an extreme.
-    """
-    names, times = listed(_summed(plan)), f"CAST(abs(sum({sign})) AS INT)"
-    once = f"explode(array_repeat(CAST(signum(sum({sign})) AS INT), {times}))"
-    return f"SELECT {names}, {once} AS {sign} FROM ({arguments}) GROUP BY {names}"
+    aggregates = plan.shape.aggregates
+    names = [*plan.keys, *(f"{ARGUMENT}{number}" for number in range(len(aggregates)))]
+    expressions = [*plan.shape.keys, *(aggregate.argument for aggregate in aggregates)]
+    return named(expressions, names) or "1"
 
 
 def state_columns(plan: Plan) -> list[str]:
