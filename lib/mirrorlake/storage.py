@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import groupby
@@ -28,9 +28,9 @@ from obstore.store import LocalStore
 
 from mirrorlake.errors import MirrorlakeError, SetupError, first_line
 from mirrorlake.stores.conditional import Seen, create_file, look_at, rename_file, replace_file
+from mirrorlake.stores.listing import PAGE, list_local, split_pages
 from mirrorlake.stores.listing import Entry as Entry
 from mirrorlake.stores.listing import Listing as Listing
-from mirrorlake.stores.listing import list_local
 from mirrorlake.stores.markers import remove_markers
 from mirrorlake.stores.opening import CLOUDS, one_uri, open_store, scheme_of, store_variables
 from mirrorlake.stores.probe import check_conditions
@@ -107,6 +107,22 @@ class Storage:
             if meta["path"].startswith(below)  # else it is Hadoop's marker of the folder itself
         ]
         return Listing(tuple(folders), tuple(sorted(files, key=lambda entry: entry.name)))
+
+    def list_many(self, folder: str, wanted: Collection[str]) -> dict[str, Listing]:
+        """What `list` says of folders below one, as far as one listing of all is worth while.
+
+        Ask `list` for each of those that are not in the answer; on a local disk that is all.
+
+        Args:
+            folder: the one above.
+            wanted: the paths of the folders, relative to the root.
+        """
+        if self.local is not None:
+            return {}
+        pages = obstore.list(self._store, f"{folder}/", chunk_size=PAGE)
+        return split_pages(
+            ([(meta["path"], self._entry(meta)) for meta in page] for page in pages), wanted
+        )
 
     def names_from(self, folder: str, start: str) -> tuple[str, ...]:
         """The names of the files directly in a folder that come after `start`, in order.

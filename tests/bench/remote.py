@@ -24,7 +24,7 @@ ROWS, DAYS, CHANGES, CYCLES = 20_000, 30, 1_000, 5
 def run(pairs: int) -> BenchResult:
     server = S3Server()
     try:
-        log = str(server.folder / "log")
+        log = str(server.requests)
         found = run_script(Path(__file__), str(pairs), log, env=server.variables())
     finally:
         server.close()
@@ -61,7 +61,7 @@ def month(root: str, log: Path | None = None) -> tuple[float, dict[str, int]]:
 
 def requests(log: Path | None) -> int:
     """How many requests the server has answered."""
-    return 0 if log is None else log.read_text(errors="replace").count(" | vgw | ")
+    return 0 if log is None else log.read_text(errors="replace").count(" s3_")
 
 
 def work(pairs: int, log: Path) -> dict[str, object]:

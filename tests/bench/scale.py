@@ -18,16 +18,20 @@ from pathlib import Path
 
 from helpers.bench import BenchResult, join_results, run_script
 from helpers.s3_server import BUCKET, S3Server
-from helpers.scale import Count, counted, dollars, idle_cycle, seconds
+from helpers.scale import Count, counted, dollars, idle_cycle, make_tables, seconds
 from mirrorlake import Lake
 from mirrorlake.delta.log_files import commit_path
+from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.shards import Shard
 from mirrorlake.storage import Storage
 
 IDLE = [int(n) for n in os.environ.get("MIRRORLAKE_TABLES", "10,1000").split(",")]
 BUSY = (1, 4, 8)  # tables of one cycle, each with a file
 FILES = (1, 2, 12)  # of one table's cycle
-HISTORY = 1200  # versions, and as many files beside plans: more than a page of a listing
+LAKES = {10: 10, 1000: 100, 10_000: 100}  # tables, and how many of them get a file in every cycle
+AT_ONCE = 8  # tables, on a machine of many cores
+HISTORY = int(os.environ.get("MIRRORLAKE_VERSIONS", "100000"))  # and as many files beside plans
+WARM = 3  # cycles: the last is of tables that are there and known
 CYCLES = 10  # so that a checkpoint is among them
 EVERY = 60  # seconds from one cycle to the next of a mirror that has nothing to do
 DAY = 86_400
@@ -40,7 +44,7 @@ def run(pairs: int) -> BenchResult:
 def _measure(part: str, _pairs: int) -> BenchResult:
     server = S3Server()
     try:
-        log = str(server.folder / "log")
+        log = str(server.requests)
         found = run_script(Path(__file__), part, log, env=server.variables())
     finally:
         server.close()
@@ -54,13 +58,15 @@ class Told:
         self.requests: dict[str, int] = {}
         self.costs: dict[str, float] = {}
 
-    def add(self, what: str, count: Count, *, tables: int = 0, idle: bool = False) -> None:
+    def add(
+        self, what: str, count: Count, *, tables: int = 0, at_once: int = 1, a_day: bool = False
+    ) -> None:
         self.requests[what] = count.total
         for kind, number in sorted(count.kinds.items()):
             self.requests[f"{what}, {kind}"] = number
-        took = seconds(count.kinds, tables)
+        took = seconds(count.kinds, tables, at_once)
         self.costs[f"{what}, s"] = round(took, 2)
-        if idle:
+        if a_day:
             cycles = DAY / max(EVERY, took)
             self.costs[f"{what}, $ a day"] = round(cycles * dollars(count.kinds), 2)
         else:
@@ -71,10 +77,10 @@ def idle(log: Path) -> Told:
     told = Told()
     for tables in IDLE:
         found = idle_cycle(Storage(_root()), log, tables)
-        told.add(f"idle, {tables} tables", found, tables=tables, idle=True)
+        told.add(f"idle, {tables} tables", found, tables=tables, a_day=True)
     found = idle_cycle(Storage(_root()), log, IDLE[-1], shard="2/8")
     own = sum(Shard(2, 8).has(f"Files/LandingZone/t{n:05d}") for n in range(IDLE[-1]))
-    told.add(f"idle, {own} of {IDLE[-1]} tables, shard 2/8", found, tables=own, idle=True)
+    told.add(f"idle, {own} of {IDLE[-1]} tables, shard 2/8", found, tables=own, a_day=True)
     return told
 
 
@@ -103,6 +109,33 @@ def busy(log: Path) -> Told:
     return told
 
 
+def lakes(log: Path) -> Told:
+    """Cycles of a mirror that goes on, of lakes in which some tables get a file each time."""
+    told = Told()
+    for tables, changed in LAKES.items():
+        lake = Lake(_root())
+        make_tables(lake.storage, tables - changed)
+        engine = _engine(lake)
+        for _ in range(WARM):
+            found = _busy_cycle(lake, engine, changed, log)
+        what = f"busy, {changed} of {tables} tables"
+        told.add(what, found, tables=tables, at_once=AT_ONCE, a_day=True)
+    return told
+
+
+def _engine(lake: Lake) -> Engine:
+    return Engine(lake.storage, lambda: lake.spark)
+
+
+def _busy_cycle(lake: Lake, engine: Engine, changed: int, log: Path) -> Count:
+    for n in range(changed):
+        publish(lake, f"busy{n}", 1)
+    with counted(log) as found:
+        report = engine.run_cycle()
+    assert not report.failed, report
+    return found
+
+
 def history(log: Path) -> Told:
     """A cycle of a young table, and of the same one with thousands of versions behind it."""
     told = Told()
@@ -110,24 +143,37 @@ def history(log: Path) -> Told:
     publish(lake, "t", 1)
     mirror(lake)
     told.add(f"{CYCLES} cycles of a young table", _cycles(lake, log))
-    version = lake.table("t").snapshot().version
-    storage = lake.storage
-    empty = b'{"commitInfo":{"timestamp":0,"operation":"none"}}\n'
-
-    def lengthen(number: int) -> None:
-        storage.write(commit_path("Tables/t", version + 1 + number), empty)
-        storage.write(f"{plans}/{number:020d}.json.old", b"{}")
-
-    (life,) = storage.list("Files/_mirrorlake/plans/t").folders
-    plans = f"Files/_mirrorlake/plans/t/{life}"
-    last = HISTORY + 9 - (version + HISTORY) % 10  # the next version gets a checkpoint
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lengthen, range(last)))
-    for _ in range(2):  # reads the new commits once
+    _lengthen(lake)
+    for _ in range(2):  # finds the new versions
         publish(lake, "t", 1)
         mirror(lake)
     told.add(f"{CYCLES} cycles after {HISTORY} versions", _cycles(lake, log))
     return told
+
+
+def _lengthen(lake: Lake) -> None:
+    """Adds versions that change nothing, and a checkpoint of the last of them."""
+    storage = lake.storage
+    while not storage.exists(_checkpoint(first := lake.table("t").snapshot().version)):
+        publish(lake, "t", 1)
+        mirror(lake)
+    (life,) = storage.list("Files/_mirrorlake/plans/t").folders
+    empty = b'{"commitInfo":{"timestamp":0,"operation":"none"}}\n'
+
+    def add(version: int) -> None:
+        storage.write(commit_path("Tables/t", version), empty)
+        storage.write(f"Files/_mirrorlake/plans/t/{life}/{version:020d}.json.old", b"{}")
+
+    last = first + HISTORY
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(add, range(first + 1, last + 1)))
+    storage.write(_checkpoint(last), storage.read(_checkpoint(first)))
+    size = storage.read_json("Tables/t/_delta_log/_last_checkpoint")["size"]
+    storage.write_json("Tables/t/_delta_log/_last_checkpoint", {"version": last, "size": size})
+
+
+def _checkpoint(version: int) -> str:
+    return f"Tables/t/_delta_log/{version:020d}.checkpoint.parquet"
 
 
 def _cycles(lake: Lake, log: Path) -> Count:
@@ -156,7 +202,7 @@ def _root() -> str:
     return f"s3://{BUCKET}/{uuid.uuid4().hex[:8]}"
 
 
-_COUNTED = {count.__name__: count for count in (idle, busy, history)}
+_COUNTED = {count.__name__: count for count in (idle, busy, lakes, history)}
 PARTS = {name: partial(_measure, name) for name in _COUNTED}
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ class S3Server:
         self.data, meta, users = (self.folder / name for name in ("data", "meta", "users"))
         for folder in (self.data / BUCKET, meta, users):
             folder.mkdir(parents=True)
+        self.requests = self.folder / "requests"  # its access log
         self.port = free_port()
         command = [
             *(
@@ -76,6 +77,8 @@ class S3Server:
                 SECRET,
                 "--port",
                 f"127.0.0.1:{self.port}",
+                "--access-log",
+                str(self.requests),
             ),
             *("--iam-dir", str(users), "posix", "--sidecar", str(meta), str(self.data)),
         ]

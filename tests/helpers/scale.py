@@ -1,6 +1,6 @@
 """Counts the requests that a real store is sent by the real code, and what they cost.
 
-The store is the tests' own S3 server; its log has one line for each request, whoever sent it:
+The store is the tests' own S3 server; its access log has a line for each request of anybody:
 obstore, Hadoop's driver in Spark, Arrow. What a request costs and how long it takes are the
 assumptions of `docs/scale.md`, which are read from there.
 """
@@ -12,11 +12,12 @@ import re
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mirrorlake.landing.identity import Identity, write_identity
 from mirrorlake.mirror.engine import Engine
@@ -27,8 +28,8 @@ from mirrorlake.storage import Storage
 
 PAGE = PROJECT / "docs" / "scale.md"
 KINDS = ("LIST", "GET", "HEAD", "PUT", "POST", "DELETE")
-# Lines of two requests at once may run into each other, but not in this part of them.
-_LINE = re.compile(r"\| 127\.0\.0\.1 \| ([A-Z]+) \| (\S+) \| - \| ?(\S*)")
+_LINE = re.compile(r" s3_(\w+) .* (/\S*) \d{3} ")  # an operation, its key, what was asked for
+_POSTED = ("DeleteObjects", "CreateMultipartUpload", "CompleteMultipartUpload")
 _ASSUMED = re.compile(r"^\| `([A-Z]+)` \| ([0-9.]+) \| ([0-9.]+) \|$", re.M)
 _QUIET = 0.3  # seconds
 _AT_ONCE = 16  # listings of a cycle side by side
@@ -56,12 +57,13 @@ def dollars(counted: Counter[str]) -> float:
     return sum(n * prices[kind].dollars / 1e6 for kind, n in counted.items())
 
 
-def seconds(counted: Counter[str], tables: int = 0) -> float:
-    """How long they take one after the other; a listing of each table side by side."""
+def seconds(counted: Counter[str], tables: int = 0, at_once: int = 1) -> float:
+    """How long they take, so many at once; a listing of each table beside others."""
     known = assumptions()
     in_turn = counted - Counter(LIST=tables)
     lists = tables / _AT_ONCE * known["LIST"].milliseconds
-    return (lists + sum(n * known[kind].milliseconds for kind, n in in_turn.items())) / 1000
+    rest = sum(n * known[kind].milliseconds for kind, n in in_turn.items())
+    return (lists + rest / at_once) / 1000
 
 
 @dataclass
@@ -92,10 +94,17 @@ def counted(log: Path) -> Iterator[Count]:
     with log.open("rb") as lines:
         lines.seek(start)
         text = lines.read().decode(errors="replace")
-    for method, path, query in _LINE.findall(text):
-        kind = "LIST" if method == "GET" and "list-type=" in query else method
+    for operation, asked in _LINE.findall(text):
+        kind = _kind(operation)
         found.kinds[kind] += 1
-        found.paths.append((kind, query if kind == "LIST" else path))
+        found.paths.append((kind, asked))
+
+
+def _kind(operation: str) -> str:
+    """What S3 bills an operation as: by its request's method, and listings by themselves."""
+    if operation in _POSTED:
+        return "POST"
+    return next((kind for kind in KINDS if operation.upper().startswith(kind)), "PUT")
 
 
 def _end(log: Path) -> int:
@@ -143,15 +152,16 @@ def make_tables(storage: Storage, count: int, *, versions: int = 1) -> list[Tabl
     return tables
 
 
+def no_spark() -> Any:
+    """In place of what starts Spark for a mirror."""
+    raise AssertionError("an idle mirror needs no Spark")
+
+
 def idle_cycle(storage: Storage, log: Path, tables: int, shard: str | None = None) -> Count:
     """The requests of a cycle of a running mirror of so many tables with nothing to do."""
 
-    def no_spark() -> object:
-        raise AssertionError("an idle mirror needs no Spark")
-
     make_tables(storage, tables)
-    start: Callable[[], object] = no_spark
-    engine = Engine(storage, start, MirrorOptions(shard=shard))  # type: ignore[arg-type]
+    engine = Engine(storage, no_spark, MirrorOptions(shard=shard))
     for _ in range(2):
         report = engine.run_cycle()
         assert not report.failed, report

@@ -24,7 +24,7 @@ def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # the tests after them have a JVM of their own
 def jvm() -> Iterator[SharedJvm]:
     """A JVM for one process after the other; `one_spark` has a test's processes join it."""
     with pytest.MonkeyPatch.context() as patch:
@@ -52,7 +52,7 @@ def sample_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def foreign_lake(
     jvm: SharedJvm, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Path:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from obstore.exceptions import BaseError, NotSupportedError
 
 from helpers.odd_names import ODD_BUT_FINE
-from mirrorlake.storage import Storage, to_json
+from mirrorlake.storage import Entry, Listing, Storage, to_json
+from mirrorlake.stores import listing
 from mirrorlake.stores.streams import TAIL
 
 json_values = st.recursive(
@@ -410,3 +411,42 @@ def test_files_are_deleted_together_and_copied_where_there_is_none(any_storage: 
     any_storage.delete_files(["f/0", "f/a", "f/c", "f/b"])
     any_storage.delete_files([])
     assert any_storage.files_below("f") == ()
+
+
+NAMES = st.sampled_from(["a", "b", "a-b", "_x", "z"])
+KEYS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
+
+
+@given(
+    keys=st.dictionaries(KEYS, st.integers(0, 2), max_size=60),
+    page=st.integers(1, 9),
+    worth=st.sampled_from([0, 1, 3]),
+)
+def test_one_listing_of_all_tells_of_many_folders(
+    keys: dict[str, int], page: int, worth: int
+) -> None:
+    def entry(path: str) -> Entry:
+        when = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        return Entry(path.rpartition("/")[2], keys[path], when, "tag")
+
+    def slow(folder: str) -> Listing:
+        below = [key.removeprefix(f"{folder}/") for key in keys if key.startswith(f"{folder}/")]
+        inner = sorted({rest.partition("/")[0] for rest in below if "/" in rest})
+        files = sorted(rest for rest in below if "/" not in rest)
+        return Listing(tuple(inner), tuple(entry(f"{folder}/{name}") for name in files))
+
+    folders = {key.rpartition("/")[0] for key in keys} - {""}
+    wanted = {folder for folder in folders if "z" not in folder}
+    ordered = sorted(keys)
+    pages = [
+        [(path, entry(path)) for path in ordered[start : start + page]]
+        for start in range(0, len(ordered), page)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listing, "AT_ONCE", worth)
+        found = listing.split_pages(pages, wanted)
+    assert found == {folder: slow(folder) for folder in found}
+    assert found.keys() <= wanted
+    if worth == 0:  # it goes to the end
+        empty = {key.rpartition("/")[0] for key, size in keys.items() if size == 0}
+        assert found.keys() == wanted - empty

@@ -1,6 +1,6 @@
 """One cycle of the mirror: every table of the zone, several at a time, each on its own.
 
-An idle table costs a listing; Spark is started when the first file has to be applied.
+An idle table costs a listing at most; Spark is started when the first file has to be applied.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from itertools import repeat
 from threading import Event, Lock
 
 from pyspark.sql import SparkSession
@@ -50,9 +51,9 @@ from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.registration import keep_registered
 from mirrorlake.spark.session import cluster_cores
 from mirrorlake.storage import Listing, Storage
+from mirrorlake.stores.listing import AT_ONCE
 
 _TRIES = 3
-_LISTERS = 16
 _SLOWER = 1.5  # how much longer each pause gets while nothing happens
 _Entry = tuple[str, TableState, TableStatus]  # the table's folder, what to keep, what to report
 
@@ -129,10 +130,12 @@ class Engine:
         def clash(table: TableName) -> bool:
             return table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas
 
-        def look(table: TableName | BadFolder) -> _Entry | None:
+        def look(table: TableName | BadFolder, listed: dict[str, Listing]) -> _Entry | None:
             if isinstance(table, BadFolder):
                 return self._refuse(table)
-            return None if clash(table) else self._if_idle(table, states.get(table.folder))
+            if clash(table):
+                return None
+            return self._if_idle(table, states.get(table.folder), listed.get(table.folder))
 
         def run(table: TableName) -> _Entry:
             return self._run_table(table, states.get(table.folder), clash=clash(table))
@@ -211,27 +214,32 @@ class Engine:
     def _look_at(
         self,
         tables: list[TableName | BadFolder],
-        look: Callable[[TableName | BadFolder], _Entry | None],
+        look: Callable[[TableName | BadFolder, dict[str, Listing]], _Entry | None],
     ) -> list[_Entry | None]:
         """The entries of the tables with nothing to do; None for the others."""
         if self._storage.local is not None:
             # A local listing is so short that threads would only wait for each other.
-            return [look(table) for table in tables]
-        with ThreadPoolExecutor(_LISTERS) as pool:
-            return list(pool.map(look, tables))
+            return [look(table, {}) for table in tables]
+        listed: dict[str, Listing] = {}
+        if len(tables) > AT_ONCE:
+            listed = self._storage.list_many(ZONE, {table.folder for table in tables})
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return list(pool.map(look, tables, repeat(listed)))
 
-    def _if_idle(self, table: TableName, known: TableState | None) -> _Entry | None:
-        """The entry of a table with nothing to do; costs a listing."""
+    def _if_idle(
+        self, table: TableName, known: TableState | None, listed: Listing | None
+    ) -> _Entry | None:
+        """The entry of a table with nothing to do; costs a listing where there is none yet."""
         try:
             paused = self._settings(table).paused
         except FormatError:
             return None  # said where the table's other errors are
         if known is not None and paused:
             stopped = replace(known, state=STOPPED, error=None)
-            return _entry(table, self._storage.list(table.folder), stopped)
+            return _entry(table, listed or self._storage.list(table.folder), stopped)
         if known is None or known.state == STOPPED or self._sweep_due(known):
             return None
-        listing = self._storage.list(table.folder)
+        listing = listed or self._storage.list(table.folder)
         return _entry(table, listing, known) if is_idle(listing, known) else None
 
     def _refuse(self, folder: BadFolder) -> _Entry:

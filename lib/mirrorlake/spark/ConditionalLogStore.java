@@ -2,23 +2,26 @@ package mirrorlake;
 
 import java.io.FileNotFoundException;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.FileAlreadyExistsException;
-import java.util.ArrayList;
-import java.util.Collections;
 import java.util.Iterator;
-import java.util.List;
+import java.util.NoSuchElementException;
 import java.util.UUID;
 
 import io.delta.storage.S3SingleDriverLogStore;
-import io.delta.storage.internal.S3LogStoreUtil;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.PathFilter;
+import org.apache.hadoop.fs.RemoteIterator;
+import org.apache.hadoop.fs.s3a.Listing;
 import org.apache.hadoop.fs.s3a.S3AFileSystem;
+import org.apache.hadoop.fs.s3a.S3ListRequest;
+import software.amazon.awssdk.services.s3.model.ListObjectsV2Request;
 
 /**
  * Commits for any number of drivers: who creates a version's file has committed it.
@@ -26,7 +29,7 @@ import org.apache.hadoop.fs.s3a.S3AFileSystem;
  * The file is written by a conditional request, with an id of its own in its metadata. After a
  * refusal or a lost answer the id says whose file is there.
  *
- * A log is listed from the version that is asked for on. Delta's own switch for that,
+ * A log is listed from the version that is asked for on, as far as it is read. Delta's own switch for that,
  * delta.enableFastS3AListFrom, lists a folder with all folders in it, and VACUUM lists a table that
  * way, too: it takes the log for files that no version has, and deletes it. So it is off here.
  *
@@ -35,6 +38,8 @@ import org.apache.hadoop.fs.s3a.S3AFileSystem;
 public class ConditionalLogStore extends S3SingleDriverLogStore {
     private static final String MARK = "mirrorlakewrite";
     private static final int TRIES = 5;
+    private static final String PAGE = "fs.s3a.paging.maximum";
+    private static final int KEYS = 1000;
     private static final String LOG = "_delta_log";
     private static final String ALL_FOLDERS = "delta.enableFastS3AListFrom";
 
@@ -51,25 +56,86 @@ public class ConditionalLogStore extends S3SingleDriverLogStore {
     public Iterator listFrom(Path path, Configuration conf) throws IOException {
         FileSystem files = path.getFileSystem(conf);
         Path start = files.makeQualified(path);
-        Path folder = start.getParent();
         boolean isVersion = Character.isDigit(path.getName().charAt(0));
-        if (!isVersion || !LOG.equals(folder.getName()) || !(files instanceof S3AFileSystem)) {
+        if (!isVersion || !LOG.equals(start.getParent().getName()) || !(files instanceof S3AFileSystem)) {
             return super.listFrom(path, conf);
         }
-        FileStatus[] found = S3LogStoreUtil.s3ListFromArray(files, start, folder);
-        List kept = new ArrayList();
-        for (int i = 0; i < found.length; i++) {
-            Path one = found[i].getPath();
-            boolean isInLog = folder.toUri().getPath().equals(one.getParent().toUri().getPath());
-            if (isInLog && one.getName().compareTo(start.getName()) >= 0) {
-                kept.add(found[i]);
+        return new Log((S3AFileSystem) files, start);
+    }
+
+    /**
+     * A log's files in order, page by page as they are asked for: Delta looks for what is old
+     * enough to go from the first version on, and stops at what is not.
+     */
+    private static class Log implements Iterator {
+        private final Path start;
+        private final Path folder;
+        private final RemoteIterator found;
+        private FileStatus next;
+
+        Log(S3AFileSystem store, Path start) throws IOException {
+            this.start = start;
+            this.folder = start.getParent();
+            ListObjectsV2Request.Builder asked = ListObjectsV2Request.builder();
+            asked.bucket(store.getBucket());
+            asked.prefix(store.pathToKey(this.folder) + "/");
+            asked.startAfter(before(store.pathToKey(start)));
+            asked.maxKeys(new Integer(store.getConf().getInt(PAGE, KEYS)));
+            this.found = store.getListing().createFileStatusListingIterator(
+                    this.folder, S3ListRequest.v2((ListObjectsV2Request) asked.build()),
+                    new AcceptAll(), new Listing.AcceptAllButSelfAndS3nDirs(this.folder),
+                    store.getActiveAuditSpan());
+            advance();
+            if (this.next == null && !store.exists(this.folder)) {
+                throw new FileNotFoundException("No such file or directory: " + this.folder);
             }
         }
-        if (kept.isEmpty() && !files.exists(folder)) {
-            throw new FileNotFoundException("No such file or directory: " + folder);
+
+        private void advance() throws IOException {
+            this.next = null;
+            while (this.next == null && this.found.hasNext()) {
+                FileStatus one = (FileStatus) this.found.next();
+                Path path = one.getPath();
+                boolean isInLog = this.folder.toUri().getPath().equals(
+                        path.getParent().toUri().getPath());
+                if (isInLog && path.getName().compareTo(this.start.getName()) >= 0) {
+                    this.next = one;
+                }
+            }
         }
-        Collections.sort(kept);
-        return kept.iterator();
+
+        public boolean hasNext() {
+            return this.next != null;
+        }
+
+        public Object next() {
+            if (this.next == null) {
+                throw new NoSuchElementException();
+            }
+            FileStatus found = this.next;
+            try {
+                advance();
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
+            return found;
+        }
+
+        public void remove() {
+            throw new UnsupportedOperationException();
+        }
+    }
+
+    /** A key just before this one: a listing begins after what it names. */
+    private static String before(String key) {
+        int last = key.length() - 1;
+        return key.substring(0, last) + (char) (key.charAt(last) - 1);
+    }
+
+    private static class AcceptAll implements PathFilter {
+        public boolean accept(Path path) {
+            return true;
+        }
     }
 
     public void write(Path path, Iterator actions, Boolean overwrite, Configuration conf)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+
+PAGE = 1000  # what one request of a listing tells of at most
+AT_ONCE = 16  # listings side by side
 
 
 @dataclass(frozen=True)
@@ -67,3 +72,44 @@ def list_local(folder: str) -> Listing:
     except (FileNotFoundError, NotADirectoryError):
         return Listing((), ())
     return Listing(tuple(sorted(folders)), tuple(sorted(files, key=lambda entry: entry.name)))
+
+
+def split_pages(
+    pages: Iterable[Sequence[tuple[str, Entry]]], wanted: Collection[str]
+) -> dict[str, Listing]:
+    """The listings of many folders from one of all that lies below the folder above them.
+
+    It goes on while a request tells of as many folders as are listed side by side otherwise.
+
+    Args:
+        pages: paths with their entries, by requests, in the order of a store: that of the names.
+        wanted: the folders' paths.
+
+    Returns:
+        By path the listings of the folders that were told of whole. A folder with an empty file is
+        none of them, for that may be a marker of a folder.
+    """
+    files: dict[str, list[Entry]] = defaultdict(list)
+    folders: dict[str, set[str]] = defaultdict(set)
+    unclear: set[str] = set()
+    path = ""
+    for requests, page in enumerate(pages):
+        for path, entry in page:
+            parent, _, _ = path.rpartition("/")
+            if parent in wanted:
+                files[parent].append(entry)
+                if not entry.size:
+                    unclear.add(parent)
+            above, _, name = parent.rpartition("/")
+            while above:
+                if above in wanted:
+                    folders[above].add(name)
+                above, _, name = above.rpartition("/")
+        if len(files) < AT_ONCE * requests:
+            unclear |= {one for one in files if path.startswith(f"{one}/")}
+            break
+    return {
+        one: Listing(tuple(sorted(folders[one])), tuple(found))
+        for one, found in files.items()
+        if one not in unclear
+    }

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from helpers.s3_server import S3Server
-from helpers.scale import idle_cycle
+from helpers.scale import idle_cycle, make_tables, no_spark
+from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.shards import Shard
+from mirrorlake.names import file_name
 from mirrorlake.storage import Storage
 
 CONSTANT = 12  # requests of a cycle that no table causes
@@ -16,7 +18,7 @@ CONSTANT = 12  # requests of a cycle that no table causes
 
 @pytest.fixture
 def log(_server: S3Server) -> Path:
-    return _server.folder / "log"
+    return _server.requests
 
 
 @pytest.fixture
@@ -26,17 +28,33 @@ def root(_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     return f"s3://lakes/{tmp_path.name}"
 
 
-@pytest.mark.parametrize("tables", [1, 10, 60, 150])
-def test_an_idle_cycle_is_one_listing_a_table_and_a_constant(
-    root: str, log: Path, tables: int
+@pytest.mark.parametrize(("tables", "lists"), [(1, 1), (10, 10), (60, 1), (400, 2)])
+def test_an_idle_cycle_lists_each_table_or_all_at_once(
+    root: str, log: Path, tables: int, lists: int
 ) -> None:
     found = idle_cycle(Storage(root), log, tables)
-    assert found.total - tables <= CONSTANT, found.paths
-    below = [path for kind, path in found.paths if kind == "LIST" and "LandingZone%2Ft" in path]
-    assert len(below) == len(set(below)) == tables
+    assert found.total - lists <= CONSTANT, found.paths
+    below = [path for kind, path in found.paths if kind == "LIST" and "LandingZone%2F" in path]
+    assert len(below) == len(set(below))
+    # The zone's folders are listed once, too.
+    assert len(below) == lists + 1, below
     assert found.kinds["GET"] + found.kinds["HEAD"] <= 5
     kept = [path for kind, path in found.paths if kind != "LIST" and "/state" in path]
     assert kept == []  # what is known has not changed, in however many documents it is
+
+
+@pytest.mark.parametrize("more", [0, 2500], ids=["whole", "broken off"])
+def test_what_is_new_is_found_by_the_listing_of_all(root: str, more: int) -> None:
+    """Whether that goes to its end or not: a table of many files is passed by."""
+    storage = Storage(root)
+    tables = make_tables(storage, 40)
+    engine = Engine(storage, no_spark)
+    assert not engine.run_cycle().failed
+    for number in range(more):
+        storage.write(f"{tables[3].folder}/_ProcessedFiles/{file_name(number)}", b"of before")
+    storage.write(f"{tables[2].folder}/{file_name(2)}", b"no Parquet")
+    storage.write(f"{tables[30].folder}/{file_name(2)}", b"no Parquet")
+    assert {line.name for line in engine.run_cycle().failed} == {"t00002", "t00030"}
 
 
 def test_a_shard_lists_its_own_tables_alone(root: str, log: Path) -> None:

@@ -167,7 +167,7 @@ def test_two_drivers_with_slow_commits_and_lost_answers_lose_none(
 
 @pytest.mark.long
 def test_one_more_small_file_is_a_few_requests(start: Program, server: S3Server, root: str) -> None:
-    seen = result(start("files", root, **{LOG: str(server.folder / "log")}))
+    seen = result(start("files", root, **{LOG: str(server.requests)}))
     few, many = FILES
     print(seen)
     assert (seen[str(many)] - seen[str(few)]) / (many - few) <= MOST_OF_A_FILE, seen
