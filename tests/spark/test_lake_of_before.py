@@ -242,6 +242,7 @@ def test_views_follow_by_what_changed(old: Lake) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_what_follows_a_feed_goes_on_from_its_place(old: Lake, known: Any) -> None:
     cursor = old.table("inventory").changes.cursor("reporting")
     assert (cursor.position, old.table("shop.orders").changes.cursor("reporting").position) == (

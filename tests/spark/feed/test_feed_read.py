@@ -127,6 +127,7 @@ def test_an_end_before_everything(stock: Lake) -> None:
         stock.table(TableName("s", ODD)).changes.read(0, "1999-01-01")
 
 
+@pytest.mark.long
 def test_a_feed_that_is_off_for_a_while(lake: Lake) -> None:
     path = lake.storage.path("Tables/t")
     spark, name = lake.spark, delta_name(path)

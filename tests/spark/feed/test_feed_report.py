@@ -48,6 +48,7 @@ def make_late(lake: Lake, **options: object) -> LakeTable:
     return late
 
 
+@pytest.mark.long
 def test_changes_by_version_raw_and_net_and_one_key(stock: LakeTable, tmp_path: Path) -> None:
     before = lake_state(tmp_path)
     found = stock.changes.report()

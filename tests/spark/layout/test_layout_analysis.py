@@ -201,6 +201,7 @@ def test_an_empty_version_and_one_that_never_was(odd: Lake) -> None:
         table.analyze(version=99)
 
 
+@pytest.mark.long
 def test_vorder_is_judged_file_by_file(lake: Lake) -> None:
     """Not from one file, not from a stale one, and not from a tag that the file contradicts."""
     table = HandMade(Path(lake.storage.path("Tables/t")))
@@ -230,6 +231,7 @@ def test_vorder_is_judged_file_by_file(lake: Lake) -> None:
     assert [f["Parquet File"] for f in rows(analysis, "Stale Files")] == ["stale.parquet"]
 
 
+@pytest.mark.long
 def test_a_change_that_preserves_nothing(lake: Lake) -> None:
     """The public golden case by a thousandth: deleting one day rewrites all of the table."""
     table = HandMade(Path(lake.storage.path("Tables/fact")))

@@ -316,6 +316,7 @@ def one_sorted_file(frame: DataFrame) -> DataFrame:
     return frame.repartition(1).sortWithinPartitions("id")
 
 
+@pytest.mark.long
 def test_rewriting_beside_others(plain: Lake, tmp_path: Path) -> None:
     """An append passes; a delete of the same files makes the rewrite start again."""
     path = plain.storage.path("Tables/t")

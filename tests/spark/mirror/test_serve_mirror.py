@@ -32,9 +32,8 @@ def wait_for(what: Callable[[], bool], process: subprocess.Popen[bytes]) -> None
         time.sleep(0.2)
 
 
-@pytest.mark.parametrize(
-    ("writers", "batches"), [(4, 5), pytest.param(16, 50, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("writers", "batches"), [(4, 5), (16, 50)])
 def test_writers_and_a_mirror_lose_nothing_and_double_nothing(
     tmp_path: Path, writers: int, batches: int
 ) -> None:
