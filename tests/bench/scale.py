@@ -58,13 +58,11 @@ class Told:
         self.requests: dict[str, int] = {}
         self.costs: dict[str, float] = {}
 
-    def add(
-        self, what: str, count: Count, *, tables: int = 0, at_once: int = 1, a_day: bool = False
-    ) -> None:
+    def add(self, what: str, count: Count, *, at_once: int = 1, a_day: bool = False) -> None:
         self.requests[what] = count.total
         for kind, number in sorted(count.kinds.items()):
             self.requests[f"{what}, {kind}"] = number
-        took = seconds(count.kinds, tables, at_once)
+        took = seconds(count.kinds, at_once)
         self.costs[f"{what}, s"] = round(took, 2)
         if a_day:
             cycles = DAY / max(EVERY, took)
@@ -77,10 +75,10 @@ def idle(log: Path) -> Told:
     told = Told()
     for tables in IDLE:
         found = idle_cycle(Storage(_root()), log, tables)
-        told.add(f"idle, {tables} tables", found, tables=tables, a_day=True)
+        told.add(f"idle, {tables} tables", found, a_day=True)
     found = idle_cycle(Storage(_root()), log, IDLE[-1], shard="2/8")
     own = sum(Shard(2, 8).has(f"Files/LandingZone/t{n:05d}") for n in range(IDLE[-1]))
-    told.add(f"idle, {own} of {IDLE[-1]} tables, shard 2/8", found, tables=own, a_day=True)
+    told.add(f"idle, {own} of {IDLE[-1]} tables, shard 2/8", found, a_day=True)
     return told
 
 
@@ -119,7 +117,7 @@ def lakes(log: Path) -> Told:
         for _ in range(WARM):
             found = _busy_cycle(lake, engine, changed, log)
         what = f"busy, {changed} of {tables} tables"
-        told.add(what, found, tables=tables, at_once=AT_ONCE, a_day=True)
+        told.add(what, found, at_once=AT_ONCE, a_day=True)
     return told
 
 

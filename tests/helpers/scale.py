@@ -57,13 +57,10 @@ def dollars(counted: Counter[str]) -> float:
     return sum(n * prices[kind].dollars / 1e6 for kind, n in counted.items())
 
 
-def seconds(counted: Counter[str], tables: int = 0, at_once: int = 1) -> float:
-    """How long they take, so many at once; a listing of each table beside others."""
+def seconds(counted: Counter[str], at_once: int = 1) -> float:
+    """How long they take, so many at once."""
     known = assumptions()
-    in_turn = counted - Counter(LIST=tables)
-    lists = tables / _AT_ONCE * known["LIST"].milliseconds
-    rest = sum(n * known[kind].milliseconds for kind, n in in_turn.items())
-    return (lists + rest / at_once) / 1000
+    return sum(n * known[kind].milliseconds for kind, n in counted.items()) / at_once / 1000
 
 
 @dataclass
