@@ -319,7 +319,6 @@ def test_a_vacuumed_feed_and_a_lost_log(lake: Lake) -> None:
     assert rules(table.changes.diagnose())[0] == ("log-lost", (0, 2), True)
 
 
-@pytest.mark.long
 def test_a_gap_is_bridged_by_row_ids_where_there_are_some(lake: Lake) -> None:
     publisher = lake.publisher("ids", keys=["id"])
     publisher.write([{"id": n, "v": "a"} for n in range(4)])

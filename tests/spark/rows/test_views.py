@@ -114,8 +114,9 @@ OTHERS = {
 }
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("others", [{}, OTHERS], ids=["sums", "every method"])
+@pytest.mark.parametrize(
+    "others", [{}, pytest.param(OTHERS, marks=pytest.mark.long)], ids=["sums", "every method"]
+)
 def test_what_happens_to_a_source(
     lake: Lake, pytestconfig: pytest.Config, others: dict[str, str]
 ) -> None:

@@ -53,7 +53,6 @@ def follow_one_more(lake: Lake, table: str) -> tuple[str, str]:
     return follow(lake)
 
 
-@pytest.mark.long
 def test_a_source_of_other_rows_and_other_types(lake: Lake) -> None:
     t = source(lake)
     lake.views.create("v", "SELECT id, x + 1 AS y FROM t")
