@@ -29,9 +29,10 @@ import software.amazon.awssdk.services.s3.model.ListObjectsV2Request;
  * The file is written by a conditional request, with an id of its own in its metadata. After a
  * refusal or a lost answer the id says whose file is there.
  *
- * A log is listed from the version that is asked for on, as far as it is read. Delta's own switch for that,
- * delta.enableFastS3AListFrom, lists a folder with all folders in it, and VACUUM lists a table that
- * way, too: it takes the log for files that no version has, and deletes it. So it is off here.
+ * A log is listed from the version that is asked for on, as far as it is read. Delta's own switch
+ * for that, delta.enableFastS3AListFrom, lists a folder with all folders in it, and VACUUM lists a
+ * table that way, too: it takes the log for files that no version has, and deletes it. So it is off
+ * here.
  *
  * Written for Janino: raw types, no newer syntax.
  */
@@ -56,11 +57,12 @@ public class ConditionalLogStore extends S3SingleDriverLogStore {
     public Iterator listFrom(Path path, Configuration conf) throws IOException {
         FileSystem files = path.getFileSystem(conf);
         Path start = files.makeQualified(path);
-        boolean isVersion = Character.isDigit(path.getName().charAt(0));
-        if (!isVersion || !LOG.equals(start.getParent().getName()) || !(files instanceof S3AFileSystem)) {
-            return super.listFrom(path, conf);
+        boolean isVersion = Character.isDigit(path.getName().charAt(0))
+                && LOG.equals(start.getParent().getName());
+        if (isVersion && files instanceof S3AFileSystem) {
+            return new Log((S3AFileSystem) files, start);
         }
-        return new Log((S3AFileSystem) files, start);
+        return super.listFrom(path, conf);
     }
 
     /**
