@@ -12,10 +12,13 @@ import sys
 import tempfile
 import time
 import uuid
+from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from helpers.bench import BenchResult, run_script
 from helpers.s3_server import BUCKET, S3Server
+from helpers.scale import Count, counted
 from mirrorlake import Lake
 
 ROWS, DAYS, CHANGES, CYCLES = 20_000, 30, 1_000, 5
@@ -41,39 +44,40 @@ def month(root: str, log: Path | None = None) -> tuple[float, dict[str, int]]:
     lake = Lake(root)
     publisher = lake.publisher("t", keys=["id"])
     publisher.upsert([{"id": n, "v": 0.5} for n in range(ROWS)])
-    spent, counted = 0.0, {}
+    spent, told = 0.0, {}
     for first in range(0, DAYS, DAYS // CYCLES):
         days = range(first, first + DAYS // CYCLES)
         for day in days:
             ids = [(day * 7919 + n * 13) % ROWS for n in range(CHANGES)]
             publisher.upsert([{"id": one, "v": float(day)} for one in ids[100:]])
             publisher.delete([{"id": one} for one in ids[:100]])
-        before, began = requests(log), time.monotonic()
-        report = lake.mirror()
-        spent += time.monotonic() - began
-        counted[f"requests, a cycle of {2 * len(days)} files"] = requests(log) - before
+        with _requests(log) as found:
+            began = time.monotonic()
+            report = lake.mirror()
+            spent += time.monotonic() - began
+        told[f"requests, a cycle of {2 * len(days)} files"] = found.total
         assert not report.failed, report
-    before = requests(log)
-    lake.mirror()
-    counted["requests, a cycle with nothing to do"] = requests(log) - before
-    return spent, counted
+    with _requests(log) as found:
+        lake.mirror()
+    told["requests, a cycle with nothing to do"] = found.total
+    return spent, told
 
 
-def requests(log: Path | None) -> int:
-    """How many requests the server has answered."""
-    return 0 if log is None else log.read_text(errors="replace").count(" s3_")
+def _requests(log: Path | None) -> AbstractContextManager[Count]:
+    """Counts what a server is asked meanwhile; nothing where there is none."""
+    return nullcontext(Count(Counter(), [])) if log is None else counted(log)
 
 
 def work(pairs: int, log: Path) -> dict[str, object]:
-    remote, local, counted = [], [], {}
+    remote, local, told = [], [], {}
     for pair in range(pairs + 1):  # the first does not count
-        seconds, counted = month(f"s3://{BUCKET}/{uuid.uuid4().hex}", log)
+        seconds, told = month(f"s3://{BUCKET}/{uuid.uuid4().hex}", log)
         with tempfile.TemporaryDirectory() as folder:
             other, _ = month(folder)
         if pair:
             remote.append(seconds)
             local.append(other)
-    return {"remote": remote, "local": local, "requests": counted}
+    return {"remote": remote, "local": local, "requests": told}
 
 
 if __name__ == "__main__":

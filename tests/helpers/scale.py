@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mirrorlake.delta.log_files import commit_path
 from mirrorlake.landing.identity import Identity, write_identity
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.options import MirrorOptions
@@ -32,7 +33,7 @@ _LINE = re.compile(r" s3_(\w+) .* (/\S*) \d{3} ")  # an operation, its key, what
 _POSTED = ("DeleteObjects", "CreateMultipartUpload", "CompleteMultipartUpload")
 _ASSUMED = re.compile(r"^\| `([A-Z]+)` \| ([0-9.]+) \| ([0-9.]+) \|$", re.M)
 _QUIET = 0.3  # seconds
-_AT_ONCE = 16  # listings of a cycle side by side
+_AT_ONCE = 16  # tables that are made side by side
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Count:
 
     Attributes:
         kinds: requests by kind.
-        paths: each request: its kind and path, or a listing's prefix.
+        paths: each request: its kind and what it asked for.
     """
 
     kinds: Counter[str]
@@ -113,7 +114,7 @@ def _end(log: Path) -> int:
     return size
 
 
-def make_tables(storage: Storage, count: int, *, versions: int = 1) -> list[TableName]:
+def make_tables(storage: Storage, count: int) -> list[TableName]:
     """Tables as a mirror has left them, each with its last applied file in its folder."""
     tables = [TableName(None, f"t{number:05d}") for number in range(count)]
 
@@ -141,7 +142,7 @@ def make_tables(storage: Storage, count: int, *, versions: int = 1) -> list[Tabl
             {"commitInfo": {"userMetadata": json.dumps({"incarnation": life, "last": 1})}},
         ]
         log = "".join(f"{json.dumps(action)}\n" for action in actions)
-        storage.write(f"{table.table_path}/_delta_log/{0:020d}.json", log.encode())
+        storage.write(commit_path(table.table_path, 0), log.encode())
         write_identity(storage, identity)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -156,7 +157,6 @@ def no_spark() -> Any:
 
 def idle_cycle(storage: Storage, log: Path, tables: int, shard: str | None = None) -> Count:
     """The requests of a cycle of a running mirror of so many tables with nothing to do."""
-
     make_tables(storage, tables)
     engine = Engine(storage, no_spark, MirrorOptions(shard=shard))
     for _ in range(2):

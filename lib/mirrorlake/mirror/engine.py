@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from itertools import repeat
+from functools import partial
 from threading import Event, Lock
 
 from pyspark.sql import SparkSession
@@ -130,7 +130,7 @@ class Engine:
         def clash(table: TableName) -> bool:
             return table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas
 
-        def look(table: TableName | BadFolder, listed: dict[str, Listing]) -> _Entry | None:
+        def look(listed: dict[str, Listing], table: TableName | BadFolder) -> _Entry | None:
             if isinstance(table, BadFolder):
                 return self._refuse(table)
             if clash(table):
@@ -145,7 +145,8 @@ class Engine:
 
         def begin(tables: list[TableName | BadFolder]) -> list[TableName]:
             """Notes the tables with nothing to do; the others."""
-            seen = list(zip(tables, self._look_at(tables, look), strict=True))
+            entries = self._look_at(tables, partial(look, self._list_many(tables)))
+            seen = list(zip(tables, entries, strict=True))
             latest.update({entry[0]: entry for _, entry in seen if entry is not None})
             return [t for t, entry in seen if entry is None and isinstance(t, TableName)]
 
@@ -211,20 +212,23 @@ class Engine:
         with self._spark_lock:
             return self._start_spark()
 
+    def _list_many(self, tables: list[TableName | BadFolder]) -> dict[str, Listing]:
+        """The listings that one of the whole zone tells; the others are asked for one by one."""
+        if len(tables) <= AT_ONCE:
+            return {}
+        return self._storage.list_many(ZONE, {table.folder for table in tables})
+
     def _look_at(
         self,
         tables: list[TableName | BadFolder],
-        look: Callable[[TableName | BadFolder, dict[str, Listing]], _Entry | None],
+        look: Callable[[TableName | BadFolder], _Entry | None],
     ) -> list[_Entry | None]:
         """The entries of the tables with nothing to do; None for the others."""
         if self._storage.local is not None:
             # A local listing is so short that threads would only wait for each other.
-            return [look(table, {}) for table in tables]
-        listed: dict[str, Listing] = {}
-        if len(tables) > AT_ONCE:
-            listed = self._storage.list_many(ZONE, {table.folder for table in tables})
+            return [look(table) for table in tables]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            return list(pool.map(look, tables, repeat(listed)))
+            return list(pool.map(look, tables))
 
     def _if_idle(
         self, table: TableName, known: TableState | None, listed: Listing | None

@@ -6,14 +6,12 @@ import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.FileAlreadyExistsException;
 import java.util.Iterator;
-import java.util.NoSuchElementException;
 import java.util.UUID;
 
 import io.delta.storage.S3SingleDriverLogStore;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
-import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.PathFilter;
@@ -70,57 +68,38 @@ public class ConditionalLogStore extends S3SingleDriverLogStore {
      * enough to go from the first version on, and stops at what is not.
      */
     private static class Log implements Iterator {
-        private final Path start;
-        private final Path folder;
         private final RemoteIterator found;
-        private FileStatus next;
 
         Log(S3AFileSystem store, Path start) throws IOException {
-            this.start = start;
-            this.folder = start.getParent();
+            Path folder = start.getParent();
             ListObjectsV2Request.Builder asked = ListObjectsV2Request.builder();
             asked.bucket(store.getBucket());
-            asked.prefix(store.pathToKey(this.folder) + "/");
+            asked.prefix(store.pathToKey(folder) + "/");
             asked.startAfter(before(store.pathToKey(start)));
             asked.maxKeys(new Integer(store.getConf().getInt(PAGE, KEYS)));
             this.found = store.getListing().createFileStatusListingIterator(
-                    this.folder, S3ListRequest.v2((ListObjectsV2Request) asked.build()),
-                    new AcceptAll(), new Listing.AcceptAllButSelfAndS3nDirs(this.folder),
+                    folder, S3ListRequest.v2((ListObjectsV2Request) asked.build()),
+                    new From(start), new Listing.AcceptAllButSelfAndS3nDirs(folder),
                     store.getActiveAuditSpan());
-            advance();
-            if (this.next == null && !store.exists(this.folder)) {
-                throw new FileNotFoundException("No such file or directory: " + this.folder);
-            }
-        }
-
-        private void advance() throws IOException {
-            this.next = null;
-            while (this.next == null && this.found.hasNext()) {
-                FileStatus one = (FileStatus) this.found.next();
-                Path path = one.getPath();
-                boolean isInLog = this.folder.toUri().getPath().equals(
-                        path.getParent().toUri().getPath());
-                if (isInLog && path.getName().compareTo(this.start.getName()) >= 0) {
-                    this.next = one;
-                }
+            if (!this.found.hasNext() && !store.exists(folder)) {
+                throw new FileNotFoundException("No such file or directory: " + folder);
             }
         }
 
         public boolean hasNext() {
-            return this.next != null;
-        }
-
-        public Object next() {
-            if (this.next == null) {
-                throw new NoSuchElementException();
-            }
-            FileStatus found = this.next;
             try {
-                advance();
+                return this.found.hasNext();
             } catch (IOException error) {
                 throw new UncheckedIOException(error);
             }
-            return found;
+        }
+
+        public Object next() {
+            try {
+                return this.found.next();
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
         }
 
         public void remove() {
@@ -128,16 +107,25 @@ public class ConditionalLogStore extends S3SingleDriverLogStore {
         }
     }
 
+    /** The files directly in a folder, from one of them on. */
+    private static class From implements PathFilter {
+        private final Path start;
+
+        From(Path start) {
+            this.start = start;
+        }
+
+        public boolean accept(Path path) {
+            String folder = this.start.getParent().toUri().getPath();
+            return folder.equals(path.getParent().toUri().getPath())
+                    && path.getName().compareTo(this.start.getName()) >= 0;
+        }
+    }
+
     /** A key just before this one: a listing begins after what it names. */
     private static String before(String key) {
         int last = key.length() - 1;
         return key.substring(0, last) + (char) (key.charAt(last) - 1);
-    }
-
-    private static class AcceptAll implements PathFilter {
-        public boolean accept(Path path) {
-            return true;
-        }
     }
 
     public void write(Path path, Iterator actions, Boolean overwrite, Configuration conf)
