@@ -52,7 +52,7 @@ class Server:
     lake: Lake
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     place = tmp_path_factory.mktemp("browser")
     lake = Lake(unpack(place))
@@ -103,7 +103,7 @@ def _address(process: subprocess.Popen[bytes], place: Path) -> str:
     raise AssertionError((place / "lab.log").read_text(encoding="utf-8")[-2000:])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 

@@ -262,8 +262,7 @@ def _one_jvm(wanted: bool) -> Iterator[Callable[[], None]]:
         return
     from mirrorlake.spark.shared import SharedJvm
 
-    os.environ["SPARK_CONF_DIR"] = str(PROJECT / "tests" / "spark" / "conf")
-    jvm = SharedJvm("notebook")
+    jvm = SharedJvm("small")
     os.environ.update(jvm.environment)
     try:
         yield jvm.clear

@@ -21,7 +21,7 @@ _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # they go with the proces
 
 class OneSpark:
     def __init__(self) -> None:
-        self.jvm = SharedJvm("notebook")
+        self.jvm = SharedJvm("small")
         os.environ.update(self.jvm.environment)
         self.path: object = None
 

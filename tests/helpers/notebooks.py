@@ -13,9 +13,9 @@ from typing import Any
 import yaml
 
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS, PROJECT
+from mirrorlake.spark.session import PROFILE_VARIABLE
 
 SANITIZE = PROJECT / "tests" / "notebooks" / "sanitize.cfg"
-CONF = PROJECT / "tests" / "spark" / "conf"
 TOOLS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if path.stem != "sample")
 # What a tool needs on a lake that is not the sample, beside root and table.
 _NEEDED: dict[str, dict[str, Any]] = {
@@ -58,7 +58,7 @@ def run_nbval(
         text=True,
         cwd=PROJECT,
         env=os.environ
-        | {"MIRRORLAKE_HOME": str(home), "SPARK_CONF_DIR": str(CONF), "PYTHONPATH": paths}
+        | {"MIRRORLAKE_HOME": str(home), PROFILE_VARIABLE: "small", "PYTHONPATH": paths}
         | environment,
         check=False,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers.foreign_lake import FEW, MANY
-from helpers.notebooks import CONF, run_nbval
+from helpers.notebooks import run_nbval
 from mirrorlake.paths import NOTEBOOKS, PROJECT
 from mirrorlake.spark.shared import SharedJvm
 
@@ -27,9 +27,7 @@ def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="package")  # the tests after them have a JVM of their own
 def jvm() -> Iterator[SharedJvm]:
     """A JVM for one process after the other; `one_spark` has a test's processes join it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_CONF_DIR", str(CONF))
-        shared = SharedJvm("notebook")
+    shared = SharedJvm("small")
     yield shared
     shared.close()
 

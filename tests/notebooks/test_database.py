@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from helpers.notebooks import CONF, run_nbval
+from helpers.notebooks import run_nbval
 from helpers.postgres import PostgresServer, ensure_installed
 from mirrorlake import Lake
 from mirrorlake.paths import NOTEBOOKS
 from mirrorlake.runs.run import run_plan
 from mirrorlake.samples.shop import Shop
+from mirrorlake.spark.session import PROFILE_VARIABLE
 
 pytestmark = pytest.mark.long  # each starts a Spark of its own
 
@@ -55,7 +56,7 @@ def test_the_tool_mirrors_a_database(
     )
     monkeypatch.setenv("MIRRORLAKE_HOME", str(tmp_path))
     monkeypatch.setenv("MIRRORLAKE_DSN", server.dsn())
-    monkeypatch.setenv("SPARK_CONF_DIR", str(CONF))
+    monkeypatch.setenv(PROFILE_VARIABLE, "small")
     Lake(tmp_path / "lake").publisher("other").insert([{"id": 1}])
     plan = tmp_path / "plan.yaml"
     parameters = {"root": "lake", "tables": "orders,notes"}

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from helpers.elsewhere import on_read_only_disk
-from helpers.notebooks import CONF, lake_state
+from helpers.notebooks import lake_state
 from helpers.small_notebooks import put_plan
 from mirrorlake import Lake
 from mirrorlake.paths import PROJECT
+from mirrorlake.spark.session import PROFILE_VARIABLE
 
 pytestmark = pytest.mark.long  # each plan takes a minute
 READERS = ("monitor", "file_diagnostics", "time_travel", "query", "change_feed", "vorder")
@@ -28,7 +29,7 @@ def call(home: Path, *arguments: str, disk: Path | None = None) -> subprocess.Co
     command = [sys.executable, "-m", "mirrorlake.cli", "run", *arguments, "--json"]
     if disk is not None:
         command = on_read_only_disk(disk, command)
-    environment = os.environ | {"MIRRORLAKE_HOME": str(home), "SPARK_CONF_DIR": str(CONF)}
+    environment = os.environ | {"MIRRORLAKE_HOME": str(home), PROFILE_VARIABLE: "small"}
     environment |= {"MIRRORLAKE_STATE": str(home / "state")}
     return subprocess.run(
         command, capture_output=True, text=True, cwd=PROJECT, env=environment, check=False

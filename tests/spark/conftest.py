@@ -5,33 +5,39 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mirrorlake import cli
-from mirrorlake.spark.session import get_spark
+from mirrorlake.spark.jvm import forget_logs
+from mirrorlake.spark.session import PROFILE_VARIABLE, get_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-CONF = Path(__file__).parent / "conf"
-
-
 def _configure(patch: pytest.MonkeyPatch, config: pytest.Config) -> None:
-    if not config.getoption("--long"):
-        patch.setenv("SPARK_CONF_DIR", str(CONF))
+    """Long tests run as users' sessions do."""
+    patch.setenv(PROFILE_VARIABLE, "notebook" if config.getoption("--long") else "small")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def spark(pytestconfig: pytest.Config) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         _configure(patch, pytestconfig)
-        session = get_spark("notebook")
+        session = get_spark()
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tables_are_let_go(spark: SparkSession | None) -> Iterator[None]:
+    """Nobody asks for a module's tables again, and what Spark keeps of them fills the heap."""
+    yield
+    if spark is not None:  # a cluster's tests have drivers of their own
+        spark.catalog.clearCache()
+        forget_logs(spark._jvm)
 
 
 @pytest.fixture(autouse=True)

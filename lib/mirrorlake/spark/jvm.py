@@ -51,6 +51,11 @@ def end_session(jvm: Any) -> None:
     if (left := sessions.getDefaultSession()).isDefined():
         left.get().stop()
     sessions.clearDefaultSession()
+    forget_logs(jvm)
+
+
+def forget_logs(jvm: Any) -> None:
+    """Lets go of what Delta read of tables' logs, which it keeps for an hour after the last use."""
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 

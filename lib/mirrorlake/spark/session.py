@@ -70,10 +70,15 @@ _LOCAL = {
     ),
     "spark.ui.retainedTasks": "1000",
 }
-_NO_CODE = {
+_FEW_ROWS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # Each task writes the code of its objects anew, which is most of what it does.
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
 }
+# A sort, an aggregate and a join each take a page at once; of 2 GB Spark makes them 32 MiB large.
+_SMALL_PAGES = {"spark.buffer.pageSize": "1m"}
 _SHUFFLES = {"notebook": 2, "batch": 2 * (os.cpu_count() or 1), "small": 2}
 # Of a cluster nobody knows the cores yet; long jobs there have Spark's own 200 and 50.
 _CLUSTER: dict[str, dict[str, str]] = {
@@ -87,7 +92,7 @@ _CLUSTER: dict[str, dict[str, str]] = {
         "spark.databricks.delta.snapshotPartitions": "2",
     },
 }
-_MOST_MIB = {"notebook": 2048, "batch": 16 * 1024, "small": 2048}
+_MOST_MIB = {"notebook": 2048, "batch": 16 * 1024, "small": 1024}
 _FLAGS = {
     # One compiler starts quickest. Its 48 MiB for code are too few for Spark: full after two to
     # three minutes, the JVM compiles no more. 240 MiB are what two compilers get.
@@ -172,8 +177,10 @@ def launch_conf(profile: str, root: str | None = None) -> dict[str, str]:
     conf["spark.sql.warehouse.dir"] = str(cache() / "spark-warehouse")
     named = theirs.get(DRIVER_MEMORY)
     conf[DRIVER_MEMORY] = named or f"{driver_memory_mib(profile)}m"
+    if profile != "batch":
+        conf |= _SMALL_PAGES
     if profile == "small":
-        conf |= _NO_CODE
+        conf |= _FEW_ROWS
     flags = f"{_FLAGS[profile]} {archive_flags(java, needed)}".strip()
     conf["spark.driver.extraJavaOptions"] = flags
     return conf
@@ -238,7 +245,7 @@ def cluster_cores(start: Callable[[], SparkSession]) -> int | None:
 
 
 def driver_memory_mib(profile: str) -> int:
-    """Half of the memory this process may use: 1 to 16 GiB, at most 2 in a notebook.
+    """Half of the memory this process may use: 1 to 16 GiB, in a notebook 2, with `small` 1.
 
     Two notebooks are often open, and tests run in two processes: all that has to fit into 8 GiB.
     """

@@ -21,7 +21,7 @@ from mirrorlake.storage import Storage
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server() -> Iterator[PostgresServer]:
     """A real server; its binaries are installed if they are missing."""
     started = PostgresServer()

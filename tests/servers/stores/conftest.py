@@ -9,7 +9,7 @@ from helpers.fault_proxy import FaultProxy, no_faults
 from helpers.s3_server import BUCKET, S3Server, check_races, is_built
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _server(request: pytest.FixtureRequest) -> Iterator[S3Server]:
     if not is_built() and not request.config.getoption("--long"):
         pytest.skip("the S3 server is built, once, under --long: that takes minutes")
@@ -22,7 +22,7 @@ def _server(request: pytest.FixtureRequest) -> Iterator[S3Server]:
     server.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _one_proxy(_server: S3Server) -> Iterator[FaultProxy]:
     proxy = FaultProxy(_server.port)
     yield proxy

@@ -24,6 +24,7 @@ from mirrorlake.landing.metadata import MARKER
 from mirrorlake.mirror import exchange
 from mirrorlake.mirror.exchange import is_rewrite_cheaper
 from mirrorlake.spark.gateway import transaction
+from mirrorlake.spark.jvm import forget_logs
 
 VECTORS = "delta.enableDeletionVectors"
 
@@ -147,8 +148,7 @@ def test_row_ids_stay_distinct_without_a_checksum(lake: Lake) -> None:
     for number in range(3):
         for checksum in Path(lake.storage.path("Tables/t/_delta_log")).glob("*.crc"):
             checksum.unlink()
-        jvm: Any = lake.spark
-        jvm._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        forget_logs(lake.spark._jvm)
         publisher.upsert([{"n": number, "v": "b"}, {"n": 100 + number, "v": "new"}])
         lake.mirror()
     rows = lake.table("t").read().selectExpr("n", "v", "_metadata.row_id AS id").collect()

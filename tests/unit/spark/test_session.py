@@ -371,6 +371,7 @@ def test_driver_memory_is_half_of_what_there_is(
     machine(monkeypatch, tmp_path, mib, limit)
     assert driver_memory_mib("batch") == expected
     assert driver_memory_mib("notebook") == min(expected, 2048)
+    assert driver_memory_mib("small") == 1024
 
 
 def test_driver_memory_of_this_very_machine() -> None:
