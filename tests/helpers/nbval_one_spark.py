@@ -1,10 +1,10 @@
-"""A plugin for nbval: all notebooks' kernels start their Spark in one JVM, one after the other,
-and talk by sockets of their own, since the machine's ports are taken by many tests at once.
+"""A plugin for nbval: all notebooks' kernels start their Spark in the JVM of the environment, one
+after the other, and talk by sockets of their own, since the machine's ports are taken by many tests
+at once.
 """
 
 from __future__ import annotations
 
-import os
 import tempfile
 from typing import Any
 
@@ -12,28 +12,29 @@ import nbval.kernel
 import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager
+from pyspark.java_gateway import launch_gateway
 
 from mirrorlake.runs.engine import private_sockets
-from mirrorlake.spark.shared import SharedJvm
+from mirrorlake.spark.jvm import end_session
 
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []  # they go with the process
 
 
 class OneSpark:
     def __init__(self) -> None:
-        self.jvm = SharedJvm("small")
-        os.environ.update(self.jvm.environment)
+        self.gateway: Any = launch_gateway()  # which joins it
         self.path: object = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """The kernel of the notebook before is gone by now."""
         if self.path not in (None, item.path):
-            self.jvm.clear()
+            end_session(self.gateway.jvm)
         self.path = item.path
 
     def pytest_unconfigure(self) -> None:
-        self.jvm.close()
+        end_session(self.gateway.jvm)
+        self.gateway.close()
 
 
 def start_kernel(

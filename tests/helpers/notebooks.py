@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS, PROJECT
-from mirrorlake.spark.session import PROFILE_VARIABLE
+from mirrorlake.spark.shared import SharedJvm
 
 SANITIZE = PROJECT / "tests" / "notebooks" / "sanitize.cfg"
 TOOLS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if path.stem != "sample")
@@ -44,7 +44,7 @@ def lake_state(root: Path) -> dict[str, str]:
 
 
 def run_nbval(
-    notebooks: Sequence[Path], home: Path, *options: str, **environment: str
+    notebooks: Sequence[Path], home: Path, jvm: SharedJvm, *options: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Executes notebooks in their order and compares with their committed outputs."""
     command = [sys.executable, "-m", "pytest", "-p", "nbval", "--nbval"]
@@ -58,7 +58,8 @@ def run_nbval(
         text=True,
         cwd=PROJECT,
         env=os.environ
-        | {"MIRRORLAKE_HOME": str(home), PROFILE_VARIABLE: "small", "PYTHONPATH": paths}
+        | {"MIRRORLAKE_HOME": str(home), "PYTHONPATH": paths}
+        | jvm.environment
         | environment,
         check=False,
     )

@@ -41,11 +41,11 @@ def one_spark(jvm: SharedJvm, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     jvm.clear()
 
 
-@pytest.fixture(scope="session")
-def sample_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="package")
+def sample_home(jvm: SharedJvm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with the sample lake, as its notebook makes it; tests work on copies."""
     home = tmp_path_factory.mktemp("home")
-    done = run_nbval([NOTEBOOKS / "sample.ipynb"], home)
+    done = run_nbval([NOTEBOOKS / "sample.ipynb"], home, jvm)
     assert done.returncode == 0, done.stdout[-6000:]
     return home
 

@@ -15,8 +15,9 @@ from mirrorlake.paths import NOTEBOOKS
 from mirrorlake.runs.run import run_plan
 from mirrorlake.samples.shop import Shop
 from mirrorlake.spark.session import PROFILE_VARIABLE
+from mirrorlake.spark.shared import SharedJvm
 
-pytestmark = pytest.mark.long  # each starts a Spark of its own
+pytestmark = pytest.mark.long  # each needs a server of its own
 
 
 @pytest.fixture
@@ -26,9 +27,9 @@ def server() -> Iterator[PostgresServer]:
     started.remove()
 
 
-def test_the_lessons_committed_outputs(tmp_path: Path) -> None:
+def test_the_lessons_committed_outputs(jvm: SharedJvm, tmp_path: Path) -> None:
     ensure_installed()
-    done = run_nbval([NOTEBOOKS / "learn" / "16_a_database_mirrored.ipynb"], tmp_path)
+    done = run_nbval([NOTEBOOKS / "learn" / "16_a_database_mirrored.ipynb"], tmp_path, jvm)
     assert done.returncode == 0, done.stdout[-6000:]
 
 

@@ -13,6 +13,7 @@ from mirrorlake.paths import NOTEBOOKS
 from mirrorlake.runs.results import RunSummary
 from mirrorlake.runs.run import run_plan
 from mirrorlake.samples.lake import MARKER, open_sample
+from mirrorlake.spark.shared import SharedJvm
 
 TASK = re.compile(r"\d\d-\d")
 
@@ -52,27 +53,15 @@ def test_papermill_runs_them_with_other_parameters(tour: RunSummary) -> None:
     }
 
 
-# What a run without --long compares: the lesson with a lake of its own and the fewest statements.
-# 01 to 03 run by papermill above, and what most others tell, 04 among them, a tool does in every
-# run of the tests.
-QUICK = ("05",)
-
-
-@pytest.mark.parametrize(
-    ("chosen", "lakes"),
-    [(QUICK, 1), pytest.param(("0", "1"), 9, marks=pytest.mark.long)],
-    ids=["quick", "all"],
-)
-def test_nbval_finds_the_committed_outputs(
-    chosen: tuple[str, ...], lakes: int, tmp_path: Path
-) -> None:
+@pytest.mark.long  # 01 to 03 run by papermill above, and what the others tell, a tool does
+def test_nbval_finds_the_committed_outputs(jvm: SharedJvm, tmp_path: Path) -> None:
     """In the order of their numbers, for some go on with the lake of the one before."""
     lessons = sorted((NOTEBOOKS / "learn").glob("*.ipynb"))
     lessons = [path for path in lessons if path.stem != "16_a_database_mirrored"]  # test_database
-    done = run_nbval([path for path in lessons if path.name.startswith(chosen)], tmp_path)
+    done = run_nbval(lessons, tmp_path, jvm)
     assert done.returncode == 0, done.stdout[-6000:]
     made = sorted((tmp_path / "lakes").iterdir())
-    assert len(made) == lakes
+    assert len(made) == 9
     for lake in made:  # the next run is not refused
         assert json.loads((lake / MARKER).read_text())["state"] == "sealed"
         open_sample(str(lake), tables=[])

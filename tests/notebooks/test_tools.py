@@ -16,6 +16,7 @@ from helpers.notebooks import TOOLS, lake_state, run_nbval, tool_parameters
 from mirrorlake.paths import NOTEBOOKS
 from mirrorlake.runs.results import StepResult
 from mirrorlake.runs.run import run_plan
+from mirrorlake.spark.shared import SharedJvm
 
 EXAMINE = {
     "change_feed", "file_diagnostics", "maintain", "monitor", "partitioning", "query",
@@ -28,14 +29,14 @@ QUICK = {
     "archive": "by_spark",
     "change_feed": "wide and empty",
     "dimension": "by_delta_rs",
-    "file_diagnostics": "parted",
+    "file_diagnostics": "by_delta_rs",
     "frames": "by_delta_rs",
     "maintain": "by_spark",
     "partitioning": "by_delta_rs",
-    "row_tracking": "by_delta_rs",
+    "row_tracking": "parted",
     "source_postgres": "by_spark",
     "views": "by_spark",
-    "vorder": "parted",
+    "vorder": "by_delta_rs",
 }
 ON_TABLES = [
     pytest.param(tool, table, marks=[] if QUICK.get(tool) == table else pytest.mark.long)
@@ -74,12 +75,13 @@ def test_every_tool_runs_without_long() -> None:
     ids=["first", "others"],
 )
 def test_nbval_finds_the_committed_outputs(
-    tools: Sequence[str], sample_home: Path, tmp_path: Path
+    tools: Sequence[str], sample_home: Path, jvm: SharedJvm, tmp_path: Path
 ) -> None:
     """Each on a copy of its own; what examines leaves every byte as it was."""
     done = run_nbval(
         [NOTEBOOKS / f"{tool}.ipynb" for tool in tools],
         tmp_path,
+        jvm,
         *("-p", "helpers.nbval_homes"),
         NBVAL_ORIGINAL=str(sample_home),
         NBVAL_HOMES=str(tmp_path),

@@ -2,7 +2,8 @@
 
 Made once per Java and class path by a throw-away process that starts Spark, mirrors a tiny table a
 few times and queries it. The JVM ignores an archive that is broken or was made for another class
-path, so using one is never fatal.
+path, so using one is never fatal. A `SPARK_CONF_DIR` is part of the class path: with one, it is
+not used.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mirrorlake.spark.java import Java
 
 _log = logging.getLogger(__name__)
 _TRAINING = "MIRRORLAKE_ARCHIVE_TRAINING"
+_NOT_TRAINED_WITH = ("SPARK_REMOTE", "SPARK_CONF_DIR", "MIRRORLAKE_PROFILE")
 _WARNINGS_TO_STDERR = "-Xlog:disable -Xlog:all=warning:stderr"
 
 
@@ -58,7 +60,7 @@ def ensure_archive(java: Java, class_path: list[Path]) -> Path | None:
 
 def _train(archive: Path) -> None:
     _log.info("making a class archive, once, so that Spark starts in half the time …")
-    environment = {k: v for k, v in os.environ.items() if k != "SPARK_REMOTE"}
+    environment = {k: v for k, v in os.environ.items() if k not in _NOT_TRAINED_WITH}
     environment[_TRAINING] = str(archive)
     command = [sys.executable, "-m", "mirrorlake.runs.training", str(archive.parent)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

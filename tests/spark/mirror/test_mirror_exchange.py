@@ -107,6 +107,7 @@ def said(lake: Lake) -> tuple[Any, ...]:
     return txns, batches, rows
 
 
+@pytest.mark.long
 def test_many_keys_are_found_among_more_rows_than_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

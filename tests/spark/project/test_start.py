@@ -1,4 +1,4 @@
-"""Starts on machines that are not as they should be; each in a process of its own."""
+"""What Spark starts with; on machines that are not as they should be, in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mirrorlake.paths import cache
+from mirrorlake.spark.class_data_sharing import archive_path
+from mirrorlake.spark.session import launch_environment
 
 GARBAGE = """
 from mirrorlake.spark.class_data_sharing import archive_path
@@ -58,6 +61,13 @@ def run(program: str, python: str | Path, folder: Path, environment: dict[str, s
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     return done.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process has mapped is in /proc")
+def test_the_class_archive_is_in_use(spark: Any) -> None:
+    java = spark._jvm.java.lang.ProcessHandle.current().pid()
+    mapped = Path(f"/proc/{java}/maps").read_text()
+    assert str(archive_path(*launch_environment())) in mapped
 
 
 @pytest.mark.long

@@ -192,6 +192,7 @@ def test_copies_of_a_row_come_and_go_one_by_one(lake: Lake, vectors: bool) -> No
     assert refreshed()[1] == first
 
 
+@pytest.mark.long  # test_views_states.py fills another again
 def test_a_view_of_extremes_that_kept_none_is_filled_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

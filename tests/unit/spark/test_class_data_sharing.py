@@ -79,11 +79,13 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 def test_it_is_made_once(training, cache: Path, monkeypatch, notices) -> None:
     folder = training(
         "assert TARGET.parent == pathlib.Path(sys.argv[1])\n"
-        "assert 'SPARK_REMOTE' not in os.environ\n"
+        "assert not {'SPARK_REMOTE', 'SPARK_CONF_DIR', 'MIRRORLAKE_PROFILE'} & set(os.environ)\n"
         "TARGET.write_bytes(b'archive')\n"
         f"with open({str(cache.parent / 'calls')!r}, 'a') as calls: calls.write('x')\n"
     )
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
+    monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
+    monkeypatch.setenv("MIRRORLAKE_PROFILE", "small")
     path = ensure_archive(JAVA, PATHS)
     assert path == archive_path(JAVA, PATHS)
     assert path.read_bytes() == b"archive"
