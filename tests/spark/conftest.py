@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 def _configure(patch: pytest.MonkeyPatch, config: pytest.Config) -> None:
-    """Long tests run as users' sessions do."""
-    patch.setenv(PROFILE_VARIABLE, "notebook" if config.getoption("--long") else "small")
+    """Most tests have a few rows; long ones run as users' sessions do."""
+    if not config.getoption("--long"):
+        patch.setenv(PROFILE_VARIABLE, "small")
 
 
 @pytest.fixture(scope="session", autouse=True)
