@@ -19,7 +19,9 @@ TESTS = Path(__file__).parent
 PROMISES = TESTS / "promises.yaml"
 WITH_SPARK = ("spark", "notebooks")
 PROMISE = "promise"
-NOTEBOOKS = "tests/notebooks/"
+# Each folder to one process: the notebooks share a sample lake and a JVM; the other's tests start
+# JVMs of their own, and two of them at once beside the processes' own are too much for 8 GB.
+TOGETHER = ("tests/notebooks/", "tests/spark/project/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,10 +61,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class ByFile(LoadFileScheduling):
-    """Files to processes; the notebooks' to one, since they share a sample lake and a JVM."""
+    """Files to processes, and some folders whole."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return NOTEBOOKS if nodeid.startswith(NOTEBOOKS) else super()._split_scope(nodeid)
+        folders = [folder for folder in TOGETHER if nodeid.startswith(folder)]
+        return folders[0] if folders else super()._split_scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
