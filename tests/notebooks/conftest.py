@@ -16,7 +16,7 @@ from mirrorlake.paths import NOTEBOOKS, PROJECT
 from mirrorlake.spark.shared import SharedJvm
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Runs are kept in a folder of the tests, where a test has none of its own."""
     with pytest.MonkeyPatch.context() as patch:

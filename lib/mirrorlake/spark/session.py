@@ -70,16 +70,21 @@ _LOCAL = {
     ),
     "spark.ui.retainedTasks": "1000",
 }
-_FEW_ROWS = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # Each task writes the code of its objects anew, which is most of what it does.
-    "spark.sql.files.minPartitionNum": "1",
-    "spark.databricks.delta.snapshotPartitions": "1",
-}
 # A sort, an aggregate and a join each take a page at once; of 2 GB Spark makes them 32 MiB large.
 _SMALL_PAGES = {"spark.buffer.pageSize": "1m"}
-_SHUFFLES = {"notebook": 2, "batch": 2 * (os.cpu_count() or 1), "small": 2}
+_ONE_MACHINE: dict[str, dict[str, str]] = {
+    "notebook": {"spark.sql.shuffle.partitions": "2", **_SMALL_PAGES},
+    "batch": {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))},
+    "small": {
+        "spark.sql.shuffle.partitions": "2",
+        **_SMALL_PAGES,
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        # Each task writes the code of its objects anew, which is most of what it does.
+        "spark.sql.files.minPartitionNum": "1",
+        "spark.databricks.delta.snapshotPartitions": "1",
+    },
+}
 # Of a cluster nobody knows the cores yet; long jobs there have Spark's own 200 and 50.
 _CLUSTER: dict[str, dict[str, str]] = {
     "notebook": {
@@ -171,16 +176,12 @@ def launch_conf(profile: str, root: str | None = None) -> dict[str, str]:
         chosen = {name: value for name, value in _CLUSTER[profile].items() if name not in theirs}
         jars_of_all = joined(paths, theirs.get("spark.jars"), ",")
         return conf | chosen | {"spark.master": master, "spark.jars": jars_of_all}
-    conf |= _LOCAL | {"spark.sql.shuffle.partitions": str(_SHUFFLES[profile])}
+    conf |= _LOCAL | _ONE_MACHINE[profile]
     conf["spark.master"] = "local[*]"
     # Spark makes this folder when it starts, by default wherever it was started.
     conf["spark.sql.warehouse.dir"] = str(cache() / "spark-warehouse")
     named = theirs.get(DRIVER_MEMORY)
     conf[DRIVER_MEMORY] = named or f"{driver_memory_mib(profile)}m"
-    if profile != "batch":
-        conf |= _SMALL_PAGES
-    if profile == "small":
-        conf |= _FEW_ROWS
     flags = f"{_FLAGS[profile]} {archive_flags(java, needed)}".strip()
     conf["spark.driver.extraJavaOptions"] = flags
     return conf
