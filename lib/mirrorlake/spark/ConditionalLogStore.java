@@ -109,16 +109,17 @@ public class ConditionalLogStore extends S3SingleDriverLogStore {
 
     /** The files directly in a folder, from one of them on. */
     private static class From implements PathFilter {
-        private final Path start;
+        private final String folder;
+        private final String name;
 
         From(Path start) {
-            this.start = start;
+            this.folder = start.getParent().toUri().getPath();
+            this.name = start.getName();
         }
 
         public boolean accept(Path path) {
-            String folder = this.start.getParent().toUri().getPath();
-            return folder.equals(path.getParent().toUri().getPath())
-                    && path.getName().compareTo(this.start.getName()) >= 0;
+            return this.folder.equals(path.getParent().toUri().getPath())
+                    && path.getName().compareTo(this.name) >= 0;
         }
     }
 
