@@ -2,8 +2,8 @@
 
 Made once per Java and class path by a throw-away process that starts Spark, mirrors a tiny table a
 few times and queries it. The JVM ignores an archive that is broken or was made for another class
-path, so using one is never fatal. A `SPARK_CONF_DIR` is part of the class path: with one, it is
-not used.
+path or for files of another age or size, so using one is never fatal. A `SPARK_CONF_DIR` is part of
+the class path: with one, it is not used.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from mirrorlake.errors import SetupError
@@ -26,13 +27,22 @@ _WARNINGS_TO_STDERR = "-Xlog:disable -Xlog:all=warning:stderr"
 
 
 def archive_path(java: Java, class_path: list[Path]) -> Path:
-    """Where the archive for a Java and a class path lies, or would lie."""
+    """Where the archive for a Java and a class path, as it is now, lies or would lie.
+
+    The same packages installed again have files of another age.
+    """
     import pyspark
 
-    parts = [str(java.home), java.version, pyspark.__version__, pyspark.__file__]
-    parts += [str(path) for path in class_path]
-    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-    return cache() / "archives" / f"{key}.jsa"
+    spark = Path(pyspark.__file__).parent
+    place = [java.home, java.version, spark, *class_path]
+    files = [*java.home.glob("lib/modules"), *sorted(spark.glob("jars/*.jar")), *class_path]
+    found = [(file, file.stat()) for file in files]
+    state = [(file, status.st_size, status.st_mtime_ns) for file, status in found]
+    return cache() / "archives" / f"{_key(place)}-{_key(state)}.jsa"
+
+
+def _key(parts: Sequence[object]) -> str:
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
 def archive_flags(java: Java, class_path: list[Path]) -> str:
@@ -48,13 +58,20 @@ def archive_flags(java: Java, class_path: list[Path]) -> str:
 
 
 def ensure_archive(java: Java, class_path: list[Path]) -> Path | None:
-    """Makes the archive if there is none; None if that did not work: starts are slower then."""
+    """Makes the archive if there is none, in place of one for the same files as they were before.
+
+    Returns:
+        where it lies; None if that did not work: starts are slower then.
+    """
     path = archive_path(java, class_path)
     try:
         make_once(path, path.is_file, _train)
     except SetupError as error:
         _log.warning(f"that did not work, so Spark starts as slowly as usual: {error}")
         return None
+    for older in path.parent.glob(f"{path.stem.partition('-')[0]}-*.jsa"):
+        if older != path:
+            older.unlink(missing_ok=True)
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,14 @@ from mirrorlake.spark.class_data_sharing import archive_flags, archive_path, ens
 from mirrorlake.spark.java import Java
 
 JAVA = Java(Path("/jdk"), "17.0.1")
-PATHS = [Path("/a.jar"), Path("/b.jar")]
+PATHS = [Path("a.jar"), Path("b.jar")]
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for jar in PATHS:
+        jar.touch()
     monkeypatch.setenv("MIRRORLAKE_CACHE", str(tmp_path / "a cache"))
     monkeypatch.delenv("MIRRORLAKE_ARCHIVE_TRAINING", raising=False)
     return tmp_path / "a cache"
@@ -34,8 +38,20 @@ def test_each_java_and_class_path_has_its_own(monkeypatch: pytest.MonkeyPatch) -
     }
     assert mine == archive_path(JAVA, list(PATHS))
     assert len({mine, *others}) == 6
-    monkeypatch.setattr(pyspark, "__version__", "4.1.5")
+    monkeypatch.setattr(pyspark, "__file__", "/elsewhere/pyspark/__init__.py")
     assert archive_path(JAVA, PATHS) not in {mine, *others}
+
+
+def test_files_of_another_age_or_size_have_another_which_takes_its_place(training) -> None:
+    training("TARGET.write_bytes(b'archive')")
+    other_path = ensure_archive(JAVA, PATHS[:1])
+    for change in (lambda: os.utime(PATHS[1], (1, 1)), lambda: PATHS[1].write_text("larger")):
+        before = ensure_archive(JAVA, PATHS)
+        change()
+        assert archive_flags(JAVA, PATHS) == ""
+        after = ensure_archive(JAVA, PATHS)
+        assert set(after.parent.iterdir()) == {other_path, after}
+        assert before != after
 
 
 def test_flags_name_an_archive_that_is_there(cache: Path) -> None:
