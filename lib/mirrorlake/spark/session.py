@@ -98,16 +98,10 @@ _CLUSTER: dict[str, dict[str, str]] = {
     },
 }
 _MOST_MIB = {"notebook": 2048, "batch": 16 * 1024, "small": 1024}
-_FLAGS = {
-    # One compiler starts quickest. Its 48 MiB for code are too few for Spark: full after two to
-    # three minutes, the JVM compiles no more. 240 MiB are what two compilers get.
-    # Spark's and Delta's classes come to 170 MiB: by the JVM's own mark it collects its whole heap
-    # five times while it loads them.
-    "notebook": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=192m"
-    " -XX:+UseSerialGC",
-    "batch": "-XX:+UseParallelGC",
-}
-_FLAGS["small"] = _FLAGS["notebook"]
+_COLLECTOR = {"notebook": "Serial", "batch": "Parallel", "small": "Serial"}
+# Spark's and Delta's classes come to 170 MiB: by the JVM's own mark it collects its whole heap five
+# times while it loads them.
+_CLASSES = "-XX:MetaspaceSize=192m"
 
 
 def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSession:
@@ -182,8 +176,8 @@ def launch_conf(profile: str, root: str | None = None) -> dict[str, str]:
     conf["spark.sql.warehouse.dir"] = str(cache() / "spark-warehouse")
     named = theirs.get(DRIVER_MEMORY)
     conf[DRIVER_MEMORY] = named or f"{driver_memory_mib(profile)}m"
-    flags = f"{_FLAGS[profile]} {archive_flags(java, needed)}".strip()
-    conf["spark.driver.extraJavaOptions"] = flags
+    flags = (f"-XX:+Use{_COLLECTOR[profile]}GC", _CLASSES, archive_flags(java, needed))
+    conf["spark.driver.extraJavaOptions"] = " ".join(flags).strip()
     return conf
 
 
