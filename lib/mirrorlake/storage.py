@@ -28,7 +28,7 @@ from obstore.store import LocalStore
 
 from mirrorlake.errors import MirrorlakeError, SetupError, first_line
 from mirrorlake.stores.conditional import Seen, create_file, look_at, rename_file, replace_file
-from mirrorlake.stores.listing import PAGE, list_local, split_pages
+from mirrorlake.stores.listing import AT_ONCE, PAGE, list_local, split_pages
 from mirrorlake.stores.listing import Entry as Entry
 from mirrorlake.stores.listing import Listing as Listing
 from mirrorlake.stores.markers import remove_markers
@@ -111,13 +111,14 @@ class Storage:
     def list_many(self, folder: str, wanted: Collection[str]) -> dict[str, Listing]:
         """What `list` says of folders below one, as far as one listing of all is worth while.
 
-        Ask `list` for each of those that are not in the answer; on a local disk that is all.
+        Ask `list` for each of those that are not in the answer; on a local disk, and where they are
+        few, that is all.
 
         Args:
             folder: the one above.
             wanted: the paths of the folders, relative to the root.
         """
-        if self.local is not None:
+        if self.local is not None or len(wanted) <= AT_ONCE:
             return {}
         pages = obstore.list(self._store, f"{folder}/", chunk_size=PAGE)
         return split_pages(

@@ -145,7 +145,8 @@ class Engine:
 
         def begin(tables: list[TableName | BadFolder]) -> list[TableName]:
             """Notes the tables with nothing to do; the others."""
-            entries = self._look_at(tables, partial(look, self._list_many(tables)))
+            listed = self._storage.list_many(ZONE, {table.folder for table in tables})
+            entries = self._look_at(tables, partial(look, listed))
             seen = list(zip(tables, entries, strict=True))
             latest.update({entry[0]: entry for _, entry in seen if entry is not None})
             return [t for t, entry in seen if entry is None and isinstance(t, TableName)]
@@ -211,12 +212,6 @@ class Engine:
     def _spark(self) -> SparkSession:
         with self._spark_lock:
             return self._start_spark()
-
-    def _list_many(self, tables: list[TableName | BadFolder]) -> dict[str, Listing]:
-        """The listings that one of the whole zone tells; the others are asked for one by one."""
-        if len(tables) <= AT_ONCE:
-            return {}
-        return self._storage.list_many(ZONE, {table.folder for table in tables})
 
     def _look_at(
         self,

@@ -29,7 +29,7 @@ from mirrorlake.mirror.state import (
     load_states,
     save_states,
 )
-from mirrorlake.names import IDENTITY, METADATA, TableName
+from mirrorlake.names import IDENTITY, METADATA, ZONE, TableName
 from mirrorlake.storage import Listing, Storage
 
 
@@ -99,15 +99,17 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
     if rebuild:
         save_states(storage, states)
     settings_of = all_settings(storage)
+    tables = list(find_tables(storage))
+    listed = storage.list_many(ZONE, {table.folder for table in tables})
     lines = []
-    for table in find_tables(storage):
+    for table in tables:
         state = states.get(table.folder) or TableState(table.schema, table.name)
         if isinstance(table, BadFolder):
             lines.append(status_of(failed(state, table.error.as_dict()), None))
             continue
         try:
             asked = settings_of(table)
-            listing = storage.list(table.folder)
+            listing = listed.get(table.folder) or storage.list(table.folder)
             folder = listed_folder(table, listing, state) or by_number(table, listing)
             if folder.behind(state.last_file):
                 state = _caught_up(storage, state, table)
