@@ -98,10 +98,21 @@ _CLUSTER: dict[str, dict[str, str]] = {
     },
 }
 _MOST_MIB = {"notebook": 2048, "batch": 16 * 1024, "small": 1024}
-_COLLECTOR = {"notebook": "Serial", "batch": "Parallel", "small": "Serial"}
 # Spark's and Delta's classes come to 170 MiB: by the JVM's own mark it collects its whole heap five
 # times while it loads them.
 _CLASSES = "-XX:MetaspaceSize=192m"
+# Ten times the JVM's own numbers: what runs less often is not worth the optimising compiler's time,
+# which in sessions of minutes comes to more than that of planning. Without that compiler Spark's
+# lambdas are made, and thread locals looked up, by calls into native code.
+_SHORT = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
+    f" -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000 {_CLASSES}"
+)
+_FLAGS = {
+    "notebook": f"-XX:+UseSerialGC {_SHORT}",
+    "batch": f"-XX:+UseParallelGC {_CLASSES}",
+    "small": f"-XX:+UseSerialGC {_SHORT}",
+}
 
 
 def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSession:
@@ -176,8 +187,8 @@ def launch_conf(profile: str, root: str | None = None) -> dict[str, str]:
     conf["spark.sql.warehouse.dir"] = str(cache() / "spark-warehouse")
     named = theirs.get(DRIVER_MEMORY)
     conf[DRIVER_MEMORY] = named or f"{driver_memory_mib(profile)}m"
-    flags = (f"-XX:+Use{_COLLECTOR[profile]}GC", _CLASSES, archive_flags(java, needed))
-    conf["spark.driver.extraJavaOptions"] = " ".join(flags).strip()
+    flags = f"{_FLAGS[profile]} {archive_flags(java, needed)}".strip()
+    conf["spark.driver.extraJavaOptions"] = flags
     return conf
 
 
