@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from helpers.s3_server import S3Server
-from helpers.scale import idle_cycle, make_tables, no_spark
+from helpers.scale import counted, idle_cycle, make_tables, no_spark
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.shards import Shard
+from mirrorlake.mirror.status import status_report
 from mirrorlake.names import file_name
 from mirrorlake.storage import Storage
 
@@ -55,6 +56,18 @@ def test_what_is_new_is_found_by_the_listing_of_all(root: str, more: int) -> Non
     storage.write(f"{tables[2].folder}/{file_name(2)}", b"no Parquet")
     storage.write(f"{tables[30].folder}/{file_name(2)}", b"no Parquet")
     assert {line.name for line in engine.run_cycle().failed} == {"t00002", "t00030"}
+
+
+def test_the_status_of_many_tables_lists_all_at_once(root: str, log: Path) -> None:
+    storage = Storage(root)
+    tables = make_tables(storage, 40)
+    storage.write(f"{tables[2].folder}/{file_name(2)}", b"new")
+    with counted(log) as found:
+        report = status_report(storage)
+    behind = {line.name: line.backlog_files for line in report.tables}
+    assert behind == {table.name: int(table == tables[2]) for table in tables}
+    below = [path for kind, path in found.paths if kind == "LIST" and "LandingZone%2F" in path]
+    assert len(below) == 2, below  # the zone's folders, and all that is in them
 
 
 def test_a_shard_lists_its_own_tables_alone(root: str, log: Path) -> None:
