@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from helpers.commits import LOG, META, add, commit, remove
 from mirrorlake.delta.actions import Removed, missing_files, recent_removals, removed_since
 from mirrorlake.delta.commits import (
     CommitLog,
@@ -22,23 +23,7 @@ from mirrorlake.delta.log_files import checkpoint_files
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.storage import Storage
 
-LOG = "Tables/t/_delta_log"
 HOUR = 3_600_000
-META = {"metaData": {"id": "x", "schemaString": '{"fields": []}', "configuration": {}}}
-
-
-def commit(storage: Storage, version: int, *actions: dict, **info: object) -> None:
-    info = {"timestamp": 1, "operation": "WRITE", "operationMetrics": {"numFiles": "2"}, **info}
-    lines = [json.dumps(a, separators=(",", ":")) for a in ({"commitInfo": info}, *actions)]
-    storage.write(f"{LOG}/{version:020d}.json", "\n".join(lines).encode() + b"\n")
-
-
-def add(path: str) -> dict:
-    return {"add": {"path": path, "size": 1, "dataChange": True}}
-
-
-def remove(path: str, at: int) -> dict:
-    return {"remove": {"path": path, "deletionTimestamp": at, "dataChange": True}}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 64, 100])

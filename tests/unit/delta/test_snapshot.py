@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.commits import LOG, write_lines
 from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.storage import Storage
 
-LOG = "Tables/t/_delta_log"
 UUID = "3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
 
 
@@ -26,11 +26,6 @@ def txn(app: str, version: int) -> dict:
 
 PROTOCOL = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": []}}
 ADD = {"add": {"path": "metaData.parquet", "size": 1, "dataChange": True, "partitionValues": {}}}
-
-
-def commit(storage: Storage, version: int, *actions: dict) -> None:
-    lines = [json.dumps(action, separators=(",", ":")) for action in actions]
-    storage.write(f"{LOG}/{version:020d}.json", "\n".join(lines).encode() + b"\n")
 
 
 ACTIONS = pa.schema(
@@ -87,9 +82,9 @@ def test_no_table(any_storage: Storage):
 
 
 def test_commits_only(any_storage: Storage):
-    commit(any_storage, 0, {"commitInfo": {}}, PROTOCOL, meta("id"))
-    commit(any_storage, 1, txn("a", 3), ADD)
-    commit(any_storage, 2, meta("id", "item", owner="me"), txn("a", 7), txn("b", 1))
+    write_lines(any_storage, 0, {"commitInfo": {}}, PROTOCOL, meta("id"))
+    write_lines(any_storage, 1, txn("a", 3), ADD)
+    write_lines(any_storage, 2, meta("id", "item", owner="me"), txn("a", 7), txn("b", 1))
     snapshot = read_snapshot(any_storage, "Tables/t")
     assert snapshot is not None
     assert snapshot.version == 2
@@ -99,16 +94,16 @@ def test_commits_only(any_storage: Storage):
 
 
 def test_properties_that_a_later_commit_drops_are_gone(storage: Storage):
-    commit(storage, 0, PROTOCOL, meta("id", owner="me"))
-    commit(storage, 1, meta("id"))
+    write_lines(storage, 0, PROTOCOL, meta("id", owner="me"))
+    write_lines(storage, 1, meta("id"))
     snapshot = read_snapshot(storage, "Tables/t")
     assert snapshot is not None
     assert snapshot.properties == {}
 
 
 def test_commits_after_a_gap_do_not_count(storage: Storage):
-    commit(storage, 0, PROTOCOL, meta("id"))
-    commit(storage, 2, txn("a", 1))
+    write_lines(storage, 0, PROTOCOL, meta("id"))
+    write_lines(storage, 2, txn("a", 1))
     snapshot = read_snapshot(storage, "Tables/t")
     assert snapshot is not None
     assert (snapshot.version, snapshot.txns) == (0, {})
@@ -117,10 +112,10 @@ def test_commits_after_a_gap_do_not_count(storage: Storage):
 def test_classic_checkpoint_and_commits(any_storage: Storage):
     checkpoint(any_storage, f"{10:020d}.checkpoint.parquet", *old_state())
     any_storage.write_json(f"{LOG}/_last_checkpoint", {"version": 10, "size": 6})
-    commit(any_storage, 9, txn("a", 99))  # older than the checkpoint: in it already
-    commit(any_storage, 10, txn("a", 99))
-    commit(any_storage, 11, ADD)
-    commit(any_storage, 12, txn("a", 9))
+    write_lines(any_storage, 9, txn("a", 99))  # older than the checkpoint: in it already
+    write_lines(any_storage, 10, txn("a", 99))
+    write_lines(any_storage, 11, ADD)
+    write_lines(any_storage, 12, txn("a", 9))
     check_newest(any_storage, 12)
 
 
@@ -142,7 +137,7 @@ def parts(storage: Storage, version: int, *present: int) -> None:
 def test_checkpoint_in_several_parts(any_storage: Storage):
     parts(any_storage, 10, 1, 2, 3)
     any_storage.write_json(f"{LOG}/_last_checkpoint", {"version": 10, "size": 6, "parts": 3})
-    commit(any_storage, 11, txn("a", 9))
+    write_lines(any_storage, 11, txn("a", 9))
     check_newest(any_storage, 11)
 
 
@@ -159,7 +154,7 @@ def test_checkpoint_of_version_2(any_storage: Storage, extension: str, pointer: 
     if pointer:
         last = {"version": 10, "size": 6, "v2Checkpoint": {"path": name, "sizeInBytes": 1}}
         any_storage.write_json(f"{LOG}/_last_checkpoint", last)
-    commit(any_storage, 11, txn("a", 9))
+    write_lines(any_storage, 11, txn("a", 9))
     check_newest(any_storage, 11)
 
 
@@ -167,8 +162,8 @@ def test_checkpoint_of_version_2(any_storage: Storage, extension: str, pointer: 
 def test_truncated_log_whose_pointer_is_missing_or_broken(any_storage: Storage, pointer):
     checkpoint(any_storage, f"{4:020d}.checkpoint.parquet", PROTOCOL, meta("old"))
     checkpoint(any_storage, f"{10:020d}.checkpoint.parquet", *old_state())
-    commit(any_storage, 10, txn("a", 99))
-    commit(any_storage, 11, txn("a", 9))
+    write_lines(any_storage, 10, txn("a", 99))
+    write_lines(any_storage, 11, txn("a", 9))
     if pointer is not None:
         any_storage.write(f"{LOG}/_last_checkpoint", pointer)
     check_newest(any_storage, 11)
@@ -176,7 +171,7 @@ def test_truncated_log_whose_pointer_is_missing_or_broken(any_storage: Storage, 
 
 def test_search_for_a_checkpoint_passes_over_other_files(any_storage: Storage):
     checkpoint(any_storage, f"{10:020d}.checkpoint.parquet", *old_state())
-    commit(any_storage, 11, txn("a", 9))
+    write_lines(any_storage, 11, txn("a", 9))
     for name in (
         f".{10:020d}.checkpoint.parquet.crc",  # Hadoop's checksum, on local disks
         f"{99:020d}.checkpoint.parquet.tmp",
@@ -192,7 +187,7 @@ def test_search_for_a_checkpoint_passes_over_one_that_is_not_whole(any_storage: 
     parts(any_storage, 10, 1, 2, 3)
     parts(any_storage, 12, 1, 3)
     for version in range(11, 14):
-        commit(any_storage, version, txn("a", 9))
+        write_lines(any_storage, version, txn("a", 9))
     check_newest(any_storage, 13)
 
 
@@ -202,9 +197,9 @@ def test_only_parts_of_a_checkpoint_are_no_table(any_storage: Storage):
 
 
 def test_commit_info(any_storage: Storage):
-    commit(any_storage, 0, {"commitInfo": {"operation": "WRITE", "userMetadata": "{}"}}, ADD)
-    commit(any_storage, 1, ADD, {"commitInfo": {"operation": "MERGE"}})
-    commit(any_storage, 2, ADD)
+    write_lines(any_storage, 0, {"commitInfo": {"operation": "WRITE", "userMetadata": "{}"}}, ADD)
+    write_lines(any_storage, 1, ADD, {"commitInfo": {"operation": "MERGE"}})
+    write_lines(any_storage, 2, ADD)
     assert read_commit_info(any_storage, "Tables/t", 0)["userMetadata"] == "{}"
     assert read_commit_info(any_storage, "Tables/t", 1) == {"operation": "MERGE"}
     assert read_commit_info(any_storage, "Tables/t", 2) == {}

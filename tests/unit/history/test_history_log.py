@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from helpers.commits import META, add, commit, remove
 from mirrorlake import Lake
 from mirrorlake.errors import InvalidNameError, TableNotFoundError, UsageError, VersionError
 from mirrorlake.history.frame_records import (
@@ -34,23 +34,7 @@ from mirrorlake.history.versions import (
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 
-LOG = "Tables/t/_delta_log"
 TABLE = TableName(None, "t")
-META = {"metaData": {"id": "x", "schemaString": '{"fields": []}', "configuration": {}}}
-
-
-def commit(storage: Storage, version: int, *actions: dict, **info: object) -> None:
-    info = {"timestamp": 1, "operation": "WRITE", "operationMetrics": {"numFiles": "2"}, **info}
-    lines = [json.dumps(a, separators=(",", ":")) for a in ({"commitInfo": info}, *actions)]
-    storage.write(f"{LOG}/{version:020d}.json", "\n".join(lines).encode() + b"\n")
-
-
-def add(path: str) -> dict:
-    return {"add": {"path": path, "size": 1, "dataChange": True}}
-
-
-def remove(path: str, at: int) -> dict:
-    return {"remove": {"path": path, "deletionTimestamp": at, "dataChange": True}}
 
 
 def test_a_removal_dated_by_a_clock_that_was_ahead(storage: Storage) -> None:

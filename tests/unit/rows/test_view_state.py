@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from helpers.commits import write_lines
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.definition import (
@@ -30,10 +31,8 @@ def storage(tmp_path: Path) -> Storage:
 
 
 def commit(storage: Storage, version: int, operation: str, *actions: Any, **info: Any) -> None:
-    lines = [{"commitInfo": {"operation": operation, **info}}, *actions]
-    text = "\n".join(json.dumps(line, separators=(",", ":")) for line in lines)
-    path = f"{VIEW.name.table_path}/_delta_log/{version:020d}.json"
-    storage.write(path, f"{text}\n".encode())
+    told = {"commitInfo": {"operation": operation, **info}}
+    write_lines(storage, version, told, *actions, log=f"{VIEW.name.table_path}/_delta_log")
 
 
 def create(storage: Storage) -> None:
