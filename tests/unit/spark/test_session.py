@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
 from pathlib import Path
 from queue import SimpleQueue
@@ -160,10 +159,16 @@ def test_profiles(builder: FakeBuilder, monkeypatch: pytest.MonkeyPatch, way: st
         assert builder.confs["spark.sql.shuffle.partitions"] == str(expected)
         generates = builder.confs.get("spark.sql.codegen.factoryMode") != "NO_CODEGEN"
         assert generates == (profile != "small")
-    classes, short = "-XX:MetaspaceSize=192m -Xshare:auto", r"(-XX:Tier4\w+=\d+ ){4}"
-    assert re.fullmatch(f"-XX:\\+UseSerialGC {short}{classes}", found["notebook"])
-    assert found["batch"] == f"-XX:+UseParallelGC {classes}"
-    assert found["small"] == found["notebook"]
+    classes = "-XX:MetaspaceSize=192m -Xshare:auto"
+    short = (
+        "-XX:+UseSerialGC -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
+        f" -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000 {classes}"
+    )
+    assert found == {
+        "notebook": short,
+        "batch": f"-XX:+UseParallelGC {classes}",
+        "small": short,
+    }
 
 
 def test_the_argument_counts_more_than_the_variable(builder, monkeypatch) -> None:
