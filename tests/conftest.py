@@ -10,6 +10,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from helpers.examples import try_many
 from helpers.memory import PeakMemory
+from helpers.one_jvm import OneJvm
 from helpers.touched import Imports, changed_files
 from mirrorlake import Lake
 from mirrorlake.paths import PROJECT
@@ -20,8 +21,9 @@ PROMISES = TESTS / "promises.yaml"
 WITH_SPARK = ("spark", "notebooks")
 PROMISE = "promise"
 # Each folder to one process: the notebooks share a sample lake and a JVM; the other's tests start
-# JVMs of their own, and two of them at once beside the processes' own are too much for 8 GB.
-TOGETHER = ("tests/notebooks/", "tests/spark/project/")
+# JVMs of their own, and two of them at once beside the processes' own are too much for 8 GB; Java
+# calls back one process alone, and those of streams are called back.
+TOGETHER = ("tests/notebooks/", "tests/spark/project/", "tests/spark/feed/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,6 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(PromiseCount())
     if not hasattr(config, "workerinput"):  # the process that starts all others
         config.pluginmanager.register(MemoryLine())
+        if not config.getoption("--long"):  # soaks and kills have JVMs of their own
+            config.pluginmanager.register(OneJvm("small"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from helpers.one_jvm import joined_session
 from mirrorlake import cli
 from mirrorlake.spark.jvm import forget_logs
 from mirrorlake.spark.session import PROFILE_VARIABLE, get_spark
@@ -27,9 +28,11 @@ def _configure(patch: pytest.MonkeyPatch, config: pytest.Config) -> None:
 def spark(pytestconfig: pytest.Config) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         _configure(patch, pytestconfig)
+        common = joined_session(pytestconfig)
         session = get_spark()
     yield session
-    session.stop()
+    if common is None:
+        session.stop()
 
 
 @pytest.fixture(scope="module", autouse=True)
