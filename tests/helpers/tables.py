@@ -15,21 +15,7 @@ from mirrorlake import Lake
 from mirrorlake.delta.actions import Places, live_files
 from mirrorlake.delta.snapshot import Snapshot, physical_name
 from mirrorlake.delta.vectors import deleted_positions
-
-_TYPES = {
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-    "string": pa.string(),
-    "binary": pa.binary(),
-}
+from mirrorlake.landing.casts import arrow_of
 
 
 def bag(lake: Lake, table: str, columns: list[str]) -> Counter[tuple[Any, ...]]:
@@ -67,19 +53,13 @@ def _columns(file: pa.Table, snapshot: Snapshot, columns: list[str]) -> pa.Table
     found = []
     for name in columns:
         field = known[name.lower()]
-        kind, inside = _arrow(field["type"]), physical_name(field)
+        inside = physical_name(field)
+        kind = arrow_of(field["type"]) if isinstance(field["type"], str) else None
         if inside in file.column_names:
             found.append(file[inside] if kind is None else file[inside].cast(kind))
         else:
             found.append(pa.nulls(file.num_rows, kind))
     return pa.Table.from_arrays(found, names=[str(number) for number in range(len(columns))])
-
-
-def _arrow(kind: Any) -> pa.DataType | None:
-    if isinstance(kind, str) and kind.startswith("decimal"):
-        precision, scale = kind[len("decimal(") : -1].split(",")
-        return pa.decimal128(int(precision), int(scale))
-    return _TYPES.get(kind) if isinstance(kind, str) else None
 
 
 def _value(value: Any) -> Any:

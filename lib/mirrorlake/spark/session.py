@@ -127,9 +127,7 @@ def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSe
     """
     from pyspark.sql import SparkSession
 
-    profile = profile or os.environ.get(PROFILE_VARIABLE) or "notebook"
-    if profile not in PROFILES:
-        raise UsageError(f"There is no profile {profile!r}.", hint=f"choose one of {PROFILES}.")
+    profile = chosen_profile(profile)
     watch_cells()
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -156,6 +154,18 @@ def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSe
         except Exception as error:
             tail = " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
             raise SetupError(f"Spark did not start: {error} {tail}", hint=f"see {log}.") from error
+
+
+def chosen_profile(profile: str | None = None) -> str:
+    """A profile by its name; without one that of the environment, else `notebook`.
+
+    Raises:
+        UsageError: there is none of this name.
+    """
+    profile = profile or os.environ.get(PROFILE_VARIABLE) or "notebook"
+    if profile not in PROFILES:
+        raise UsageError(f"There is no profile {profile!r}.", hint=f"choose one of {PROFILES}.")
+    return profile
 
 
 def _for_root(spark: SparkSession, root: str | None) -> SparkSession:
