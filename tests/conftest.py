@@ -20,9 +20,9 @@ TESTS = Path(__file__).parent
 PROMISES = TESTS / "promises.yaml"
 WITH_SPARK = ("spark", "notebooks")
 PROMISE = "promise"
-# Each folder to one process: the notebooks share a sample lake and a JVM; the other's tests start
-# JVMs of their own, and two of them at once beside the processes' own are too much for 8 GB; Java
-# calls back one process alone, and those of streams are called back.
+# Each folder to one process: the notebooks share a sample lake and a JVM; the project's tests start
+# JVMs of their own, and two of them at once beside the common one are too much for 8 GB; the feed's
+# have streams, and the common JVM calls back one process alone.
 TOGETHER = ("tests/notebooks/", "tests/spark/project/", "tests/spark/feed/")
 
 

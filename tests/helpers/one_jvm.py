@@ -9,7 +9,6 @@ and the one process that Java calls back (`TOGETHER` in conftest.py).
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -73,7 +72,7 @@ def joined_session(config: pytest.Config) -> SparkSession | None:
     launch_environment()  # Spark's Python workers are of this Python
     with pytest.MonkeyPatch.context() as patch:
         for name, value in json.loads(Path(known).read_text()).items():
-            patch.setitem(os.environ, name, value)
+            patch.setenv(name, value)
         gateway: Any = launch_gateway()
     jvm = gateway.jvm
     conf: Any = SparkConf(_jvm=jvm)  # what the JVM was launched with
