@@ -51,6 +51,7 @@ _DERIVED: Final = re.compile(
     rf"|{STATE}/feeds/.+/archive-[^/]+/checkpoint-\d+/.+)"
     r"(#\d+)?"  # as obstore calls a file until it is whole
 )
+_RUNS_OWN: Final = re.compile(rf"{STATE}/plans/[^/]+\.lease(#\d+)?")
 _MOVED = re.compile(rf"/({PROCESSED}|{READY_TO_DELETE})/")
 _HINT = "choose another root, or remove that lake yourself if you don't need it."
 _log = logging.getLogger(__name__)
@@ -186,14 +187,19 @@ def _read_marker(storage: Storage) -> dict[str, Any] | None:
 
 
 def _walk(storage: Storage) -> list[str]:
-    """All files of a lake, symbolic links included, which are not followed."""
+    """All files of a lake, symbolic links included, which are not followed.
+
+    The lease of the run that makes the sample is not among them: the run takes it away itself.
+    """
     if storage.local is None:
-        return list(storage.files_below(""))
-    return sorted(
-        str((Path(folder) / name).relative_to(storage.local))
-        for folder, folders, files in os.walk(storage.local)
-        for name in [*files, *(f for f in folders if (Path(folder) / f).is_symlink())]
-    )
+        found = list(storage.files_below(""))
+    else:
+        found = sorted(
+            str((Path(folder) / name).relative_to(storage.local))
+            for folder, folders, files in os.walk(storage.local)
+            for name in [*files, *(f for f in folders if (Path(folder) / f).is_symlink())]
+        )
+    return [path for path in found if not _RUNS_OWN.fullmatch(path)]
 
 
 def _sort_out(

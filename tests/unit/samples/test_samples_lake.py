@@ -16,14 +16,16 @@ from pyarrow import table as rows_of
 
 from helpers.killing import files, run_until
 from mirrorlake import Lake
-from mirrorlake.errors import SampleError, UsageError
+from mirrorlake.errors import AlreadyRunningError, SampleError, UsageError
 from mirrorlake.paths import home, lake_path
+from mirrorlake.runs.locks import only_run
 from mirrorlake.samples.lake import MARKER, open_sample, seal_sample
 from mirrorlake.storage import Storage
 
 ZONE = "Files/LandingZone"
 MAKING = """
 import sys
+from mirrorlake.runs.locks import only_run
 from mirrorlake.samples.lake import open_sample, seal_sample
 lake = open_sample(sys.argv[1], fresh=True, tables=["t", "t0", "t1"])
 for number in range(6):
@@ -295,6 +297,21 @@ class TestOthersInASample:
         open_sample(str(sample), fresh=True, tables=["t"])
         assert [str(path.relative_to(sample)) for path in files_of(sample)] == [MARKER]
         assert not (sample / "Files" / "Monitoring").exists()
+
+    @pytest.mark.parametrize("made", [True, False])
+    def test_the_run_that_makes_it_holds_its_lease(self, root: Path, made: bool) -> None:
+        root.mkdir()
+        for _ in range(1 + made):
+            with only_run("demo", [str(root)]):
+                lease = [path for path in files_of(root) if path.suffix == ".lease"]
+                lake = open_sample(str(root), fresh=True, tables=["t"])
+                lake.publisher("t", keys=["id"]).upsert([{"id": 1}])
+                seal_sample(lake)
+                assert len(lease) == 1
+                with pytest.raises(AlreadyRunningError), only_run("demo", [str(root)]):
+                    pass
+                assert [path for path in files_of(root) if path.suffix == ".lease"] == lease
+        assert [path for path in files_of(root) if path.suffix == ".lease"] == []
 
     @pytest.mark.parametrize("folder", ["_ProcessedFiles", "_FilesReadyToDelete"])
     def test_a_mirror_may_move_and_delete_applied_files(self, sample: Path, folder: str) -> None:
