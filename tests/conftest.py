@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.user_properties += [(PROMISE, number) for number in marker.args]
         if item.get_closest_marker("long") and not config.getoption("--long"):
             item.add_marker(pytest.mark.skip(reason="runs under --long"))
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays until the end: nobody looks for garbage in it."""
+    gc.collect()
+    gc.freeze()
 
 
 class ByFile(LoadFileScheduling):

@@ -5,8 +5,10 @@ Exit status: 0 done; 1 a problem found; 2 wrong use; 3 the same plan runs alread
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
+from typing import Any
 
 import typer
 from typer.rich_utils import rich_format_error
@@ -56,13 +58,19 @@ COMMANDS = (
 _TyperUsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
 
 
+@functools.cache
+def command() -> Any:
+    """All commands as one, as Click runs it."""
+    order = [module.__name__ for module in COMMANDS]
+    app.registered_commands.sort(key=lambda known: order.index(known.callback.__module__))
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Runs a command; an error of ours becomes one line, with `--json` a document, and a status."""
     show_notices()
-    order = [module.__name__ for module in COMMANDS]
-    app.registered_commands.sort(key=lambda command: order.index(command.callback.__module__))
     try:
-        sys.exit(app(prog_name="./mirrorlake", standalone_mode=False) or 0)
+        sys.exit(command()(prog_name="./mirrorlake", standalone_mode=False) or 0)
     except _TyperUsageError as error:
         rich_format_error(error)
         hint = f"{error.ctx.command_path} --help" if error.ctx else ""

@@ -18,7 +18,7 @@ from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 
 WRITERS = 8
-BATCHES = 25
+BATCHES = 12
 ENDLESS = 1000  # the writers count in thousands
 TABLE = TableName(None, "t")
 PROGRAM = Path(__file__).with_name("publisher_process.py")

@@ -11,12 +11,10 @@ import inspect
 import re
 import tokenize
 from collections.abc import Iterator
-from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import typer
 import yaml
 
 from mirrorlake import errors
@@ -29,11 +27,10 @@ _STATUS = {"UsageError": 2, "InvalidNameError": 2, "AlreadyRunningError": 3}
 
 def commands_page() -> str:
     """Every command and verb with its own help."""
-    import_module("mirrorlake.cli")  # registers every command
-    from mirrorlake.commands import app
+    from mirrorlake.cli import command as program
 
     parts = ["# Every command", "", "The program's own help, command by command.", ""]
-    for name, command in _commands(typer.main.get_command(app)):
+    for name, command in _commands(program()):
         parts += [f"## `{name}`", "", *_help_of(name, command), ""]
     return "\n".join(parts)
 

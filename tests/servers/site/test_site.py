@@ -6,13 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 
 import mirrorlake
 from helpers.site import Page, built_site, target_of
 from mirrorlake import errors
-from mirrorlake.cli import app
+from mirrorlake.cli import command as program
 from mirrorlake.course.tasks import lessons
 from mirrorlake.errors import UsageError
 from mirrorlake.lint.rules import RULES
@@ -109,8 +108,7 @@ def test_the_api_has_every_public_name(site: Path, pages: dict[Path, Page]) -> N
 
 def test_the_commands_are_the_programs_own_help() -> None:
     text = commands_page()
-    group = typer.main.get_command(app)
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
+    for name, command in program().commands.items():
         verbs = getattr(command, "commands", None)
         for one in [f"{name} {verb}" for verb in verbs] if verbs else [name]:
             assert f"## `{one}`\n" in text

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import typer
 
 from helpers.zones import KEYED, MARKER, Zone
 from mirrorlake import Lake, cli, monitor_lake
@@ -61,7 +60,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def commands() -> dict[str, Any]:
     """Every command by its words, verbs of groups among them."""
     found = {}
-    for name, command in typer.main.get_command(cli.app).commands.items():  # type: ignore[attr-defined]
+    for name, command in cli.command().commands.items():
         inner = getattr(command, "commands", None)
         found |= {f"{name} {verb}": c for verb, c in inner.items()} if inner else {name: command}
     return found

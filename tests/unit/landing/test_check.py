@@ -174,11 +174,12 @@ def test_zero_bytes_are_not(any_storage: Storage):
     assert "same name" in caught.value.hint
 
 
-def test_a_file_cut_off_anywhere(storage: Storage):
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
+def test_a_file_cut_off_anywhere(storage: Storage, step: int):
     sink = io.BytesIO()
     pq.write_table(pa.table({"id": range(100), MARKER: [4] * 100}), sink)
     whole = sink.getvalue()
-    for length in range(1, len(whole)):
+    for length in {*range(1, len(whole), step), *range(len(whole) - 9, len(whole))}:
         storage.write(NAME, whole[:length])
         with pytest.raises(DataFileError, match="Not a readable Parquet file") as caught:
             inspect_file(storage, NAME, KEYED)

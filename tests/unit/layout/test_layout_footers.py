@@ -220,7 +220,7 @@ def some_file(draw: st.DrawFn) -> bytes:
     )
 
 
-@examples(12)
+@examples(6)
 @given(st.lists(some_file(), min_size=1, max_size=6), st.integers(1, 20), st.integers(0, 2**32))
 def test_many_footers_in_step_are_what_each_one_says(
     files: list[bytes], times: int, seed: int
@@ -240,7 +240,7 @@ def test_many_footers_in_step_are_what_each_one_says(
     assert missing["problem"] == "missing"
 
 
-@examples(20)
+@examples(10)
 @given(st.binary(max_size=60), st.integers(0, 200))
 @example(b"\x80", 31)  # a column's name
 def test_a_footer_of_nonsense_harms_nobody_else(nonsense: bytes, at: int) -> None:
@@ -282,7 +282,7 @@ def test_sort_keys_sort_like_their_values(
 ) -> None:
     """Whatever type of Parquet a file has them in: widened columns and other units compare."""
 
-    @examples(10)
+    @examples(6)
     @given(st.lists(values, min_size=1, max_size=12))
     def check(found: list[Any]) -> None:
         by_kind = [keys_of(found, kind, store_decimal_as_integer=whole) for kind in kinds

@@ -56,7 +56,14 @@ class Dying(Storage):
 
 
 @pytest.mark.parametrize(
-    ("tables", "count"), [(0, 1), (TABLES, 1), (TABLES + 1, 2), (5 * TABLES, 8), (9_000, MOST)]
+    ("tables", "count"),
+    [
+        (0, 1),
+        (TABLES, 1),
+        (TABLES + 1, 2),
+        (5 * TABLES, 8),
+        pytest.param(9_000, MOST, marks=pytest.mark.long),
+    ],
 )
 def test_many_tables_are_in_several_documents(storage: Storage, tables: int, count: int) -> None:
     states = states_of(tables)

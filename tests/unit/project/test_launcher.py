@@ -261,7 +261,7 @@ def test_uv_asks_where_pip_would(machine: Machine, environment: dict[str, str], 
 def test_progress_is_shown_on_a_terminal(machine: Machine) -> None:
     """Each stage with its seconds, in a line of its own."""
     machine.python()
-    machine.registry_uv(before="sleep 2")
+    machine.registry_uv(before="sleep 1.3")
     screen, terminal = os.openpty()
     environment = {"PATH": str(machine.bin)}
     with os.fdopen(screen, "rb", buffering=0) as shown:

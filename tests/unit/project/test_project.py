@@ -12,10 +12,8 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -24,7 +22,7 @@ from packaging.version import Version
 
 import mirrorlake
 from helpers.project import SETTINGS
-from mirrorlake.cli import app
+from mirrorlake.cli import command
 from mirrorlake.commands.project import needs_no_spark
 from mirrorlake.paths import PROJECT
 
@@ -57,6 +55,7 @@ def texts() -> Iterator[tuple[str, str]]:
             yield str(path.relative_to(PROJECT)), data.decode("utf-8")
 
 
+@cache
 def entries() -> dict[str, list[tuple[Version, str]]]:
     """The lock: by name, its versions, each with the text of its entry."""
     found: dict[str, list[tuple[Version, str]]] = {}
@@ -201,15 +200,10 @@ def test_no_path_of_a_machine_is_named() -> None:
     assert found == []
 
 
-@cache
-def known_commands() -> dict[str, Any]:
-    return typer.main.get_command(app).commands  # type: ignore[attr-defined, no-any-return]
-
-
 @pytest.mark.parametrize("name", TEXTS)
 def test_commands_that_are_named_exist(name: str) -> None:
     text = (PROJECT / name).read_text(encoding="utf-8")
-    commands = known_commands()
+    commands = command().commands
     named = set(re.findall(r"\./mirrorlake ([a-z][a-z-]*)", text))
     assert named or name not in ("README.md", "CONTRIBUTING.md")
     assert named <= set(commands)
@@ -227,7 +221,7 @@ def test_every_complaint_has_a_test() -> None:
 
 def test_the_docs_list_every_command() -> None:
     text = (PROJECT / "docs" / "commands.md").read_text(encoding="utf-8")
-    commands = known_commands()
+    commands = command().commands
     listed = set(re.findall(r"^\| `([a-z]+)[ `]", text, re.MULTILINE))
     assert listed == set(commands)
 

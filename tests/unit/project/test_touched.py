@@ -119,6 +119,7 @@ def test_changes_are_what_git_would_commit(tmp_path: Path) -> None:
     assert changed_files(tmp_path) == ["edited", "new", "removed"]
 
 
+@pytest.mark.long
 def test_this_project() -> None:
     """Asked of a few tests only: all of them take seconds."""
     imports, tests = Imports(PROJECT), PROJECT / "tests"

@@ -34,6 +34,11 @@ seal_sample(lake)
 """
 
 
+def long(*values: int) -> list[Any]:
+    """Parameters that are tried under `--long`."""
+    return [pytest.param(value, marks=pytest.mark.long) for value in values]
+
+
 def state(root: Path) -> dict[str, str]:
     """Everything in a folder: each file's content, each link's target, each folder."""
     found = {}
@@ -325,7 +330,7 @@ class TestOthersInASample:
 
 
 class TestKilledMakings:
-    @pytest.mark.parametrize("number", [1, 2, 4, 7, 9, 12])
+    @pytest.mark.parametrize("number", [2, 7, *long(1, 4, 9, 12)])
     def test_a_killed_making_runs_again(self, root: Path, number: int) -> None:
         run_until(lambda made: len(made) >= number, root, MAKING)
         publish_into = root.parent / "copy"
@@ -335,7 +340,7 @@ class TestKilledMakings:
         publish(publish_into, "t0", 99)
         refused(publish_into)
 
-    @pytest.mark.parametrize("left", [60, 30, 5])
+    @pytest.mark.parametrize("left", [30, *long(60, 5)])
     def test_a_killed_clearing_goes_on(self, root: Path, left: int) -> None:
         lake = open_sample(str(root), tables=["t"])
         for number in range(100):
