@@ -97,8 +97,7 @@ def advise(
 
 def _on_files(analysis: Analysis) -> Iterator[Rule]:
     s, name = analysis.summary, analysis.name
-    sizes = analysis.tables["Parquet Files"].where(f"`File Size` < {_SMALL_FILE}")
-    small = sizes.count()
+    small = analysis.facts.where(f"size < {_SMALL_FILE}").count()
     if small >= _LEAST_FILES:
         after = next(
             one for one in analysis.guardrails().limits if one.guardrail == "Parquet Files"

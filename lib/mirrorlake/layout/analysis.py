@@ -7,7 +7,7 @@ every table stays a DataFrame.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
@@ -52,6 +52,35 @@ _UNCOUNTABLE = ("variant", "void")
 _RUNS = pa.schema([("physical_path", pa.string()), ("runs", pa.int64())])
 
 
+class Planned(Mapping[str, DataFrame]):
+    """DataFrames by name, each made once, when it is first asked for.
+
+    To plan all tables of an analysis takes Spark longer than to fill the one that is looked at.
+
+    Args:
+        makers: how each is made.
+    """
+
+    def __init__(self, makers: Mapping[str, Callable[[], DataFrame]]) -> None:
+        self._makers = dict(makers)
+        self._made: dict[str, DataFrame] = {}
+
+    def __getitem__(self, name: str) -> DataFrame:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def made(self) -> Iterator[DataFrame]:
+        """Those that were asked for."""
+        return iter(self._made.values())
+
+
 @dataclass(frozen=True)
 class Analysis(Result):
     """The tables of an analysis, as DataFrames by name, and the one row of the summary.
@@ -61,7 +90,7 @@ class Analysis(Result):
         version: which version of it.
         summary: the summary's fields.
         tables: Summary, Parquet Files, Row Groups, Column Chunks, Columns, File Sizes, Row Group
-            Sizes, Partitions, Stale Files, Change History.
+            Sizes, Partitions, Stale Files, Change History; each is planned when it is asked for.
         metadata: the log's `metaData` of that version.
         protocol: the log's `protocol` of that version.
     """
@@ -69,11 +98,11 @@ class Analysis(Result):
     name: TableName
     version: int
     summary: Mapping[str, Any]
-    tables: Mapping[str, DataFrame]
+    tables: Planned
     metadata: Mapping[str, Any] = field(repr=False)
     protocol: Mapping[str, Any] = field(repr=False)
     facts: DataFrame = field(repr=False)
-    chunks: DataFrame = field(repr=False)
+    kept: Planned = field(repr=False)
     storage: Storage = field(repr=False)
 
     def __repr__(self) -> str:
@@ -144,9 +173,8 @@ class Analysis(Result):
 
     def release(self) -> None:
         """Frees what Spark keeps of the footers; the tables are read anew if asked for again."""
-        self.tables["Columns"].unpersist()
-        self.facts.unpersist()
-        self.chunks.unpersist()
+        for frame in (self.facts, *self.kept.made(), *self.tables.made()):
+            frame.unpersist()
 
 
 def analyze_table(
@@ -164,36 +192,38 @@ def analyze_table(
     metadata, protocol = snapshot.metadata, snapshot.protocol
     files = live_files(read_actions(spark, storage, segment))
     facts = read_footers(_name_partitions(files, physical_names(metadata)), storage, path).persist()
-    chunks = read_chunks(facts, storage, path).persist()
     known = leaves(metadata)
-    rows = f"{table.sql_name} VERSION AS OF {segment.version}"
-    scanned = spark.createDataFrame([], "physical_path string, cardinality long, runs long")
-    # What only the rows show of every column outside lists and maps.
-    wanted = [leaf for leaf in known if leaf.parts and leaf.kind not in _UNCOUNTABLE]
-    if scan and wanted:
+
+    def scanned() -> DataFrame:
+        # What only the rows show of every column outside lists and maps.
+        wanted = [leaf for leaf in known if leaf.parts and leaf.kind not in _UNCOUNTABLE]
+        if not (scan and wanted):
+            return spark.createDataFrame([], "physical_path string, cardinality long, runs long")
+        rows = f"{table.sql_name} VERSION AS OF {segment.version}"
         counts = spark.sql(f"SELECT {_counts(wanted, exact=exact)} FROM {rows}")
         runs = _count_runs(facts, storage, path, wanted)
-        scanned = _by_column(counts, wanted).join(runs, "physical_path", "left")
-    stale = stale_files(table, facts)
+        return _by_column(counts, wanted).join(runs, "physical_path", "left")
+
+    kept = Planned({"chunks": lambda: read_chunks(facts, storage, path).persist()})
     properties = dict(metadata.get("configuration") or {})
-    summary = measures.summary(facts, stale, segment.version, properties)
-    tables = {
-        "Summary": summary,
-        "Parquet Files": measures.parquet_files(facts, properties),
-        "Row Groups": measures.row_groups(facts),
-        "Column Chunks": measures.column_chunks(chunks, known),
+    tables = Planned({
+        "Summary": lambda: measures.summary(
+            facts, tables["Stale Files"], segment.version, properties),
+        "Parquet Files": lambda: measures.parquet_files(facts, properties),
+        "Row Groups": lambda: measures.row_groups(facts),
+        "Column Chunks": lambda: measures.column_chunks(kept["chunks"], known),
         # Small, and asked for several times: the scan must not run again for each.
-        "Columns": measures.columns(facts, chunks, known, scanned).persist(),
-        "File Sizes": measures.file_sizes(facts),
-        "Row Group Sizes": measures.row_group_sizes(facts),
-        "Partitions": measures.partitions(facts),
-        "Stale Files": stale,
-        "Change History": change_history(table, segment.version),
-    }
-    row = summary.first()
+        "Columns": lambda: measures.columns(facts, kept["chunks"], known, scanned()).persist(),
+        "File Sizes": lambda: measures.file_sizes(facts),
+        "Row Group Sizes": lambda: measures.row_group_sizes(facts),
+        "Partitions": lambda: measures.partitions(facts),
+        "Stale Files": lambda: stale_files(table, facts),
+        "Change History": lambda: change_history(table, segment.version),
+    })  # fmt: skip
+    row = tables["Summary"].first()
     assert row is not None  # an aggregate without groups always has a row
     return Analysis(
-        name, segment.version, row.asDict(), tables, metadata, protocol, facts, chunks, storage
+        name, segment.version, row.asDict(), tables, metadata, protocol, facts, kept, storage
     )
 
 
