@@ -1,6 +1,6 @@
 """How a lake is: what waits, what stopped, what is wrong in the zone, and what is beyond a limit.
 
-Everything is read, nothing written. Spark starts only for the quarantine and for expectations.
+Everything is read, nothing written. Spark starts only for expectations.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mirrorlake.delta.snapshot import delta_tables, read_snapshot
+from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import CheckError, UsageError
 from mirrorlake.expectations import Expectations
-from mirrorlake.mirror.quarantine import QUARANTINE
+from mirrorlake.mirror.quarantine import count_quarantined
 from mirrorlake.results import Result, TextTable, moment_text
 from mirrorlake.sources.status import SourceReport, read_reports
 
@@ -198,18 +198,8 @@ def monitor_lake(
     for source in sources:
         problems += [Problem("source", where, text) for where, text in source.problems]
     problems += [Problem("expectation", one.name, one.problem) for one in met.broken]
-    lint, quarantined = lake.lint(), _quarantined(lake)
+    lint, quarantined = lake.lint(), count_quarantined(lake.storage)
     return Monitoring(report, views, quarantined, lint, met, sources, tuple(problems))
-
-
-def _quarantined(lake: Lake) -> dict[str, int]:
-    if read_snapshot(lake.storage, QUARANTINE) is None:
-        return {}
-    counted = lake.operations.quarantine().groupBy("schema", "table").count().collect()
-    return {
-        row["table"] if row["schema"] is None else f"{row['schema']}.{row['table']}": row["count"]
-        for row in counted
-    }
 
 
 def recent_ledgers(lake: Lake) -> tuple[Ledger, ...]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
+from urllib.parse import unquote
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.vectors import deleted_positions
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity
 from mirrorlake.mirror.plan import staging
@@ -63,6 +68,21 @@ def _records(identity: Identity, files: tuple[FileFacts, ...], at: str) -> Itera
             yield known | fault | {"content": None}
         for reject in file.rejects:
             yield known | asdict(reject)
+
+
+def count_quarantined(storage: Storage) -> dict[str, int]:
+    """How many rows and files were passed over, by a table's full name; starts no Spark."""
+    snapshot = read_snapshot(storage, QUARANTINE)
+    found: Counter[str] = Counter()
+    for file in live_files(storage, QUARANTINE, snapshot.version) if snapshot else ():
+        with storage.open(f"{QUARANTINE}/{unquote(file['path'])}") as source:
+            rows = pq.ParquetFile(source).read(columns=["schema", "table"])
+        names = [".".join(filter(None, row.values())) for row in rows.to_pylist()]
+        if vector := file.get("deletionVector"):  # somebody deletes what is dealt with
+            gone = set(deleted_positions(lambda path: (storage, f"{QUARANTINE}/{path}"), vector))
+            names = [name for at, name in enumerate(names) if at not in gone]
+        found.update(names)
+    return dict(found)
 
 
 def read_quarantine(spark: SparkSession, storage: Storage, table: TableName | None) -> DataFrame:

@@ -19,7 +19,9 @@ from mirrorlake import Lake
 from mirrorlake.errors import BusyError, SequenceError, UsageError
 from mirrorlake.landing.metadata import MARKER
 from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions, Step
+from mirrorlake.mirror.quarantine import QUARANTINE, count_quarantined
 from mirrorlake.names import file_name
+from mirrorlake.spark.sql import delta_name
 
 
 def put(lake: Lake, number: int, rows: list[dict], table: str = "t") -> None:
@@ -57,6 +59,12 @@ def test_bad_rows_are_left_out_and_told_of(lake: Lake) -> None:
     assert "NULL" in found[0][3]
     contents = [json.loads(row["content"]) for row in lake.operations.quarantine().collect()]
     assert contents == [bad[1], bad[2]]
+    assert count_quarantined(lake.storage) == {"t": 2}
+    quarantine = delta_name(lake.storage.path(QUARANTINE))
+    vectors = "SET TBLPROPERTIES (delta.enableDeletionVectors = true)"
+    lake.spark.sql(f"ALTER TABLE {quarantine} {vectors}")
+    lake.spark.sql(f"DELETE FROM {quarantine} WHERE row = 3")  # what is dealt with
+    assert count_quarantined(lake.storage) == {"t": 1}
     entries = lake.operations.ledger("t").entries
     assert [(e.number, e.rejected, e.rows, e.version) for e in entries] == [
         (1, 0, {"insert": 2}, 1),

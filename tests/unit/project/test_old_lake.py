@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ from helpers.old_lake import (
 )
 from mirrorlake import Lake
 from mirrorlake.errors import MetadataError, SchemaError, SequenceError
+from mirrorlake.mirror.quarantine import count_quarantined
 from mirrorlake.names import file_name
+from mirrorlake.storage import Storage
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,12 @@ def test_status_ledger_lint_frames_and_views_are_what_they_were(root: Path) -> N
     known = expected()
     for name, found in without_spark(Lake(root)).items():
         assert found == known[name], name
+
+
+def test_the_quarantine_is_counted_without_spark(root: Path) -> None:
+    known = Counter(".".join(filter(None, row[:2])) for row in expected()["quarantine"])
+    assert known
+    assert count_quarantined(Storage(root)) == known
 
 
 def test_the_state_can_be_made_again_from_the_logs(old: Lake) -> None:
