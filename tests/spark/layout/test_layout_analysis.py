@@ -194,6 +194,9 @@ def test_an_empty_version_and_one_that_never_was(odd: Lake) -> None:
     assert empty.summary["Row Count"] == 0
     assert empty.summary["Avg Rows Per Row Group"] is None
     assert empty.summary["VOrder Enabled"] is None
+    assert len(list(empty.tables.made())) == 2  # what the summary is made of; others when asked for
+    assert len(empty.tables) == len(list(empty.tables)) == 10
+    assert empty.tables["Columns"] is empty.tables["Columns"]
     assert rows(empty, "Columns") == rows(empty, "Parquet Files") == []
     assert empty.summary["Stale Files"] == 6
     assert empty.guardrails().smallest == "F2"
