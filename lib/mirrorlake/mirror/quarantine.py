@@ -9,6 +9,8 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
@@ -77,11 +79,13 @@ def count_quarantined(storage: Storage) -> dict[str, int]:
     for file in live_files(storage, QUARANTINE, snapshot.version) if snapshot else ():
         with storage.open(f"{QUARANTINE}/{unquote(file['path'])}") as source:
             rows = pq.ParquetFile(source).read(columns=["schema", "table"])
-        names = [".".join(filter(None, row.values())) for row in rows.to_pylist()]
         if vector := file.get("deletionVector"):  # somebody deletes what is dealt with
-            gone = set(deleted_positions(lambda path: (storage, f"{QUARANTINE}/{path}"), vector))
-            names = [name for at, name in enumerate(names) if at not in gone]
-        found.update(names)
+            keep = np.ones(rows.num_rows, bool)
+            keep[deleted_positions(lambda path: (storage, f"{QUARANTINE}/{path}"), vector)] = False
+            rows = rows.filter(pa.array(keep))
+        counted = rows.group_by(["schema", "table"]).aggregate([([], "count_all")])
+        for schema, name, count in zip(*counted.to_pydict().values(), strict=True):
+            found[".".join(filter(None, (schema, name)))] += count
     return dict(found)
 
 
