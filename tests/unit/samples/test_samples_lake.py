@@ -25,7 +25,6 @@ from mirrorlake.storage import Storage
 ZONE = "Files/LandingZone"
 MAKING = """
 import sys
-from mirrorlake.runs.locks import only_run
 from mirrorlake.samples.lake import open_sample, seal_sample
 lake = open_sample(sys.argv[1], fresh=True, tables=["t", "t0", "t1"])
 for number in range(6):
