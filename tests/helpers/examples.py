@@ -1,9 +1,10 @@
-"""How many examples hypothesis tries: some in every run, ten times as many under `--long`."""
+"""What `--long` adds: ten times as many examples of hypothesis, and further parameters of tests."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,11 @@ def try_many() -> None:
 def examples(number: int) -> settings:
     """The settings of a test that tries so many; each takes as long as it takes."""
     return settings(max_examples=number * _times, deadline=None)
+
+
+def under_long(*values: Any) -> list[Any]:
+    """Parameters of a test that are tried under `--long` only."""
+    return [pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
 def listed(strategy: st.SearchStrategy[Any], count: int) -> list[Any]:

@@ -7,14 +7,13 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirrorlake import Lake
 from mirrorlake.delta.actions import Places, live_files
 from mirrorlake.delta.snapshot import Snapshot, physical_name
-from mirrorlake.delta.vectors import deleted_positions
+from mirrorlake.delta.vectors import without_deleted
 from mirrorlake.landing.casts import arrow_of
 
 
@@ -31,10 +30,7 @@ def bag(lake: Lake, table: str, columns: list[str]) -> Counter[tuple[Any, ...]]:
         storage, path = places.place(unquote(add["path"]))
         file = pq.read_table(pa.BufferReader(storage.read(path)))
         rows = _columns(file, snapshot, columns)
-        if vector := add.get("deletionVector"):
-            kept = np.ones(rows.num_rows, dtype=bool)
-            kept[deleted_positions(places.place, vector)] = False
-            rows = rows.filter(pa.array(kept))
+        rows = without_deleted(rows, places.place, add.get("deletionVector"))
         found.update(
             zip(*(map(_value, column.to_pylist()) for column in rows.columns), strict=True)
         )

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from mirrorlake.errors import DataFileError
 from mirrorlake.storage import Storage
@@ -74,6 +75,23 @@ def deleted_positions(
     if struct.unpack_from(">i", data)[0] != size:
         raise DataFileError("A deletion vector is not as long as the log says.", file=path)
     return parse_vector(data[4:])
+
+
+def without_deleted(
+    rows: pa.Table, place: Callable[[str], tuple[Storage, str]], vector: dict[str, Any] | None
+) -> pa.Table:
+    """All rows of a data file but those that its vector takes.
+
+    Args:
+        rows: of the whole file, in its order.
+        place: see `deleted_positions`.
+        vector: its `add`'s `deletionVector`; None if it has none.
+    """
+    if not vector:
+        return rows
+    keep = np.ones(rows.num_rows, bool)
+    keep[deleted_positions(place, vector)] = False
+    return rows.filter(pa.array(keep))
 
 
 def parse_vector(data: bytes) -> Positions:

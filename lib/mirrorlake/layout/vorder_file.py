@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from mirrorlake.delta.vectors import deleted_positions
+from mirrorlake.delta.vectors import without_deleted
 from mirrorlake.layout import ordering
 from mirrorlake.layout.footer_facts import MICROSOFT_ENABLED, MICROSOFT_LEVEL, OPEN_KEY
 from mirrorlake.layout.footers import Storages
@@ -155,10 +155,7 @@ def read_rows(stores: Storages, task: Task) -> tuple[pa.Table, dict[str, str], l
         shape = physical_shape(file.schema)
     if task.row_id:
         rows = _with_ids(rows, task)
-    if vector := task.add.get("deletionVector"):
-        keep = np.ones(rows.num_rows, bool)
-        keep[deleted_positions(stores.place, vector)] = False
-        rows = rows.filter(pa.array(keep))
+    rows = without_deleted(rows, stores.place, task.add.get("deletionVector"))
     rows = rows.unify_dictionaries().combine_chunks()
     return rows, {k: value for k, value in keys.items() if k not in _DROPPED}, shape
 

@@ -9,14 +9,12 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import unquote
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta.actions import live_files
+from mirrorlake.delta.actions import Places, live_files
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.delta.vectors import deleted_positions
+from mirrorlake.delta.vectors import without_deleted
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.identity import Identity
 from mirrorlake.mirror.plan import staging
@@ -74,18 +72,17 @@ def _records(identity: Identity, files: tuple[FileFacts, ...], at: str) -> Itera
 
 def count_quarantined(storage: Storage) -> dict[str, int]:
     """How many rows and files were passed over, by a table's full name; starts no Spark."""
-    snapshot = read_snapshot(storage, QUARANTINE)
+    snapshot, places = read_snapshot(storage, QUARANTINE), Places(storage, QUARANTINE)
     found: Counter[str] = Counter()
     for file in live_files(storage, QUARANTINE, snapshot.version) if snapshot else ():
-        with storage.open(f"{QUARANTINE}/{unquote(file['path'])}") as source:
+        where, path = places.place(unquote(file["path"]))
+        with where.open(path) as source:
             rows = pq.ParquetFile(source).read(columns=["schema", "table"])
-        if vector := file.get("deletionVector"):  # somebody deletes what is dealt with
-            keep = np.ones(rows.num_rows, bool)
-            keep[deleted_positions(lambda path: (storage, f"{QUARANTINE}/{path}"), vector)] = False
-            rows = rows.filter(pa.array(keep))
+        # Somebody may delete what is dealt with.
+        rows = without_deleted(rows, places.place, file.get("deletionVector"))
         counted = rows.group_by(["schema", "table"]).aggregate([([], "count_all")])
-        for schema, name, count in zip(*counted.to_pydict().values(), strict=True):
-            found[".".join(filter(None, (schema, name)))] += count
+        for row in counted.to_pylist():  # a row a table
+            found[".".join(filter(None, (row["schema"], row["table"])))] += row["count_all"]
     return dict(found)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import requests
 
+from helpers.examples import under_long
 from helpers.serving import Lake, number, parquet, serving, session_of
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.mirror.state import FAILED, TableState, save_states
@@ -316,9 +317,7 @@ STEPS = ("put", "append", "flush", "rename")
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize(
-    "delay", [0.0, *(pytest.param(d, marks=pytest.mark.long) for d in (0.002, 0.01, 0.02))]
-)
+@pytest.mark.parametrize("delay", [0.0, *under_long(0.002, 0.01, 0.02)])
 def test_a_server_that_is_killed_leaves_no_half_file(
     tmp_path: Path, step: str, delay: float
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from helpers.examples import under_long
 from helpers.killing import run_until
 from mirrorlake import Lake
 from mirrorlake.errors import FeedError
@@ -132,9 +133,7 @@ def test_what_is_spoilt_or_restored_is_put_right(lake: Lake, stock: LakeTable) -
         lake.archive(INTO, "stock")
 
 
-@pytest.mark.parametrize(
-    "step", [*(pytest.param(s, marks=pytest.mark.long) for s in STEPS[:-1]), STEPS[-1]]
-)
+@pytest.mark.parametrize("step", [*under_long(*STEPS[:-1]), STEPS[-1]])
 def test_an_exception_after_any_step(lake: Lake, stock: LakeTable, step: str) -> None:
     archive = Archive(stock, INTO)
 

@@ -14,6 +14,7 @@ import pytest
 from deltalake import write_deltalake
 from pyarrow import table as rows_of
 
+from helpers.examples import under_long
 from helpers.killing import files, run_until
 from mirrorlake import Lake
 from mirrorlake.errors import AlreadyRunningError, SampleError, UsageError
@@ -31,11 +32,6 @@ for number in range(6):
     lake.publisher(f"t{number % 2}", keys=["id"]).upsert([{"id": number, "n": 1}])
 seal_sample(lake)
 """
-
-
-def long(*values: int) -> list[Any]:
-    """Parameters that are tried under `--long`."""
-    return [pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
 def state(root: Path) -> dict[str, str]:
@@ -329,7 +325,7 @@ class TestOthersInASample:
 
 
 class TestKilledMakings:
-    @pytest.mark.parametrize("number", [2, 7, *long(1, 4, 9, 12)])
+    @pytest.mark.parametrize("number", [2, 7, *under_long(1, 4, 9, 12)])
     def test_a_killed_making_runs_again(self, root: Path, number: int) -> None:
         run_until(lambda made: len(made) >= number, root, MAKING)
         publish_into = root.parent / "copy"
@@ -339,7 +335,7 @@ class TestKilledMakings:
         publish(publish_into, "t0", 99)
         refused(publish_into)
 
-    @pytest.mark.parametrize("left", [30, *long(60, 5)])
+    @pytest.mark.parametrize("left", [30, *under_long(60, 5)])
     def test_a_killed_clearing_goes_on(self, root: Path, left: int) -> None:
         lake = open_sample(str(root), tables=["t"])
         for number in range(100):
