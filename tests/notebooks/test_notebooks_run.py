@@ -10,7 +10,6 @@ import pytest
 
 from helpers.notebooks import run_nbval
 from mirrorlake.paths import NOTEBOOKS
-from mirrorlake.runs.results import RunSummary
 from mirrorlake.runs.run import run_plan
 from mirrorlake.samples.lake import MARKER, open_sample
 from mirrorlake.spark.shared import SharedJvm
@@ -18,22 +17,20 @@ from mirrorlake.spark.shared import SharedJvm
 TASK = re.compile(r"\d\d-\d")
 
 
-@pytest.fixture(scope="module")
-def tour(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
-    """The three notebooks by papermill, cut small by parameters."""
-    folder = tmp_path_factory.mktemp("tour")
-    plan = folder / "plan.yaml"
-    plan.write_text(
-        "one_spark: true\nsteps:\n"
-        "  - {notebook: learn/01_publish, parameters: {every: 60}}\n"
-        "  - {notebook: learn/02_mirror, parameters: {every: 60, months: 2}}\n"
-        "  - {notebook: learn/03_query, parameters: {every: 60, months: 2}}\n"
-    )
-    return run_plan(plan, folder / "out", overrides={"root": str(folder / "lake")})
-
-
 @pytest.mark.promise("LZ-01", "LZ-02")
-def test_papermill_runs_them_with_other_parameters(tour: RunSummary) -> None:
+@pytest.mark.usefixtures("one_spark")
+def test_papermill_runs_them_with_other_parameters(jvm: SharedJvm, tmp_path: Path) -> None:
+    """The three notebooks by papermill, cut small by parameters."""
+    plan = tmp_path / "plan.yaml"
+    few = "every: 60, months: 2, until: 4"
+    plan.write_text(
+        "steps:\n"
+        "  - {notebook: learn/01_publish, parameters: {every: 60}}\n"
+        f"  - {{notebook: learn/02_mirror, parameters: {{{few}}}}}\n"
+        f"  - {{notebook: learn/03_query, parameters: {{{few}}}}}\n"
+    )
+    root = {"root": str(tmp_path / "lake")}
+    tour = run_plan(plan, tmp_path / "out", overrides=root, on_step=lambda *_: jvm.clear())
     assert [(step.notebook, step.status) for step in tour.steps] == [
         ("learn/01_publish", "done"),
         ("learn/02_mirror", "done"),
