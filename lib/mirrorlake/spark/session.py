@@ -263,7 +263,7 @@ def cluster_cores(start: Callable[[], SparkSession]) -> int | None:
 def driver_memory_mib(profile: str) -> int:
     """Half of the memory this process may use: 1 to 16 GiB, in a notebook 2, with `small` 1.
 
-    Two notebooks are often open, and tests run in two processes: all that has to fit into 8 GiB.
+    Two notebooks are often open, and long tests run in two processes: that has to fit into 8 GiB.
     """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
