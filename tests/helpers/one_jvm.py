@@ -1,6 +1,6 @@
 """One JVM for all test processes: each has a session and a catalog of its own there.
 
-Spark's classes, their compiled code and the heap they need are then there once, and warm for both.
+Spark's classes, their compiled code and the heap they need are then there once, and warm for all.
 The process that starts the others launches it, if one of their tests needs Spark, and tells them
 where by a file. What is the JVM's own they have in common: jobs that run, logs that Delta keeps,
 and the one process that Java calls back (`TOGETHER` in conftest.py).

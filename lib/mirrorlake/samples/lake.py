@@ -45,9 +45,10 @@ from mirrorlake.storage import Storage
 FORMAT: Final = 2
 MARKER: Final = f"{STATE}/sample.json"
 STAMP: Final = "mirrorlake.sample"
+_SHARE = r"(-\d+-of-\d+)?"  # of many tables, or of several mirrors
 _DERIVED: Final = re.compile(
-    rf"({MONITORING}/(replicator|tables)\.json|{STATE}/(state|sample)\.json|{STATE}/mirror\.lock"
-    rf"|{STATE}/partitioning/.+/lock|{STATE}/(staged|copies|forgetting|row-files)/.+"
+    rf"({MONITORING}/(replicator|tables)\.json|{STATE}/(state{_SHARE}|sample)\.json"
+    rf"|{STATE}/mirror{_SHARE}\.lock|{STATE}/partitioning/.+/lock|{STATE}/(staged|copies|forgetting|row-files)/.+"
     rf"|{STATE}/feeds/.+/archive-[^/]+/checkpoint-\d+/.+)"
     r"(#\d+)?"  # as obstore calls a file until it is whole
 )

@@ -291,7 +291,8 @@ class TestOthersInASample:
     def test_what_is_derived_does_no_harm(self, sample: Path) -> None:
         for name in ("replicator.json", "tables.json"):
             put(f"Files/Monitoring/{name}")(sample)
-        for name in ("state.json", "mirror.lock", "staged/a/b.parquet", "copies/a/b"):
+        kept = ("state.json", "state-3-of-8.json", "mirror.lock", "mirror-2-of-8.lock")
+        for name in (*kept, "staged/a/b.parquet", "copies/a/b"):
             put(f"Files/_mirrorlake/{name}")(sample)
         assert [line.name for line in Lake(sample).status().tables] == ["t"]
         open_sample(str(sample), fresh=True, tables=["t"])
