@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mirrorlake.lake_table import LakeTable
     from mirrorlake.layout.partitioning.api import LakePartitioning
     from mirrorlake.lint.rules import LintReport
-    from mirrorlake.lint.table import FileListener
+    from mirrorlake.lint.zone import FileListener
     from mirrorlake.rows.views.api import Views
 
 

@@ -67,7 +67,18 @@ def lint_metadata(
             unreadable = finding("metadata-unreadable", error.message, table=table, file=METADATA)
             return [*findings, unreadable], None
         wrong, metadata = _salvage(document, error)
-    return findings + [_invalid(table, error) for error in wrong], metadata
+    findings += [
+        finding(
+            "metadata-invalid",
+            error.message,
+            table=table,
+            file=METADATA,
+            column=error.column,
+            fix=f"Correct the field: {error.hint}" if error.hint else "",
+        )
+        for error in wrong
+    ]
+    return findings, metadata
 
 
 def _salvage(
@@ -89,18 +100,6 @@ def _salvage(
         return wrong, TableMetadata.parse(to_json(kept))
     except MetadataError as error:
         return [*wrong, error], None
-
-
-def _invalid(table: str, error: MetadataError) -> LintFinding:
-    fix = f"Correct the field: {error.hint}" if error.hint else ""
-    return finding(
-        "metadata-invalid",
-        error.message,
-        table=table,
-        file=METADATA,
-        column=error.column,
-        fix=fix,
-    )
 
 
 def _unknown(table: str, document: dict[str, Any]) -> Iterable[LintFinding]:
@@ -146,7 +145,8 @@ def lint_names(
             findings.append(report("folder-nested", f"{name!r} is a folder.", file=name))
     for entry in listing.files:
         name = entry.name
-        if name.startswith("_") and _is_abandoned(entry, now):
+        staged = looks_like_data(name) or _HELD_BACK.match(name) is not None
+        if name.startswith("_") and staged and now - entry.modified > _STAGED:
             text = f"The file has been staged since {_utc(entry.modified)}."
             findings.append(report("file-abandoned", text, file=name))
         if name.startswith(("_", ".")):
@@ -156,35 +156,22 @@ def lint_names(
             continue  # any name will do; and metadata have a rule of their own
         if _UNFINISHED.search(name):
             findings.append(report("file-temporary", f"{name!r} looks unfinished.", file=name))
+        elif number is None and looks_like_data(name):
+            text = f"{name!r} is not numbered with 20 digits."
+            findings.append(report("file-name", text, file=name))
         elif number is None:
-            findings.append(_unnumbered(name, report))
+            findings.append(
+                report("file-unexpected", f"{name!r} is not part of the format.", file=name)
+            )
         elif number in numbered:
             text = f"{name} and {numbered[number].name} have the same number."
             findings.append(report("number-twice", text, file=name))
-        elif problem := _out_of_range(table, entry):
-            findings.append(report("number-range", problem, file=name))
         else:
-            numbered[number] = entry
+            try:
+                numbered |= by_number(table, Listing((), (entry,))).numbered
+            except SequenceError as error:
+                findings.append(report("number-range", error.message, file=name))
     return findings, Folder(table, numbered, listing)
-
-
-def _unnumbered(name: str, report: partial[LintFinding]) -> LintFinding:
-    if looks_like_data(name):
-        return report("file-name", f"{name!r} is not numbered with 20 digits.", file=name)
-    return report("file-unexpected", f"{name!r} is not part of the format.", file=name)
-
-
-def _out_of_range(table: TableName, entry: Entry) -> str:
-    try:
-        by_number(table, Listing((), (entry,)))
-    except SequenceError as error:
-        return error.message
-    return ""
-
-
-def _is_abandoned(entry: Entry, now: datetime) -> bool:
-    staged = looks_like_data(entry.name) or _HELD_BACK.match(entry.name) is not None
-    return staged and now - entry.modified > _STAGED
 
 
 def lint_sequence(folder: Folder, last: int) -> Iterator[LintFinding]:
