@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mirrorlake.lint.rules import LintReport
     from mirrorlake.mirror.ledger import Ledger
     from mirrorlake.mirror.state import Report
-    from mirrorlake.rows.views.state import ViewStatus
+    from mirrorlake.rows.views.definition import ViewStatus
 
 _MOST = 6
 _FILES = 200

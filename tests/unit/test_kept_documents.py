@@ -47,8 +47,8 @@ from mirrorlake.layout.partitioning.store import read_setting
 from mirrorlake.layout.partitioning.table_policy import TablePolicy
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import STATE, TableName
-from mirrorlake.rows.views.cost_model import Cost, read_costs, save_cost
 from mirrorlake.rows.views.definition import Definition, list_definitions, read_definition
+from mirrorlake.rows.views.explain import Cost, read_costs, save_cost
 from mirrorlake.storage import Storage
 
 T = TableName(None, "t")

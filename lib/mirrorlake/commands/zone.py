@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mirrorlake.lake import Lake
     from mirrorlake.mirror.options import MirrorOptions, Step
     from mirrorlake.mirror.state import Report, TableStatus
-    from mirrorlake.rows.views.state import ViewStatus
+    from mirrorlake.rows.views.definition import ViewStatus
 
 MarkerWord = Literal["insert", "update", "delete", "upsert"]
 OnError = Literal["stop", "skip-row", "skip-file"]

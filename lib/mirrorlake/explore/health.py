@@ -20,7 +20,7 @@ from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
-    from mirrorlake.rows.views.state import ViewStatus
+    from mirrorlake.rows.views.definition import ViewStatus
 
 BATCHES = 20
 _AT_ONCE = 8
@@ -180,8 +180,7 @@ def read_views(storage: Storage, tables: Sequence[TableName]) -> tuple[ViewStatu
     if not marked:
         return ()
     try:
-        from mirrorlake.rows.views.definition import list_definitions
-        from mirrorlake.rows.views.state import view_status
+        from mirrorlake.rows.views.definition import list_definitions, view_status
     except ImportError:  # the extra `spark` is not there
         return ()
     return tuple(view_status(storage, one) for one in list_definitions(storage, marked))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import ipywidgets
 
     from mirrorlake.lake import Lake
-    from mirrorlake.rows.views.state import ViewStatus
+    from mirrorlake.rows.views.definition import ViewStatus
 
 _VIEWS = {"current": "good", "behind": "warn", "unknown": "bad"}
 

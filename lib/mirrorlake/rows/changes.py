@@ -1,33 +1,105 @@
-"""The changes of a range with the ids of their rows, which a change feed leaves out.
+"""Rows with their ids: those of a version, those of chosen files, and the changes of a range.
 
-They are taken from the files that each commit brought and took away: a row that both have, under
-two commit versions, was updated. So they need no feed, follow the changes and not the table, and
-say which old row became which new one. Before rows had ids the feed itself is read, without any.
+A change feed leaves the ids out. So changes are taken from the files that each commit brought and
+took away: a row that both have, under two commit versions, was updated. They need no feed, follow
+the changes and not the table, and say which old row became which new one. Before rows had ids the
+feed itself is read, without any.
+
+The files belong to many versions, while a query reads one. So they are listed in a small Delta log
+of their own, and Delta reads them by it: it knows about deletion vectors, partitions, renamed
+columns and widened types. The ids' hidden columns are ordinary columns there, which lets Parquet's
+statistics skip what does not have a wanted id. Such a log holds no data, is named by its content,
+and is deleted a day later.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, Places, file_changes
+from mirrorlake.delta.actions import (
+    DataFile,
+    FileChange,
+    FileHistory,
+    Places,
+    encode,
+    file_changes,
+)
 from mirrorlake.delta.commits import Timeline, read_versions
-from mirrorlake.delta.snapshot import ROW_ID_COLUMN, Snapshot
+from mirrorlake.delta.files import hadoop_path
+from mirrorlake.delta.log_files import Action, commit_path, encode_actions
+from mirrorlake.delta.snapshot import (
+    PHYSICAL_NAME,
+    ROW_ID_COLUMN,
+    ROW_VERSION_COLUMN,
+    Snapshot,
+    read_snapshot,
+)
 from mirrorlake.delta.table import Table
+from mirrorlake.delta.vectors import vector_path
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.api import Changes
 from mirrorlake.feed.changes import End, Outside, resolve_span
 from mirrorlake.feed.schema import RESERVED
-from mirrorlake.rows.file_rows import FILE, ROW, ROW_ID, ROW_VERSION, read_file_rows
-from mirrorlake.rows.row_id_validity import read_row_id_validity
-from mirrorlake.rows.tracking import ID_NAMES
+from mirrorlake.history.versions import check_version, is_enforced
+from mirrorlake.names import STATE
+from mirrorlake.rows.tracking import check_tracked, read_row_id_validity
+from mirrorlake.spark.older import metadata_column
+from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
 
+ID_NAMES = ("_row_id", "_row_commit_version")
 _THREADS = 16
 _VERSION, _SIDE = "__mirrorlake_version", "__mirrorlake_side"
+ROW, FILE = "__mirrorlake_row", "__mirrorlake_file"
+ROW_ID, ROW_VERSION = "__mirrorlake_row_id", "__mirrorlake_row_version"
+_FIRST, _DEFAULT = "__mirrorlake_first_id", "__mirrorlake_default_version"
+_FOLDER = f"{STATE}/row-files"
+_KEPT_DAYS = 1
+_MODE, _NUMBERED = "delta.columnMapping.mode", "delta.columnMapping.maxColumnId"
+
+
+def read_with_ids(
+    table: Table, *, version: int | None = None, names: Sequence[str] = ID_NAMES
+) -> DataFrame:
+    """The rows of a version, each with its id and the version that inserted or updated it last.
+
+    Args:
+        table: the table.
+        version: which; by default the newest.
+        names: what the two columns are called, if the table has such columns itself.
+
+    Raises:
+        UsageError: the version's rows have no ids, or a column has one of the names.
+        VersionError: that version can't be read.
+    """
+    if version is not None:
+        check_version(table.storage, table.name, version, enforced=is_enforced(table.spark))
+    snapshot = read_snapshot(table.storage, table.name.table_path, version) or table.snapshot()
+    check_tracked(table, snapshot)
+    taken = {name.lower() for name in snapshot.schema}
+    if clash := [name for name in names if name.lower() in taken]:
+        raise UsageError(
+            f"The table {table.name} has a column {clash[0]} itself.",
+            hint="give other names: names=('id_of_row', 'version_of_row').",
+            column=clash[0],
+        )
+    reader = table.spark.read.format("delta")
+    rows = (reader if version is None else reader.option("versionAsOf", version)).load(table.path)
+    hidden = metadata_column(rows)
+    return rows.withColumns(
+        {
+            names[0]: hidden.getField("row_id"),
+            names[1]: hidden.getField("row_commit_version"),
+        }
+    )
 
 
 def read_row_changes(
@@ -150,3 +222,124 @@ def as_changes(
         F.col(ROW_ID).alias(ID_NAMES[0]),
         F.col(f"change.state.{ROW_VERSION}").alias(ID_NAMES[1]),
     )
+
+
+def read_file_rows(
+    table: Table,
+    snapshot: Snapshot,
+    files: Sequence[DataFile],
+    ids: Sequence[int] | None = None,
+    *,
+    lists: Storage | None = None,
+) -> DataFrame:
+    """The live rows of files.
+
+    Args:
+        table: whose files.
+        snapshot: the version whose columns are read, and whose numbering the ids are of.
+        files: which, in the order of their numbers.
+        ids: only the rows of these ids; whatever else can be skipped is not read.
+        lists: where to put the log, as Spark sees it too; by default into the lake.
+
+    Returns:
+        The row as a struct of the table's columns, its id, its commit version, and its file's
+        number in `files`, under this module's names.
+    """
+    path = _write_log(table, snapshot, files, lists or table.storage)
+    rows = table.spark.read.format("delta").load(path)
+    hidden = _hidden_names(snapshot)
+    own, changed = (F.col(quote(name)) for name in hidden)
+    place = metadata_column(rows).getField("row_index")
+    counted = F.col(_FIRST) + place
+    if ids is None:
+        found = rows.withColumns({ROW_ID: F.coalesce(own, counted)})
+    else:
+        # Only a plain comparison lets Parquet's statistics skip; rows not moved are in few files.
+        born = rows.where(own.isNull() & counted.isin(*ids)).withColumn(ROW_ID, counted)
+        near = [n for n, file in enumerate(files) if any(map(file.holds, ids))]
+        carried = rows.where(own.isin(*ids)).withColumn(ROW_ID, own)
+        found = carried.unionByName(born.where(F.col(FILE).isin(*near)))
+    return found.select(
+        F.struct(*[F.col(quote(name)) for name in snapshot.schema]).alias(ROW),
+        ROW_ID,
+        F.coalesce(changed, F.col(_DEFAULT)).alias(ROW_VERSION),
+        FILE,
+    )
+
+
+def _hidden_names(snapshot: Snapshot) -> tuple[str, str]:
+    properties = snapshot.properties
+    return properties[ROW_ID_COLUMN], properties[ROW_VERSION_COLUMN]
+
+
+def _write_log(table: Table, snapshot: Snapshot, files: Sequence[DataFile], lists: Storage) -> str:
+    """A log of these files, in a folder that its content names; the folder, full."""
+    base = encode(hadoop_path(table.storage, table.name.table_path))
+    actions = [
+        {"protocol": _protocol(snapshot)},
+        {"metaData": _metadata(snapshot)},
+        *({"add": _add(file, number, base)} for number, file in enumerate(files)),
+    ]
+    data = encode_actions(actions)
+    today = datetime.now(timezone.utc).date()
+    for day in lists.list(_FOLDER).folders:
+        if day < (today - timedelta(days=_KEPT_DAYS)).isoformat():
+            lists.delete_folder(f"{_FOLDER}/{day}")
+    folder = f"{_FOLDER}/{today.isoformat()}/{hashlib.sha256(data).hexdigest()[:32]}"
+    lists.create(commit_path(folder, 0), data)
+    return lists.path(folder)
+
+
+def _protocol(snapshot: Snapshot) -> Action:
+    """What reading the files asks for: older ones may need more than the newest version does."""
+    features = set(snapshot.reader_features)
+    if snapshot.is_mapped:
+        features.add("columnMapping")
+    features.add("deletionVectors")  # Delta gives a row's place in its file only together with it
+    both = {f"{side}Features": sorted(features) for side in ("reader", "writer")}
+    return {"minReaderVersion": 3, "minWriterVersion": 7} | both
+
+
+def _metadata(snapshot: Snapshot) -> Action:
+    """The table's columns, then the hidden ones, then a file's own facts as partition columns."""
+    schema: dict[str, Any] = snapshot.schema_document
+    highest = int(snapshot.properties.get(_NUMBERED, 0))
+    facts = {FILE: "integer", _FIRST: "long", _DEFAULT: "long"}
+    for name, kind in (dict.fromkeys(_hidden_names(snapshot), "long") | facts).items():
+        highest += 1
+        physical = {"delta.columnMapping.id": highest, PHYSICAL_NAME: name}
+        field = {"name": name, "type": kind, "nullable": True}
+        schema["fields"].append(field | {"metadata": physical if snapshot.is_mapped else {}})
+    # Files name columns alike in both modes, and hidden columns have no field id.
+    mode = {_MODE: "name", _NUMBERED: str(highest)} if snapshot.is_mapped else {}
+    return {
+        "id": snapshot.metadata["id"],
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(schema),
+        "partitionColumns": [*(snapshot.metadata.get("partitionColumns") or ()), *facts],
+        "configuration": mode,
+    }
+
+
+def _add(file: DataFile, number: int, base: str) -> Action:
+    action = file.action
+    facts = {FILE: number, _FIRST: file.first_id, _DEFAULT: file.commit_version}
+    vector = action.get("deletionVector")
+    found = {
+        "path": _absolute(action["path"], base),
+        "partitionValues": dict(action.get("partitionValues") or {})
+        | {name: str(value) for name, value in facts.items()},
+        "size": action.get("size") or 0,
+        "modificationTime": 0,
+        "dataChange": True,
+        "stats": action["stats"],
+    }
+    where = vector_path(vector)
+    if vector and where is not None:
+        vector = vector | {"storageType": "p", "pathOrInlineDv": _absolute(encode(where), base)}
+    return found | ({"deletionVector": vector} if vector else {})
+
+
+def _absolute(path: str, base: str) -> str:
+    is_full = "://" in path or path.startswith(("file:/", "/"))
+    return path if is_full else f"{base}/{path}"

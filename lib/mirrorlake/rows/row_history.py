@@ -24,10 +24,15 @@ from mirrorlake.feed.changes import in_order, key_columns
 from mirrorlake.feed.findings import FeedFinding
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.results import Result, TextTable
-from mirrorlake.rows.changes import as_changes, missing_versions
-from mirrorlake.rows.file_rows import ROW, ROW_ID, read_file_rows
-from mirrorlake.rows.row_id_validity import read_row_id_validity
-from mirrorlake.rows.tracking import ID_NAMES
+from mirrorlake.rows.changes import (
+    ID_NAMES,
+    ROW,
+    ROW_ID,
+    as_changes,
+    missing_versions,
+    read_file_rows,
+)
+from mirrorlake.rows.tracking import read_row_id_validity
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
 
@@ -108,7 +113,7 @@ def read_row_history(
             f"{start} can't be the first version.",
             hint=f"from {oldest} on rows have the present ids; the newest is {snapshot.version}.",
         )
-    wanted = None if key is None else _key(table, key)
+    wanted = {} if key is None else _key(table, key)
     first = oldest if start is None else start
     seen = _uses(table, first, snapshot.version)
     ids = None if row_id is None else [row_id]
@@ -116,7 +121,7 @@ def read_row_history(
         if ids is not None:
             uses = [u for u in seen if u.file.carries or any(map(u.file.holds, ids))]
         else:
-            uses = [u for u in seen if may_hold(u.file, snapshot, wanted or {})]
+            uses = [u for u in seen if may_hold(u.file, snapshot, wanted)]
         if gone := missing_versions(table, uses):
             if start is not None or gone[-1] == first:
                 raise FeedError(
@@ -127,7 +132,7 @@ def read_row_history(
             first = gone[-1]  # what was taken then is not needed from then on
             seen = _uses(table, first, snapshot.version)
         elif ids is None:
-            ids = _ids_of(table, snapshot, uses, wanted or {}, lists)
+            ids = _ids_of(table, snapshot, uses, wanted, lists)
         else:
             break
     timeline = read_versions(table.storage, table.name.table_path)

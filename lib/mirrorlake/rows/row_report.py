@@ -12,7 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -26,20 +26,15 @@ from mirrorlake.history.diff import is_tracked
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.names import STATE
 from mirrorlake.results import Result, TextTable
+from mirrorlake.rows.changes import ID_NAMES, read_with_ids
 from mirrorlake.rows.row_history import read_row_history
-from mirrorlake.rows.tracking import (
-    ID_NAMES,
-    FeatureChange,
-    Tracking,
-    change_tracking,
-    read_tracking,
-    read_with_ids,
-)
+from mirrorlake.rows.tracking import FeatureChange, Tracking, change_tracking, read_tracking
 from mirrorlake.spark.gateway import has_gateway
 from mirrorlake.spark.sql import query_errors, quote
 from mirrorlake.storage import Storage
 
 _MOST = 100
+_NO_EVENTS = TextTable(COLUMNS, ())
 
 
 @dataclass(frozen=True)
@@ -59,14 +54,14 @@ class RowReport(Result):
 
     tracking: Tracking
     change: FeatureChange | None
-    row: str
-    ids: tuple[int, ...]
-    start: int | None
-    end: int | None
-    files: int
-    files_seen: int
-    events: TextTable
-    notes: tuple[str, ...]
+    row: str = ""
+    ids: tuple[int, ...] = ()
+    start: int | None = None
+    end: int | None = None
+    files: int = 0
+    files_seen: int = 0
+    events: TextTable = _NO_EVENTS
+    notes: tuple[str, ...] = ()
 
     def shown(self) -> TextTable:
         """What was looked at."""
@@ -109,46 +104,42 @@ def report_row(table: Table, key: str = "", *, enable: bool = False) -> RowRepor
     change = None
     if not is_tracked(table.snapshot().properties):
         change = change_tracking(table, "enable", dry_run=not enable)
-    tracking = read_tracking(table)
-    notes: list[str] = []
-    nothing = TextTable(COLUMNS, ())
+    report = RowReport(read_tracking(table), change)
     keys = declared_keys(table.snapshot().properties)
     wanted = parse_key(key, keys, str(table.name))
+    if report.tracking.numbered_from is None:
+        return replace(report, notes=("The rows have no ids, so no row can be followed.",))
     row_id: int | None = None
     row = ", ".join(f"{name} {short(value)}" for name, value in (wanted or {}).items())
-    if tracking.numbered_from is None:
-        notes.append("The rows have no ids, so no row can be followed.")
-    elif wanted is None:
-        if not tracking.enabled:
-            notes.append("Row tracking is off: name a key to see what its older ids tell.")
-        elif (last := _last_changed(table, keys)) is None:
-            notes.append("The table is empty.")
-        else:
-            row_id, row = last
-    if tracking.numbered_from is None or (wanted is None and row_id is None):
-        return RowReport(tracking, change, "", (), None, None, 0, 0, nothing, tuple(notes))
+    if wanted is None:
+        if not report.tracking.enabled:
+            note = "Row tracking is off: name a key to see what its older ids tell."
+            return replace(report, notes=(note,))
+        last = _last_changed(table, keys)
+        if last is None:
+            return replace(report, notes=("The table is empty.",))
+        row_id, row = last
     with _scratch(table) as lists:
         try:
             found = read_row_history(table, key=wanted, row_id=row_id, lists=lists)
         except FeedError as error:
-            notes.append(f"{error.message} {error.hint}".strip())
-            return RowReport(tracking, change, "", (), None, None, 0, 0, nothing, tuple(notes))
+            return replace(report, notes=(f"{error.message} {error.hint}".strip(),))
         events = _told(found.events, keys)
+    notes = []
     if not events.rows:
         notes.append("No version in which rows have ids has such a row.")
     if found.start > 0:
         notes.append(f"What was before version {found.start} can't be told.")
-    return RowReport(
-        tracking,
-        change,
-        row,
-        found.ids,
-        found.start,
-        found.end,
-        found.files,
-        found.files_seen,
-        events,
-        tuple(notes),
+    return replace(
+        report,
+        row=row,
+        ids=found.ids,
+        start=found.start,
+        end=found.end,
+        files=found.files,
+        files_seen=found.files_seen,
+        events=events,
+        notes=tuple(notes),
     )
 
 

@@ -1,29 +1,32 @@
-"""Switches row tracking on and off, and says before what that commits and costs.
+"""Switches row tracking on and off, and says how far row ids can be trusted.
 
 With it every row has a stable id and the version that last changed it. Enabling it later gives ids
 to all rows by their files' places in the log: no data file is rewritten, but every file is listed
 once more. Source: the Delta transaction log protocol, "Row Tracking".
+
+Two things can go wrong with an id: a row may have got another one (it was overwritten, or rewritten
+while tracking was off), and one number may have named two rows (the feature was dropped and came
+again). A commit version can go backward: RESTORE brings the old ones back.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
-from pyspark.sql import DataFrame
-
 from mirrorlake.delta.actions import live_files
-from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot, read_snapshot
+from mirrorlake.delta.commits import State, read_states, read_versions
+from mirrorlake.delta.log_files import log_file
+from mirrorlake.delta.snapshot import ROW_ID_COLUMN, ROW_TRACKING, Snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.feed.findings import FeedFinding
+from mirrorlake.feed.schema import find_breaks
 from mirrorlake.history.diff import is_tracked
-from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.results import Result, TextTable
-from mirrorlake.rows.row_id_validity import read_row_id_validity
-from mirrorlake.spark.older import metadata_column
 from mirrorlake.spark.sql import spark_message
 
 FEATURE = "rowTracking"
@@ -241,40 +244,143 @@ def _listed_again(
     return files, [f"ROW TRACKING {verb}"] * math.ceil(len(files) / most)
 
 
-ID_NAMES = ("_row_id", "_row_commit_version")
+@dataclass(frozen=True)
+class RowIdValidity:
+    """How far back a table's row ids mean what they mean today.
 
-
-def read_with_ids(
-    table: Table, *, version: int | None = None, names: Sequence[str] = ID_NAMES
-) -> DataFrame:
-    """The rows of a version, each with its id and the version that inserted or updated it last.
-
-    Args:
-        table: the table.
-        version: which; by default the newest.
-        names: what the two columns are called, if the table has such columns itself.
-
-    Raises:
-        UsageError: the version's rows have no ids, or a column has one of the names.
-        VersionError: that version can't be read.
+    Attributes:
+        numbered_from: the first version of the present numbering, or None if there is none.
+        trusted_from: the version since which rows kept their ids.
+        readable_from: the first version whose rows fit today's columns.
+        first: the oldest version that the log holds.
+        findings: what to know, by version.
     """
-    if version is not None:
-        check_version(table.storage, table.name, version, enforced=is_enforced(table.spark))
-    snapshot = read_snapshot(table.storage, table.name.table_path, version) or table.snapshot()
-    check_tracked(table, snapshot)
-    taken = {name.lower() for name in snapshot.schema}
-    if clash := [name for name in names if name.lower() in taken]:
-        raise UsageError(
-            f"The table {table.name} has a column {clash[0]} itself.",
-            hint="give other names: names=('id_of_row', 'version_of_row').",
-            column=clash[0],
-        )
-    reader = table.spark.read.format("delta")
-    rows = (reader if version is None else reader.option("versionAsOf", version)).load(table.path)
-    hidden = metadata_column(rows)
-    return rows.withColumns(
-        {
-            names[0]: hidden.getField("row_id"),
-            names[1]: hidden.getField("row_commit_version"),
-        }
+
+    numbered_from: int | None
+    trusted_from: int | None
+    readable_from: int
+    first: int
+    findings: tuple[FeedFinding, ...]
+
+
+def read_row_id_validity(table: Table) -> RowIdValidity:
+    """Reads a table's history for what concerns its row ids; the cost is the commits in the log."""
+    path = table.name.table_path
+    timeline = read_versions(table.storage, path)
+    states = list(read_states(table.storage, path, timeline.first, timeline.latest))
+    name = str(table.name)
+    numbered_states = [state for state in states if state.properties.get(ROW_ID_COLUMN)]
+    findings = list(_switched(name, states))
+    findings += [found for state in numbered_states if (found := _done(name, state))]
+    numbered = _numbered_from(states)
+    readable = _readable_from(states, wide="typeWidening" in table.snapshot().reader_features)
+    trusted = numbered
+    for finding in findings:
+        if trusted is not None and finding.blocks:
+            trusted = max(trusted, finding.versions[1])
+    findings.sort(key=lambda finding: finding.versions)
+    return RowIdValidity(numbered, trusted, readable, timeline.first, tuple(findings))
+
+
+def _numbered_from(states: list[State]) -> int | None:
+    """Where the hidden columns got the names they have now: names and numbers begin together."""
+    name, first = states[-1].properties.get(ROW_ID_COLUMN), None
+    for state in reversed(states):
+        if not name or state.properties.get(ROW_ID_COLUMN) != name:
+            break
+        first = state.version
+    return first
+
+
+def _readable_from(states: list[State], *, wide: bool) -> int:
+    """After the last version with a column of another type, unless types may be widened."""
+    if wide:
+        return states[0].version
+    latest = states[-1].fields
+    fits = states[0].version
+    for before, after in pairwise(states):
+        if after.commit.metadata is not None and any(
+            found.text.startswith("changes") for found in find_breaks(before.fields, latest)
+        ):
+            fits = after.version
+    return fits
+
+
+def _switched(name: str, states: list[State]) -> Iterator[FeedFinding]:
+    """Where tracking came, went, and came again."""
+    on = [state.version for state in states if is_tracked(state.properties)]
+    for before, after in pairwise(states):
+        was, is_now = is_tracked(before.properties), is_tracked(after.properties)
+        version, numbered = after.version, before.properties.get(ROW_ID_COLUMN)
+        if was and not is_now:
+            end = next((later for later in on if later > version), None)
+            again = "." if end is None else f", and on again in version {end}."
+            last = states[-1].version if end is None else end
+            yield _finding("disabled", name, version, last, again=again)
+        elif is_now and not was and not numbered:
+            yield _finding("enabled", name, version)
+        if numbered and not after.properties.get(ROW_ID_COLUMN):
+            yield _finding("dropped", name, version)
+
+
+def _done(name: str, state: State) -> FeedFinding | None:
+    """What one commit did to the ids."""
+    version, commit = state.version, state.commit
+    facts, operation = commit.parameters, commit.operation
+    if operation == "RESTORE":
+        back = facts.get("version")
+        then = "a time" if back is None else f"version {back}"
+        return _finding("restore", name, version, then=then, blocks=False)
+    if operation == "CLONE":
+        return _finding("clone", name, version)
+    overwrites = str(facts.get("mode", "")).lower() == "overwrite"
+    overwrites = overwrites or operation.startswith(("REPLACE", "CREATE OR REPLACE"))
+    if overwrites and version > 0:
+        part = str(facts.get("predicate") or "[]")
+        rows = "all rows" if part == "[]" else f"the rows where {part}"
+        return _finding("overwrite", name, version, rows=rows)
+    return None
+
+
+# What to know, and what to do then.
+_TEXTS = {
+    "disabled": (
+        "Row tracking was switched off in version {version}{again} Rows that were rewritten"
+        " meanwhile lost their ids.",
+        "Don't compare ids of before with those of after: match by key.",
+    ),
+    "enabled": (
+        "Row tracking was switched on in version {version}: older versions have no ids, and the"
+        " rows that existed then have the backfill's commit version.",
+        "Compare older versions by key.",
+    ),
+    "dropped": (
+        "The feature was dropped in version {version}: numbers started again from 0, and name"
+        " other rows than before.",
+        "Don't use ids that were read before it.",
+    ),
+    "restore": (
+        "Version {version} is a RESTORE to {then}: rows have the ids that they had then, and their"
+        " commit versions go backward.",
+        "Don't look for changes by row_commit_version > n across version {version}.",
+    ),
+    "clone": (
+        "Version {version} is a clone: it numbers its rows itself, differently from its source.",
+        "Don't compare its ids with those of the source.",
+    ),
+    "overwrite": (
+        "Version {version} overwrites {rows}: they have new ids, also those that stay the same.",
+        "Match by key across version {version}.",
+    ),
+}
+
+
+def _finding(
+    rule: str, name: str, first: int, last: int | None = None, *, blocks: bool = True, **facts: str
+) -> FeedFinding:
+    message, fix = (text.format(version=first, **facts) for text in _TEXTS[rule])
+    versions = (first, first if last is None else last)
+    file = log_file(first)
+    return FeedFinding(
+        rule=rule, table=name, message=message, fix=fix, versions=versions, file=file, blocks=blocks
     )

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.actions import file_actions
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.table import Table
-from mirrorlake.rows.tracking import ID_NAMES, read_with_ids
+from mirrorlake.rows.changes import ID_NAMES, read_with_ids
 from mirrorlake.show.plots import Chart, plot_matrix, plot_presence
 from mirrorlake.spark.sql import quote
 

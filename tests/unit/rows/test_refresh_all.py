@@ -6,10 +6,9 @@ import pytest
 
 from mirrorlake.errors import QueryError
 from mirrorlake.names import TableName
-from mirrorlake.rows.views.definition import Definition
+from mirrorlake.rows.views.definition import Definition, SourceStatus, ViewStatus
 from mirrorlake.rows.views.refresh import Refresh
 from mirrorlake.rows.views.refresh_all import ViewRun, ViewRuns, in_order_of_sources
-from mirrorlake.rows.views.state import SourceStatus, ViewStatus
 
 
 def view(name: str, *sources: str) -> Definition:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirrorlake.names import TableName
-from mirrorlake.rows.views.cost_model import (
+from mirrorlake.rows.views.explain import (
     COMMIT_SECONDS,
     Cost,
     estimate,

@@ -6,9 +6,9 @@ import pytest
 
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.paths import PROJECT
+from mirrorlake.rows.views.definition import QUERY_REASONS, STATE_REASONS
 from mirrorlake.rows.views.joins import Role
 from mirrorlake.rows.views.query import parse_query
-from mirrorlake.rows.views.reasons import QUERY_REASONS, STATE_REASONS
 from mirrorlake.rows.views.shape import Method, Shape, read_shape, settle_types
 
 COLUMNS = {

@@ -14,11 +14,14 @@ from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.definition import (
     Definition,
+    ViewState,
+    commit_metadata,
     hiding_columns,
     list_definitions,
     read_definition,
+    read_view_state,
+    view_status,
 )
-from mirrorlake.rows.views.state import ViewState, commit_metadata, read_view_state, view_status
 from mirrorlake.storage import Storage
 
 T = TableName(None, "t")

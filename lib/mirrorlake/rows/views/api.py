@@ -6,7 +6,7 @@ import builtins
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,46 +20,43 @@ from mirrorlake.mirror.options import noop
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import STATE, TableName, as_table
 from mirrorlake.results import Outcome
-from mirrorlake.rows.views.cost_model import forget_costs
 from mirrorlake.rows.views.definition import (
     Definition,
+    ViewStatus,
     definition_of,
     hiding_columns,
     list_definitions,
     read_definition,
+    read_view_state,
+    reason,
+    view_status,
     visible_columns,
 )
 from mirrorlake.rows.views.explain import (
     FULL,
-    Check,
     Explanation,
-    check_view,
     explain,
+    forget_costs,
     plan_refresh,
     refresh_session,
 )
-from mirrorlake.rows.views.plan import listed, make_plan
+from mirrorlake.rows.views.plan import listed, make_plan, pin_sources
 from mirrorlake.rows.views.query import HIDDEN, parse_query
-from mirrorlake.rows.views.reasons import reason
 from mirrorlake.rows.views.refresh import (
-    HOW,
+    Check,
     Refresh,
     ViewListener,
     ViewStep,
+    check_how,
+    check_view,
     refresh_view,
     versions_of,
 )
+from mirrorlake.rows.views.refresh_all import ViewRuns, refresh_all
 from mirrorlake.rows.views.shape import Method
-from mirrorlake.rows.views.sources import pin_sources
-from mirrorlake.rows.views.state import ViewStatus, read_view_state, view_status
 from mirrorlake.rows.views.view_sql import whole_contents
 from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    from mirrorlake.rows.views.refresh_all import ViewRuns
-
-_BY_ROW = (Method.ROWS, Method.PARTITIONS)
 
 
 class Views:
@@ -100,7 +97,7 @@ class Views:
         made = create_view(session, storage, view, sql.strip(), dry_run=dry_run)
         if dry_run:
             at, why = versions_of(pin_sources(storage, made, {})), reason("FIRST", str(view))
-            return Refresh(str(view), FULL, why, -1, at, None, {}, 0.0, applied=False)
+            return Refresh(str(view), FULL, why, -1, at, applied=False)
         on_step(ViewStep.CREATED)
         return self.refresh(view, on_step=on_step)
 
@@ -163,11 +160,10 @@ class Views:
         Example:
             >>> lake.views.refresh_all().check()  # doctest: +SKIP
         """
-        from mirrorlake.rows.views.refresh_all import refresh_all
-
-        if how not in HOW:
-            raise UsageError(f"There is no refresh {how!r}.", hint=f"choose one of {HOW}.")
-        return refresh_all(self, self._storage, names, how=how, check=check, dry_run=dry_run)
+        check_how(how)
+        chosen = [self.get(name) for name in names] or self.list()
+        refresh = partial(self.refresh, how=how, check=check, dry_run=dry_run)
+        return refresh_all(self._storage, chosen, refresh)
 
     def explain(self, name: str | TableName) -> Explanation:
         """What the next refresh would do, and why; reads logs only. See `refresh` for errors."""
@@ -289,7 +285,8 @@ def create_view(
         properties["delta.enableDeletionVectors"] = "true"
     # A feed of single rows would cost a merge as much again, so it is off until a user wants it.
     # Delta 4.4 can't write an update's change rows where a column's name has a backtick.
-    feed = plan.shape.method not in _BY_ROW and not any("`" in column for column in columns)
+    by_row = plan.shape.method in (Method.ROWS, Method.PARTITIONS)
+    feed = not by_row and not any("`" in column for column in columns)
     if not dry_run:
         path = storage.path(name.table_path)
         create_table(spark, path, columns, feed=feed, properties=properties)

@@ -18,12 +18,11 @@ from mirrorlake.rows.views.commit import (
     replace_rows,
     write_rows,
 )
-from mirrorlake.rows.views.delta import Delta
-from mirrorlake.rows.views.plan import CHECK, HASH, ID, Plan, listed, named, same
+from mirrorlake.rows.views.plan import CHECK, HASH, ID, SIGN, Plan, listed, named, net_rows, same
 from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.rows.views.shape import Method
-from mirrorlake.rows.views.sources import SIGN, net_rows
 from mirrorlake.rows.views.view_sql import (
+    Delta,
     arguments_of,
     extremes_of,
     grouped,

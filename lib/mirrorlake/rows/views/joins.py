@@ -16,9 +16,8 @@ from enum import Enum
 from sqlglot import exp
 
 from mirrorlake.history.sql import NamedTable
+from mirrorlake.rows.views.definition import Reason, reason
 from mirrorlake.rows.views.query import Query
-from mirrorlake.rows.views.reasons import Reason, reason
-from mirrorlake.spark.sql import quote
 
 Columns = Mapping[str, Sequence[str]]
 
@@ -46,11 +45,6 @@ class Link:
     alias: str
     column: str
     null_safe: bool = False
-
-    @property
-    def other(self) -> str:
-        """The other side as SQL."""
-        return f"{quote(self.alias)}.{quote(self.column)}"
 
 
 @dataclass(frozen=True)

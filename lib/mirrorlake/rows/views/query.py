@@ -20,7 +20,6 @@ from mirrorlake.history.sql import (
     named_tables,
     parse_statement,
 )
-from mirrorlake.rows.views.functions import is_aggregate
 from mirrorlake.spark.sql import quote
 
 HIDDEN = "__mirrorlake_"
@@ -224,3 +223,84 @@ def _key_number(node: exp.Expr, keys: Sequence[exp.Expr]) -> int | None:
     if len(ends) != 1 or (node.table and ends[0][1].table):
         return None
     return ends[0][0]
+
+
+# Kept by adding inserted rows and subtracting deleted ones.
+SUMS = frozenset({"avg", "count", "count_if", "mean", "sum"})
+# Kept by looking at what came and went; only a group that lost its extreme is computed again.
+EXTREMES = frozenset({"max", "min"})
+# The same whatever order rows are read in: a group that changed is computed again. Only those that
+# sqlglot does not know by Spark's name.
+_ANY_ORDER = frozenset(
+    {
+        "bit_and",
+        "bit_or",
+        "bit_xor",
+        "every",
+        "percentile",
+        "some",
+        "std",
+        "try_avg",
+        "try_sum",
+    }
+)
+ORDER_DEPENDENT = frozenset(
+    {
+        "any_value",
+        "approx_percentile",
+        "array_agg",
+        "bitmap_construct_agg",
+        "collect_list",
+        "collect_set",
+        "count_min_sketch",
+        "first",
+        "first_value",
+        "histogram_numeric",
+        "hll_sketch_agg",
+        "hll_union_agg",
+        "last",
+        "last_value",
+        "listagg",
+        "max_by",
+        "min_by",
+        "mode",
+        "percentile_approx",
+        "string_agg",
+    }
+)
+_AGGREGATES = SUMS | EXTREMES | _ANY_ORDER | ORDER_DEPENDENT
+_NONDETERMINISTIC = frozenset(
+    {
+        "curdate",
+        "java_method",
+        "localtimestamp",
+        "monotonically_increasing_id",
+        "now",
+        "rand",
+        "randn",
+        "random",
+        "randstr",
+        "reflect",
+        "session_user",
+        "shuffle",
+        "spark_partition_id",
+        "try_reflect",
+        "uniform",
+        "user",
+        "uuid",
+        "version",
+    }
+)
+
+
+def is_aggregate(name: str) -> bool:
+    """Whether a function makes one value of many rows: also regressions, sketches and bitmaps."""
+    known = exp.FUNCTION_BY_NAME.get(name.upper())
+    if known is not None and issubclass(known, exp.AggFunc):
+        return True
+    return name in _AGGREGATES or name.startswith("regr_") or "_agg" in name
+
+
+def is_nondeterministic(name: str) -> bool:
+    """Whether a function depends on the time, the session, the files, or on chance."""
+    return name in _NONDETERMINISTIC or name.startswith(("current_", "input_file_"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -17,27 +17,39 @@ from mirrorlake.mirror.options import noop
 from mirrorlake.results import Result, TextTable
 from mirrorlake.rows.views.apply import apply_delta
 from mirrorlake.rows.views.commit import Scratch, Target, scratch, write_rows
-from mirrorlake.rows.views.cost_model import Cost, Estimate, save_cost
-from mirrorlake.rows.views.definition import Definition
-from mirrorlake.rows.views.delta import Delta
+from mirrorlake.rows.views.definition import (
+    Definition,
+    Reason,
+    commit_metadata,
+    read_note,
+    read_view_state,
+    reason,
+)
 from mirrorlake.rows.views.explain import (
     FULL,
     INCREMENTAL,
     NOTHING,
+    Cost,
+    Estimate,
     RefreshPlan,
     is_due,
     plan_refresh,
     refresh_session,
+    save_cost,
 )
 from mirrorlake.rows.views.joins import Role
-from mirrorlake.rows.views.plan import Plan
-from mirrorlake.rows.views.reasons import Reason, reason
+from mirrorlake.rows.views.plan import (
+    Plan,
+    Source,
+    listed,
+    look_at_old,
+    pin_sources,
+    read_changes,
+)
 from mirrorlake.rows.views.shape import Method
-from mirrorlake.rows.views.sources import Source, look_at_old, pin_sources, read_changes
-from mirrorlake.rows.views.state import commit_metadata, read_note, read_view_state
-from mirrorlake.rows.views.view_sql import whole_contents
+from mirrorlake.rows.views.view_sql import Delta, whole_contents
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import delta_name
+from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
 
 _ADAPTIVE, _PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"
@@ -83,9 +95,9 @@ class Refresh(Result):
     reason: Reason | None
     version: int
     sources: dict[str, tuple[int | None, int]]
-    changed: int | None
-    rows: dict[str, int]
-    seconds: float
+    changed: int | None = None
+    rows: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
     estimate: Estimate | None = None
     differences: int | None = None
     applied: bool = True
@@ -131,6 +143,12 @@ class Refresh(Result):
         return f"{self.view}: {self.mode}{why}{f'; rows: {rows}' if rows else ''}{done}"
 
 
+def check_how(how: str) -> None:
+    """Refuses a way to refresh that there is not."""
+    if how not in HOW:
+        raise UsageError(f"There is no refresh {how!r}.", hint=f"choose one of {HOW}.")
+
+
 def refresh_view(
     spark: SparkSession,
     storage: Storage,
@@ -141,17 +159,16 @@ def refresh_view(
     on_step: ViewListener = noop,
 ) -> Refresh:
     """Brings a view up to date; see `Views.refresh`."""
-    if how not in HOW:
-        raise UsageError(f"There is no refresh {how!r}.", hint=f"choose one of {HOW}.")
+    check_how(how)
     began = time.perf_counter()
     state = read_view_state(storage, definition)
     sources = pin_sources(storage, definition, state.sources)
-    name, done = str(definition.name), not dry_run
     if how != FULL and not is_due(definition, state, sources):
-        changed = 0 if done else None
-        taken = time.perf_counter() - began if done else 0.0
-        at = versions_of(sources)
-        return Refresh(name, NOTHING, None, state.version, at, changed, {}, taken, applied=done)
+        name, at = str(definition.name), versions_of(sources)
+        nothing = Refresh(name, NOTHING, None, state.version, at, applied=not dry_run)
+        if dry_run:
+            return nothing
+        return replace(nothing, changed=0, seconds=time.perf_counter() - began)
     session = refresh_session(spark)
     found = plan_refresh(spark, session, storage, definition, state, sources)
     on_step(ViewStep.PINNED)
@@ -159,7 +176,8 @@ def refresh_view(
     if how == FULL:
         why = reason("ASKED")
     elif why is None and how == "auto" and guess.prefers_full:
-        why = _cost(guess)
+        text = f"full {guess.full:.1f} s, incremental {guess.incremental:.1f} s are expected"
+        why = Reason("COST", text, "how='incremental' forces an incremental refresh")
     on_step(ViewStep.DECIDED)
     if dry_run:
         return _result(found, why, applied=False)
@@ -195,10 +213,7 @@ def _result(found: RefreshPlan, why: Reason | None, *, applied: bool = True) -> 
         why,
         found.state.version,
         versions_of(found.plan.tables),
-        None,
-        {},
-        0.0,
-        found.estimate,
+        estimate=found.estimate,
         applied=applied,
     )
 
@@ -206,11 +221,6 @@ def _result(found: RefreshPlan, why: Reason | None, *, applied: bool = True) -> 
 def versions_of(sources: Iterable[Source]) -> dict[str, tuple[int | None, int]]:
     """By table, the version that a view shows (or None) and the one that it is to show."""
     return {str(source.name): (source.old, source.new) for source in sources}
-
-
-def _cost(guess: Estimate) -> Reason:
-    why = f"full {guess.full:.1f} s, incremental {guess.incremental:.1f} s are expected"
-    return Reason("COST", why, "how='incremental' forces an incremental refresh")
 
 
 def _plan_once(session: SparkSession, found: RefreshPlan) -> None:
@@ -289,3 +299,61 @@ def _committed(storage: Storage, found: RefreshPlan) -> tuple[int, dict[str, int
         f"The view {definition.name} was restored or made again meanwhile.",
         hint="refresh it again.",
     )
+
+
+TOLERANCE = 1e-9  # floating-point sums differ by the order of their terms
+_FLOATS = ("float", "double")
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a comparison found.
+
+    Attributes:
+        view: its name.
+        missing: rows of the query that the view lacks.
+        extra: rows of the view that the query lacks.
+    """
+
+    view: str
+    missing: int
+    extra: int
+
+    @property
+    def differences(self) -> int:
+        """All rows that differ."""
+        return self.missing + self.extra
+
+    def __repr__(self) -> str:
+        if not self.differences:
+            return f"{self.view} is what its query gives"
+        return f"{self.view} lacks {self.missing} rows of its query and has {self.extra} others"
+
+
+def check_view(session: SparkSession, plan: Plan, path: str) -> Check:
+    """Compares a view with its query.
+
+    Args:
+        session: where to run it.
+        plan: the view's, with its sources at the versions that the view shows.
+        path: the view's table, in full.
+    """
+    view = f"SELECT {listed(plan.names)} FROM {delta_name(path)}"
+    whole = f"SELECT * FROM ({plan.whole()}\n)"
+    missing, extra = f"({whole} EXCEPT ALL {view})", f"({view} EXCEPT ALL {whole})"
+    counts = [session.sql(f"SELECT * FROM {rows}").count() for rows in (missing, extra)]
+    if any(counts) and any(kind in _FLOATS for kind in plan.columns.values()):
+        alike = " AND ".join(_alike(name, kind) for name, kind in plan.columns.items())
+        counts = [
+            session.sql(f"SELECT * FROM {some} a LEFT ANTI JOIN {others} b ON {alike}").count()
+            for some, others in ((missing, extra), (extra, missing))
+        ]
+    return Check(str(plan.definition.name), *counts)
+
+
+def _alike(name: str, kind: str) -> str:
+    a, b = f"a.{quote(name)}", f"b.{quote(name)}"
+    if kind not in _FLOATS:
+        return f"{a} <=> {b}"
+    close = f"abs({a} - {b}) <= {TOLERANCE} * greatest(abs({a}), abs({b}), 1e-300)"
+    return f"({a} <=> {b} OR coalesce({close}, false))"

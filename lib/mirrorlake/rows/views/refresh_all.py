@@ -5,23 +5,19 @@ A view that reads another one comes after it. One that fails stops no other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import QueryError
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
-from mirrorlake.rows.views.definition import Definition
+from mirrorlake.rows.views.definition import Definition, ViewStatus, view_status
 from mirrorlake.rows.views.refresh import Refresh
-from mirrorlake.rows.views.state import ViewStatus, view_status
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage import Storage
-
-if TYPE_CHECKING:
-    from mirrorlake.rows.views.api import Views
 
 
 @dataclass(frozen=True)
@@ -86,11 +82,13 @@ class ViewRuns(Result):
 
     def stale(self) -> TextTable:
         """How the views stood before: one row each."""
-        rows = tuple(
-            (run.status.view, run.status.state, run.sources, _age(run.status), run.status.reason)
-            for run in self.runs
-        )
-        return TextTable(("view", "state", "sources: shown → newest", "behind", "reason"), rows)
+        rows = []
+        for run in self.runs:
+            status = run.status
+            age = "" if status.lag_seconds is None else f"{status.lag_seconds:,.1f} s"
+            rows.append((status.view, status.state, run.sources, age, status.reason))
+        columns = ("view", "state", "sources: shown → newest", "behind", "reason")
+        return TextTable(columns, tuple(rows))
 
     def shown(self) -> TextTable:
         """What was done: one row a view."""
@@ -120,21 +118,14 @@ class ViewRuns(Result):
 
 
 def refresh_all(
-    views: Views,
-    storage: Storage,
-    names: Sequence[str] = (),
-    *,
-    how: str = "auto",
-    check: bool = False,
-    dry_run: bool = False,
+    storage: Storage, views: Sequence[Definition], refresh: Callable[[TableName], Refresh]
 ) -> ViewRuns:
-    """Refreshes views; arguments are those of `Views.refresh_all`."""
-    chosen = [views.get(name) for name in names] or views.list()
+    """Refreshes views, those first that others of them read; one that fails stops no other."""
     runs = []
-    for definition in in_order_of_sources(chosen):
+    for definition in in_order_of_sources(views):
         status, full = view_status(storage, definition), source_rows(storage, definition)
         try:
-            done = views.refresh(definition.name, how=how, check=check, dry_run=dry_run)
+            done = refresh(definition.name)
         except Exception as error:
             runs.append(ViewRun(status, None, full, spark_message(error)))
         else:
@@ -157,22 +148,14 @@ def source_rows(storage: Storage, definition: Definition) -> int | None:
     """The rows of a view's sources by their logs; None where a file has no statistics."""
     total = 0
     for name in definition.sources:
-        rows = logged_rows(storage, name)
-        if rows is None:
+        snapshot = read_snapshot(storage, name.table_path)
+        if snapshot is None:
             return None
-        total += rows
+        files = live_files(storage, name.table_path, snapshot.version)
+        if not all("numRecords" in (add.get("stats") or "") for add in files):
+            return None
+        total += sum(int(add["records"]) for add in files)
     return total
-
-
-def logged_rows(storage: Storage, name: TableName) -> int | None:
-    """A table's rows as its log counts them; None where it does not."""
-    snapshot = read_snapshot(storage, name.table_path)
-    if snapshot is None:
-        return None
-    files = live_files(storage, name.table_path, snapshot.version)
-    if not all("numRecords" in (add.get("stats") or "") for add in files):
-        return None
-    return sum(int(add["records"]) for add in files)
 
 
 def _line(run: ViewRun) -> tuple[Any, ...]:
@@ -183,7 +166,3 @@ def _line(run: ViewRun) -> tuple[Any, ...]:
     took = f"{done.seconds:.1f} s" if done.applied else "a dry run"
     written = ", ".join(f"{count:,} {kind}" for kind, count in done.rows.items() if count)
     return (name, done.mode, why, run.rows_read, run.rows_full, written, took, done.differences)
-
-
-def _age(status: ViewStatus) -> str:
-    return "" if status.lag_seconds is None else f"{status.lag_seconds:,.1f} s"

@@ -11,25 +11,23 @@ from enum import Enum
 
 from sqlglot import exp
 
-from mirrorlake.rows.views.functions import (
-    EXTREMES,
-    ORDER_DEPENDENT,
-    SUMS,
-    is_nondeterministic,
-)
+from mirrorlake.rows.views.definition import Reason, reason
 from mirrorlake.rows.views.joins import Columns, Member, read_joins
 from mirrorlake.rows.views.query import (
+    EXTREMES,
     KEY,
+    ORDER_DEPENDENT,
+    SUMS,
     Call,
     Query,
     alike,
     as_sql,
     find_calls,
     find_stars,
+    is_nondeterministic,
     over_state,
     parse_query,
 )
-from mirrorlake.rows.views.reasons import Reason, reason
 from mirrorlake.spark.sql import quote
 
 _PLAIN = {"hint", "distinct", "expressions", "from_", "joins", "where", "group", "having"}
