@@ -22,12 +22,12 @@ from mirrorlake.delta.commits import State, read_states, read_versions
 from mirrorlake.delta.log_files import log_file
 from mirrorlake.delta.snapshot import ROW_ID_COLUMN, ROW_TRACKING, Snapshot
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import QueryError, UsageError
+from mirrorlake.errors import UsageError
 from mirrorlake.feed.findings import FeedFinding
 from mirrorlake.feed.schema import find_breaks
 from mirrorlake.history.diff import is_tracked
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import spark_message
+from mirrorlake.spark.sql import query_errors
 
 FEATURE = "rowTracking"
 _FILES_CONF = "spark.databricks.delta.backfill.maxNumFiles"
@@ -218,11 +218,10 @@ def change_tracking(table: Table, verb: str, *, dry_run: bool) -> FeatureChange:
         clauses = [f"DROP FEATURE {name}" for name in (FEATURE, *["domainMetadata"] * alone)]
         commits = ["SET TBLPROPERTIES", *backfills, *["DROP FEATURE"] * len(clauses)]
         warnings = [_ALL_LOST]
-    for clause in [] if dry_run else clauses:
-        try:
-            table.spark.sql(f"ALTER TABLE {table.sql_name} {clause}")
-        except Exception as error:
-            raise QueryError(spark_message(error)) from error
+    if not dry_run:
+        with query_errors():
+            for clause in clauses:
+                table.spark.sql(f"ALTER TABLE {table.sql_name} {clause}")
     return replace(
         nothing,
         commits=tuple(commits),

@@ -112,9 +112,8 @@ def _change_groups(delta: Delta, kept: Scratch, target: Target) -> None:
     partitions = plan.shape.method is Method.PARTITIONS
 
     def find(table: str) -> RowReplacement:
-        on = plan.same_keys("t", "k")
-        keys = dict(zip(plan.key_columns, plan.keys, strict=True))
-        likely = kept.among(table, view, keys, count)
+        likely = kept.among(table, view, plan.key_names, count)
+        on = same(plan.key_names, "t", "k")
         there = f"FROM {likely} t JOIN {kept.broadcast(view, count)} k ON {on}"
         if not partitions:
             return kept.replacement(session.sql(_differing(plan, query, f"SELECT t.* {there}")))
@@ -170,8 +169,7 @@ def _change_state(delta: Delta, kept: Scratch, target: Target) -> None:
     changes = state_of(plan, rows, _SIGN)
     view = kept.keep(session.sql(f"SELECT * FROM ({changes}) WHERE {is_moved(plan)}"))
     (count,) = kept.measure(view)
-    pairs = zip(plan.key_columns, keys, strict=True)
-    known = [f"t.{quote(column)} AS {quote(key)}" for column, key in pairs]
+    known = [f"t.{quote(column)} AS {quote(key)}" for column, key in plan.key_names.items()]
     functions = {extreme.column: extreme.function for extreme in extremes}
     nothing = [f"NULL AS {extreme.went}" for extreme in extremes]
     unmatched = [f"{extreme.unmatched} AS {extreme.went}" for extreme in extremes]
@@ -180,7 +178,8 @@ def _change_state(delta: Delta, kept: Scratch, target: Target) -> None:
 
     def find(table: str) -> RowReplacement:
         kinds = dict(session.sql(f"SELECT * FROM {table}").dtypes)
-        likely = kept.among(table, view, dict(zip(plan.key_columns, keys, strict=True)), count)
+        likely = kept.among(table, view, plan.key_names, count)
+        on = same(plan.key_names, "t", "d")
         values = [f"max({name}) AS {name}" for name in (_FILE, _ROW)]
         values += [
             f"CAST({functions.get(quote(c), 'sum')}({quote(c)}) AS {kinds[c]}) AS {quote(c)}"
@@ -189,7 +188,7 @@ def _change_state(delta: Delta, kept: Scratch, target: Target) -> None:
         values += [f"max({extreme.went}) AS {extreme.went}" for extreme in extremes]
         there = (
             f"SELECT {', '.join([listed(_PLACE, 't.'), *known, listed(columns, 't.'), *nothing])}"
-            f" FROM {likely} t JOIN {kept.broadcast(view, count)} d ON {plan.same_keys('t', 'd')}"
+            f" FROM {likely} t JOIN {kept.broadcast(view, count)} d ON {on}"
         )
         changed = (
             f"SELECT NULL AS {_FILE}, NULL AS {_ROW},"

@@ -157,9 +157,8 @@ def commit_metadata(
     return json.dumps(document, ensure_ascii=False)
 
 
-def read_note(storage: Storage, definition: Definition, version: int) -> dict[str, Any] | None:
-    """The note of one of the view's versions; None if no refresh made it."""
-    info = read_commit_info(storage, definition.name.table_path, version)
+def note_of(definition: Definition, info: dict[str, Any]) -> dict[str, Any] | None:
+    """What a refresh wrote into one of the view's commits; None if no refresh made it."""
     found = parse_note(info.get("userMetadata"))
     return found if found.get(NOTE) == definition.id else None
 
@@ -174,12 +173,12 @@ def read_view_state(storage: Storage, definition: Definition) -> ViewState:
     why: Reason | None = None
     version = snapshot.version
     while version >= 0:
-        if note := read_note(storage, definition, version):
+        info = read_commit_info(storage, path, version)
+        if note := note_of(definition, info):
             if _changed(storage, path, note["base"] + 1, version - 1):
                 why = changed
             sources = {name: (one["id"], one["version"]) for name, one in note["sources"].items()}
             return ViewState(snapshot.version, number, sources, why)
-        info = read_commit_info(storage, path, version)
         if not info:
             why = reason("STATE_LOST", str(definition.name))
             break

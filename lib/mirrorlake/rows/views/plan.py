@@ -7,7 +7,7 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -271,11 +271,10 @@ class Plan:
         """The names of the keys inside of a refresh, whatever the table calls them."""
         return [f"{KEY}{number}" for number in range(len(self.shape.keys))]
 
-    def same_keys(self, table: str, group: str) -> str:
-        """A condition: a row of the view's table is of the same group as one of a refresh."""
-        pairs = zip(self.key_columns, self.keys, strict=True)
-        same = (f"{table}.{quote(column)} <=> {group}.{quote(key)}" for column, key in pairs)
-        return " AND ".join(same) or "true"
+    @property
+    def key_names(self) -> dict[str, str]:
+        """The names of the keys inside of a refresh, by their columns in the view's table."""
+        return dict(zip(self.key_columns, self.keys, strict=True))
 
     @property
     def tables(self) -> list[Source]:
@@ -371,9 +370,17 @@ def listed(names: Sequence[str], prefix: str = "") -> str:
     return ", ".join(f"{prefix}{quote(name)}" for name in names)
 
 
-def same(names: Sequence[str], left: str, right: str) -> str:
-    """A condition: columns are equal on both sides, NULL to NULL."""
-    return " AND ".join(f"{left}.{quote(n)} <=> {right}.{quote(n)}" for n in names) or "true"
+def same(names: Sequence[str] | Mapping[str, str], left: str, right: str) -> str:
+    """A condition: columns are equal on both sides, NULL to NULL.
+
+    Args:
+        names: the columns; where the right side has other names, these by the left side's.
+        left: the one side.
+        right: the other.
+    """
+    others = names if isinstance(names, Mapping) else {name: name for name in names}
+    pairs = [f"{left}.{quote(one)} <=> {right}.{quote(other)}" for one, other in others.items()]
+    return " AND ".join(pairs) or "true"
 
 
 _functions: dict[str, frozenset[str]] = {}

@@ -21,7 +21,7 @@ from mirrorlake.rows.views.definition import (
     Definition,
     Reason,
     commit_metadata,
-    read_note,
+    note_of,
     read_view_state,
     reason,
 )
@@ -288,9 +288,10 @@ def _committed(storage: Storage, found: RefreshPlan) -> tuple[int, dict[str, int
     snapshot = read_snapshot(storage, path)
     newest = -1 if snapshot is None else snapshot.version
     for version in range(newest, found.state.version, -1):
-        note = read_note(storage, definition, version)
+        info = read_commit_info(storage, path, version)
+        note = note_of(definition, info)
         if note is not None and note["refresh"] == found.state.number + 1:
-            metrics = read_commit_info(storage, path, version).get("operationMetrics") or {}
+            metrics = info.get("operationMetrics") or {}
             if "numTargetRowsInserted" not in metrics:
                 return version, {"inserted": int(metrics.get("numOutputRows", 0))}
             kinds = ("inserted", "updated", "deleted")
