@@ -20,7 +20,7 @@ COLUMNS = {
 }
 KNOWN = {"abs", "count", "date_trunc", "explode", "rank", "row_number", "round", "sum", "upper"}
 KNOWN |= {"min", "max", "avg", "count_if", "median", "collect_list", "first_value", "now", "rand"}
-KNOWN |= {"array", "coalesce", "unix_timestamp"}
+KNOWN |= {"approx_top_k", "array", "coalesce", "unix_timestamp"}
 
 
 def shape_of(sql: str, kinds: str = "") -> Shape:
@@ -89,6 +89,11 @@ def test_queries_without_a_rule(code: str, sql: str) -> None:
     assert shape.method is Method.FULL
     assert shape.reason is not None
     assert (shape.reason.code, bool(shape.reason.why)) == (code, True)
+
+
+def test_an_aggregate_that_no_list_has_makes_no_view_of_rows() -> None:
+    assert shape_of("SELECT approx_top_k(x) FROM t").method is Method.FULL
+    assert shape_of("SELECT g, approx_top_k(x) FROM t GROUP BY g").method is Method.GROUPS
 
 
 def test_every_reason_of_a_query_has_a_case() -> None:

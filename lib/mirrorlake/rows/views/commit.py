@@ -6,10 +6,9 @@ that started from the same state the second is skipped by Delta, whatever it hol
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -29,7 +28,7 @@ from mirrorlake.rows.views.plan import listed
 from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.spark.gateway import DeltaTransaction, Marked, can_exchange, transaction
 from mirrorlake.spark.jvm import MOST_BROADCAST, rows_among
-from mirrorlake.spark.sql import delta_name, quote, spark_message
+from mirrorlake.spark.sql import delta_name, quote, spark_message, temporary_view
 from mirrorlake.storage import Storage
 
 COMES = f"{HIDDEN}comes"  # whether a row comes
@@ -64,20 +63,20 @@ class Scratch:
     """What a refresh keeps in memory and as temporary views, until it is done.
 
     Attributes:
+        session: the refresh's.
+        views: drops the temporary views at the end.
+        frames: lets go of what is in memory.
         is_large: the view's table has rows enough for a test of their keys before a join.
     """
 
     session: SparkSession
-    frames: list[DataFrame] = field(default_factory=list)
-    views: list[str] = field(default_factory=list)
+    views: ExitStack
+    frames: ExitStack
     is_large: bool = False
 
     def view(self, rows: DataFrame) -> str:
         """A name for rows in this session's queries."""
-        name = f"mirrorlake_{uuid.uuid4().hex}"
-        rows.createOrReplaceTempView(name)
-        self.views.append(name)
-        return name
+        return self.views.enter_context(temporary_view(rows))
 
     def keep(self, rows: DataFrame, *, few: bool = False) -> str:
         """A name for rows that are asked for several times, and computed once.
@@ -87,7 +86,7 @@ class Scratch:
             few: send them to every task rather than shuffle what they are joined with.
         """
         kept = rows.persist()
-        self.frames.append(kept)
+        self.frames.callback(kept.unpersist)
         return self.view(kept.hint("broadcast") if few else kept)
 
     def measure(self, view: str, *aggregates: str) -> list[int]:
@@ -128,14 +127,9 @@ class Scratch:
 @contextmanager
 def scratch(session: SparkSession) -> Iterator[Scratch]:
     """A place for what a refresh needs on its way."""
-    found = Scratch(session)
-    try:
-        yield found
-    finally:
-        for frame in found.frames:  # first, because Connect looks up the views in their plans
-            frame.unpersist()
-        for name in found.views:
-            session.catalog.dropTempView(name)
+    # The views go last, because Connect looks them up in the plans of what is in memory.
+    with ExitStack() as views, ExitStack() as frames:
+        yield Scratch(session, views, frames)
 
 
 def write_rows(rows: DataFrame, target: Target, mode: str, **options: str) -> None:
