@@ -191,11 +191,6 @@ class _Mirrored:
     snapshot: Snapshot | None = None
     last: int = 0
 
-    @property
-    def columns(self) -> dict[str, str]:
-        schema = self.snapshot.schema if self.snapshot else {}
-        return {name: kind for name, kind in schema.items() if isinstance(kind, str)}
-
 
 class TableLint:
     """The rules on one table.
@@ -289,7 +284,9 @@ class TableLint:
     def _lint_files(
         self, folder: Folder, mirrored: _Mirrored, metadata: TableMetadata
     ) -> Iterator[LintFinding]:
-        watch = ColumnWatch(str(self._table), mirrored.columns, metadata)
+        schema = mirrored.snapshot.schema if mirrored.snapshot else {}
+        columns = {name: kind for name, kind in schema.items() if isinstance(kind, str)}
+        watch = ColumnWatch(str(self._table), columns, metadata)
         yield from watch.begin()
         lint = partial(
             lint_file,

@@ -24,14 +24,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.actions import (
-    DataFile,
-    FileChange,
-    FileHistory,
-    Places,
-    encode,
-    file_changes,
-)
+from mirrorlake.delta.actions import DataFile, FileChange, FileHistory, Places, encode, file_changes
 from mirrorlake.delta.commits import Timeline, read_versions
 from mirrorlake.delta.files import hadoop_path
 from mirrorlake.delta.log_files import Action, commit_path, encode_actions
@@ -61,7 +54,7 @@ _VERSION, _SIDE = "__mirrorlake_version", "__mirrorlake_side"
 ROW, FILE = "__mirrorlake_row", "__mirrorlake_file"
 ROW_ID, ROW_VERSION = "__mirrorlake_row_id", "__mirrorlake_row_version"
 _FIRST, _DEFAULT = "__mirrorlake_first_id", "__mirrorlake_default_version"
-_FOLDER = f"{STATE}/row-files"
+ROW_FILES = f"{STATE}/row-files"  # by day; the lists of files in them hold no data
 _KEPT_DAYS = 1
 _MODE, _NUMBERED = "delta.columnMapping.mode", "delta.columnMapping.maxColumnId"
 
@@ -282,10 +275,10 @@ def _write_log(table: Table, snapshot: Snapshot, files: Sequence[DataFile], list
     ]
     data = encode_actions(actions)
     today = datetime.now(timezone.utc).date()
-    for day in lists.list(_FOLDER).folders:
+    for day in lists.list(ROW_FILES).folders:
         if day < (today - timedelta(days=_KEPT_DAYS)).isoformat():
-            lists.delete_folder(f"{_FOLDER}/{day}")
-    folder = f"{_FOLDER}/{today.isoformat()}/{hashlib.sha256(data).hexdigest()[:32]}"
+            lists.delete_folder(f"{ROW_FILES}/{day}")
+    folder = f"{ROW_FILES}/{today.isoformat()}/{hashlib.sha256(data).hexdigest()[:32]}"
     lists.create(commit_path(folder, 0), data)
     return lists.path(folder)
 

@@ -24,9 +24,8 @@ from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.readable import COLUMNS, as_texts, short, tell_changes
 from mirrorlake.history.diff import is_tracked
 from mirrorlake.mirror.properties import declared_keys
-from mirrorlake.names import STATE
 from mirrorlake.results import Result, TextTable
-from mirrorlake.rows.changes import ID_NAMES, read_with_ids
+from mirrorlake.rows.changes import ID_NAMES, ROW_FILES, read_with_ids
 from mirrorlake.rows.row_history import read_row_history
 from mirrorlake.rows.tracking import FeatureChange, Tracking, change_tracking, read_tracking
 from mirrorlake.spark.gateway import has_gateway
@@ -208,7 +207,7 @@ def _scratch(table: Table) -> Iterator[Storage]:
             yield Storage(folder)
         return
     day = datetime.now(timezone.utc).date().isoformat()
-    folder = f"{STATE}/row-files/{day}/{uuid.uuid4().hex}"  # killed, it goes with the day
+    folder = f"{ROW_FILES}/{day}/{uuid.uuid4().hex}"  # killed, it goes with the day
     try:
         yield Storage(table.storage.path(folder))
     finally:

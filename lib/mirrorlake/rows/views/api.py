@@ -92,11 +92,9 @@ class Views:
             QueryError: Spark refuses the query.
         """
         view = as_table(name)
-        spark = self._spark()
-        session, storage = refresh_session(spark), self._storage
-        made = create_view(session, storage, view, sql.strip(), dry_run=dry_run)
+        made = self._make(view, sql.strip(), dry_run=dry_run)
         if dry_run:
-            at, why = versions_of(pin_sources(storage, made, {})), reason("FIRST", str(view))
+            at, why = versions_of(pin_sources(self._storage, made, {})), reason("FIRST", str(view))
             return Refresh(str(view), FULL, why, -1, at, applied=False)
         on_step(ViewStep.CREATED)
         return self.refresh(view, on_step=on_step)
@@ -170,8 +168,7 @@ class Views:
         definition, spark = self.get(name), self._spark()
         state = read_view_state(self._storage, definition)
         sources = pin_sources(self._storage, definition, state.sources)
-        session = refresh_session(spark)
-        return explain(plan_refresh(spark, session, self._storage, definition, state, sources))
+        return explain(plan_refresh(spark, self._storage, definition, state, sources))
 
     def check(self, name: str | TableName) -> Check:
         """Compares a view with its query at the versions that it shows, by EXCEPT ALL both ways.
@@ -250,47 +247,34 @@ class Views:
         forget_costs(self._storage, definition.name)
         return done
 
-
-def create_view(
-    spark: SparkSession, storage: Storage, name: TableName, sql: str, *, dry_run: bool = False
-) -> Definition:
-    """Makes a view's table, empty; nothing happens if it is there with the same query.
-
-    Args:
-        spark: the refresh's session.
-        storage: the lake's files.
-        name: the view's.
-        sql: one query over the lake's tables.
-        dry_run: check everything, make nothing.
-
-    Raises:
-        UsageError: the name is taken, or the query reads no table of the lake.
-        QueryError: Spark refuses the query.
-    """
-    there = read_snapshot(storage, name.table_path)
-    if found := definition_of(name, there):
-        if found.sql == sql:
-            return found
-        raise UsageError(f"There is a view {name} with another query.", hint="drop it first.")
-    if there is not None:
-        raise UsageError(f"There is a table {name}.", hint="choose another name.")
-    check_own(storage, name)
-    definition = Definition(name, uuid.uuid4().hex, sql, _sources(storage, sql))
-    plan = make_plan(spark, definition, pin_sources(storage, definition, {}))
-    columns = column_types(spark.sql(whole_contents(plan, 0)).schema)
-    if own := [column for column in plan.names if column.startswith(HIDDEN)]:
-        raise UsageError(f"The name {own[0]} is kept for mirrorlake.", column=own[0])
-    properties = {VIEW_PROPERTY: definition.as_property()}
-    if plan.shape.method is not Method.FULL:  # single rows go, and their files are not rewritten
-        properties["delta.enableDeletionVectors"] = "true"
-    # A feed of single rows would cost a merge as much again, so it is off until a user wants it.
-    # Delta 4.4 can't write an update's change rows where a column's name has a backtick.
-    by_row = plan.shape.method in (Method.ROWS, Method.PARTITIONS)
-    feed = not by_row and not any("`" in column for column in columns)
-    if not dry_run:
-        path = storage.path(name.table_path)
-        create_table(spark, path, columns, feed=feed, properties=properties)
-    return definition
+    def _make(self, name: TableName, sql: str, *, dry_run: bool) -> Definition:
+        """Makes a view's table, empty; nothing happens if it is there with the same query."""
+        session = refresh_session(self._spark())
+        there = read_snapshot(self._storage, name.table_path)
+        if found := definition_of(name, there):
+            if found.sql == sql:
+                return found
+            raise UsageError(f"There is a view {name} with another query.", hint="drop it first.")
+        if there is not None:
+            raise UsageError(f"There is a table {name}.", hint="choose another name.")
+        check_own(self._storage, name)
+        definition = Definition(name, uuid.uuid4().hex, sql, _sources(self._storage, sql))
+        plan = make_plan(session, definition, pin_sources(self._storage, definition, {}))
+        columns = column_types(session.sql(whole_contents(plan, 0)).schema)
+        if own := [column for column in plan.names if column.startswith(HIDDEN)]:
+            raise UsageError(f"The name {own[0]} is kept for mirrorlake.", column=own[0])
+        properties = {VIEW_PROPERTY: definition.as_property()}
+        if plan.shape.method is not Method.FULL:
+            # Single rows go, and their files are not rewritten.
+            properties["delta.enableDeletionVectors"] = "true"
+        # A feed of single rows would cost a merge as much again, so it is off until a user wants
+        # it. Delta 4.4 can't write an update's change rows where a column's name has a backtick.
+        by_row = plan.shape.method in (Method.ROWS, Method.PARTITIONS)
+        feed = not by_row and not any("`" in column for column in columns)
+        if not dry_run:
+            path = self._storage.path(name.table_path)
+            create_table(session, path, columns, feed=feed, properties=properties)
+        return definition
 
 
 def _sources(storage: Storage, sql: str) -> dict[TableName, tuple[str, ...]]:

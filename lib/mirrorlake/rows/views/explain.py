@@ -199,6 +199,7 @@ class RefreshPlan:
     """All that is known before a refresh reads a row.
 
     Attributes:
+        session: the refresh's own.
         state: what the view shows.
         plan: its query, its sources at the versions to read.
         changes: what changed, by source; empty where that can't be read.
@@ -207,6 +208,7 @@ class RefreshPlan:
         estimate: what the two ways are expected to take.
     """
 
+    session: SparkSession
     state: ViewState
     plan: Plan
     changes: tuple[Changes, ...]
@@ -229,7 +231,6 @@ def refresh_session(spark: SparkSession) -> SparkSession:
 
 def plan_refresh(
     spark: SparkSession,
-    session: SparkSession,
     storage: Storage,
     definition: Definition,
     state: ViewState,
@@ -239,12 +240,12 @@ def plan_refresh(
 
     Args:
         spark: the user's session, whose settings say how far back may be read.
-        session: the refresh's own.
         storage: the lake's files.
         definition: the view.
         state: what it shows.
         sources: its sources, pinned.
     """
+    session = refresh_session(spark)
     plan = make_plan(session, definition, sources)
     why = state.reason or plan.shape.reason or _columns_changed(session, storage, plan)
     changes: list[Changes] = []
@@ -259,7 +260,7 @@ def plan_refresh(
     costs = read_costs(storage, definition.name)
     least = COMMIT_SECONDS if "incremental" in costs else least_seconds(storage)
     guess = estimate(plan.shape.method, size, costs, least)
-    return RefreshPlan(state, plan, tuple(changes), why, costs, guess)
+    return RefreshPlan(session, state, plan, tuple(changes), why, costs, guess)
 
 
 def _columns_changed(session: SparkSession, storage: Storage, plan: Plan) -> Reason | None:

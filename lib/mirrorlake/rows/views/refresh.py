@@ -38,14 +38,7 @@ from mirrorlake.rows.views.explain import (
     save_cost,
 )
 from mirrorlake.rows.views.joins import Role
-from mirrorlake.rows.views.plan import (
-    Plan,
-    Source,
-    listed,
-    look_at_old,
-    pin_sources,
-    read_changes,
-)
+from mirrorlake.rows.views.plan import Plan, Source, listed, look_at_old, pin_sources, read_changes
 from mirrorlake.rows.views.shape import Method
 from mirrorlake.rows.views.view_sql import Delta, whole_contents
 from mirrorlake.spark.older import to_arrow
@@ -169,8 +162,8 @@ def refresh_view(
         if dry_run:
             return nothing
         return replace(nothing, changed=0, seconds=time.perf_counter() - began)
-    session = refresh_session(spark)
-    found = plan_refresh(spark, session, storage, definition, state, sources)
+    found = plan_refresh(spark, storage, definition, state, sources)
+    session = found.session
     on_step(ViewStep.PINNED)
     why, guess = found.reason, found.estimate
     if how == FULL:
@@ -185,7 +178,7 @@ def refresh_view(
     with scratch(session) as kept:
         delta = None
         if why is None:
-            _plan_once(session, found)
+            _plan_once(found)
             delta, why = _read(spark, kept, storage, found)
             on_step(ViewStep.READ)
         target = _target(storage, found, why)
@@ -223,13 +216,13 @@ def versions_of(sources: Iterable[Source]) -> dict[str, tuple[int | None, int]]:
     return {str(source.name): (source.old, source.new) for source in sources}
 
 
-def _plan_once(session: SparkSession, found: RefreshPlan) -> None:
+def _plan_once(found: RefreshPlan) -> None:
     """Lets Spark plan few changes once: planning after each shuffle costs more than it saves.
 
     Only where each big table is met by changes that are broadcast: other joins need the sizes that
     show on the way.
     """
-    shape = found.plan.shape
+    session, shape = found.session, found.plan.shape
     linear = all(member.role is Role.LINEAR for member in shape.members)
     by_changes = shape.method in (Method.ROWS, Method.SUMS) or len(shape.members) == 1
     if linear and by_changes and found.changed_bytes <= MOST_BROADCAST_BYTES:

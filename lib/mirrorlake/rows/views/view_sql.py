@@ -11,7 +11,7 @@ The table has the view's columns, and the hidden ones that its rule needs:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mirrorlake.names import TableName
@@ -271,10 +271,11 @@ class Delta:
         Args:
             select: expressions with names; the column of signs is added.
         """
+        both = self.plan.shape.members[0].role is Role.BOTH
+        return "\nUNION ALL\n".join(self._both(select) if both else self._terms(select))
+
+    def _terms(self, select: str) -> Iterator[str]:
         members = self.plan.shape.members
-        if members[0].role is Role.BOTH:
-            return self._both(select)
-        terms = []
         for index, member in enumerate(members):
             view = self.changes.get(self._source(member).name)
             if view is None:
@@ -282,7 +283,7 @@ class Delta:
             around = self._at(members[:index]) | self._at(members[index + 1 :], old=True)
             if member.role is Role.LINEAR:
                 sign = f"{quote(member.table.alias)}.{quote(SIGN)}"
-                terms.append(self._term(select, sign, around | {member.table.start: view}))
+                yield self._term(select, sign, around | {member.table.start: view})
                 continue
             # Rows that may have been joined with a changed one, or are now.
             links = " AND ".join(
@@ -293,8 +294,7 @@ class Delta:
             concerned = f"EXISTS (SELECT 1 FROM {view} AS {_CHANGED} WHERE {links})"
             for sign, old in _SIGNS:
                 relations = around | self._at([member], old=old)
-                terms.append(self._term(select, sign, relations, concerned))
-        return "\nUNION ALL\n".join(terms)
+                yield self._term(select, sign, relations, concerned)
 
     def needs_old(self) -> list[Source]:
         """The sources whose rows must be read as they were."""
@@ -306,7 +306,7 @@ class Delta:
             if changed[index] and (member.role is not Role.LINEAR or any(changed[:index]))
         ]
 
-    def _both(self, select: str) -> str:
+    def _both(self, select: str) -> Iterator[str]:
         members = self.plan.shape.members
         keys = []
         for member in members:
@@ -314,7 +314,6 @@ class Delta:
                 own = [f"{quote(link.own)} AS k{n}" for n, link in enumerate(member.links)]
                 keys.append(f"SELECT {', '.join(own)} FROM {view}")
         concerned = f"({' UNION '.join(keys)}) AS {_CHANGED}"
-        terms = []
         for sign, old in _SIGNS:
             relations: dict[int, str] = {}
             for member in members:
@@ -324,8 +323,7 @@ class Delta:
                 )
                 exists = f"EXISTS (SELECT 1 FROM {concerned} WHERE {' AND '.join(pairs)})"
                 relations |= self._at([member], old=old, condition=exists)
-            terms.append(self._term(select, sign, relations))
-        return "\nUNION ALL\n".join(terms)
+            yield self._term(select, sign, relations)
 
     def _source(self, member: Member) -> Source:
         return self.plan.sources[member.table.start]
