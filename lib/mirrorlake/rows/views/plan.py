@@ -378,7 +378,8 @@ def same(names: Sequence[str] | Mapping[str, str], left: str, right: str) -> str
         left: the one side.
         right: the other.
     """
-    others = names if isinstance(names, Mapping) else {name: name for name in names}
+    equal = {name: name for name in names}
+    others: Mapping[str, str] = names if isinstance(names, Mapping) else equal
     pairs = [f"{left}.{quote(one)} <=> {right}.{quote(other)}" for one, other in others.items()]
     return " AND ".join(pairs) or "true"
 
