@@ -1,4 +1,7 @@
-"""Refreshes a view: incrementally from the versions that it shows, or in full, with a reason."""
+"""Refreshes a view: incrementally from the versions that it shows, or in full, with a reason.
+
+A check compares a view with its query afterwards.
+"""
 
 from __future__ import annotations
 
