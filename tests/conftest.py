@@ -15,8 +15,9 @@ from helpers.one_jvm import OneJvm
 from helpers.touched import Imports, changed_files
 from mirrorlake import Lake
 from mirrorlake.paths import PROJECT
-from mirrorlake.runs import quick_jsonschema  # noqa: F401  # before nbformat imports it
+from mirrorlake.runs import import_jsonschema
 
+import_jsonschema()  # before a test imports nbformat
 TESTS = Path(__file__).parent
 PROMISES = TESTS / "promises.yaml"
 WITH_SPARK = ("spark", "notebooks")

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         open_lake,
     )
     from mirrorlake.paths import lake_path
-    from mirrorlake.runs.record import record
+    from mirrorlake.runs.results import record
     from mirrorlake.samples.sample_lake import make_sample
     from mirrorlake.show.choices import plot_choices
     from mirrorlake.show.feeds import plot_changes, plot_periods

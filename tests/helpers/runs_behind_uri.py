@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
-from mirrorlake.runs.keeping import find_report
-from mirrorlake.runs.pruning import prune_runs
 from mirrorlake.runs.run import resume_run, run_plan
-from mirrorlake.runs.store import RunNotFoundError, find_run, list_runs
+from mirrorlake.runs.store import RunNotFoundError, find_report, find_run, list_runs, prune_runs
 from mirrorlake.storage import Storage
 
 

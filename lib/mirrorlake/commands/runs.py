@@ -90,9 +90,8 @@ def _values(given: list[str]) -> dict[str, str]:
 def _started(
     target: str, values: dict[str, str], out: str | None, days: str | None, metrics: Path | None
 ) -> list[RunSummary]:
-    from mirrorlake.runs.backfill import days_of, run_days
     from mirrorlake.runs.plan import open_target
-    from mirrorlake.runs.run import run_plan
+    from mirrorlake.runs.run import days_of, run_days, run_plan
 
     plan = open_target(target)
 
@@ -114,9 +113,8 @@ def _started(
 
 
 def _resumed(run: str, metrics: Path | None) -> list[RunSummary]:
-    from mirrorlake.runs.backfill import days_after, run_days
     from mirrorlake.runs.plan import parse_plan
-    from mirrorlake.runs.run import resume_run, run_plan
+    from mirrorlake.runs.run import days_after, resume_run, run_days, run_plan
     from mirrorlake.runs.store import find_run
 
     document = find_run(run).document
@@ -232,8 +230,7 @@ def show_command(run: Run, as_json: Json = False) -> None:
 @runs.command("open")
 def open_command(run: Run) -> None:
     """Open a run's report in the browser."""
-    from mirrorlake.runs.keeping import find_report
-    from mirrorlake.runs.store import find_run
+    from mirrorlake.runs.store import find_report, find_run
 
     record = find_run(run)
     page = find_report(record)
@@ -257,7 +254,7 @@ def prune_command(
     as_json: Json = False,
 ) -> None:
     """Delete old runs, their notebooks and reports; never one that runs."""
-    from mirrorlake.runs.pruning import prune_runs
+    from mirrorlake.runs.store import prune_runs
 
     found = prune_runs(keep=keep, days=days, keep_failed=keep_failed, apply=apply, folder=folder)
     document = {"runs": [record.as_dict() for record in found], "applied": apply}

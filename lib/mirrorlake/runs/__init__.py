@@ -1,1 +1,21 @@
 """Plans of notebooks, executed by papermill."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def import_jsonschema() -> Any:
+    """jsonschema, without the parser of IRIs that it makes when imported, in more than a second.
+
+    It has to come before `nbformat`, which imports it, too. Neither a plan nor a notebook has an
+    IRI. Whoever imports the parser later gets it.
+    """
+    modules: dict[str, Any] = sys.modules
+    modules.setdefault("rfc3987_syntax", None)
+    import jsonschema
+
+    if modules["rfc3987_syntax"] is None:
+        del modules["rfc3987_syntax"]
+    return jsonschema

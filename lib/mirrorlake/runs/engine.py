@@ -1,14 +1,12 @@
 """Executes one notebook by papermill, in a kernel that can be ended at any moment.
 
-A papermill engine of our own: the kernel has an environment of its own, is given secrets outside of
-the notebook, and what it prints is scrubbed before every save and on its way to our stderr. It is
-started by jupyter_client alone, so that papermill is imported meanwhile.
+The kernel has an environment of its own, and what it prints past the notebook is scrubbed before it
+goes to stderr. It is started by jupyter_client alone, so that papermill is imported meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -30,7 +28,6 @@ from traitlets.config import Config
 from mirrorlake.runs.results import StepResult
 from mirrorlake.runs.secrets import Scrubber
 
-INJECTED = "injected-parameters"
 IMPORTED = threading.Event()
 """papermill is there."""
 LONGEST = 80  # characters of a folder; a socket's whole path may have 107
@@ -60,13 +57,14 @@ class StartedKernel:
 
     Args:
         environment: what it has in its environment beyond ours.
+        scrubber: takes the secrets out of what it prints past the notebook.
 
     Attributes:
         manager: what a notebook client drives it with.
         group: its processes' number.
     """
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], scrubber: Scrubber) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="mirrorlake-", ignore_cleanup_errors=True)
         self.manager = AsyncKernelManager(
             kernel_name="python3", config=private_sockets(self._folder.name)
@@ -83,8 +81,11 @@ class StartedKernel:
             self._folder.cleanup()
             raise
         provisioner = self.manager.provisioner
-        self.process: subprocess.Popen[bytes] = provisioner.process  # type: ignore[union-attr]
         self.group: int | None = provisioner.pgid  # type: ignore[union-attr]
+        printed = provisioner.process.stdout  # type: ignore[union-attr]
+        descriptor = os.dup(printed.fileno())
+        printed.close()  # nobody else does if the kernel is killed
+        threading.Thread(target=_pass_on, args=(descriptor, scrubber), daemon=True).start()
 
     def close(self) -> None:
         """Ends the kernel if nobody has yet, and takes its sockets away."""
@@ -117,7 +118,6 @@ class Execution:
     scrubber: Scrubber = field(default_factory=Scrubber)
     alone: bool = True
     cell: int | None = None
-    kernel: StartedKernel | None = None
     _ended: str = ""
     _group: int | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -159,27 +159,19 @@ class Execution:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._group, signal.SIGKILL)
 
-    def started(self, group: int | None) -> None:
-        """Hears which group of processes the kernel is."""
-        with self._lock:
-            self._group = group
-        if self._ended:
-            self.end(self._ended)
-
-    def over(self) -> None:
-        """The kernel is gone; its number may be another's now."""
-        with self._lock:
-            self._group = None
-
     def _execute(self) -> None:
         if self._ended:
             return
+        kernel = None
         with warnings.catch_warnings():
             # papermill and its kernels' libraries warn of their own future, not of ours.
             warnings.simplefilter("ignore")
             try:
-                self.kernel = StartedKernel(self.environment)
-                self.started(self.kernel.group)
+                kernel = StartedKernel(self.environment, self.scrubber)
+                with self._lock:
+                    self._group = kernel.group
+                if self._ended:
+                    self.end(self._ended)
                 import_papermill().execute_notebook(
                     str(self.path),
                     str(self.target),
@@ -187,14 +179,21 @@ class Execution:
                     engine_name="mirrorlake",
                     kernel_name="python3",
                     progress_bar=self.alone and sys.stderr.isatty(),
-                    execution=self,
+                    kernel=kernel.manager,
+                    secret_values=self.secret_values,
+                    scrubber=self.scrubber,
+                    on_cell=self._at_cell,
                 )
             finally:
-                self.over()
-                if self.kernel is not None:
-                    self.kernel.close()
+                with self._lock:
+                    self._group = None  # the number may be another's now
+                if kernel is not None:
+                    kernel.close()
                 if threading.current_thread() is not threading.main_thread():
                     ensure_event_loop().close()  # nbclient has made one for this thread
+
+    def _at_cell(self, cell: int) -> None:
+        self.cell = cell
 
     def _describe(self, failure: BaseException) -> dict[str, Any]:
         papermill = import_papermill()
@@ -223,7 +222,9 @@ def import_papermill() -> Any:
     return papermill
 
 
-def secret_code(values: dict[str, Any]) -> str:
-    """What gives the kernel its secrets; it is never part of the notebook."""
-    text = json.dumps(values)
-    return f"globals().update(__import__('json').loads({text!r}))"
+def _pass_on(descriptor: int, scrubber: Scrubber) -> None:
+    """What the kernel's processes print past the notebook goes to stderr, without secrets."""
+    with open(descriptor, encoding="utf-8", errors="replace") as source:
+        for line in source:
+            sys.stderr.write(scrubber.text(line))
+            sys.stderr.flush()

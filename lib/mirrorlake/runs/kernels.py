@@ -1,33 +1,35 @@
-"""The papermill engine and the notebook client behind `engine.py`; imported when one is needed."""
+"""papermill's engine of ours: one notebook in a kernel that runs already, without secrets in it.
+
+The kernel is given secrets outside of the notebook, and what it prints is scrubbed before every
+save and on the terminal. It is imported when a notebook is executed, since papermill takes long.
+"""
 
 from __future__ import annotations
 
-import os
+import json
 import sys
-import threading
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import CellExecutionError
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import Engine, NotebookExecutionManager
 from papermill.iorw import write_ipynb
 from tqdm import tqdm
 
-from mirrorlake.runs.engine import INJECTED, secret_code
-from mirrorlake.runs.notebook_files import joined_streams
-
-if TYPE_CHECKING:
-    from mirrorlake.runs.engine import Execution
+from mirrorlake.runs.notebook_files import INJECTED, joined_streams
+from mirrorlake.runs.secrets import Scrubber
 
 
 class ScrubbingManager(NotebookExecutionManager):  # type: ignore[misc]  # papermill has no types
     """papermill's state of a notebook, without secrets whenever it is saved."""
 
-    execution: Execution
+    scrubber: Scrubber
 
     def save(self, **_: Any) -> None:
         """Writes the notebook."""
-        self.execution.scrubber.in_place(self.nb)
+        self.scrubber.in_place(self.nb)
         write_ipynb(self.nb, self.output_path)
         self.last_save_time = self.now()
 
@@ -35,7 +37,8 @@ class ScrubbingManager(NotebookExecutionManager):  # type: ignore[misc]  # paper
 class KernelClient(PapermillNotebookClient):  # type: ignore[misc]  # papermill has no types
     """papermill's client, which says where it is, and gives the kernel its secrets."""
 
-    execution: Execution
+    secret_values: dict[str, Any]
+    on_cell: Callable[[int], None]
 
     def papermill_execute_cells(self) -> None:
         """Executes the cells in order, up to the first that fails."""
@@ -43,11 +46,11 @@ class KernelClient(PapermillNotebookClient):  # type: ignore[misc]  # papermill 
         for index, cell in enumerate(self.nb.cells):
             tags = cell.metadata.get("tags", [])
             before += INJECTED in tags
-            self.execution.cell = index + 1 - before
+            self.on_cell(index + 1 - before)
             try:
                 self.nb_man.cell_start(cell, index)
                 self.execute_cell(cell, index)
-                if INJECTED in tags and self.execution.secret_values:
+                if INJECTED in tags and self.secret_values:
                     self._give_secrets()
             except CellExecutionError as failure:
                 self.nb_man.cell_exception(cell, cell_index=index, exception=failure)
@@ -60,7 +63,7 @@ class KernelClient(PapermillNotebookClient):  # type: ignore[misc]  # papermill 
 
     def _give_secrets(self) -> None:
         """Outside of the notebook, silently: nothing is broadcast, no history is kept."""
-        code = secret_code(self.execution.secret_values)
+        code = f"globals().update(__import__('json').loads({json.dumps(self.secret_values)!r}))"
         number = self.kc.execute(code, silent=True, store_history=False, allow_stdin=False)
         self.wait_for_reply(number)
 
@@ -68,11 +71,11 @@ class KernelClient(PapermillNotebookClient):  # type: ignore[misc]  # papermill 
 class _AboveTheBar:
     """What cells print, on the terminal above papermill's progress bar, without secrets."""
 
-    def __init__(self, execution: Execution) -> None:
-        self._execution = execution
+    def __init__(self, scrubber: Scrubber) -> None:
+        self._scrubber = scrubber
 
     def write(self, text: str) -> None:
-        tqdm.write(self._execution.scrubber.text(text).rstrip("\n"), file=sys.stderr)
+        tqdm.write(self._scrubber.text(text).rstrip("\n"), file=sys.stderr)
 
     def flush(self) -> None:
         sys.stderr.flush()
@@ -88,15 +91,28 @@ class KernelEngine(Engine):  # type: ignore[misc]  # papermill has no types
         kernel_name: str,
         output_path: str | None = None,
         progress_bar: bool = True,
-        **options: Any,
+        *,
+        kernel: AsyncKernelManager,
+        secret_values: dict[str, Any],
+        scrubber: Scrubber,
+        on_cell: Callable[[int], None],
+        **_: Any,
     ) -> Any:
         """Executes a notebook and keeps it, whatever becomes of its kernel."""
         manager = ScrubbingManager(nb, output_path=output_path, progress_bar=progress_bar)
-        manager.execution = options["execution"]
+        manager.scrubber = scrubber
         manager.notebook_start()
         try:
-            printed = _AboveTheBar(options["execution"]) if progress_bar else None
-            cls._execute(manager, kernel_name, options["execution"], printed)
+            client = KernelClient(
+                manager,
+                kernel_name=kernel_name,
+                startup_timeout=60,
+                timeout=None,
+                stdout_file=_AboveTheBar(scrubber) if progress_bar else None,
+            )
+            client.secret_values, client.on_cell = secret_values, on_cell
+            client.km = kernel
+            client.execute(cleanup_kc=True)
         finally:
             manager.cleanup_pbar()
             for cell in nb.cells:
@@ -104,33 +120,3 @@ class KernelEngine(Engine):  # type: ignore[misc]  # papermill has no types
                     cell.outputs = joined_streams(cell.outputs)
             manager.notebook_complete()
         return manager.nb
-
-    @classmethod
-    def _execute(
-        cls, manager: Any, kernel_name: str, execution: Execution, printed: _AboveTheBar | None
-    ) -> None:
-        client = KernelClient(
-            manager,
-            kernel_name=kernel_name,
-            startup_timeout=60,
-            timeout=None,
-            stdout_file=printed,
-        )
-        client.execution = execution
-        assert execution.kernel is not None
-        client.km = execution.kernel.manager
-        process = execution.kernel.process
-        assert process.stdout is not None
-        descriptor = os.dup(process.stdout.fileno())
-        process.stdout.close()  # nobody else does if the kernel is killed
-        threading.Thread(target=_pass_on, args=(descriptor, execution), daemon=True).start()
-        client.execute(cleanup_kc=True)
-
-
-def _pass_on(descriptor: int, execution: Execution) -> None:
-    """What the kernel's processes print past the notebook goes to stderr, without secrets."""
-    source: IO[str]
-    with open(descriptor, encoding="utf-8", errors="replace") as source:
-        for line in source:
-            sys.stderr.write(execution.scrubber.text(line))
-            sys.stderr.flush()

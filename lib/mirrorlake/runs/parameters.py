@@ -1,16 +1,24 @@
-"""A notebook's parameters: their types and defaults, and the check of values against them.
+"""A step's parameters: their types and defaults, the check of values, the templates in them.
 
-They are the assignments in the cell tagged `parameters`, such as `months: int = 3  # how many`.
-Types that are not known here take any value.
+A notebook's parameters are the assignments in its cell tagged `parameters`, such as
+`months: int = 3  # how many`. Types that are not known here take any value.
+
+Templates are `{{ date }}`, `{{ run_id }}`, `{{ env.NAME }}`, `{{ steps.… }}`. Jinja's sandbox
+evaluates them. A name that is not known is an error; a text that is one template keeps the type of
+its value. Steps are known only to those that need them.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import datetime
 import json
+import os
+import re
 import types
 import typing
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +31,9 @@ _KNOWN: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, bool
 _KNOWN |= {"Any": Any, "Optional": typing.Optional, "Union": typing.Union, "None": None}
 _KNOWN |= {"List": list, "Dict": dict, "Literal": typing.Literal}
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}
-_MISSING: Any = object()
+_ONE = re.compile(r"\{\{((?:(?!\}\}).)*)\}\}", re.DOTALL)
+_MARK = re.compile(r"\{\{|\{%|\{#")
+_NAMES = ("date", "days", "env", "run_id", "steps")
 
 
 @dataclass(frozen=True)
@@ -92,13 +102,99 @@ def read_parameters(notebook: Path) -> dict[str, Parameter]:
             name, written = node.targets[0].id, ""
         else:
             continue
-        default: Any = _MISSING
+        default: Any = None
         with contextlib.suppress(ValueError, TypeError):
-            default = ast.literal_eval(node.value) if node.value else _MISSING
-        if not written and default is not _MISSING and default is not None:
+            default = ast.literal_eval(node.value) if node.value else None
+        if not written and default is not None:
             written = type(default).__name__
-        found[name] = Parameter(name, written, None if default is _MISSING else default)
+        found[name] = Parameter(name, written, default)
     return found
+
+
+def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A document in which each part that is no dict and no list is another, at any depth."""
+    if isinstance(value, dict):
+        return {key: map_leaves(part, change) for key, part in value.items()}
+    if isinstance(value, list):
+        return [map_leaves(part, change) for part in value]
+    return change(value)
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """The texts in a document, at any depth; its keys are not among them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from texts_in(part)
+
+
+def has_template(value: Any) -> bool:
+    """Whether a template is in a value, at any depth."""
+    return any(_MARK.search(text) for text in texts_in(value))
+
+
+def steps_named(value: Any) -> set[str]:
+    """The steps whose results the templates in a value use.
+
+    Raises:
+        UsageError: a template that can't be read, or a name that templates don't have.
+    """
+    texts = [text for text in texts_in(value) if _MARK.search(text)]
+    if not texts:
+        return set()
+    from jinja2 import TemplateSyntaxError, meta, nodes
+
+    found: set[str] = set()
+    for text in texts:
+        try:
+            tree = _environment().parse(text)
+        except TemplateSyntaxError as error:
+            raise UsageError(f"The template {text!r} can't be read: {error.message}.") from error
+        if unknown := sorted(meta.find_undeclared_variables(tree) - set(_NAMES)):
+            raise UsageError(
+                f"The template {text!r} has the unknown name {', '.join(unknown)}.",
+                hint=f"templates know {', '.join(_NAMES)}.",
+            )
+        for kind, key in ((nodes.Getattr, "attr"), (nodes.Getitem, "arg")):
+            for node in tree.find_all(kind):
+                of = getattr(node, "node", None)
+                if isinstance(of, nodes.Name) and of.name == "steps":
+                    part = getattr(node, key)
+                    found.add(str(part.value if isinstance(part, nodes.Const) else part))
+    return found
+
+
+def fill(value: Any, known: dict[str, Any]) -> Any:
+    """A value with its templates filled in, at any depth.
+
+    Args:
+        value: a parameter's value.
+        known: what templates know, from `known_names`.
+
+    Raises:
+        UsageError: a template fails, or uses what is not there.
+    """
+    return map_leaves(value, lambda part: _filled(part, known))
+
+
+def known_names(
+    day: datetime.date, run_id: str, steps: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """What templates know.
+
+    Args:
+        day: the run's date.
+        run_id: the run's id.
+        steps: the documents of the steps that are done, by name.
+    """
+    return {
+        "date": day,
+        "days": lambda count: datetime.timedelta(days=count),
+        "env": dict(os.environ),
+        "run_id": run_id,
+        "steps": steps,
+    }
 
 
 def _candidates(text: str, kind: Any) -> list[Any]:
@@ -164,3 +260,44 @@ def _fits(value: Any, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, kind)
+
+
+def _filled(value: Any, known: dict[str, Any]) -> Any:
+    if not isinstance(value, str) or not _MARK.search(value):
+        return value
+    from jinja2 import TemplateError, Undefined
+
+    environment = _environment()
+    try:
+        if one := _ONE.fullmatch(value.strip()):
+            result = environment.compile_expression(one[1].strip(), undefined_to_none=False)(
+                **known
+            )
+            if isinstance(result, Undefined):
+                str(result)  # raises, with the name
+            return (
+                result.isoformat() if isinstance(result, datetime.date) else _plain(result, value)
+            )
+        return environment.from_string(value).render(**known)
+    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+        raise UsageError(f"The template {value!r} fails: {error}.") from error
+
+
+def _plain(value: Any, text: str) -> Any:
+    """A value that a notebook can be given."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(part, text) for part in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(part, text) for key, part in value.items()}
+    raise UsageError(f"The template {text!r} gives a {type(value).__name__}, not a plain value.")
+
+
+def _environment() -> Any:
+    from jinja2 import StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    found = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)  # no HTML
+    found.globals.clear()  # range, cycler and the like could fill the memory
+    return found

@@ -1,15 +1,18 @@
 """Plans: several notebooks with their parameters, checked as a whole before anything starts.
 
 A plan is a YAML file: `name` and `steps`, each with a `notebook` and the `parameters` that differ
-from the notebook's own. `plan.schema.json` lists the rest. A plan that has neither `needs` nor
-`parallel` is a chain; in any other one a step waits for what it `needs`.
+from the notebook's own. `plan.schema.json`, which editors read too, lists the rest. A plan that has
+neither `needs` nor `parallel` is a chain; in any other one a step waits for what it `needs`.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+import graphlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +20,18 @@ import yaml
 
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS
-from mirrorlake.runs.graph import ancestors, needed_by
-from mirrorlake.runs.parameters import Parameter, read_parameters
-from mirrorlake.runs.schema import check_form
+from mirrorlake.runs import import_jsonschema
+from mirrorlake.runs.parameters import (
+    Parameter,
+    has_template,
+    map_leaves,
+    read_parameters,
+    steps_named,
+)
 from mirrorlake.runs.secrets import is_secret
-from mirrorlake.runs.templates import has_template, steps_named
 from mirrorlake.spark.session import PROFILES
+
+SCHEMA = Path(__file__).with_name("plan.schema.json")
 
 
 @dataclass(frozen=True)
@@ -131,17 +140,20 @@ def parse_plan(document: dict[str, Any], origin: str, default_name: str, beside:
     Raises:
         UsageError: it is no plan; says what is wrong.
     """
-    document = _plain(document)
-    check_form(document, origin)
+    # What YAML takes for a date is the text that was written.
+    document = map_leaves(
+        document, lambda part: part.isoformat() if isinstance(part, datetime.date) else part
+    )
+    _check_form(document, origin)
     given = [_read_step(step, beside) for step in document["steps"]]
     chain = "parallel" not in document and not any("needs" in step for step in document["steps"])
     edges: list[tuple[int, ...]]
     if chain:
         edges = [(index - 1,) if index else () for index in range(len(given))]
     else:
-        edges = needed_by(given)
+        edges = _read_needs(given)
     for index, step in enumerate(given):
-        before = {given[one].name for one in ancestors(edges, index)}
+        before = {given[one].name for one in _ancestors(edges, index)}
         if unknown := sorted(steps_named(step.parameters) - before):
             raise UsageError(
                 f"A template of step {step.name} uses the step {', '.join(unknown)}.",
@@ -215,6 +227,87 @@ def check_values(step: PlanStep, values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _check_form(document: dict[str, Any], origin: str) -> None:
+    """Checks that a document has the form of a plan.
+
+    Args:
+        document: the plan as read.
+        origin: where it comes from, in messages.
+
+    Raises:
+        UsageError: it has not; says where and what.
+    """
+    steps = document.get("steps")
+    if not isinstance(steps, list) or not steps:
+        raise UsageError(f"{origin} has no list of steps.", hint="see parameters/plans/demo.yaml.")
+    for step in steps:
+        if not isinstance(step, dict) or not isinstance(step.get("notebook"), str):
+            raise UsageError(f"A step of {origin} names no notebook: {step!r}.")
+    if any(not isinstance(key, str) for key in _keys(document)):
+        raise UsageError(f"{origin} has a key that is no text.", hint="put it in quotes.")
+    errors = sorted(_validator().iter_errors(document), key=lambda error: list(error.path))
+    if errors:
+        first = errors[0]
+        where = ".".join(str(part + 1 if isinstance(part, int) else part) for part in first.path)
+        place = f" at {where} (steps counted from 1)" if where else ""
+        raise UsageError(
+            f"{origin} is not a plan{place}: {first.message}.", hint="see docs/schedule.md."
+        )
+
+
+@cache
+def _validator() -> Any:
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    return import_jsonschema().Draft202012Validator(schema)
+
+
+def _keys(value: Any) -> list[Any]:
+    """All keys in a document, at any depth."""
+    if isinstance(value, dict):
+        return [*value, *(key for part in value.values() for key in _keys(part))]
+    if isinstance(value, list):
+        return [key for part in value for key in _keys(part)]
+    return []
+
+
+def _read_needs(steps: Sequence[PlanStep]) -> list[tuple[int, ...]]:
+    """For each step the indexes of the steps that it waits for itself.
+
+    Raises:
+        UsageError: a name that no step has, or more than one; a cycle.
+    """
+    names = [step.name for step in steps]
+    found = []
+    for step in steps:
+        for need in step.needs:
+            if (count := names.count(need)) != 1:
+                what = "There is no step" if count == 0 else "There is more than one step"
+                raise UsageError(
+                    f"Step {step.name} needs {need}. {what} {need!r}.",
+                    hint=f"there are {', '.join(names)}; `name` gives a step a name of its own.",
+                )
+        found.append(tuple(names.index(need) for need in step.needs))
+    try:
+        graphlib.TopologicalSorter(dict(enumerate(found))).prepare()
+    except graphlib.CycleError as error:
+        circle = " → ".join(names[index] for index in reversed(error.args[1]))
+        raise UsageError(
+            f"The steps need each other in a circle: {circle}.", hint="take one of the needs away."
+        ) from None
+    return found
+
+
+def _ancestors(needs: Sequence[tuple[int, ...]], index: int) -> set[int]:
+    """All steps that a step waits for, through others too; the graph has no cycle."""
+    found: set[int] = set()
+    waiting = list(needs[index])
+    while waiting:
+        if (one := waiting.pop()) not in found:
+            found.add(one)
+            waiting += needs[one]
+    return found
+
+
 def _checked(parameter: Parameter, value: Any, as_text: bool) -> Any:
     if has_template(value) or is_secret(value):
         return value  # checked when it is known
@@ -273,15 +366,6 @@ def _find_notebook(notebook: str, beside: Path) -> tuple[Path, dict[str, Any]]:
 
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
-
-
-def _plain(value: Any) -> Any:
-    """What YAML takes for a date is the text that was written."""
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return value.isoformat() if isinstance(value, datetime.date) else value
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -1,23 +1,37 @@
-"""What is settled before a run starts: its id, folder, date and secrets, all values checked."""
+"""What is settled before a run starts: its id, folder, date and secrets, all values checked.
+
+One run of a plan goes on at a time: it has a lease in each lake that it works on, and one on this
+machine. The machine's own counts where no lake can hold one: without a root, on a lake that is
+read-only, or where there is none yet.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mirrorlake.errors import UsageError
+from obstore.exceptions import PermissionDeniedError
+
+from mirrorlake.errors import AlreadyRunningError, UsageError
+from mirrorlake.lease import Lease, LeaseHeldError
+from mirrorlake.names import STATE, fingerprint
+from mirrorlake.paths import lake_path, may_be_lake, state
 from mirrorlake.runs.engine import Execution
-from mirrorlake.runs.locks import slug
-from mirrorlake.runs.plan import Plan, PlanStep, check_values
+from mirrorlake.runs.parameters import fill, known_names, steps_named
+from mirrorlake.runs.plan import Plan, check_values
 from mirrorlake.runs.results import StepResult
 from mirrorlake.runs.secrets import Scrubber, is_secret, look_up, names_in, resolve
-from mirrorlake.runs.store import runs_folder
-from mirrorlake.runs.templates import fill, known_names, steps_named
+from mirrorlake.runs.store import runs_folder, slug
 from mirrorlake.spark.session import PROFILE_VARIABLE
+from mirrorlake.storage import Storage, storage_errors
+
+_LETTERS = 12  # of a fingerprint
 
 
 @dataclass
@@ -50,13 +64,24 @@ class Prepared:
         """Where the results are found, a path or URI."""
         return self.out or str(self.work)
 
-    def values(self, index: int, results: Mapping[int, StepResult]) -> dict[str, Any]:
-        """A step's parameters with templates filled in, and references to secrets left.
+    @property
+    def places(self) -> list[Path]:
+        """The folders of this machine that have its record, first the one it works in."""
+        return list(dict.fromkeys([self.work, runs_folder() / self.run]))
+
+    def values(
+        self, index: int, chosen: dict[str, Any], results: Mapping[int, StepResult]
+    ) -> dict[str, Any]:
+        """Some of a step's parameters with templates filled in, and references to secrets left.
+
+        Args:
+            index: of the step.
+            chosen: the parameters.
+            results: of the steps that are done, by index.
 
         Raises:
             UsageError: a template fails, or a value is not of its type.
         """
-        step = self.plan.steps[index]
         done = {
             self.plan.steps[one].name: {
                 "status": result.status,
@@ -67,7 +92,7 @@ class Prepared:
             for one, result in results.items()
         }
         known = known_names(self.day, self.run, done)
-        return check_values(step, fill(step.parameters, known))
+        return check_values(self.plan.steps[index], fill(chosen, known))
 
     def execution(self, index: int, results: Mapping[int, StepResult]) -> Execution:
         """What executes a step.
@@ -76,13 +101,21 @@ class Prepared:
             UsageError: a template fails, or a value is not of its type.
         """
         step = self.plan.steps[index]
-        parameters = self.values(index, results)
+        parameters = self.values(index, step.parameters, results)
+        secret_values = {}
+        for name, value in parameters.items():
+            if is_secret(value):
+                plain = resolve(value, self.secrets)
+                known = step.known.get(name)
+                secret_values[name] = (
+                    known.read(plain) if known and isinstance(plain, str) else plain
+                )
         return Execution(
             step.notebook,
             step.path,
             self.work / f"{index + 1:02d}-{step.path.name}",
             parameters,
-            self._secret_values(step, parameters),
+            secret_values,
             {PROFILE_VARIABLE: os.environ.get(PROFILE_VARIABLE) or step.profile},
             self.scrubber,
             self.plan.parallel == 1,
@@ -94,22 +127,7 @@ class Prepared:
         for index, step in enumerate(self.plan.steps):
             root = step.parameters.get("root")
             if isinstance(root, str) and root and not steps_named(root) and not is_secret(root):
-                found.add(str(self.values_of(index, {"root": root})["root"]))
-        return found
-
-    def values_of(self, index: int, values: dict[str, Any]) -> dict[str, Any]:
-        """Some of a step's parameters, those that use no step's results, filled in."""
-        known = known_names(self.day, self.run, {})
-        return check_values(self.plan.steps[index], fill(values, known))
-
-    def _secret_values(self, step: PlanStep, parameters: dict[str, Any]) -> dict[str, Any]:
-        found = {}
-        for name, value in parameters.items():
-            if is_secret(value):
-                plain = resolve(value, self.secrets)
-                known = step.known.get(name)
-                as_text = isinstance(plain, str) and known is not None
-                found[name] = known.read(plain) if known and as_text else plain
+                found.add(str(self.values(index, {"root": root}, {})["root"]))
         return found
 
 
@@ -155,7 +173,49 @@ def settle(prepared: Prepared) -> Prepared:
     for index, step in enumerate(steps):
         early = {key: v for key, v in step.parameters.items() if not steps_named(v)}
         try:
-            prepared.values_of(index, early)
+            prepared.values(index, early, {})
         except UsageError as error:
             raise UsageError(f"Step {step.name}: {error.message}", hint=error.hint) from None
     return prepared
+
+
+@contextlib.contextmanager
+def only_run(plan: str, roots: Iterable[str]) -> Iterator[None]:
+    """Keeps other runs of a plan from the same lakes.
+
+    Args:
+        plan: its name.
+        roots: the lakes, as the parameters name them.
+
+    Raises:
+        AlreadyRunningError: there is such a run; says which one.
+        SetupError: the store of a lake can't be reached.
+    """
+    places = sorted({lake_path(root) for root in roots})
+    what = f"The plan {plan}" + (f" on {', '.join(places)}" if places else "")
+    with contextlib.ExitStack() as held:
+        try:
+            for place in places or [""]:
+                name = f"{slug(plan)}-{fingerprint(plan + chr(0) + place, _LETTERS)}"
+                held.enter_context(Lease(_machine(), f"plans/{name}.lease", what))
+                if place and may_be_lake(place):
+                    path = f"{STATE}/plans/{slug(plan)}-{fingerprint(plan, _LETTERS)}.lease"
+                    # A lake that can't be written to: only runs on this machine are kept away.
+                    refused = contextlib.suppress(OSError, PermissionDeniedError)
+                    with storage_errors(place), refused:
+                        held.enter_context(Lease(Storage(place), path, what))
+        except LeaseHeldError as error:
+            raise AlreadyRunningError(error.message, hint=error.hint) from None
+        yield
+
+
+def _machine() -> Storage:
+    """Where this machine's locks are: a service may have no home that it can write to."""
+    chosen = state()
+    try:
+        chosen.mkdir(parents=True, exist_ok=True)
+        if os.access(chosen, os.W_OK):
+            return Storage(chosen)
+    except OSError:
+        pass
+    return Storage(Path(tempfile.gettempdir()) / f"mirrorlake-{os.getuid()}")

@@ -16,12 +16,15 @@ from jinja2 import DictLoader
 from nbconvert.exporters import HTMLExporter
 from pygments.formatters import HtmlFormatter
 
-from mirrorlake.runs.notebook_files import nbformat
+from mirrorlake.runs.notebook_files import ERROR_MARK, nbformat
 from mirrorlake.runs.store import REPORT, write_whole
 
 _WIDGETS = "application/vnd.jupyter.widget"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
 _FOLDED = """{%- extends 'basic/index.html.j2' -%}
+{% block any_cell scoped %}{% if loop.index0 == resources.failing_cell -%}
+<div class="failing" id="failing-{{ resources.step }}">{{ super() }}</div>
+{%- else %}{{ super() }}{% endif %}{% endblock %}
 {% block input_group %}<details class="code"><summary>code</summary>{{ super() }}</details>
 {% endblock %}{% block in_prompt %}{% endblock %}{% block output_area_prompt %}{% endblock %}
 {% block data_png scoped %}<img src="data:image/png;base64,{{ output.data['image/png'] }}"
@@ -138,28 +141,16 @@ def _rendered(path: Path, index: int, failed: bool) -> str:
         notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     except Exception as error:  # a notebook that was cut off while it was written
         return f"<p>The notebook can't be shown: {_text(error)}</p>"
-    cells = [
-        c for c in notebook.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])
-    ]
-    found = []
+    cells = [cell for cell in notebook.cells if ERROR_MARK not in cell.metadata.get("tags", [])]
     for cell in cells:
         for output in cell.get("outputs", []):
             for kind in [k for k in output.get("data", {}) if k.startswith(_WIDGETS)]:
                 del output["data"][kind]
-    failing = next((c for c in reversed(cells) if failed and _is_failing(c)), None)
-    before = [cell for cell in cells if cell is not failing]
-    if failing is not None:
-        place = next(number for number, cell in enumerate(cells) if cell is failing)
-        before, after = cells[:place], cells[place + 1 :]
-        found = [
-            (f'<div class="failing" id="failing-{index}">', [failing], "</div>"),
-            ("", after, ""),
-        ]
-    body = []
-    for start, part, end in [("", before, ""), *found]:
-        text, _ = _exporter().from_notebook_node(nbformat.from_dict({**notebook, "cells": part}))  # type: ignore[no-untyped-call]
-        body.append(f"{start}{text}{end}")
-    return "".join(body)
+    failing = [number for number, cell in enumerate(cells) if failed and _is_failing(cell)]
+    notebook.cells = cells
+    resources = {"step": index, "failing_cell": failing[-1] if failing else None}
+    text, _ = _exporter().from_notebook_node(notebook, resources)  # type: ignore[no-untyped-call]
+    return str(text)
 
 
 def _is_failing(cell: Any) -> bool:

@@ -1,10 +1,12 @@
-"""What a run returns: how each step went, and the document of `summary.json`."""
+"""What a notebook records, and what a run returns: how each step went, and `summary.json`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+MIME = "application/vnd.mirrorlake.record+json"  # of the outputs that records are
 
 
 @dataclass(frozen=True)
@@ -75,3 +77,15 @@ class RunSummary:
     def failed(self) -> StepResult | None:
         """The first step that failed, if one did."""
         return next((step for step in self.steps if step.status == "failed"), None)
+
+
+def record(**results: Any) -> None:
+    """Records results, by name, in the output of the running cell.
+
+    Args:
+        results: values that JSON can hold.
+    """
+    from IPython.display import display
+
+    text = "\n".join(f"{name}: {value}" for name, value in results.items())
+    display({MIME: results, "text/plain": text}, raw=True)  # type: ignore[no-untyped-call]

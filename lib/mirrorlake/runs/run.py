@@ -1,30 +1,32 @@
-"""Runs a plan: prepares it, keeps others away, executes it, and keeps its record."""
+"""Runs a plan: prepares it, keeps others away, executes it, and keeps its record.
+
+A backfill is a run for each day of a range, in order, that day as its `date`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import os
-from collections.abc import Callable, Mapping
+import platform
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from mirrorlake.errors import AlreadyRunningError, UsageError
 from mirrorlake.mirror.options import noop
-from mirrorlake.runs.finishing import finish, ready_report
-from mirrorlake.runs.keeping import RecordKeeper, bring_back
-from mirrorlake.runs.locks import only_run
+from mirrorlake.runs.keeping import RecordKeeper, bring_back, finish, ready_report
 from mirrorlake.runs.plan import Plan, load_plan, parse_plan, with_overrides
-from mirrorlake.runs.preparing import Prepared, prepare, settle
-from mirrorlake.runs.processes import this_process
+from mirrorlake.runs.preparing import Prepared, only_run, prepare, settle
 from mirrorlake.runs.results import RunSummary, StepResult
 from mirrorlake.runs.scheduling import OnStep, Schedule, stopped_by_signals
 from mirrorlake.runs.secrets import Scrubber
-from mirrorlake.runs.store import RUNNING, RunRecord, find_run
-from mirrorlake.runs.versions import versions
+from mirrorlake.runs.store import RUNNING, RunRecord, find_run, this_process
 
-FORMAT = 1
+_FORMAT = 1
 
 
 def run_plan(
@@ -141,11 +143,11 @@ def _run(
         )
     guard = contextlib.nullcontext() if plan.single else only_run(plan.name, prepared.roots())
     with guard:
-        facts = {**facts, "process": this_process(), "versions": versions(plan.beside)}
+        facts = {**facts, "process": this_process(), "versions": _versions(plan.beside)}
         keeper = RecordKeeper(prepared)
 
         def keep(*, must: bool = False) -> None:
-            keeper.keep(record_document(prepared, schedule, facts, None), must=must)
+            keeper.keep(_record_document(prepared, schedule, facts, None), must=must)
 
         schedule = Schedule(prepared, on_step, keep)
         with stopped_by_signals(schedule):
@@ -164,11 +166,11 @@ def _run(
                 prepared.run,
                 schedule.signal,
             )
-            document = record_document(prepared, schedule, facts, summary)
+            document = _record_document(prepared, schedule, facts, summary)
             return finish(prepared, summary, document, metrics)
 
 
-def record_document(
+def _record_document(
     prepared: Prepared, schedule: Schedule, facts: dict[str, Any], summary: RunSummary | None
 ) -> dict[str, Any]:
     """All that is kept of a run, as `run.json` holds it."""
@@ -189,7 +191,7 @@ def record_document(
             }
         )
     document = {
-        "format": FORMAT,
+        "format": _FORMAT,
         "run": prepared.run,
         "plan": prepared.plan.name,
         "status": summary.status if summary else RUNNING,
@@ -217,3 +219,87 @@ def _now() -> str:
 def _iso(moment: float) -> str:
     found = datetime.datetime.fromtimestamp(moment, datetime.timezone.utc)
     return found.isoformat(timespec="milliseconds")
+
+
+def days_of(text: str) -> list[datetime.date]:
+    """The days that `--for` names: `date=2026-01-01..2026-01-31`, or one day.
+
+    Raises:
+        UsageError: it is no such range.
+    """
+    name, _, span = text.partition("=")
+    first, dots, last = span.partition("..")
+    try:
+        if name.strip() != "date":
+            raise ValueError(name)
+        begin = datetime.date.fromisoformat(first.strip())
+        end = datetime.date.fromisoformat(last.strip()) if dots else begin
+    except ValueError as error:
+        raise UsageError(
+            f"--for {text!r} is no range of days.", hint="write date=2026-01-01..2026-01-31."
+        ) from error
+    if end < begin:
+        raise UsageError(f"--for {text!r} ends before it begins.", hint="swap the two days.")
+    return _days(begin, end)
+
+
+def run_days(
+    days: list[datetime.date], run_day: Callable[[datetime.date, dict[str, Any]], RunSummary]
+) -> Iterator[RunSummary]:
+    """Runs each day; after one that is not done, no other begins.
+
+    Args:
+        days: in order.
+        run_day: runs one day; is also given what its record keeps of the days to come.
+    """
+    for day in days:
+        summary = run_day(day, {"until": days[-1].isoformat()})
+        yield summary
+        if summary.status != "done":
+            return
+
+
+def days_after(document: dict[str, Any]) -> list[datetime.date]:
+    """The days of a backfill that come after a run of it; none if it was a run of its own."""
+    until = (document.get("backfill") or {}).get("until")
+    if until is None:
+        return []
+    day = datetime.date.fromisoformat(document["day"])
+    return _days(day, datetime.date.fromisoformat(until))[1:]
+
+
+def _days(first: datetime.date, last: datetime.date) -> list[datetime.date]:
+    return [first + datetime.timedelta(days=n) for n in range((last - first).days + 1)]
+
+
+def _versions(folder: Path) -> dict[str, str]:
+    """What a run's record says of the software: mirrorlake, Spark, Delta, Python, the git commit.
+
+    Args:
+        folder: the plan's; if it lies in a git repository, its commit is named.
+    """
+    found = {"python": platform.python_version()}
+    packages = {"mirrorlake": "mirrorlake", "spark": "pyspark", "delta": "delta-spark"}
+    for name, package in packages.items():
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(package)
+    if commit := _commit(folder):
+        found["git"] = commit
+    return found
+
+
+def _commit(folder: Path) -> str:
+    """The commit that is checked out; nothing where there is no git."""
+    if not any((one / ".git").exists() for one in (folder, *folder.parents)):
+        return ""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=2,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()

@@ -12,8 +12,7 @@ from typing import Any
 
 from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.runs.engine import Execution
-from mirrorlake.runs.graph import ready_steps
-from mirrorlake.runs.one_spark import OneSpark
+from mirrorlake.runs.jvm import OneSpark
 from mirrorlake.runs.preparing import Prepared
 from mirrorlake.runs.results import StepResult
 from mirrorlake.spark.session import PROFILE_VARIABLE
@@ -75,7 +74,12 @@ class Schedule:
         }
         begun = {*self.results, *self._running, *self._pauses}
         due = [index for index, when in self._pauses.items() if when <= now]
-        for index in [*due, *ready_steps(plan.edges, begun, passed)]:
+        ready = [
+            index
+            for index, needs in enumerate(plan.edges)
+            if index not in begun and passed.issuperset(needs)
+        ]
+        for index in [*due, *ready]:
             if len(self._running) >= plan.parallel:
                 return
             self._pauses.pop(index, None)

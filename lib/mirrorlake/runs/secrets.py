@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mirrorlake.errors import UsageError
+from mirrorlake.runs.parameters import map_leaves, texts_in
 
 HIDDEN = "[secret]"
 FOLDERS = ("MIRRORLAKE_SECRETS", "CREDENTIALS_DIRECTORY")  # the second is systemd's
@@ -32,15 +33,7 @@ def is_secret(value: Any) -> bool:
 
 def names_in(value: Any) -> set[str]:
     """The names of the secrets that a value refers to, at any depth."""
-    if isinstance(value, str):
-        found = _REFERENCE.fullmatch(value)
-        return {found[1]} if found else set()
-    parts: Iterable[Any] = ()
-    if isinstance(value, dict):
-        parts = value.values()
-    elif isinstance(value, (list, tuple)):
-        parts = value
-    return {name for part in parts for name in names_in(part)}
+    return {found[1] for text in texts_in(value) if (found := _REFERENCE.fullmatch(text))}
 
 
 def look_up(name: str) -> str:
@@ -66,14 +59,12 @@ def look_up(name: str) -> str:
 
 def resolve(value: Any, secrets: dict[str, str]) -> Any:
     """A value with its references replaced by what they refer to."""
-    if isinstance(value, str):
-        found = _REFERENCE.fullmatch(value)
-        return secrets[found[1]] if found else value
-    if isinstance(value, dict):
-        return {key: resolve(part, secrets) for key, part in value.items()}
-    if isinstance(value, list):
-        return [resolve(part, secrets) for part in value]
-    return value
+
+    def resolved(part: Any) -> Any:
+        found = _REFERENCE.fullmatch(part) if isinstance(part, str) else None
+        return secrets[found[1]] if found else part
+
+    return map_leaves(value, resolved)
 
 
 class Scrubber:

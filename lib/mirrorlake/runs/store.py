@@ -1,8 +1,9 @@
-"""The record of runs: one `run.json` each, from the start on, and how they are listed and shown.
+"""The record of runs: one `run.json` each, how they are listed and found, and old ones deleted.
 
 Records lie in `runs/<run>/` of the project (or of MIRRORLAKE_HOME). A run with `--out` has its
 results there, and its record in both places, so that it is listed too. What is said here of folders
-holds for URIs of object stores as well.
+holds for URIs of object stores as well. A record says which process runs it, so that one whose
+process is gone is known.
 """
 
 from __future__ import annotations
@@ -10,20 +11,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import socket
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 from obstore.exceptions import BaseError
 
-from mirrorlake.errors import MirrorlakeError
+from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.lease import store_now
-from mirrorlake.paths import home
-from mirrorlake.runs.processes import is_alive, is_here
+from mirrorlake.paths import cache, home
 from mirrorlake.storage import Storage, storage_errors
 
 RECORD, SUMMARY, REPORT = "run.json", "summary.json", "report.html"
@@ -82,15 +84,6 @@ def as_text(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def write_record(document: dict[str, Any], folder: Path) -> None:
-    """Keeps a run's record in a folder, in one step.
-
-    Raises:
-        OSError: a disk is full or read-only.
-    """
-    write_whole(folder / RECORD, as_text(document))
-
-
 def write_whole(path: Path, text: str) -> None:
     """Puts a file there in one step, so that nobody reads half of it.
 
@@ -140,21 +133,20 @@ def find_run(run: str) -> RunRecord:
         RunNotFoundError: there is none.
         SetupError: a store can't be reached.
     """
-    if (found := _find(run)) is not None:
+    found: RunRecord | None = None
+    if "://" in run:
+        with storage_errors(run):
+            found = read_record(Storage(run))
+    else:
+        if Path(run).name == run and run not in ("", ".", ".."):
+            found = read_record(runs_folder(), run)
+        found = found or read_record(Path(run))
+    if found is not None:
         return found
     known = ", ".join(record.run for record in list_runs()[:3])
     raise RunNotFoundError(
         f"There is no run {run!r}.", hint=f"the newest are {known}." if known else "none was kept."
     )
-
-
-def _find(run: str) -> RunRecord | None:
-    if "://" in run:
-        with storage_errors(run):
-            return read_record(Storage(run))
-    is_name = Path(run).name == run and run not in ("", ".", "..")
-    named = read_record(runs_folder(), run) if is_name else None
-    return named or read_record(Path(run))
 
 
 def _list_local(place: Path) -> Iterator[RunRecord]:
@@ -203,17 +195,22 @@ def read_record(place: Path | Storage, name: str = "") -> RunRecord | None:
 
 def _lives(process: dict[str, Any], place: Path | Storage, path: str) -> bool:
     """Whether the process of a run is there; on another machine, whether it was lately."""
-    if is_here(process):
-        return is_alive(process)
+    if process.get("host") == socket.gethostname():
+        born = _born(process.get("pid"))
+        return born is not None and born == process.get("born")
     try:
-        silence = _silence(place / path) if isinstance(place, Path) else _quiet(place, path)
+        silence = _silence(place, path)
     except (OSError, BaseError):
         return True
     return silence < SILENCE
 
 
-def _silence(record: Path) -> float:
-    """Seconds since a record was written, by one clock, that of its disk."""
+def _silence(place: Path | Storage, path: str) -> float:
+    """Seconds since a record was written, by one clock: that of its disk or of its store."""
+    if isinstance(place, Storage):
+        found = place.stat(path)
+        return (store_now(place, path) - found.modified).total_seconds() if found else 0.0
+    record = place / path
     probe = record.with_name(f".clock-{uuid.uuid4().hex}")
     try:
         probe.touch()
@@ -222,7 +219,120 @@ def _silence(record: Path) -> float:
         probe.unlink(missing_ok=True)
 
 
-def _quiet(storage: Storage, path: str) -> float:
-    """The same by the clock of an object store."""
-    found = storage.stat(path)
-    return (store_now(storage, path) - found.modified).total_seconds() if found else 0.0
+def slug(name: str) -> str:
+    """A name as a part of a file's name; what is no letter, digit, dot or dash becomes `_`."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip(".")[:60] or "_"
+
+
+def this_process() -> dict[str, Any]:
+    """What a record says of the process that runs it: `host`, `pid`, `born`."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), "born": _born(os.getpid())}
+
+
+def _born(pid: Any) -> str | None:
+    """When a process of this machine began, in the system's own unit; None if it is gone."""
+    try:
+        text = Path(f"/proc/{int(pid)}/stat").read_text(encoding="utf-8", errors="replace")
+        fields = text.rpartition(")")[2].split()
+    except FileNotFoundError:
+        return None if Path("/proc/self").exists() else _is_there(int(pid))
+    except (OSError, ValueError, TypeError):
+        return None
+    return None if fields[0] == "Z" else fields[19]
+
+
+def _is_there(pid: int) -> str | None:
+    """Where there is no /proc: only whether a process is there."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return "there"
+
+
+def prune_runs(
+    *,
+    keep: int,
+    days: float | None = None,
+    keep_failed: int | None = None,
+    apply: bool = False,
+    folder: str | Path | None = None,
+) -> list[RunRecord]:
+    """Runs that are no longer wanted, of each plan; only with `apply` they are deleted.
+
+    Args:
+        keep: how many done runs of each plan stay.
+        days: how long done runs stay, even if there are more; by default not at all.
+        keep_failed: how many runs that failed, were stopped or are lost stay; by default all.
+        apply: whether to delete.
+        folder: where the records are, a folder or URI; by default `runs/`.
+
+    Returns:
+        The runs that were, or would be, deleted; never one that runs.
+
+    Raises:
+        UsageError: a number is negative.
+        SetupError: a store can't be reached; what was not deleted is still listed.
+    """
+    if keep < 0 or (keep_failed or 0) < 0:
+        raise UsageError("The number of runs to keep is negative.")
+    limit = datetime.now(timezone.utc) - timedelta(days=days) if days is not None else None
+    seen: dict[tuple[str, bool], int] = {}
+    chosen = []
+    for record in list_runs(folder=folder):
+        if record.status == RUNNING:
+            continue
+        done = record.status == "done"
+        seen[record.plan, done] = seen.get((record.plan, done), 0) + 1
+        most = keep if done else keep_failed
+        if most is None or seen[record.plan, done] <= most:
+            continue
+        if done and limit is not None and datetime.fromisoformat(record.started) >= limit:
+            continue
+        chosen.append(record)
+    if apply:
+        for record in chosen:
+            _delete(record)
+    return chosen
+
+
+def _delete(record: RunRecord) -> None:
+    """Takes away what the run made, its record last, and folders that are empty then."""
+    listed = [str(name) for name in record.document.get("files", [])]
+    made = [name for name in [*listed, SUMMARY, REPORT, RECORD] if Path(name).name == name]
+
+    def is_there(place: Path | Storage) -> bool:  # not the results of a later run
+        found = read_record(place)
+        return found is not None and found.run == record.run
+
+    if record.is_remote:
+        with storage_errors(record.folder):
+            storage = Storage(record.folder)
+            if is_there(storage):
+                for name in made:
+                    storage.delete(name)
+    for place in record.places:
+        if is_there(place):
+            for name in made:
+                (place / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                place.rmdir()
+
+
+def find_report(record: RunRecord) -> Path | None:
+    """A run's report as a file of this machine; one behind a URI is fetched into the cache."""
+    for place in record.places:
+        if (place / REPORT).is_file():
+            return place / REPORT
+    if not record.is_remote:
+        return None
+    fetched = cache() / "reports" / f"{slug(record.run)}.html"
+    with storage_errors(record.folder):
+        storage = Storage(record.folder)
+        if not storage.exists(REPORT):
+            return None
+        fetched.parent.mkdir(parents=True, exist_ok=True)
+        fetched.write_bytes(storage.read(REPORT))
+    return fetched

@@ -1,7 +1,10 @@
-"""The folder that `lab` opens: copies of the notebooks to change at will, and a start page.
+"""What `lab` opens: a folder with copies of the notebooks, a start page, and Lab's extension.
 
 What somebody changed there is never overwritten: only `reset` makes the copies new, and it keeps
 the changed ones beside them. So no tracked file of the project changes.
+
+The extension brings cards, words for figures and Spark's progress. It is one script,
+`lab_extension.js`, which Lab loads as it is; nobody has to build or install it.
 """
 
 from __future__ import annotations
@@ -12,14 +15,15 @@ import json
 import platform
 import shutil
 from datetime import datetime, timezone
+from importlib.resources import files
 from pathlib import Path
 
 from jupyter_client.kernelspec import NoSuchKernel, get_kernel_spec
 
 from mirrorlake.course.copies import student_copy
 from mirrorlake.errors import UsageError
+from mirrorlake.names import fingerprint
 from mirrorlake.paths import NOTEBOOKS, PROJECT, cache, home
-from mirrorlake.runs.lab_extension import Card, write_extension
 from mirrorlake.runs.notebook_files import first_words, nbformat
 from mirrorlake.runs.plan import notebook_names
 from mirrorlake.runs.store import list_runs, write_whole
@@ -28,6 +32,7 @@ from mirrorlake.spark.progress import VARIABLE
 START = "START.md"
 MARK = ".mirrorlake-lab.json"
 KEPT = "kept"
+_EXTENSION = "mirrorlake"
 LAB_ENVIRONMENT = {VARIABLE: "1"}  # of the server and its kernels: Spark says how far it is
 # What stands above each part of the start page.
 _SAID: dict[str, tuple[str, ...]] = {
@@ -137,7 +142,7 @@ def lab_command(python: str, folder: Path, *more: str) -> list[str]:
     return [
         *(python, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}"),
         f"--LabApp.app_settings_dir={write_settings()}",
-        f"--LabApp.extra_labextensions_path={write_extension(_cards())}",
+        f"--LabApp.extra_labextensions_path={_write_extension()}",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--LabApp.news_url=None",
         f"--LabApp.default_url=/lab/tree/{START}",
@@ -190,16 +195,32 @@ def _parts() -> dict[str, list[Path]]:
     }
 
 
-def _cards() -> list[Card]:
-    """A card for each notebook: lessons with their numbers, in their order."""
-    found = []
+def _write_extension() -> Path:
+    """Puts Lab's extension into the cache; the folder to name in `extra_labextensions_path`.
+
+    It has a card for each notebook: lessons with their numbers, in their order.
+    """
+    cards = []
     for category, paths in _parts().items():
         for path in paths:
             name, said = _first_lines(path)
             number = path.stem.partition("_")[0]
             label = f"{int(number)}. {name}" if number.isdigit() else name
-            found.append(Card(_name_of(path), label, said, category))
-    return found
+            card = {"path": _name_of(path), "label": label, "title": said, "category": category}
+            cards.append(card)
+    script = files("mirrorlake.runs").joinpath("lab_extension.js").read_text(encoding="utf-8")
+    text = f"const CARDS = {json.dumps(cards, indent=1)};\n{script}"
+    load = f"static/remoteEntry.{fingerprint(text)}.js"
+    package = {
+        "name": _EXTENSION,
+        "version": "0.1.0",
+        "description": "Cards, words for figures and Spark's progress",
+        "jupyterlab": {"extension": True, "_build": {"load": load, "extension": "./extension"}},
+    }
+    place = cache() / "lab-extensions"
+    write_whole(place / _EXTENSION / load, f"(() => {{\n{text}}})();\n")
+    write_whole(place / _EXTENSION / "package.json", json.dumps(package, indent=1))
+    return place
 
 
 def _sources() -> list[Path]:

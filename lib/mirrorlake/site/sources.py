@@ -15,7 +15,7 @@ from mirrorlake.course.copies import SOLUTION
 from mirrorlake.paths import NOTEBOOKS, PROJECT
 from mirrorlake.runs.notebook_files import first_words, nbformat
 from mirrorlake.runs.plan import notebook_names
-from mirrorlake.runs.record import MIME
+from mirrorlake.runs.results import MIME
 from mirrorlake.site.api_pages import api_pages
 from mirrorlake.site.code_facts import commands_page, errors_page, parameters_page, promises_page
 from mirrorlake.site.contents import first_page

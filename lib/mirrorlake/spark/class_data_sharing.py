@@ -79,7 +79,7 @@ def _train(archive: Path) -> None:
     _log.info("making a class archive, once, so that Spark starts in half the time …")
     environment = {k: v for k, v in os.environ.items() if k not in _NOT_TRAINED_WITH}
     environment[_TRAINING] = str(archive)
-    command = [sys.executable, "-m", "mirrorlake.runs.training", str(archive.parent)]
+    command = [sys.executable, "-m", "mirrorlake.runs.jvm", str(archive.parent)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     # What a process that failed has left behind may be half an archive.
     if done.returncode != 0 or not archive.is_file():

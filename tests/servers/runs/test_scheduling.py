@@ -21,11 +21,10 @@ import pytest
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake.errors import AlreadyRunningError, UsageError
 from mirrorlake.runs.kernels import KernelEngine
-from mirrorlake.runs.locks import only_run
 from mirrorlake.runs.plan import load_plan, open_target
-from mirrorlake.runs.pruning import prune_runs
+from mirrorlake.runs.preparing import only_run
 from mirrorlake.runs.run import resume_run, run_plan
-from mirrorlake.runs.store import RunNotFoundError, find_run, list_runs
+from mirrorlake.runs.store import RunNotFoundError, find_run, list_runs, prune_runs
 
 SECRET = 'pa"ss<w>örd & more/1'
 
@@ -132,7 +131,7 @@ def test_secrets_are_nowhere_and_hooks_are_called_once(
     (folder / "secrets").mkdir()
     (folder / "secrets" / "hook-key").write_text("signing-key\n")
     spread = (
-        "import sys, os, html, json, base64\nfrom mirrorlake.runs.record import record\n"
+        "import sys, os, html, json, base64\nfrom mirrorlake.runs.results import record\n"
         f"assert word == {json.dumps(SECRET[::-1])}[::-1]\n"
         "print(word); print(repr(word)); print(json.dumps(word), html.escape(word))\n"
         "print(word[:5], end='', flush=True); print(word[5:])\n"

@@ -22,8 +22,7 @@ from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake import Lake
 from mirrorlake.paths import PROJECT
 from mirrorlake.runs.plan import load_plan
-from mirrorlake.runs.pruning import prune_runs
-from mirrorlake.runs.store import RunRecord, list_runs, read_record
+from mirrorlake.runs.store import RunRecord, list_runs, prune_runs, read_record
 
 pytestmark = pytest.mark.long
 RUNS = int(os.environ.get("MIRRORLAKE_SOAK_RUNS", "200"))

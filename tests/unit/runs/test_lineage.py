@@ -17,7 +17,7 @@ import pytest
 
 from helpers.environments import make_environment
 from mirrorlake.paths import PROJECT
-from mirrorlake.runs.lineage import datasets, send_lineage, wants_lineage
+from mirrorlake.runs.notifications import datasets, send_lineage, wants_lineage
 
 deltalake = pytest.importorskip("deltalake")
 

@@ -13,12 +13,10 @@ import yaml
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import PARAMETERS
-from mirrorlake.runs.backfill import days_after, days_of
-from mirrorlake.runs.parameters import Parameter, read_parameters
-from mirrorlake.runs.plan import load_plan, open_target, with_overrides
+from mirrorlake.runs.parameters import Parameter, fill, known_names, read_parameters
+from mirrorlake.runs.plan import SCHEMA, load_plan, open_target, with_overrides
 from mirrorlake.runs.preparing import prepare
-from mirrorlake.runs.schema import SCHEMA
-from mirrorlake.runs.templates import fill, known_names
+from mirrorlake.runs.run import days_after, days_of
 
 
 @pytest.fixture

@@ -10,11 +10,9 @@ import pytest
 
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake import Lake
-from mirrorlake.runs import hooks
-from mirrorlake.runs.metrics import write_metrics
+from mirrorlake.runs import notifications
 from mirrorlake.runs.plan import load_plan
 from mirrorlake.runs.preparing import Prepared, prepare
-from mirrorlake.runs.results import RunSummary, StepResult
 
 
 @pytest.fixture
@@ -27,11 +25,11 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prepared:
 def test_a_hook_that_hangs_is_given_up_with_all_that_it_started(
     prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notices
 ) -> None:
-    assert hooks.LIMIT == 10
-    monkeypatch.setattr(hooks, "LIMIT", 1.0)
+    assert notifications.LIMIT == 10
+    monkeypatch.setattr(notifications, "LIMIT", 1.0)
     hangs = ["sh", "-c", f"echo $$ >{tmp_path}/pid; sleep 4321 & wait"]
     began = time.monotonic()
-    (told,) = hooks.call_hooks([{"command": hangs}], "{}", prepared)
+    (told,) = notifications.call_hooks([{"command": hangs}], "{}", prepared)
     assert 1 <= time.monotonic() - began < 5
     assert (told["status"], told["attempts"]) == ("failed", 1)
     assert told["error"] == "it took longer than 1 s"
@@ -57,12 +55,12 @@ def test_metrics_have_the_lag_and_backlog_of_each_table(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     for name in ("stock", "sales.orders"):
         lake.publisher(name, keys=["id"]).upsert([{"id": 1}])
-    steps = (StepResult("m", "done", 2.5, records={"rows": 3, "text": "x", "ok": True}),)
     times = [f"2026-01-01T00:00:{second}+00:00" for second in ("00", "07")]
-    summary = RunSummary("p", "f", times[0], steps, times[1])
-    write_metrics(
-        tmp_path / "m.prom", summary, {"steps": [{"name": "m"}]}, [lake.storage.root, "/gone"]
-    )
+    records = {"rows": 3, "text": "x", "ok": True}
+    step = {"name": "m", "status": "done", "seconds": 2.5, "records": records}
+    document = {"plan": "p", "status": "done", "started": times[0], "ended": times[1]}
+    document["steps"] = [step]
+    notifications.write_metrics(tmp_path / "m.prom", document, [lake.storage.root, "/gone"])
     text = (tmp_path / "m.prom").read_text()
     assert 'mirrorlake_run_seconds{plan="p"} 7.0' in text
     assert 'mirrorlake_step_seconds{plan="p",step="01-m"} 2.5' in text

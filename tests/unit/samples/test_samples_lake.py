@@ -19,7 +19,7 @@ from helpers.killing import files, run_until
 from mirrorlake import Lake
 from mirrorlake.errors import AlreadyRunningError, SampleError, UsageError
 from mirrorlake.paths import home, lake_path
-from mirrorlake.runs.locks import only_run
+from mirrorlake.runs.preparing import only_run
 from mirrorlake.samples.lake import MARKER, open_sample, seal_sample
 from mirrorlake.storage import Storage
 

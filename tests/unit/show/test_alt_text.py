@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from helpers.html_tags import Tags
 from mirrorlake.layout.partitioning.statistics import Spread
-from mirrorlake.runs.clean import clean_notebook
+from mirrorlake.runs.notebook_files import clean_notebook
 from mirrorlake.runs.report import render_report
 from mirrorlake.show.layouts import plot_runs, plot_spread
 from mirrorlake.show.plots import (

@@ -86,7 +86,7 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     def put(program: str) -> Path:
         head = "import os, sys, pathlib\n"
         head += "TARGET = pathlib.Path(os.environ['MIRRORLAKE_ARCHIVE_TRAINING'])\n"
-        (package / "runs" / "training.py").write_text(head + program)
+        (package / "runs" / "jvm.py").write_text(head + program)
         return tmp_path
 
     return put

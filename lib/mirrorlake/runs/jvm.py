@@ -1,15 +1,19 @@
-"""`one_spark` of a plan: steps that follow each other start their Spark in one JVM, which is warm.
+"""The JVMs that belong to no notebook: one for the steps of a run, and one to make an archive from.
 
+A plan with `one_spark` starts the Spark of steps that follow each other in one JVM, which is warm.
 Each step has a session of its own, as ever. After a step that failed or was stopped, and where the
 profile changes, the JVM is ended and the next step has a new one.
+
+`python -m mirrorlake.runs.jvm SCRATCH` is the throw-away process that a class archive is made from.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.stores.opening import CLOUDS, scheme_of
 
@@ -65,3 +69,32 @@ class OneSpark:
         if self._jvm is not None:
             self._jvm.close()
             self._jvm = None
+
+
+def train(scratch: str) -> None:
+    """Mirrors and queries a tiny lake in a scratch folder, then waits for the JVM to end.
+
+    It does what the first minutes of real work do, so that the archive has the classes of that.
+    """
+    from mirrorlake.lake import Lake
+
+    lake = Lake(f"{scratch}/lake")
+    publisher = lake.publisher("training", keys=["id"])
+    publisher.write([{"id": n, "word": "a", "amount": n / 2} for n in range(10)])
+    lake.mirror()
+    for change in (publisher.upsert, publisher.update, publisher.delete):
+        change([{"id": 1, "word": "b", "amount": 1.0}])
+        lake.mirror()
+    lake.sql("SELECT word, sum(amount) AS s FROM training@v1 GROUP BY word ORDER BY s").toArrow()
+    lake.sql("SELECT count(*) FROM training t JOIN training@v2 u ON t.id = u.id").collect()
+    lake.table("training").history().toPandas()
+    # The archive is written as the last thing that the JVM does: it has to end by itself.
+    gateway: Any = lake.spark.sparkContext._gateway
+    lake.spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
+if __name__ == "__main__":
+    train(sys.argv[1])
