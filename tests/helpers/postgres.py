@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from mirrorlake.errors import SetupError
-from mirrorlake.samples import postgres_server
-from mirrorlake.samples.postgres_server import USER, find_binaries
+from mirrorlake.samples import shop
+from mirrorlake.samples.shop import USER, find_binaries
 
 PASSWORD = "open sesame"  # of a server that only this machine reaches
 
@@ -35,7 +35,7 @@ def ensure_installed() -> None:
         pytest.skip("needs PostgreSQL's server: apt-get install postgresql")
 
 
-class PostgresServer(postgres_server.PostgresServer):
+class PostgresServer(shop.PostgresServer):
     """A server that tests can ask."""
 
     def __init__(self, wal_level: str = "logical") -> None:

@@ -45,9 +45,9 @@ def private_sockets(folder: str) -> Config:
         folder: a folder of one kernel, that only its user can enter.
 
     Returns:
-        Settings for a kernel's manager; empty where a path is no socket.
+        Settings for a kernel's manager; empty where the path is too long for a socket.
     """
-    if os.name == "nt" or len(folder) > LONGEST:
+    if len(folder) > LONGEST:
         return Config()
     return Config(KernelManager={"transport": "ipc", "connection_file": f"{folder}/kernel.json"})
 

@@ -198,21 +198,15 @@ def with_overrides(
             f"{plan.name} has no parameter {', '.join(unknown)}.",
             hint=f"it has {', '.join(sorted(known)) or 'none'}.",
         )
-    steps = tuple(
-        replace(
-            step,
-            parameters=step.parameters
-            | {
-                k: _checked(step.known[k], v, as_text) for k, v in values.items() if k in step.known
-            },
-        )
-        for step in plan.steps
-    )
-    for step in steps:
-        if steps_named({k: step.parameters[k] for k in values if k in step.parameters}):
-            raise UsageError("A parameter of a whole run can't use the results of its steps.")
+    steps = []
+    for step in plan.steps:
+        own = {name: value for name, value in values.items() if name in step.known}
+        own = {name: _checked(step.known[name], value, as_text) for name, value in own.items()}
+        steps.append(replace(step, parameters=step.parameters | own))
     read = {name: _checked(known[name], value, as_text) for name, value in values.items()}
-    return replace(plan, steps=steps), read
+    if steps_named(read):
+        raise UsageError("A parameter of a whole run can't use the results of its steps.")
+    return replace(plan, steps=tuple(steps)), read
 
 
 def check_values(step: PlanStep, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ _LETTERS = 12  # of a fingerprint
 
 @dataclass
 class Prepared:
-    """A run that can start.
+    """A run that can start: made, its secrets are looked up, and all values checked by then.
 
     Attributes:
         run: its id.
@@ -46,6 +46,9 @@ class Prepared:
         overrides: parameters of the whole run.
         secrets: by name.
         done: results of steps from before, by index.
+
+    Raises:
+        UsageError: a template or a value is wrong, or a secret is not known.
     """
 
     plan: Plan
@@ -54,10 +57,24 @@ class Prepared:
     out: str
     day: datetime.date
     overrides: dict[str, Any]
-    secrets: dict[str, str]
-    scrubber: Scrubber
     started: datetime.datetime
     done: dict[int, StepResult] = field(default_factory=dict)
+    secrets: dict[str, str] = field(init=False)
+    scrubber: Scrubber = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Looks up the secrets, and tries the templates that can be filled before the start."""
+        steps = self.plan.steps
+        names = names_in([step.parameters for step in steps])
+        names |= names_in(list(self.plan.hooks.values()))
+        self.secrets = {name: look_up(name) for name in sorted(names)}
+        self.scrubber = Scrubber(self.secrets.values())
+        for index, step in enumerate(steps):
+            early = {key: v for key, v in step.parameters.items() if not steps_named(v)}
+            try:
+                self.values(index, early, {})
+            except UsageError as error:
+                raise UsageError(f"Step {step.name}: {error.message}", hint=error.hint) from None
 
     @property
     def folder(self) -> str:
@@ -156,27 +173,7 @@ def prepare(
     work = runs_folder() / run if remote or not text else Path(text).absolute()
     day = day or started.date()
     target = text.rstrip("/") if remote else ""
-    return settle(Prepared(plan, run, work, target, day, overrides, {}, Scrubber(), started))
-
-
-def settle(prepared: Prepared) -> Prepared:
-    """Looks up the secrets, and tries the templates that can be filled before the start.
-
-    Raises:
-        UsageError: a template or a value is wrong, or a secret is not known.
-    """
-    steps = prepared.plan.steps
-    hooks = list(prepared.plan.hooks.values())
-    names = names_in([step.parameters for step in steps]) | names_in(hooks)
-    prepared.secrets = {name: look_up(name) for name in sorted(names)}
-    prepared.scrubber = Scrubber(prepared.secrets.values())
-    for index, step in enumerate(steps):
-        early = {key: v for key, v in step.parameters.items() if not steps_named(v)}
-        try:
-            prepared.values(index, early, {})
-        except UsageError as error:
-            raise UsageError(f"Step {step.name}: {error.message}", hint=error.hint) from None
-    return prepared
+    return Prepared(plan, run, work, target, day, overrides, started)
 
 
 @contextlib.contextmanager

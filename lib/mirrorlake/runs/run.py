@@ -20,10 +20,9 @@ from mirrorlake.errors import AlreadyRunningError, UsageError
 from mirrorlake.mirror.options import noop
 from mirrorlake.runs.keeping import RecordKeeper, bring_back, finish, ready_report
 from mirrorlake.runs.plan import Plan, load_plan, parse_plan, with_overrides
-from mirrorlake.runs.preparing import Prepared, only_run, prepare, settle
+from mirrorlake.runs.preparing import Prepared, only_run, prepare
 from mirrorlake.runs.results import RunSummary, StepResult
 from mirrorlake.runs.scheduling import OnStep, Schedule, stopped_by_signals
-from mirrorlake.runs.secrets import Scrubber
 from mirrorlake.runs.store import RUNNING, RunRecord, find_run, this_process
 
 _FORMAT = 1
@@ -93,9 +92,10 @@ def resume_run(
         raise UsageError(f"The run {record.run} is done.", hint="start a new one.")
     prepared = _prepared_again(record)
     bring_back(record, prepared.work)
-    kept = {key: record.document[key] for key in ("backfill",) if key in record.document}
-    again = [*record.document.get("resumed", []), _now()]
-    return _run(prepared, {**kept, "resumed": again}, metrics, on_step, noop)
+    facts = {"resumed": [*record.document.get("resumed", []), _now()]}
+    if "backfill" in record.document:
+        facts["backfill"] = record.document["backfill"]
+    return _run(prepared, facts, metrics, on_step, noop)
 
 
 def _prepared_again(record: RunRecord) -> Prepared:
@@ -112,19 +112,15 @@ def _prepared_again(record: RunRecord) -> Prepared:
         for index, step in enumerate(document["steps"])
         if step["status"] == "done"
     }
-    return settle(
-        Prepared(
-            plan,
-            record.run,
-            record.places[0],
-            record.folder if record.is_remote else "",
-            datetime.date.fromisoformat(document["day"]),
-            overrides,
-            {},
-            Scrubber(),
-            datetime.datetime.fromisoformat(document["began"]),
-            done,
-        )
+    return Prepared(
+        plan,
+        record.run,
+        record.places[0],
+        record.folder if record.is_remote else "",
+        datetime.date.fromisoformat(document["day"]),
+        overrides,
+        datetime.datetime.fromisoformat(document["began"]),
+        done,
     )
 
 
@@ -178,8 +174,7 @@ def _record_document(
     for index, step in enumerate(prepared.plan.steps):
         result = schedule.results.get(index)
         if result is None:
-            waiting = "skipped" if summary else RUNNING if index in schedule.times else "waiting"
-            result = StepResult(step.notebook, waiting)
+            result = StepResult(step.notebook, RUNNING if index in schedule.times else "waiting")
         times = [_iso(moment) for moment in schedule.times.get(index, [])]
         steps.append(
             {

@@ -60,10 +60,9 @@ class Schedule:
                 execution.end("an error")
             self._spark.close()
         steps = self.prepared.plan.steps
-        return tuple(
-            self.results.get(index, StepResult(step.notebook, "skipped"))
-            for index, step in enumerate(steps)
-        )
+        for index, step in enumerate(steps):
+            self.results.setdefault(index, StepResult(step.notebook, "skipped"))
+        return tuple(self.results[index] for index in range(len(steps)))
 
     def _begin_ready(self) -> None:
         plan, now = self.prepared.plan, time.monotonic()

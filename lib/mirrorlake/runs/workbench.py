@@ -15,9 +15,9 @@ import json
 import platform
 import shutil
 from datetime import datetime, timezone
-from importlib.resources import files
 from pathlib import Path
 
+from jinja2 import Environment, FileSystemLoader, select_autoescape
 from jupyter_client.kernelspec import NoSuchKernel, get_kernel_spec
 
 from mirrorlake.course.copies import student_copy
@@ -34,34 +34,6 @@ MARK = ".mirrorlake-lab.json"
 KEPT = "kept"
 _EXTENSION = "mirrorlake"
 LAB_ENVIRONMENT = {VARIABLE: "1"}  # of the server and its kernels: Spark says how far it is
-# What stands above each part of the start page.
-_SAID: dict[str, tuple[str, ...]] = {
-    "Lessons": (),
-    "Tools": (
-        "They work on any lake; their `root` is the sample lake until you name yours.",
-        "[sample](notebooks/sample.ipynb), or `./mirrorlake sample lakes/sample`, makes it.",
-        "To look at a lake, run this in a notebook:",
-        "",
-        "```python",
-        "from mirrorlake import open_lake",
-        'open_lake("lakes/sample").explore()',
-        "```",
-        "",
-    ),
-}
-# Lab's own settings: no question about news, pages shown as pages, whole names in the browser.
-SETTINGS = {
-    "@jupyterlab/apputils-extension:notification": {
-        "fetchNews": "false",
-        "checkForUpdates": False,
-        "doNotDisturbMode": False,
-    },
-    "@jupyterlab/docmanager-extension:plugin": {"defaultViewers": {"markdown": "Markdown Preview"}},
-    "@jupyterlab/filebrowser-extension:browser": {
-        "showLastModifiedColumn": False,
-        "showFileSizeColumn": False,
-    },
-}
 
 
 def lab_folder() -> Path:
@@ -131,9 +103,13 @@ def copy_for_lab(source: Path) -> bytes:
 
 
 def write_settings() -> Path:
-    """Lab's settings, as a folder of the cache to name as its `app_settings_dir`."""
+    """Lab's settings, as a folder of the cache to name as its `app_settings_dir`.
+
+    `lab_settings.json` has them: no question about news, pages shown as pages, whole names in the
+    browser.
+    """
     folder = cache() / "lab-settings"
-    write_whole(folder / "overrides.json", json.dumps(SETTINGS, indent=1))
+    write_whole(folder / "overrides.json", _file("lab_settings.json"))
     return folder
 
 
@@ -152,40 +128,14 @@ def lab_command(python: str, folder: Path, *more: str) -> list[str]:
 
 def start_page() -> str:
     """What is here, and how long each notebook took when it ran last on this machine."""
-    seconds = _seconds()
-    lines = [
-        "# mirrorlake",
-        "",
-        "> An open lakehouse in notebooks. These are copies: change what you like.",
-        "",
-        "[Read me](README.md) · [Looking at a lake](docs/explore.md) · [Landing zone]"
-        "(docs/landing-zone.md) · [Scheduling](docs/schedule.md)",
-        "",
-        "Begin with [lesson 01](notebooks/learn/01_publish.ipynb): Shift+Enter runs a cell. [The"
-        " course](docs/course.md) lists all lessons. Their tasks are blank here: write the answer"
-        " into the cell, and the next cell checks it. `./mirrorlake course --show 02-3` shows a"
-        " solution.",
-    ]
-    for title, paths in _parts().items():
-        lines += [
-            "",
-            f"## {title}",
-            "",
-            *_SAID[title],
-            "| notebook | what it is | took last |",
-            "|---|---|---|",
-        ]
-        for path in paths:
-            name, said = _first_lines(path)
-            took = seconds.get(path.stem)
-            shown = "not run yet" if took is None else f"{took:,.0f} s"
-            lines.append(f"| [{path.stem}]({_name_of(path)}) | {name}: {said} | {shown} |")
-    lines += [
-        "",
-        "`./mirrorlake lab --reset` makes all copies new; changed ones go to `kept/`.",
-        "",
-    ]
-    return "\n".join([*lines, ""])
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=select_autoescape(),
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("start_page.md.j2").render(
+        parts=_parts(), seconds=_seconds(), first_lines=_first_lines, name_of=_name_of
+    )
 
 
 def _parts() -> dict[str, list[Path]]:
@@ -208,8 +158,7 @@ def _write_extension() -> Path:
             label = f"{int(number)}. {name}" if number.isdigit() else name
             card = {"path": _name_of(path), "label": label, "title": said, "category": category}
             cards.append(card)
-    script = files("mirrorlake.runs").joinpath("lab_extension.js").read_text(encoding="utf-8")
-    text = f"const CARDS = {json.dumps(cards, indent=1)};\n{script}"
+    text = f"const CARDS = {json.dumps(cards, indent=1)};\n{_file('lab_extension.js')}"
     load = f"static/remoteEntry.{fingerprint(text)}.js"
     package = {
         "name": _EXTENSION,
@@ -221,6 +170,10 @@ def _write_extension() -> Path:
     write_whole(place / _EXTENSION / load, f"(() => {{\n{text}}})();\n")
     write_whole(place / _EXTENSION / "package.json", json.dumps(package, indent=1))
     return place
+
+
+def _file(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def _sources() -> list[Path]:

@@ -63,18 +63,19 @@ class SampleLake(Lake):
 
     Args:
         root: a path or URI.
-        making: its id.
         tables: the tables that it makes.
         writes: files that it writes by hand, relative to the zone or, elsewhere, to the lake.
     """
 
-    def __init__(
-        self, root: str, making: str, tables: Sequence[str], writes: Sequence[str]
-    ) -> None:
+    def __init__(self, root: str, tables: Sequence[str], writes: Sequence[str]) -> None:
         super().__init__(root)
-        self.making = making
-        self.tables_made = tuple(tables)
-        self.writes = tuple(writes)
+        self.making = uuid.uuid4().hex
+        self._declared = {"tables": list(tables), "writes": list(writes)}
+
+    def write_marker(self, state: str, files: dict[str, str]) -> None:
+        """Writes which files the sample accounts for, and whether its making goes on."""
+        document = {"format": FORMAT, "id": self.making, "state": state}
+        self.storage.write_json(MARKER, document | self._declared | {"files": files})
 
     @property
     def published_footer(self) -> dict[str, str]:
@@ -113,7 +114,7 @@ def open_sample(
         1
         >>> seal_sample(lake)
     """
-    lake = SampleLake(lake_path(root), uuid.uuid4().hex, tables, writes)
+    lake = SampleLake(lake_path(root), tables, writes)
     storage = lake.storage
     found = _walk(storage)
     marker = _read_marker(storage)
@@ -128,10 +129,10 @@ def open_sample(
             f" {_listed(foreign)}.",
             hint=_HINT,
         )
-    _write_marker(lake, "making", made)
+    lake.write_marker("making", made)
     if fresh:
         _remove(storage, [path for path in found if path != MARKER])
-        _write_marker(lake, "making", {})
+        lake.write_marker("making", {})
     return lake
 
 
@@ -148,15 +149,9 @@ def seal_sample(lake: Lake) -> None:
     if not isinstance(lake, SampleLake) or not is_open or marker["id"] != lake.making:
         raise UsageError(f"{lake} was not opened as a sample.", hint="use open_sample.")
     made, foreign = _sort_out(lake.storage, _walk(lake.storage), marker)
-    _write_marker(lake, "sealed", made)
+    lake.write_marker("sealed", made)
     if foreign:
         _log.warning(f"{lake.storage.root} holds what this sample did not make: {_listed(foreign)}")
-
-
-def _write_marker(lake: SampleLake, state: str, files: dict[str, str]) -> None:
-    document = {"format": FORMAT, "id": lake.making, "state": state}
-    making = {"tables": list(lake.tables_made), "writes": list(lake.writes)}
-    lake.storage.write_json(MARKER, document | making | {"files": files})
 
 
 def _read_marker(storage: Storage) -> dict[str, Any] | None:

@@ -84,7 +84,11 @@ def make_sample(root: str, *, on_step: Callable[[str], None] = noop) -> SampleLa
         others = beside.submit(_write_others, lake)
         for month in range(1, MONTHS + 1):
             on_step(f"flights, month {month} of {MONTHS}")
-            _publish_flights(lake, source.monthly_changes(flights, month))
+            changes = source.monthly_changes(flights, month)
+            publisher = lake.publisher("flights", keys=source.KEYS["flights"])
+            publisher.update(changes.updates)
+            publisher.delete(changes.deletes)
+            publisher.upsert(changes.upserts)
             lake.mirror("flights")
             if month == FRAMED:
                 lake.frames.create("airline report", ["flights"], owner="sample", expires_in=None)
@@ -99,24 +103,12 @@ def make_sample(root: str, *, on_step: Callable[[str], None] = noop) -> SampleLa
 
 def _publish_first(lake: SampleLake) -> pd.DataFrame:
     """What the mirror's first cycle finds; returns the flights of the year."""
-    _publish_stock(lake)
-    _publish_orders(lake)
-    flights = source.load_flights(every=EVERY)
-    source.publish_schedule(lake, flights)
-    return flights
-
-
-def _publish_stock(lake: SampleLake) -> None:
     items = [("bolt", 40), ("nut", 25), ("screw", 60)]
     stock = lake.publisher("stock", keys=["item"])
     stock.write([{"item": item, "n": n} for item, n in items])
     late = [{"item": "nut", "n": 20, "__rowMarker__": 4}]
     _write_file(lake, f"{ZONE}/stock/{3:020}.parquet", pa.Table.from_pylist(late))
-    incoming = b"item,n\nwasher,80\nbolt,35\n"
-    lake.storage.write(INCOMING, incoming)
-
-
-def _publish_orders(lake: SampleLake) -> None:
+    lake.storage.write(INCOMING, b"item,n\nwasher,80\nbolt,35\n")
     orders = lake.publisher("orders", keys=["order"])
     orders.write([{"order": n, "item": "bolt", "n": n % 7} for n in range(100)])
     careless = [
@@ -125,22 +117,13 @@ def _publish_orders(lake: SampleLake) -> None:
         {"order": 9, "item": "screw", "n": 70, "__rowMarker__": 9},
     ]
     _write_file(lake, f"{ZONE}/orders/{2:020}.parquet", pa.Table.from_pylist(careless))
-
-
-def _publish_flights(lake: SampleLake, changes: source.Changes) -> None:
-    flights = lake.publisher("flights", keys=source.KEYS["flights"])
-    flights.update(changes.updates)
-    flights.delete(changes.deletes)
-    flights.upsert(changes.upserts)
+    flights = source.load_flights(every=EVERY)
+    source.publish_schedule(lake, flights)
+    return flights
 
 
 def _write_others(lake: SampleLake) -> None:
-    _write_readings(lake)
-    _write_visits(lake)
-    _write_parts(lake)
-
-
-def _write_readings(lake: SampleLake) -> None:
+    """The tables that Spark writes: readings, visits, parts."""
     path = lake.storage.path(f"{TABLES_FOLDER}/readings")
     for hour in range(2):
         rows = f"SELECT id AS sensor, {hour} AS hour, 20.0 + id % 5 AS degrees FROM range(50)"
@@ -148,18 +131,12 @@ def _write_readings(lake: SampleLake) -> None:
     readings = lake.table("readings")
     readings.changes.enable()
     lake.spark.sql(f"UPDATE {readings.sql_name} SET degrees = 19.5 WHERE sensor = 7")
-
-
-def _write_visits(lake: SampleLake) -> None:
-    rows = "SELECT id AS visit, concat('visitor ', id % 211) AS visitor, id % 24 AS hour"
-    lake.write("visits", lake.spark.sql(f"{rows} FROM range(6000)").repartition(60, "visit"))
+    visits = "SELECT id AS visit, concat('visitor ', id % 211) AS visitor, id % 24 AS hour"
+    lake.write("visits", lake.spark.sql(f"{visits} FROM range(6000)").repartition(60, "visit"))
     lake.table("visits").partitioning.set(POLICY)
-
-
-def _write_parts(lake: SampleLake) -> None:
-    rows = pa.table({"part": pa.array(range(ROW_GROUPS)), "length": pa.array([5] * ROW_GROUPS)})
+    parts = pa.table({"part": pa.array(range(ROW_GROUPS)), "length": pa.array([5] * ROW_GROUPS)})
     folder = f"{TABLES_FOLDER}/parts"
-    _write_file(lake, f"{folder}/part-00000.parquet", rows, row_group_size=1)
+    _write_file(lake, f"{folder}/part-00000.parquet", parts, row_group_size=1)
     lake.spark.sql(f"CONVERT TO DELTA parquet.`{lake.storage.path(folder)}`")
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from mirrorlake.errors import SetupError
-from mirrorlake.samples import postgres_server
+from mirrorlake.samples import shop
 from mirrorlake.samples.shop import Shop
 
 
 def test_without_a_server_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_server, "DEBIAN", tmp_path / "nothing")
+    monkeypatch.setattr(shop, "DEBIAN", tmp_path / "nothing")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SetupError, match=r"no PostgreSQL server .* Hint: install one"):
         Shop()
