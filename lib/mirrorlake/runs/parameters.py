@@ -270,14 +270,13 @@ def _filled(value: Any, known: dict[str, Any]) -> Any:
     environment = _environment()
     try:
         if one := _ONE.fullmatch(value.strip()):
-            result = environment.compile_expression(one[1].strip(), undefined_to_none=False)(
-                **known
-            )
+            expression = environment.compile_expression(one[1].strip(), undefined_to_none=False)
+            result = expression(**known)
             if isinstance(result, Undefined):
                 str(result)  # raises, with the name
-            return (
-                result.isoformat() if isinstance(result, datetime.date) else _plain(result, value)
-            )
+            if isinstance(result, datetime.date):
+                return result.isoformat()
+            return _plain(result, value)
         return environment.from_string(value).render(**known)
     except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise UsageError(f"The template {value!r} fails: {error}.") from error
