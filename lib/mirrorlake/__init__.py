@@ -174,7 +174,7 @@ _MODULES = {
         "open_lake",
     ],
     "paths": ["lake_path"],
-    "runs.record": ["record"],
+    "runs.results": ["record"],
     "samples.sample_lake": ["make_sample"],
     "show.choices": ["plot_choices"],
     "show.feeds": ["plot_changes", "plot_periods"],

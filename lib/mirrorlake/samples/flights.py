@@ -218,7 +218,8 @@ def _extra(flights: pd.DataFrame) -> pd.Series[bool]:
 
 def _open(flights: pd.DataFrame) -> pd.Series[bool]:
     """Flights of a month's last day that had not landed at midnight, New York time."""
-    return _last_day(flights) & _after_midnight(_departure(flights) + flights["air_time"])
+    days = pd.to_datetime(flights[["year", "month", "day"]])
+    return days.dt.is_month_end & _after_midnight(_departure(flights) + flights["air_time"])
 
 
 def _waiting(flights: pd.DataFrame) -> pd.Series[bool]:
@@ -233,11 +234,6 @@ def _departure(flights: pd.DataFrame) -> pd.Series[int]:
 
 def _after_midnight(minutes: pd.Series[int]) -> pd.Series[bool]:
     return (minutes >= _MINUTES_A_DAY).fillna(value=False).astype(bool)
-
-
-def _last_day(flights: pd.DataFrame) -> pd.Series[bool]:
-    days = pd.to_datetime(flights[["year", "month", "day"]])
-    return days.dt.is_month_end
 
 
 def _without(flights: pd.DataFrame, columns: tuple[str, ...]) -> pd.DataFrame:
