@@ -168,10 +168,7 @@ class Execution:
             warnings.simplefilter("ignore")
             try:
                 kernel = StartedKernel(self.environment, self.scrubber)
-                with self._lock:
-                    self._group = kernel.group
-                if self._ended:
-                    self.end(self._ended)
+                self._started(kernel.group)
                 import_papermill().execute_notebook(
                     str(self.path),
                     str(self.target),
@@ -191,6 +188,12 @@ class Execution:
                     kernel.close()
                 if threading.current_thread() is not threading.main_thread():
                     ensure_event_loop().close()  # nbclient has made one for this thread
+
+    def _started(self, group: int | None) -> None:
+        with self._lock:
+            self._group = group
+        if self._ended:  # meanwhile, by another thread
+            self.end(self._ended)
 
     def _at_cell(self, cell: int) -> None:
         self.cell = cell

@@ -82,7 +82,7 @@ def _notebook(index: int, step: dict[str, Any], folder: Path) -> str:
     failing = [number for number, cell in enumerate(cells) if step["error"] and _is_failing(cell)]
     notebook.cells = cells
     resources = {"step": index, "failing_cell": failing[-1] if failing else None}
-    text, _ = _exporter().from_notebook_node(notebook, resources)  # type: ignore[no-untyped-call]
+    text, _ = _exporter().from_notebook_node(notebook, resources)
     return str(text)
 
 
