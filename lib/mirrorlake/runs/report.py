@@ -6,13 +6,13 @@ no other machine for anything: a content policy in its head forbids it, and scri
 
 from __future__ import annotations
 
+import html
 import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
-from markupsafe import escape
 from nbconvert.exporters import HTMLExporter
 from pygments.formatters import HtmlFormatter
 
@@ -73,7 +73,7 @@ def _notebook(index: int, step: dict[str, Any], folder: Path) -> str:
     try:
         notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     except Exception as error:  # a notebook that was cut off while it was written
-        return f"<p>The notebook can't be shown: {escape(error)}</p>"
+        return f"<p>The notebook can't be shown: {html.escape(str(error))}</p>"
     cells = [cell for cell in notebook.cells if ERROR_MARK not in cell.metadata.get("tags", [])]
     for cell in cells:
         for output in cell.get("outputs", []):
