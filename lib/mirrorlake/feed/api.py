@@ -25,13 +25,11 @@ from mirrorlake.feed.changes import (
     resolve_span,
 )
 from mirrorlake.feed.cursor import Cursor
-from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.enable import enable_feed
-from mirrorlake.feed.findings import Diagnosis
+from mirrorlake.feed.doctor import Diagnosis, examine
 from mirrorlake.feed.gaps import ORIGIN, bridge
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.report import FeedReport, report_changes
-from mirrorlake.feed.schema import read_feed
+from mirrorlake.feed.schema import enable_feed, read_feed
 
 _ALLOWED = ("allowSourceColumnRename", "allowSourceColumnDrop", "allowSourceColumnTypeChange")
 

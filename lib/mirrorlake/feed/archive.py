@@ -22,8 +22,7 @@ from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import refusal
 from mirrorlake.feed.cursor import FORMAT, Lag, consumer_folder, lag_of, table_id
 from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.enable import create_table
-from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED
+from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED, create_table
 from mirrorlake.kept import read_kept
 from mirrorlake.mirror.lock import only_one
 from mirrorlake.names import TableName

@@ -23,8 +23,7 @@ from mirrorlake.delta.timestamps import (
     to_milliseconds,
 )
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.findings import Diagnosis, span_text
+from mirrorlake.feed.doctor import Diagnosis, examine, span_text
 from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.spark.sql import literal, quote

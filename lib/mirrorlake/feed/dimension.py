@@ -12,8 +12,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.create import column_types
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.enable import create_table
-from mirrorlake.feed.schema import RESERVED
+from mirrorlake.feed.schema import RESERVED, create_table
 from mirrorlake.spark.sql import delta_name, quote, temporary_view
 
 

@@ -21,11 +21,10 @@ from mirrorlake.feed.changes import key_columns
 from mirrorlake.feed.cursor import Cursor
 from mirrorlake.feed.dimension import END, SEQUENCE, START, Dimension
 from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.enable import enable_feed
 from mirrorlake.feed.readable import as_texts, short
 from mirrorlake.feed.report import KINDS
 from mirrorlake.feed.scd import apply_snapshot, follow_feed
-from mirrorlake.feed.schema import RESERVED
+from mirrorlake.feed.schema import RESERVED, enable_feed
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.names import TableName, as_table
 from mirrorlake.results import Result, TextTable

@@ -20,7 +20,7 @@ from mirrorlake.delta.commits import State, Timeline, read_states
 from mirrorlake.delta.snapshot import physical_name
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.findings import Diagnosis, span_text
+from mirrorlake.feed.doctor import Diagnosis, span_text
 from mirrorlake.feed.schema import RESERVED, read_feed
 from mirrorlake.history.diff import CHANGE_TYPE, Match, choose_match, diff_rows, is_tracked
 from mirrorlake.spark.sql import quote

@@ -17,8 +17,7 @@ from mirrorlake.delta.commits import CommitLog, Timeline, read_versions
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.changes import Span, in_order, key_columns, resolve_span
-from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.findings import Diagnosis, span_text
+from mirrorlake.feed.doctor import Diagnosis, examine, span_text
 from mirrorlake.feed.gaps import ORIGIN, bridge
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.readable import COLUMNS, as_texts, moment_text, short, tell_changes

@@ -15,7 +15,7 @@ from mirrorlake.delta.commits import State, read_states, read_versions
 from mirrorlake.delta.log_files import log_file
 from mirrorlake.delta.snapshot import ROW_ID_COLUMN
 from mirrorlake.delta.table import Table
-from mirrorlake.feed.findings import FeedFinding
+from mirrorlake.feed.doctor import FeedFinding
 from mirrorlake.feed.schema import find_breaks
 from mirrorlake.history.diff import is_tracked
 

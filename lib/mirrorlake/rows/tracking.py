@@ -18,7 +18,7 @@ from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import QueryError, UsageError
-from mirrorlake.feed.findings import FeedFinding
+from mirrorlake.feed.doctor import FeedFinding
 from mirrorlake.history.diff import is_tracked
 from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.results import Result, TextTable

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirrorlake.feed.findings import Diagnosis
+from mirrorlake.feed.doctor import Diagnosis
 from mirrorlake.feed.follow_report import FollowReport
 from mirrorlake.feed.report import FeedReport
 from mirrorlake.results import TextTable
