@@ -14,7 +14,8 @@ from mirrorlake import errors
 from mirrorlake.extras import name_missing_extras
 
 if TYPE_CHECKING:
-    from mirrorlake.feed.follow_report import archive_table, update_dimension
+    from mirrorlake.feed.archive import archive_table
+    from mirrorlake.feed.scd import update_dimension
     from mirrorlake.history.diff import count_changes
     from mirrorlake.history.frame_actions import act_on_frame, frame_overview
     from mirrorlake.history.maintenance import MaintenancePolicy, parse_policy
@@ -140,7 +141,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "feed.follow_report": ["archive_table", "update_dimension"],
+    "feed.archive": ["archive_table"],
+    "feed.scd": ["update_dimension"],
     "history.diff": ["count_changes"],
     "history.frame_actions": ["act_on_frame", "frame_overview"],
     "history.maintenance": ["MaintenancePolicy", "parse_policy"],

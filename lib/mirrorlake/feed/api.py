@@ -15,9 +15,11 @@ from mirrorlake.delta.commits import read_versions
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.changes import (
+    ORIGIN,
     End,
     Outside,
     Span,
+    bridge,
     key_columns,
     nothing,
     readable_span,
@@ -26,7 +28,6 @@ from mirrorlake.feed.changes import (
 )
 from mirrorlake.feed.cursor import Cursor
 from mirrorlake.feed.doctor import Diagnosis, examine
-from mirrorlake.feed.gaps import ORIGIN, bridge
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.report import FeedReport, report_changes
 from mirrorlake.feed.schema import enable_feed, read_feed

@@ -15,8 +15,8 @@ from mirrorlake.delta.commits import Timeline, read_commit, read_states, read_ve
 from mirrorlake.delta.snapshot import ROW_TRACKING, read_snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import BusyError, TableNotFoundError, VersionError
+from mirrorlake.feed.changes import ORIGIN, bridge
 from mirrorlake.feed.doctor import Diagnosis, examine
-from mirrorlake.feed.gaps import ORIGIN, bridge
 from mirrorlake.feed.schema import RESERVED, read_feed
 from mirrorlake.history.versions import check_version, is_enforced, versions_at_once
 from mirrorlake.names import TableName
