@@ -17,9 +17,15 @@ if TYPE_CHECKING:
     from mirrorlake.feed.archive import archive_table
     from mirrorlake.feed.scd import update_dimension
     from mirrorlake.history.diff import count_changes
-    from mirrorlake.history.frame_actions import act_on_frame, frame_overview
-    from mirrorlake.history.maintenance import MaintenancePolicy, parse_policy
-    from mirrorlake.history.time_travel import choose_versions, find_difference, plan_restore
+    from mirrorlake.history.maintenance import MaintenancePolicy
+    from mirrorlake.history.tools import (
+        act_on_frame,
+        choose_versions,
+        find_difference,
+        frame_overview,
+        parse_policy,
+    )
+    from mirrorlake.history.write import plan_restore
     from mirrorlake.lake import Lake
     from mirrorlake.lake_table import LakeTable
     from mirrorlake.landing.publish_files import publish_files
@@ -144,9 +150,15 @@ _MODULES = {
     "feed.archive": ["archive_table"],
     "feed.scd": ["update_dimension"],
     "history.diff": ["count_changes"],
-    "history.frame_actions": ["act_on_frame", "frame_overview"],
-    "history.maintenance": ["MaintenancePolicy", "parse_policy"],
-    "history.time_travel": ["choose_versions", "find_difference", "plan_restore"],
+    "history.maintenance": ["MaintenancePolicy"],
+    "history.tools": [
+        "act_on_frame",
+        "choose_versions",
+        "find_difference",
+        "frame_overview",
+        "parse_policy",
+    ],
+    "history.write": ["plan_restore"],
     "lake": ["Lake"],
     "lake_table": ["LakeTable"],
     "landing.publish_files": ["publish_files"],

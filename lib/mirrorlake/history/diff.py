@@ -59,6 +59,13 @@ def is_made_anew(before: Snapshot | None, after: Snapshot | None) -> bool:
     return bool(lives) and lives != incarnations(after)
 
 
+def changed_columns(before: Snapshot | None, after: Snapshot | None) -> list[str]:
+    """The names of columns that came between two versions, with `+`, or went, with `-`."""
+    then, now = (snapshot.schema if snapshot else {} for snapshot in (before, after))
+    came = [f"+{name}" for name in now if name not in then]
+    return came + [f"-{name}" for name in then if name not in now]
+
+
 def is_tracked(properties: dict[str, str]) -> bool:
     """Whether rows of a version have ids that can be read, by its properties."""
     return properties.get(ROW_TRACKING, "false").lower() == "true"

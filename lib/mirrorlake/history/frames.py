@@ -31,6 +31,7 @@ from mirrorlake.history.frame_records import (
     find_pins,
     follow_move,
     live_frame,
+    missing_files,
     models,
     newest_complete,
     read_frames,
@@ -41,7 +42,6 @@ from mirrorlake.history.frame_records import (
     utc_now,
     write_list,
 )
-from mirrorlake.history.listing import missing_files
 from mirrorlake.history.versions import ENFORCED, newest_versions, versions_at_once
 from mirrorlake.history.versions import TRIES as _TRIES
 from mirrorlake.names import TableName, as_table, check_part
@@ -205,20 +205,16 @@ class Frames:
             raise FrameError(f"The frame of {model} has no table {table}.", hint=f"it has {known}.")
         frame = follow_move(self._storage, frame)
         if verify:
-            self._verify(frame, framed)
+            files = read_lists(self._spark(), self._storage, [frame], framed.name)
+            gone = missing_files(self._storage, files).first()
+            if gone is not None:
+                raise FrameError(
+                    f"The frame of {frame.model} is broken: {gone[0]}, which {framed.table}"
+                    f" needs at version {framed.version}, is gone.",
+                    file=str(gone[0]),
+                    hint="another tool deleted it; create the frame again.",
+                )
         return self._storage.path(frame.log_path(framed.name))
-
-    def _verify(self, frame: Frame, framed: FramedTable) -> None:
-        spark = self._spark()
-        files = read_lists(spark, self._storage, [frame], framed.name)
-        gone = missing_files(self._storage, files).limit(1).collect()
-        if gone:
-            raise FrameError(
-                f"The frame of {frame.model} is broken: {gone[0][0]}, which {framed.table}"
-                f" needs at version {framed.version}, is gone.",
-                file=str(gone[0][0]),
-                hint="another tool deleted it; create the frame again.",
-            )
 
     def read(self, model: str, table: str | TableName, *, verify: bool = True) -> DataFrame:
         """The rows that a model's readers see: those of the frame, whatever came later.
