@@ -281,13 +281,7 @@ class Changes:
             >>> lake.table("sales").changes.report(where="id = 7").timeline  # doctest: +SKIP
         """
         return report_changes(
-            self._table,
-            start=start,
-            end=end,
-            newest=newest,
-            keys=keys,
-            where=where,
-            across_gaps=across_gaps,
+            self._table, start, end, newest, keys=keys, where=where, across_gaps=across_gaps
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 from urllib.parse import unquote
 
 from mirrorlake.delta.actions import Places
@@ -113,7 +114,11 @@ def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bo
     breaks = list(_breaks_between(name, states)) if latest.is_mapped else []
     if not latest.is_mapped:
         spans += _unlike_latest(name, states, latest)
-    findings += [*spans, *breaks, *_reserved(name, states[-1]), *_notes(name, states)]
+    reserved = [
+        _finding("reserved-column", name, (end, end), column=column)
+        for column in reserved_columns(states[-1].schema)
+    ]
+    findings += [*spans, *breaks, *reserved, *_notes(name, states)]
     bad = {v for found in spans for v in range(found.versions[0], found.versions[1] + 1)}
     good = (version for version in range(begin, end + 1) if version not in bad)
     readable = tuple(_runs(good, [found.versions[0] for found in breaks]))
@@ -156,40 +161,33 @@ def _retention(
 
 def _missing_files(table: Table, states: list[State]) -> Iterator[FeedFinding]:
     places = Places(table.storage, table.name.table_path)
-    for version, files in ((state.version, state.commit.files) for state in states):
+    for state in states:
+        files, span = state.commit.files, (state.version, state.version)
         if missing := [path for path in files if not places.exists(path)]:
-            name, span, file = str(table.name), (version, version), unquote(missing[0])
             counts = (len(files), len(missing))
-            yield _finding("missing-file", name, span, file=file, counts=counts)
+            file = unquote(missing[0])
+            yield _finding("missing-file", str(table.name), span, file=file, counts=counts)
 
 
 def _unlike_latest(name: str, states: list[State], latest: State) -> Iterator[FeedFinding]:
     """Without column mapping every version is read with the latest columns."""
     breaks = {state.version: find_breaks(state.fields, latest.fields) for state in states}
     for a, b in _runs(version for version, found in breaks.items() if found):
-        verb, after, column = "do" if b > a else "does", b + 1, breaks[b][0].column
-        said, file = _said(breaks[b]), log_file(after)
-        yield _finding(
-            "schema", name, (a, b), file=file, column=column, said=said, verb=verb, next=after
-        )
+        facts = _facts(breaks[b]) | {"verb": "do" if b > a else "does", "next": b + 1}
+        yield _finding("schema", name, (a, b), file=log_file(b + 1), **facts)
 
 
 def _breaks_between(name: str, states: list[State]) -> Iterator[FeedFinding]:
     """With column mapping a range is read with its end's columns."""
     for before, after in pairwise(states):
         if breaks := find_breaks(before.fields, after.fields):
-            span, column, said = (after.version, after.version), breaks[0].column, _said(breaks)
-            found = _finding("break", name, span, column=column, said=said, before=span[0] - 1)
+            span, facts = (after.version, after.version), _facts(breaks)
+            found = _finding("break", name, span, before=after.version - 1, **facts)
             yield replace(found, rule="schema")
 
 
-def _said(breaks: list[Break]) -> str:
-    return " and ".join(found.text for found in breaks)
-
-
-def _reserved(name: str, state: State) -> Iterator[FeedFinding]:
-    for column in reserved_columns(state.schema):
-        yield _finding("reserved-column", name, (state.version, state.version), column=column)
+def _facts(breaks: list[Break]) -> dict[str, Any]:
+    return {"column": breaks[0].column, "said": " and ".join(found.text for found in breaks)}
 
 
 def _notes(name: str, states: list[State]) -> Iterator[FeedFinding]:

@@ -90,13 +90,13 @@ class FeedReport(Result):
 @query_errors()
 def report_changes(
     table: Table,
+    start: str,
+    end: str,
+    newest: int,
     *,
-    start: str = "",
-    end: str = "",
-    newest: int = 100,
-    keys: Sequence[str] = (),
-    where: str = "",
-    across_gaps: bool = False,
+    keys: Sequence[str],
+    where: str,
+    across_gaps: bool,
 ) -> FeedReport:
     """Looks at a range of a table's feed.
 

@@ -51,26 +51,22 @@ def enable_feed(table: Table, *, rename_reserved: bool = False) -> int:
     Raises:
         FeedError: columns are named like the feed's own.
     """
-    snapshot = table.snapshot()
+    snapshot, alter = table.snapshot(), f"ALTER TABLE {table.sql_name}"
     reserved = reserved_columns(snapshot.schema)
     if reserved and not rename_reserved:
         raise _clash(str(table.name), reserved)
     if reserved:
-        table.spark.sql(
-            f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES (delta.columnMapping.mode = 'name')"
-        )
+        table.spark.sql(f"{alter} SET TBLPROPERTIES (delta.columnMapping.mode = 'name')")
         taken = {name.lower() for name in snapshot.schema}
         for name in reserved:
             new = name.lstrip("_")
             while new.lower() in taken:
                 new += "_"
             taken.add(new.lower())
-            table.spark.sql(
-                f"ALTER TABLE {table.sql_name} RENAME COLUMN {quote(name)} TO {quote(new)}"
-            )
+            table.spark.sql(f"{alter} RENAME COLUMN {quote(name)} TO {quote(new)}")
     elif snapshot.properties.get(FEED) == "true":
         return snapshot.version
-    table.spark.sql(f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES ({FEED} = 'true')")
+    table.spark.sql(f"{alter} SET TBLPROPERTIES ({FEED} = 'true')")
     return table.snapshot().version
 
 

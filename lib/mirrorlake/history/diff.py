@@ -101,21 +101,17 @@ def diff_versions(
     properties = [snapshot.properties if snapshot else {} for snapshot in snapshots]
     best, known = choose_match(*properties, made_anew=is_made_anew(*snapshots))
     if match is not None:
-        best = _named_match(match)
+        try:
+            best = Match(match)
+        except ValueError as error:
+            kinds = [one.value for one in Match]
+            raise UsageError(f"Rows can't be matched by {match!r}.", hint=f"by {kinds}.") from error
     elif keys:
         best = Match.KEY
     if best is Match.KEY:
         known = tuple(keys) or declared_keys(properties[1])
     old, new = (table.rows(int(version)) for version in (before, after))
     return diff_rows(old, new, best, known)
-
-
-def _named_match(match: Match | str) -> Match:
-    try:
-        return Match(match)
-    except ValueError as error:
-        known = [one.value for one in Match]
-        raise UsageError(f"Rows can't be matched by {match!r}.", hint=f"by {known}.") from error
 
 
 def diff_rows(
