@@ -130,10 +130,6 @@ def apply_snapshot(snapshot: DataFrame, path: str, dimension: Dimension, sequenc
 
 def _events(changes: DataFrame, columns: list[str], dimension: Dimension) -> DataFrame:
     """The changes with their sequence and kind."""
-
-    def condition(text: str | None) -> str:
-        return f"coalesce({text}, false)" if text else "false"
-
     sequence = F.expr(dimension.sequence_by)
     checked = F.when(
         sequence.isNull(), F.raise_error(F.lit(f"{dimension.sequence_by} is NULL in a change"))
@@ -142,8 +138,8 @@ def _events(changes: DataFrame, columns: list[str], dimension: Dimension) -> Dat
     return changes.select(
         *data,
         checked.alias(SEQUENCE),
-        F.expr(condition(dimension.apply_as_deletes)).alias(IS_DELETE),
-        F.expr(condition(dimension.apply_as_truncates)).alias(IS_TRUNCATE),
+        F.expr(f"coalesce({dimension.apply_as_deletes or 'false'}, false)").alias(IS_DELETE),
+        F.expr(f"coalesce({dimension.apply_as_truncates or 'false'}, false)").alias(IS_TRUNCATE),
         F.xxhash64(*data).alias(TIE),
     )
 

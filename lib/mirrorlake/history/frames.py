@@ -42,8 +42,7 @@ from mirrorlake.history.frame_records import (
     utc_now,
     write_list,
 )
-from mirrorlake.history.versions import ENFORCED, newest_versions, versions_at_once
-from mirrorlake.history.versions import TRIES as _TRIES
+from mirrorlake.history.versions import ENFORCED, TRIES, newest_versions, versions_at_once
 from mirrorlake.names import TableName, as_table, check_part
 from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage import Storage
@@ -123,7 +122,7 @@ class Frames:
 
     def _pin(self, frame: Frame, tables: list[TableName]) -> Frame:
         """Chooses versions and makes vacuum spare them; only then they are sure to be there."""
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             stamps = self._stamp(tables)
             frame = replace(frame, tables=stamps)
             save_frame(self._storage, frame)
@@ -132,7 +131,7 @@ class Frames:
                 return frame
         self._storage.delete(f"{frame.folder}.json")
         raise FrameError(
-            f"Vacuum overtook the frame of {frame.model} {_TRIES} times.", hint="try again."
+            f"Vacuum overtook the frame of {frame.model} {TRIES} times.", hint="try again."
         )
 
     def _stamp(self, tables: list[TableName]) -> tuple[FramedTable, ...]:
@@ -140,7 +139,7 @@ class Frames:
         versions = versions_at_once(self._storage, tables)
         if versions is None:
             raise FrameError(
-                f"The tables changed {_TRIES} times while they were looked at.",
+                f"The tables changed {TRIES} times while they were looked at.",
                 hint="frame fewer tables, or when less is written.",
             )
         stamps = []
