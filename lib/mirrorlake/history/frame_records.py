@@ -5,6 +5,8 @@ see it) and `released`. The newest complete frame of a model is the one that cou
 holds until then. A horizon is a version under which no frame may be taken any more: vacuum puts it
 down before it looks for frames, and whoever takes a frame looks for horizons after pinning. So
 either vacuum sees the pin, or the frame sees the horizon.
+
+A frame's files are measured and kept as a list; Spark's workers look at each where it lies.
 """
 
 from __future__ import annotations

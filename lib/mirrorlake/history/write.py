@@ -193,22 +193,6 @@ class Restore(Result):
 def restore_table(table: Table, version: int, *, apply: bool) -> Restore:
     """Makes a table what it was; arguments and errors are those of `LakeTable.restore`."""
     check_version(table.storage, table.name, version)
-    plan = _plan(table.for_one_operation(), version)
-    if not apply:
-        return plan
-    done = table.spark.sql(
-        f"RESTORE TABLE {table.sql_name} TO VERSION AS OF {int(version)}"
-    ).first()
-    figures = done.asDict() if done is not None else {}
-    return replace(
-        plan,
-        returned_files=int(figures.get("num_restored_files", plan.returned_files)),
-        dropped_files=int(figures.get("num_removed_files", 0)),
-        applied=True,
-    )
-
-
-def _plan(table: Table, version: int) -> Restore:
     path, now = table.name.table_path, table.snapshot()
     then = read_snapshot(table.storage, path, version)
     warnings = []
@@ -223,7 +207,7 @@ def _plan(table: Table, version: int) -> Restore:
                 f"Version {version} is from before the table's folder was made anew: its columns"
                 " and keys need not be those of today."
             )
-    return Restore(
+    plan = Restore(
         table=table.name,
         version=version,
         newest=now.version,
@@ -232,6 +216,18 @@ def _plan(table: Table, version: int) -> Restore:
         columns=tuple(changed_columns(now, then)),
         warnings=tuple(warnings),
         applied=False,
+    )
+    if not apply:
+        return plan
+    done = table.spark.sql(
+        f"RESTORE TABLE {table.sql_name} TO VERSION AS OF {int(version)}"
+    ).first()
+    figures = done.asDict() if done is not None else {}
+    return replace(
+        plan,
+        returned_files=int(figures.get("num_restored_files", plan.returned_files)),
+        dropped_files=int(figures.get("num_removed_files", 0)),
+        applied=True,
     )
 
 
