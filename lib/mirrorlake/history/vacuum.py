@@ -27,6 +27,7 @@ from mirrorlake.errors import RetentionError
 from mirrorlake.history.frame_records import (
     PINNED,
     Frame,
+    FramedTable,
     find_pins,
     publish_horizon,
     read_lists,
@@ -219,28 +220,29 @@ class _Job:
 
     def reasons(self) -> DataFrame:
         """Each file that something is known of, perhaps several times; NULL ranks keep nothing."""
-        pins, dead = map(self.mine, find_pins(self.table.storage, self.now))
-        listed = [frame for frame in pins if frame.state != PINNED]
-        parts = [self.log_reasons(), *(self.pinned_files(f) for f in pins if f.state == PINNED)]
-        if known := listed + [frame for frame in dead if self.has_list(frame)]:
-            parts.append(self.frame_files(known, listed))
-        if (feed := self.feed_reasons()) is not None:
-            parts.append(feed)
+        storage = self.table.storage
+        pins, dead = map(self.mine, find_pins(storage, self.now))
+        parts = [self.log_reasons()]
+        for frame, framed in pins:
+            if frame.state == PINNED:  # its list is not written yet; the log of so new a version is
+                files = files_of(self.table, framed.version)
+                parts.append(_known(files, F.lit(frame.title), F.lit(_FRAME)))
+        holding = [frame for frame, _ in pins if frame.state != PINNED]
+        ended = [f for f, framed in dead if storage.list(f.files_path(framed.name)).files]
+        if holding or ended:
+            parts.append(self.frame_files(holding, ended))
+        if self.feed_hours > self.hours:
+            parts.append(self.feed_reasons())
         return reduce(lambda a, b: a.unionByName(b), parts)
 
-    def mine(self, frames: list[Frame]) -> list[Frame]:
+    def mine(self, frames: list[Frame]) -> list[tuple[Frame, FramedTable]]:
         """The frames of this table; one that is just being taken of an earlier one fails anyway."""
         found = [(frame, frame.table(self.table.name)) for frame in frames]
         return [
-            frame
+            (frame, framed)
             for frame, framed in found
             if framed and (frame.state != PINNED or framed.table_id == self.table_id)
         ]
-
-    def has_list(self, frame: Frame) -> bool:
-        """Whether a frame that holds nothing still has its list of files."""
-        framed, storage = frame.table(self.table.name), self.table.storage
-        return framed is not None and bool(storage.list(frame.files_path(framed.name)).files)
 
     def log_reasons(self) -> DataFrame:
         last = latest_actions(self.table, self.version)
@@ -250,24 +252,16 @@ class _Job:
         rank = F.when(live, _NEWEST).when(is_young, _REMOVED)
         return _known(last, why, rank, removed=F.when(~live, removed))
 
-    def pinned_files(self, frame: Frame) -> DataFrame:
-        """The files of a frame whose list is not written yet; the log of so new a version is."""
-        framed = frame.table(self.table.name)
-        assert framed is not None
-        files = files_of(self.table, framed.version)
-        return _known(files, F.lit(frame.title), F.lit(_FRAME))
-
-    def frame_files(self, known: list[Frame], holding: list[Frame]) -> DataFrame:
+    def frame_files(self, holding: list[Frame], ended: list[Frame]) -> DataFrame:
         """The files of all frames that have a list, whether they hold them or not."""
-        files = read_lists(self.table.spark, self.table.storage, known, self.table.name)
+        frames, table = holding + ended, self.table
+        files = read_lists(table.spark, table.storage, frames, table.name)
         holds = F.col("frame").isin([frame.title for frame in holding])
         why, rank = F.when(holds, F.col("frame")), F.when(holds, _FRAME)
         return _known(files, why, rank, frame=F.when(~holds, F.col("frame")))
 
-    def feed_reasons(self) -> DataFrame | None:
-        """Files that changes are read from, if these are kept longer than other files."""
-        if self.feed_hours <= self.hours:
-            return None
+    def feed_reasons(self) -> DataFrame:
+        """Files that changes are read from, which are kept longer than other files."""
         log = CommitLog(self.table.storage, self.table.name.table_path)
         since = self.now - timedelta(hours=self.feed_hours)
         first = log.first_since(since, log.earliest(self.version), self.version)
