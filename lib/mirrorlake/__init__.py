@@ -14,11 +14,18 @@ from mirrorlake import errors
 from mirrorlake.extras import name_missing_extras
 
 if TYPE_CHECKING:
-    from mirrorlake.feed.follow_report import archive_table, update_dimension
+    from mirrorlake.feed.archive import archive_table
+    from mirrorlake.feed.scd import update_dimension
     from mirrorlake.history.diff import count_changes
-    from mirrorlake.history.frame_actions import act_on_frame, frame_overview
-    from mirrorlake.history.maintenance import MaintenancePolicy, parse_policy
-    from mirrorlake.history.time_travel import choose_versions, find_difference, plan_restore
+    from mirrorlake.history.maintenance import MaintenancePolicy
+    from mirrorlake.history.tools import (
+        act_on_frame,
+        choose_versions,
+        find_difference,
+        frame_overview,
+        parse_policy,
+    )
+    from mirrorlake.history.write import plan_restore
     from mirrorlake.lake import Lake
     from mirrorlake.lake_table import LakeTable
     from mirrorlake.landing.publish_files import publish_files
@@ -140,11 +147,18 @@ __all__ = [
 ]
 
 _MODULES = {
-    "feed.follow_report": ["archive_table", "update_dimension"],
+    "feed.archive": ["archive_table"],
+    "feed.scd": ["update_dimension"],
     "history.diff": ["count_changes"],
-    "history.frame_actions": ["act_on_frame", "frame_overview"],
-    "history.maintenance": ["MaintenancePolicy", "parse_policy"],
-    "history.time_travel": ["choose_versions", "find_difference", "plan_restore"],
+    "history.maintenance": ["MaintenancePolicy"],
+    "history.tools": [
+        "act_on_frame",
+        "choose_versions",
+        "find_difference",
+        "frame_overview",
+        "parse_policy",
+    ],
+    "history.write": ["plan_restore"],
     "lake": ["Lake"],
     "lake_table": ["LakeTable"],
     "landing.publish_files": ["publish_files"],

@@ -236,7 +236,7 @@ class Lake(QueriedLake):
         Example:
             >>> lake.create_table("notes", {"id": "bigint", "text": "string"})  # doctest: +SKIP
         """
-        from mirrorlake.feed.enable import create_table
+        from mirrorlake.feed.schema import create_table
 
         table = as_table(name)
         path = self.storage.path(table.table_path)
@@ -245,7 +245,7 @@ class Lake(QueriedLake):
 
     def enable_feed_for_new_tables(self) -> None:
         """Makes the session switch the change feed on for every table that it creates."""
-        from mirrorlake.feed.enable import DEFAULT_CONF
+        from mirrorlake.feed.schema import DEFAULT_CONF
 
         self.spark.conf.set(DEFAULT_CONF, "true")
 

@@ -17,7 +17,6 @@ from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.api import Changes
 from mirrorlake.history.diff import Match, diff_versions
-from mirrorlake.history.restore import Restore, restore_table
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
 from mirrorlake.history.versions import (
     ReadableRange,
@@ -25,7 +24,7 @@ from mirrorlake.history.versions import (
     find_readable_range,
     is_enforced,
 )
-from mirrorlake.history.write import Deletion, delete_rows
+from mirrorlake.history.write import Deletion, Restore, delete_rows, restore_table
 from mirrorlake.layout.analysis import Analysis, analyze_table
 from mirrorlake.layout.api import Optimize
 from mirrorlake.layout.partitioning.scan import Scan, scan_table

@@ -15,9 +15,11 @@ from mirrorlake.delta.commits import read_versions
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.changes import (
+    ORIGIN,
     End,
     Outside,
     Span,
+    bridge,
     key_columns,
     nothing,
     readable_span,
@@ -25,13 +27,10 @@ from mirrorlake.feed.changes import (
     resolve_span,
 )
 from mirrorlake.feed.cursor import Cursor
-from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.enable import enable_feed
-from mirrorlake.feed.findings import Diagnosis
-from mirrorlake.feed.gaps import ORIGIN, bridge
+from mirrorlake.feed.doctor import Diagnosis, examine
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.report import FeedReport, report_changes
-from mirrorlake.feed.schema import read_feed
+from mirrorlake.feed.schema import enable_feed, read_feed
 
 _ALLOWED = ("allowSourceColumnRename", "allowSourceColumnDrop", "allowSourceColumnTypeChange")
 
@@ -282,13 +281,7 @@ class Changes:
             >>> lake.table("sales").changes.report(where="id = 7").timeline  # doctest: +SKIP
         """
         return report_changes(
-            self._table,
-            start=start,
-            end=end,
-            newest=newest,
-            keys=keys,
-            where=where,
-            across_gaps=across_gaps,
+            self._table, start, end, newest, keys=keys, where=where, across_gaps=across_gaps
         )
 
 

@@ -9,9 +9,10 @@ version is filled up again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
+
+from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import Timeline, read_commit_info, read_versions
 from mirrorlake.delta.create import column_types
@@ -20,18 +21,30 @@ from mirrorlake.delta.table import Table
 from mirrorlake.delta.timestamps import timestamp_text
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import refusal
-from mirrorlake.feed.cursor import FORMAT, Lag, consumer_folder, lag_of, table_id
+from mirrorlake.feed.cursor import (
+    FORMAT,
+    FollowReport,
+    Lag,
+    consumer_folder,
+    lag_of,
+    report_run,
+    table_id,
+    target_name,
+    why_no_feed,
+)
 from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.enable import create_table
-from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED
+from mirrorlake.feed.report import KINDS
+from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED, create_table
 from mirrorlake.kept import read_kept
 from mirrorlake.mirror.lock import only_one
 from mirrorlake.names import TableName
+from mirrorlake.results import TextTable
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import literal, quote, spark_message
+from mirrorlake.spark.sql import literal, query_errors, quote, spark_message
 
 SOURCE_PROPERTY = "mirrorlake.archive.source"
 _PATIENCE = 600  # seconds to wait for another run
+_MOST_VERSIONS = 20  # to show
 _ALL = str(2**31 - 1)  # files a micro-batch: all, so that no version is ever split
 
 
@@ -118,11 +131,10 @@ class Archive:
             BusyError: on an object store, another process archives this table for too long.
         """
         # On a disk the checkpoint itself keeps a second stream away: it is renamed into its place.
-        alone: AbstractContextManager[object] = nullcontext()
-        if self._storage.local is None:
-            what = f"archive of {self.table.name}"
-            alone = only_one(self._storage, f"{self._state}.lock", _PATIENCE, what)
-        with alone:
+        if self._storage.local is not None:
+            return self._run(start, on_step)
+        what = f"archive of {self.table.name}"
+        with only_one(self._storage, f"{self._state}.lock", _PATIENCE, what):
             return self._run(start, on_step)
 
     def _run(self, start: int | None, on_step: Callable[[str], None]) -> ArchiveReport:
@@ -249,3 +261,48 @@ class Archive:
             .start(self._archived().path)
         )
         query.awaitTermination()
+
+
+@query_errors()
+def archive_table(
+    table: Table, into: str = "", *, enable: bool = False, dry_run: bool = False
+) -> FollowReport:
+    """Appends what is new in a table's feed to its archive; see `Lake.archive`.
+
+    Args:
+        table: whose feed.
+        into: the archive's name; by default the table's with `_history`.
+        enable: switch the table's feed on, where it is off.
+        dry_run: only say what is new.
+
+    Raises:
+        FeedError: the feed no longer holds what follows, or the archive is another table's.
+
+    Example:
+        >>> archive_table(lake.table("sales"))  # doctest: +SKIP
+        sales → sales_history: 3 new versions, archived up to 7
+    """
+    target = target_name(table, into, "{}_history")
+    if why := why_no_feed(table, enable=enable and not dry_run):
+        return report_run(table, target, why_not=why)
+    archive = Archive(table, target)
+    done = archive.plan() if dry_run else archive.run()
+    did = repr(done).partition(": ")[2]
+    facts = {"versions behind": done.lag.versions}
+    if read_snapshot(table.storage, target.table_path) is None:
+        return report_run(table, target, did, facts=facts)
+    kind, version, moment = RESERVED
+    rows = Table(table.spark, table.storage, target).rows()
+    counted = [F.count_if(F.col(kind) == feed).alias(name) for name, feed in KINDS.items()]
+    by_version = rows.groupBy(version).agg(F.max(moment).alias("made (UTC)"), *counted)
+    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(f"rows {name}") for name in KINDS]
+    (line,) = by_version.agg(F.count(F.lit(1)).alias("versions archived"), *sums).collect()
+    newest = by_version.orderBy(F.desc(version)).limit(_MOST_VERSIONS + 1)
+    moments = F.date_format("made (UTC)", "yyyy-MM-dd HH:mm:ss").alias("made (UTC)")
+    found = [tuple(row) for row in newest.select(version, moments, *KINDS).collect()]
+    details = TextTable(
+        ("version", "made (UTC)", *KINDS),
+        tuple(found[:_MOST_VERSIONS]),
+        more=len(found) > _MOST_VERSIONS,
+    )
+    return report_run(table, target, did, facts=facts | line.asDict(), details=details)

@@ -1,4 +1,4 @@
-"""A consumer's place in a feed: what it has read, what is new, how far it is behind.
+"""A consumer's place in a feed: what it has read, what is new, how far it is behind, what it did.
 
 The place is a version of the table. Versions only grow, a RESTORE makes one more, so a place stays
 good; a table that was dropped and made again is noticed. A consumer reads, does its work, and then
@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -18,11 +19,13 @@ from mirrorlake.delta.commits import Timeline, read_commit, read_versions
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import Span, nothing, readable_span
-from mirrorlake.feed.schema import read_feed
+from mirrorlake.feed.schema import enable_feed, read_feed
 from mirrorlake.kept import read_kept
-from mirrorlake.names import STATE, TableName, check_part
+from mirrorlake.names import STATE, TableName, as_table, check_part
+from mirrorlake.results import Result, TextTable
 
 FORMAT = 1
+_NO_ROWS = TextTable((), ())
 
 
 @dataclass(frozen=True)
@@ -200,3 +203,64 @@ def lag_of(timeline: Timeline, position: int) -> Lag:
         return Lag(0, 0.0)
     age = time.time() - timeline.time(new[0]) / 1000
     return Lag(timeline.latest - position, round(max(0.0, age), 3))
+
+
+@dataclass(frozen=True)
+class FollowReport(Result):
+    """What became of an archive or a dimension.
+
+    Attributes:
+        table: whose feed.
+        into: the archive or dimension.
+        did: what the run did, or would do, in words.
+        why_not: why nothing was done; empty if something was, or nothing was new.
+        facts: figures by name, in order.
+        details: of an archive its newest versions, of a dimension its keys with most periods.
+        periods: of a type 2 dimension those keys' periods: first version, and the version that
+            ended it or None.
+        newest: the newest version of the table.
+    """
+
+    table: str
+    into: str
+    did: str = ""
+    why_not: str = ""
+    facts: dict[str, int] = field(default_factory=dict)
+    details: TextTable = _NO_ROWS
+    periods: dict[str, tuple[tuple[int, int | None], ...]] = field(default_factory=dict)
+    newest: int = 0
+
+    def shown(self) -> TextTable:
+        """What was done, and the figures."""
+        rows: list[tuple[Any, ...]] = [("table", self.table), ("into", self.into)]
+        rows.append(("why nothing was done", self.why_not) if self.why_not else ("done", self.did))
+        rows += [(name, f"{value:,}") for name, value in self.facts.items()]
+        return TextTable(("what", "value"), tuple(rows))
+
+    def __repr__(self) -> str:
+        return f"{self.table} → {self.into}: {self.why_not or self.did}"
+
+
+def report_run(table: Table, into: TableName, did: str = "", **found: Any) -> FollowReport:
+    """What a run did for an archive or dimension `into` of a table; `found` are more attributes."""
+    return FollowReport(str(table.name), str(into), did, newest=table.snapshot().version, **found)
+
+
+def why_no_feed(table: Table, *, enable: bool) -> str:
+    """Why a table's feed can't be followed; empty if it is on, or `enable` has switched it on."""
+    if table.snapshot().has_feed:
+        return ""
+    if enable:
+        enable_feed(table)
+        return ""
+    return (
+        f"The change feed of {table.name} is off: there is nothing to follow. Set enable_feed to"
+        " switch it on; changes are recorded from then on."
+    )
+
+
+def target_name(table: Table, into: str, pattern: str) -> TableName:
+    """The name of an archive or dimension; by default the table's own, put into a pattern."""
+    if into.strip():
+        return as_table(into.strip())
+    return TableName(table.name.schema, pattern.format(table.name.name))

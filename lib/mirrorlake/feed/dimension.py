@@ -12,8 +12,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.create import column_types
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.enable import create_table
-from mirrorlake.feed.schema import RESERVED
+from mirrorlake.feed.schema import RESERVED, create_table
 from mirrorlake.spark.sql import delta_name, quote, temporary_view
 
 
@@ -137,11 +136,6 @@ def first_of_each(events: DataFrame, keys: Sequence[str], order: Sequence[str]) 
     return known.where(f"{previous} IS NULL OR {previous} <> {SEQUENCE}").drop(previous)
 
 
-def of_same_keys(rows: DataFrame, events: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """The rows whose key occurs in some changes; NULL equals NULL."""
-    return rows.alias("t").join(events.alias("s"), F.expr(same_key(keys)), "left_semi")
-
-
 def same_key(keys: Sequence[str], left: str = "t", right: str = "s") -> str:
     """The SQL condition that two rows have one key; NULL equals NULL."""
     return " AND ".join(f"{left}.{quote(key)} <=> {right}.{quote(key)}" for key in keys)
@@ -151,3 +145,14 @@ def merge_into(rows: DataFrame, path: str, on: str, clauses: str) -> None:
     """Merges rows `s` into the table `t` at a path, in one commit."""
     with temporary_view(rows) as view:
         rows.sparkSession.sql(f"MERGE INTO {delta_name(path)} t USING {view} s ON {on} {clauses}")
+
+
+def update_row(names: Sequence[str]) -> str:
+    """A merge's clause that takes these columns from the source."""
+    return f"UPDATE SET {', '.join(f'{quote(name)} = s.{quote(name)}' for name in names)}"
+
+
+def insert_row(names: Sequence[str]) -> str:
+    """A merge's clause that adds a row of these columns of the source."""
+    values = ", ".join(f"s.{quote(name)}" for name in names)
+    return f"INSERT ({', '.join(map(quote, names))}) VALUES ({values})"

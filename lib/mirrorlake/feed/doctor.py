@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 from urllib.parse import unquote
 
 from mirrorlake.delta.actions import Places
@@ -18,13 +19,69 @@ from mirrorlake.delta.commits import State, Timeline, read_states
 from mirrorlake.delta.log_files import log_file
 from mirrorlake.delta.table import Table
 from mirrorlake.delta.timestamps import parse_interval
-from mirrorlake.feed.findings import Diagnosis, FeedFinding, span_text
 from mirrorlake.feed.schema import Break, find_breaks, reserved_columns
 from mirrorlake.history.versions import ENFORCED, FILE_RETENTION, is_enforced
+from mirrorlake.results import Finding, Findings, TextTable
 
 UNSAFE_CONF = (
     "spark.databricks.delta.changeDataFeed.unsafeBatchReadOnIncompatibleSchemaChanges.enabled"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedFinding(Finding):
+    """One thing to know before a feed or row ids are read.
+
+    Attributes:
+        file: the file concerned, relative to the table.
+        versions: first and last version concerned.
+        blocks: whether it stands in the way of reading the range.
+    """
+
+    versions: tuple[int, int]
+    blocks: bool = True
+
+
+@dataclass(frozen=True)
+class Diagnosis(Findings):
+    """What a range's feed is like.
+
+    Attributes:
+        table: which table.
+        start: the range's first version.
+        end: its last version.
+        findings: ordered by version.
+        readable: the longest parts of the range that a read can take, ascending.
+    """
+
+    table: str
+    start: int
+    end: int
+    findings: tuple[FeedFinding, ...]
+    readable: tuple[tuple[int, int], ...]
+
+    @property
+    def blocking(self) -> tuple[FeedFinding, ...]:
+        """The findings that stand in the way of reading the whole range."""
+        return tuple(finding for finding in self.findings if finding.blocks)
+
+    def shown(self) -> TextTable:
+        """One row a finding."""
+        rows = tuple((f.rule, span_text(f.versions), f.message, f.fix) for f in self.findings)
+        return TextTable(("rule", "versions", "what", "fix"), rows)
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.table}, versions {self.start} to {self.end}: {len(self.findings)} findings,"
+            f" {len(self.blocking)} in the way"
+        )
+
+
+def span_text(span: tuple[int, int], noun: str = "") -> str:
+    """`3` or `3 to 7`; with a noun `version 3` or `versions 3 to 7`."""
+    if span[0] == span[1]:
+        return f"{noun} {span[0]}".strip()
+    return f"{noun}s {span[0]} to {span[1]}" if noun else f"{span[0]} to {span[1]}"
 
 
 def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bool) -> Diagnosis:
@@ -57,7 +114,11 @@ def examine(table: Table, timeline: Timeline, start: int, end: int, *, files: bo
     breaks = list(_breaks_between(name, states)) if latest.is_mapped else []
     if not latest.is_mapped:
         spans += _unlike_latest(name, states, latest)
-    findings += [*spans, *breaks, *_reserved(name, states[-1]), *_notes(name, states)]
+    reserved = [
+        _finding("reserved-column", name, (end, end), column=column)
+        for column in reserved_columns(states[-1].schema)
+    ]
+    findings += [*spans, *breaks, *reserved, *_notes(name, states)]
     bad = {v for found in spans for v in range(found.versions[0], found.versions[1] + 1)}
     good = (version for version in range(begin, end + 1) if version not in bad)
     readable = tuple(_runs(good, [found.versions[0] for found in breaks]))
@@ -100,40 +161,33 @@ def _retention(
 
 def _missing_files(table: Table, states: list[State]) -> Iterator[FeedFinding]:
     places = Places(table.storage, table.name.table_path)
-    for version, files in ((state.version, state.commit.files) for state in states):
+    for state in states:
+        files, span = state.commit.files, (state.version, state.version)
         if missing := [path for path in files if not places.exists(path)]:
-            name, span, file = str(table.name), (version, version), unquote(missing[0])
             counts = (len(files), len(missing))
-            yield _finding("missing-file", name, span, file=file, counts=counts)
+            file = unquote(missing[0])
+            yield _finding("missing-file", str(table.name), span, file=file, counts=counts)
 
 
 def _unlike_latest(name: str, states: list[State], latest: State) -> Iterator[FeedFinding]:
     """Without column mapping every version is read with the latest columns."""
     breaks = {state.version: find_breaks(state.fields, latest.fields) for state in states}
     for a, b in _runs(version for version, found in breaks.items() if found):
-        verb, after, column = "do" if b > a else "does", b + 1, breaks[b][0].column
-        said, file = _said(breaks[b]), log_file(after)
-        yield _finding(
-            "schema", name, (a, b), file=file, column=column, said=said, verb=verb, next=after
-        )
+        facts = _facts(breaks[b]) | {"verb": "do" if b > a else "does", "next": b + 1}
+        yield _finding("schema", name, (a, b), file=log_file(b + 1), **facts)
 
 
 def _breaks_between(name: str, states: list[State]) -> Iterator[FeedFinding]:
     """With column mapping a range is read with its end's columns."""
     for before, after in pairwise(states):
         if breaks := find_breaks(before.fields, after.fields):
-            span, column, said = (after.version, after.version), breaks[0].column, _said(breaks)
-            found = _finding("break", name, span, column=column, said=said, before=span[0] - 1)
+            span, facts = (after.version, after.version), _facts(breaks)
+            found = _finding("break", name, span, before=after.version - 1, **facts)
             yield replace(found, rule="schema")
 
 
-def _said(breaks: list[Break]) -> str:
-    return " and ".join(found.text for found in breaks)
-
-
-def _reserved(name: str, state: State) -> Iterator[FeedFinding]:
-    for column in reserved_columns(state.schema):
-        yield _finding("reserved-column", name, (state.version, state.version), column=column)
+def _facts(breaks: list[Break]) -> dict[str, Any]:
+    return {"column": breaks[0].column, "said": " and ".join(found.text for found in breaks)}
 
 
 def _notes(name: str, states: list[State]) -> Iterator[FeedFinding]:

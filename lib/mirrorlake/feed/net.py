@@ -94,18 +94,15 @@ def _of_unique_keys(
     is_chain = f"{_BALANCE} <=> IF({has}, {came}, 0) - IF({had}, {went}, 0)"
     is_end = f"{_MARK} = IF({_COUNT} < 0, {_FIRST}, {_LAST})"
     is_same = f"{had} AND {has} AND {went} = {came}"
-    broken = F.raise_error(F.lit(_several_rows(keys))).cast("boolean")
+    several = (
+        f"The feed has several rows of one key ({', '.join(keys)}) at once, so that there is no one"
+        " outcome a key. Name the keys yourself (keys=…, --keys …): then each row counts."
+    )
+    broken = F.raise_error(F.lit(several)).cast("boolean")
     kept = F.when(F.expr(is_chain), F.expr(f"{is_end} AND NOT ({is_same})")).otherwise(broken)
     kind = _kind(F.expr(f"{had} AND {has}"), F.col(_COUNT)).alias(_KIND)
     version = F.expr(f"{start} + shiftright({_LAST}, {_PRINT_BITS + 1}) AS {_VERSION}")
     return found.where(kept).select(*data, kind, version, _MOMENT)
-
-
-def _several_rows(keys: Sequence[str]) -> str:
-    return (
-        f"The feed has several rows of one key ({', '.join(keys)}) at once, so that there is no one"
-        " outcome a key. Name the keys yourself (keys=…, --keys …): then each row counts."
-    )
 
 
 def _of_any_rows(signed: DataFrame, data: Sequence[str], keys: Sequence[str]) -> DataFrame:

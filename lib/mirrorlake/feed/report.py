@@ -2,12 +2,17 @@
 
 Unlike `Changes.read` it refuses nothing that it can show in part: what can't be read is in the
 doctor's findings and in the notes. Nothing is written.
+
+Changes of single rows are told in words: `n: 40 → 35` instead of an old row and a new one. Only
+rows that were fetched are told; columns and texts are cut, so that a row of 500 columns still fits
+a page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -16,20 +21,22 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.commits import CommitLog, Timeline, read_versions
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.changes import Span, in_order, key_columns, resolve_span
-from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.findings import Diagnosis, span_text
-from mirrorlake.feed.gaps import ORIGIN, bridge
+from mirrorlake.feed.changes import ORIGIN, Span, bridge, in_order, key_columns, resolve_span
+from mirrorlake.feed.doctor import Diagnosis, examine, span_text
 from mirrorlake.feed.net import net_changes
-from mirrorlake.feed.readable import COLUMNS, as_texts, moment_text, short, tell_changes
 from mirrorlake.feed.schema import RESERVED, read_feed
 from mirrorlake.mirror.properties import declared_keys
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Result, TextTable, moment_text
 from mirrorlake.spark.sql import query_errors, quote
 
-_KIND, _VERSION, _ = RESERVED
+Row = Mapping[str, Any]
+COLUMNS = ("version", "made (UTC)", "change", "what")
 KINDS = {"inserted": "insert", "updated": "update_postimage", "deleted": "delete"}
+_KIND, _VERSION, _MOMENT = RESERVED
+_OLD, _NEW = "update_preimage", "update_postimage"
 _MOST_EVENTS = 50
+_MOST_COLUMNS = 8
+_MOST_LETTERS = 40
 
 
 @dataclass(frozen=True)
@@ -83,13 +90,13 @@ class FeedReport(Result):
 @query_errors()
 def report_changes(
     table: Table,
+    start: str,
+    end: str,
+    newest: int,
     *,
-    start: str = "",
-    end: str = "",
-    newest: int = 100,
-    keys: Sequence[str] = (),
-    where: str = "",
-    across_gaps: bool = False,
+    keys: Sequence[str],
+    where: str,
+    across_gaps: bool,
 ) -> FeedReport:
     """Looks at a range of a table's feed.
 
@@ -98,42 +105,44 @@ def report_changes(
     timeline = read_versions(table.storage, table.name.table_path)
     if newest < 1:
         raise UsageError(f"{newest} versions can't be shown.", hint="1 or more.")
-    chosen = () if not (keys or _declares(table)) else key_columns(table, list(keys) or None)
+    has_keys = bool(keys or declared_keys(table.snapshot().properties))
+    chosen = key_columns(table, list(keys) or None) if has_keys else ()
     span = _asked(table, timeline, start, end, newest)
     found = examine(table, timeline, span.start, span.end, files=True)
     notes: list[str] = []
     readable = span if across_gaps else _readable(found, notes)
-    parts: dict[str, Any] = {"raw": dict.fromkeys(KINDS, 0), "net": {}, "followed": ""}
-    parts["timeline"] = TextTable(COLUMNS, ())
     counts: dict[int, dict[str, int]] = {}
+    net: dict[str, int] = {}
+    followed, told = "", TextTable(COLUMNS, ())
     if readable is not None:
-        rows = _rows(table, timeline, readable, found, across_gaps=across_gaps)
+        if across_gaps and found.blocking:
+            rows = bridge(table, timeline, found).drop(ORIGIN)
+        else:
+            rows = read_feed(table.spark, table.path, readable.start, readable.end)
         if where.strip():
             rows = rows.where(where)
         counts = _count(rows)
-        for kind in KINDS:
-            parts["raw"][kind] = sum(line.get(kind, 0) for line in counts.values())
         if chosen:
-            parts["net"] = _net(rows, chosen)
+            net = _net(rows, chosen)
         else:
             notes.append("The table declares no keys, so there is no net result: name them.")
-        parts["followed"], parts["timeline"] = _follow(rows, chosen, where, counts)
+        if counts:
+            followed, told = _follow(rows, chosen, where)
     return FeedReport(
-        str(table.name),
-        span.start,
-        span.end,
-        None if readable is None else readable.start,
-        None if readable is None else readable.end,
-        found,
-        _by_version(table, readable, counts),
+        table=str(table.name),
+        start=span.start,
+        end=span.end,
+        shown_from=None if readable is None else readable.start,
+        shown_to=None if readable is None else readable.end,
+        diagnosis=found,
+        by_version=_by_version(table, readable, counts),
+        raw={kind: sum(line.get(kind, 0) for line in counts.values()) for kind in KINDS},
+        net=net,
         keys=chosen,
+        followed=followed,
+        timeline=told,
         notes=tuple(notes),
-        **parts,
     )
-
-
-def _declares(table: Table) -> bool:
-    return bool(declared_keys(table.snapshot().properties))
 
 
 def _asked(table: Table, timeline: Timeline, start: str, end: str, newest: int) -> Span:
@@ -168,14 +177,6 @@ def _readable(found: Diagnosis, notes: list[str]) -> Span | None:
     return last
 
 
-def _rows(
-    table: Table, timeline: Timeline, span: Span, found: Diagnosis, *, across_gaps: bool
-) -> DataFrame:
-    if across_gaps and found.blocking:
-        return bridge(table, timeline, found).drop(ORIGIN)
-    return read_feed(table.spark, table.path, span.start, span.end)
-
-
 def _count(rows: DataFrame) -> dict[int, dict[str, int]]:
     """Rows by version and kind: at most four lines a version."""
     names = {feed: kind for kind, feed in KINDS.items()}
@@ -192,28 +193,21 @@ def _net(rows: DataFrame, keys: Sequence[str]) -> dict[str, int]:
     return {kind: by_kind.get(feed, 0) for kind, feed in KINDS.items()}
 
 
-def _follow(
-    rows: DataFrame, keys: Sequence[str], where: str, counts: dict[int, dict[str, int]]
-) -> tuple[str, TextTable]:
+def _follow(rows: DataFrame, keys: Sequence[str], where: str) -> tuple[str, TextTable]:
     """The history of the key that changed most often; without keys what the predicate finds."""
-    if keys and counts:
+    followed = where if where.strip() else ""
+    if keys:
         columns = [F.col(quote(key)) for key in keys]
         tally = rows.groupBy(*columns).agg(F.countDistinct(_VERSION).alias("versions"))
-        most = tally.orderBy(F.desc("versions"), *columns).limit(1).collect()
-        for line in most:
-            for key, value in zip(keys, line, strict=False):
-                rows = rows.where(F.col(quote(key)).eqNullSafe(F.lit(value)))
-            named = ", ".join(f"{k} {short(v)}" for k, v in zip(keys, line, strict=False))
-            return named, _told(rows, keys)
-    if where.strip() and counts:
-        return where, _told(rows, keys)
-    return "", TextTable(COLUMNS, ())
-
-
-def _told(rows: DataFrame, keys: Sequence[str]) -> TextTable:
+        (most,) = tally.orderBy(F.desc("versions"), *columns).limit(1).collect()
+        for column, value in zip(columns, most, strict=False):
+            rows = rows.where(column.eqNullSafe(F.lit(value)))
+        followed = ", ".join(f"{k} {short(v)}" for k, v in zip(keys, most, strict=False))
+    if not followed:
+        return "", TextTable(COLUMNS, ())
     found = as_texts(in_order(rows, keys).limit(_MOST_EVENTS + 1)).collect()
     told = tell_changes([dict(zip(rows.columns, row, strict=True)) for row in found], keys=keys)
-    return TextTable(told.columns, told.rows[:_MOST_EVENTS], more=len(found) > _MOST_EVENTS)
+    return followed, TextTable(COLUMNS, told.rows[:_MOST_EVENTS], more=len(found) > _MOST_EVENTS)
 
 
 def _by_version(table: Table, span: Span | None, counts: dict[int, dict[str, int]]) -> TextTable:
@@ -225,7 +219,82 @@ def _by_version(table: Table, span: Span | None, counts: dict[int, dict[str, int
     rows = []
     for version in range(span.start, span.end + 1):
         commit, line = commits.get(version), counts.get(version, {})
-        made = "" if commit is None else moment_text(commit.timestamp)
+        made = "" if commit is None else moment_text(str(commit.timestamp))
         what = "" if commit is None else commit.operation
         rows.append((version, made, what, *(line.get(kind, 0) for kind in KINDS)))
     return TextTable(columns, tuple(rows))
+
+
+def tell_changes(rows: Iterable[Row], *, keys: Sequence[str] = ()) -> TextTable:
+    """One line for each change of a row.
+
+    Args:
+        rows: changes as a feed has them, ordered by version; one key's or one row's.
+        keys: columns that say which row it is; they come first.
+
+    Returns:
+        Version, time, `insert`, `update`, `delete` (or another kind, as it is), and the values: of
+        an update only those that changed, old and new.
+
+    Example:
+        >>> old = {"id": 1, "n": 4, "_change_type": "update_preimage", "_commit_version": 2}
+        >>> new = old | {"n": 5, "_change_type": "update_postimage"}
+        >>> tell_changes([old, new], keys=["id"]).rows
+        ((2, '', 'update', 'id 1: n 4 → 5'),)
+    """
+    lines: list[tuple[Any, ...]] = []
+    for version, some in groupby(rows, key=lambda row: row[_VERSION]):
+        group = list(some)
+        old = [row for row in group if row[_KIND] == _OLD]
+        new = [row for row in group if row[_KIND] == _NEW]
+        paired = len(old) == len(new) == 1
+        for row in group:
+            if row[_KIND] == _OLD and paired:
+                continue
+            before = old[0] if paired and row[_KIND] == _NEW else None
+            kind = "update" if before is not None else str(row[_KIND])
+            lines.append(
+                (version, moment_text(str(row.get(_MOMENT) or "")), kind, _what(row, before, keys))
+            )
+    return TextTable(COLUMNS, tuple(lines))
+
+
+def _what(row: Row, before: Row | None, keys: Sequence[str]) -> str:
+    names = [name for name in row if not name.startswith("_") and name not in keys]
+    which = ", ".join(f"{name} {short(row[name])}" for name in keys if name in row)
+    if before is None:
+        parts = [f"{name} {short(row[name])}" for name in names]
+    else:
+        parts = [
+            f"{name} {short(before[name])} → {short(row[name])}"
+            for name in [*keys, *names]
+            if name in row and before.get(name) != row[name]
+        ]
+    more = len(parts) - _MOST_COLUMNS
+    text = ", ".join(parts[:_MOST_COLUMNS]) + (f" and {more} more columns" if more > 0 else "")
+    return ": ".join(part for part in (which, text or "as it was") if part)
+
+
+def as_texts(rows: DataFrame) -> DataFrame:
+    """The same rows with moments as text: Python would turn them into its own time zone."""
+    return rows.select(
+        *[
+            F.col(quote(name)).cast("string").alias(name)
+            if kind.startswith("timestamp")
+            else F.col(quote(name))
+            for name, kind in rows.dtypes
+        ]
+    )
+
+
+def short(value: Any) -> str:
+    """A value as people read it, cut where it is long.
+
+    Example:
+        >>> short(None), short("a" * 50)[-3:]
+        ('NULL', 'aa…')
+    """
+    if value is None:
+        return "NULL"
+    text = str(value)
+    return text if len(text) <= _MOST_LETTERS else text[: _MOST_LETTERS - 1] + "…"

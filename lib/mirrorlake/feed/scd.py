@@ -13,31 +13,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from mirrorlake.delta.commits import read_versions
+from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.changes import key_columns
-from mirrorlake.feed.cursor import Batch, Cursor
+from mirrorlake.feed.cursor import (
+    Batch,
+    Cursor,
+    FollowReport,
+    report_run,
+    target_name,
+    why_no_feed,
+)
 from mirrorlake.feed.dimension import (
     END,
     IS_DELETE,
     IS_TRUNCATE,
     SEQUENCE,
+    START,
     TIE,
     Dimension,
     feed_dimension,
     table_or_none,
 )
+from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.net import net_changes
-from mirrorlake.feed.scd1 import apply_type_1
-from mirrorlake.feed.scd2 import apply_type_2
+from mirrorlake.feed.report import as_texts, short
+from mirrorlake.feed.scd_types import apply_type_1, apply_type_2
 from mirrorlake.feed.schema import RESERVED
+from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.names import TableName
-from mirrorlake.spark.sql import quote
+from mirrorlake.results import TextTable
+from mirrorlake.spark.sql import query_errors, quote
+
+_MOST_KEYS, _MOST_PERIODS = 12, 40  # to show
 
 
 def follow_feed(
@@ -115,10 +130,6 @@ def apply_snapshot(snapshot: DataFrame, path: str, dimension: Dimension, sequenc
 
 def _events(changes: DataFrame, columns: list[str], dimension: Dimension) -> DataFrame:
     """The changes with their sequence and kind."""
-
-    def condition(text: str | None) -> str:
-        return f"coalesce({text}, false)" if text else "false"
-
     sequence = F.expr(dimension.sequence_by)
     checked = F.when(
         sequence.isNull(), F.raise_error(F.lit(f"{dimension.sequence_by} is NULL in a change"))
@@ -127,7 +138,112 @@ def _events(changes: DataFrame, columns: list[str], dimension: Dimension) -> Dat
     return changes.select(
         *data,
         checked.alias(SEQUENCE),
-        F.expr(condition(dimension.apply_as_deletes)).alias(IS_DELETE),
-        F.expr(condition(dimension.apply_as_truncates)).alias(IS_TRUNCATE),
+        F.expr(f"coalesce({dimension.apply_as_deletes or 'false'}, false)").alias(IS_DELETE),
+        F.expr(f"coalesce({dimension.apply_as_truncates or 'false'}, false)").alias(IS_TRUNCATE),
         F.xxhash64(*data).alias(TIE),
     )
+
+
+@query_errors()
+def update_dimension(
+    table: Table,
+    into: str = "",
+    *,
+    keys: Sequence[str] = (),
+    stored_as: int = 2,
+    enable: bool = False,
+    dry_run: bool = False,
+) -> FollowReport:
+    """Brings a dimension up to date with a table's feed; see `Lake.update_dimension`.
+
+    Where the feed does not hold all from version 0 on, a new dimension starts with the newest
+    version's rows.
+
+    Args:
+        table: whose feed.
+        into: the dimension's name; by default the table's after `dim_`.
+        keys: the key columns; by default those that the table declares.
+        stored_as: 1 keeps the latest row of each key, 2 all of them with their periods.
+        enable: switch the table's feed on, where it is off.
+        dry_run: only say what is new.
+
+    Raises:
+        FeedError: the feed no longer holds what follows.
+        UsageError: a key is no column, or `into` is another kind of table.
+
+    Example:
+        >>> update_dimension(lake.table("planes"), keys=["tailnum"])  # doctest: +SKIP
+        planes → dim_planes: versions 0 to 4
+    """
+    target = target_name(table, into, "dim_{}")
+    if stored_as not in (1, 2):
+        raise UsageError(f"There is no type {stored_as}.", hint="choose 1 or 2.")
+    if not (keys or declared_keys(table.snapshot().properties)):
+        why = "The table declares no keys: say which columns tell its rows apart (keys)."
+        return report_run(table, target, why_not=why)
+    chosen = key_columns(table, list(keys) or None)
+    _check_target(table, target, stored_as)
+    if why := why_no_feed(table, enable=enable and not dry_run):
+        return report_run(table, target, why_not=why)
+    kind: Literal[1, 2] = 1 if stored_as == 1 else 2
+    cursor = Cursor(table, f"dimension {target}")
+    timeline = read_versions(table.storage, table.name.table_path)
+    latest = timeline.latest
+    if cursor.position < 0 and examine(table, timeline, 0, latest, files=True).blocking:
+        did = f"the rows of version {latest}, since the feed does not reach back to version 0"
+        if not dry_run:
+            dimension = Dimension(chosen, RESERVED[1], kind)
+            path = table.storage.path(target.table_path)
+            apply_snapshot(table.rows(latest), path, dimension, latest)
+            cursor.move(latest)
+    else:
+        batch = follow_feed(table, target, keys=chosen, stored_as=kind, dry_run=dry_run)
+        did = repr(batch)
+    if dry_run:
+        return report_run(table, target, f"would take {did}")
+    if read_snapshot(table.storage, target.table_path) is None:
+        return report_run(table, target, did)
+    rows = Table(table.spark, table.storage, target).rows()
+    if stored_as == 1:
+        return report_run(table, target, did, facts={"rows": rows.count()})
+    return report_run(table, target, did, **_periods(rows, chosen))
+
+
+def _check_target(table: Table, target: TableName, stored_as: int) -> None:
+    """Refuses to write into a table that is no dimension of this type."""
+    found = read_snapshot(table.storage, target.table_path)
+    if found is None or (START if stored_as == 2 else SEQUENCE) in found.schema:
+        return
+    what = "a dimension of the other type" if {START, SEQUENCE} & {*found.schema} else "a table"
+    raise UsageError(f"There is {what} called {target}.", hint="choose another name (into).")
+
+
+def _periods(rows: DataFrame, keys: Sequence[str]) -> dict[str, Any]:
+    """What a type 2 dimension holds: figures, and the keys with most periods."""
+    columns = [F.col(quote(key)) for key in keys]
+    is_open = F.col(END).isNull()
+    by_key = rows.groupBy(*columns).agg(
+        F.count(F.lit(1)).alias(f"{START}s"),
+        F.count_if(is_open).alias(f"{END}s"),
+        F.sort_array(F.collect_list(F.struct(START, END))).alias(START),
+    )
+    (line,) = by_key.agg(
+        F.count(F.lit(1)).alias("keys"),
+        F.coalesce(F.sum(f"{START}s"), F.lit(0)).alias("periods"),
+        F.coalesce(F.sum(f"{END}s"), F.lit(0)).alias("keys that are there now"),
+        F.coalesce(F.max(f"{START}s"), F.lit(0)).alias("most periods of a key"),
+    ).collect()
+    most = by_key.withColumn(START, F.slice(START, 1, _MOST_PERIODS))
+    most = as_texts(most.orderBy(F.desc(f"{START}s"), *columns).limit(_MOST_KEYS))
+    periods = {
+        ", ".join(short(row[i]) for i in range(len(keys))): tuple(
+            (int(one[0]), None if one[1] is None else int(one[1])) for one in row[START]
+        )
+        for row in most.collect()
+    }
+    listed = tuple(
+        (key, len(some), ", ".join(f"{a} to {'now' if b is None else b}" for a, b in some[-6:]))
+        for key, some in periods.items()
+    )
+    details = TextTable((", ".join(keys), "periods", "versions, the last six"), listed)
+    return {"facts": line.asDict(), "details": details, "periods": periods}

@@ -1,4 +1,4 @@
-"""Which changes of a schema the feed can't be read across.
+"""The feed's own columns: tables that record their changes, and what a feed can be read across.
 
 Columns are known by their physical name where the table maps columns, else by their name. Added
 columns are harmless; so is a column that becomes nullable.
@@ -6,15 +6,21 @@ columns are harmless; so is a column that becomes nullable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta.snapshot import physical_name
+from mirrorlake.delta.create import create_delta
+from mirrorlake.delta.snapshot import FEED, ROW_TRACKING, physical_name
+from mirrorlake.delta.table import Table
+from mirrorlake.errors import FeedError, UsageError
+from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.spark.gateway import has_gateway
 from mirrorlake.spark.jvm import feed_scan
+from mirrorlake.spark.sql import delta_name, quote
 
 Field = dict[str, Any]
 FEED_COLUMNS = {
@@ -23,6 +29,93 @@ FEED_COLUMNS = {
     "_commit_timestamp": "TIMESTAMP",
 }
 RESERVED = tuple(FEED_COLUMNS)
+DEFAULT_CONF = "spark.databricks.delta.properties.defaults.enableChangeDataFeed"
+
+
+def reserved_columns(names: Iterable[str]) -> list[str]:
+    """The columns that are named like one of the feed's own."""
+    return [name for name in names if name.lower() in RESERVED]
+
+
+def enable_feed(table: Table, *, rename_reserved: bool = False) -> int:
+    """Switches the feed of an existing table on; nothing happens if it is on.
+
+    Args:
+        table: the table.
+        rename_reserved: rename columns that are named like the feed's own, `_change_type` to
+            `change_type` for example. That needs column mapping, which some readers lack.
+
+    Returns:
+        The first version whose changes are recorded.
+
+    Raises:
+        FeedError: columns are named like the feed's own.
+    """
+    snapshot, alter = table.snapshot(), f"ALTER TABLE {table.sql_name}"
+    reserved = reserved_columns(snapshot.schema)
+    if reserved and not rename_reserved:
+        raise _clash(str(table.name), reserved)
+    if reserved:
+        table.spark.sql(f"{alter} SET TBLPROPERTIES (delta.columnMapping.mode = 'name')")
+        taken = {name.lower() for name in snapshot.schema}
+        for name in reserved:
+            new = name.lstrip("_")
+            while new.lower() in taken:
+                new += "_"
+            taken.add(new.lower())
+            table.spark.sql(f"{alter} RENAME COLUMN {quote(name)} TO {quote(new)}")
+    elif snapshot.properties.get(FEED) == "true":
+        return snapshot.version
+    table.spark.sql(f"{alter} SET TBLPROPERTIES ({FEED} = 'true')")
+    return table.snapshot().version
+
+
+def create_table(
+    spark: SparkSession,
+    path: str,
+    columns: Mapping[str, str],
+    *,
+    keys: Sequence[str] = (),
+    feed: bool | None = True,
+    row_tracking: bool | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> None:
+    """Makes an empty table; nothing happens if there is one.
+
+    Args:
+        spark: the session.
+        path: the table's folder, in full.
+        columns: Spark's type by name.
+        keys: the columns that tell rows apart.
+        feed: whether changes are recorded from version 0 on; None leaves it to the session.
+        row_tracking: whether rows have ids from version 0 on; None leaves it to the session.
+        properties: further table properties.
+
+    Raises:
+        FeedError: a column is named like one of the feed's own.
+        UsageError: a key is no column.
+    """
+    reserved = reserved_columns(columns)
+    if feed and reserved:
+        raise _clash(delta_name(path), reserved)
+    if missing := [key for key in keys if key not in columns]:
+        raise UsageError(f"The key {missing[0]} is no column.", column=missing[0])
+    wanted = dict(properties or {})
+    if feed is not None:
+        wanted[FEED] = str(feed).lower()
+    if row_tracking is not None:
+        wanted[ROW_TRACKING] = str(row_tracking).lower()
+    if keys:
+        wanted[KEYS_PROPERTY] = json.dumps(list(keys), ensure_ascii=False)
+    create_delta(spark, path, columns, wanted)
+
+
+def _clash(table: str, reserved: list[str]) -> FeedError:
+    return FeedError(
+        f"The table {table} has columns named like the feed's own: {', '.join(reserved)}.",
+        hint="rename them first, or let enable_feed(rename_reserved=True) do it.",
+        column=reserved[0],
+    )
 
 
 @dataclass(frozen=True)
@@ -31,11 +124,6 @@ class Break:
 
     column: str
     text: str
-
-
-def reserved_columns(names: Iterable[str]) -> list[str]:
-    """The columns that are named like one of the feed's own."""
-    return [name for name in names if name.lower() in RESERVED]
 
 
 def find_breaks(old: list[Field], new: list[Field], *, prefix: str = "") -> list[Break]:

@@ -59,6 +59,13 @@ def is_made_anew(before: Snapshot | None, after: Snapshot | None) -> bool:
     return bool(lives) and lives != incarnations(after)
 
 
+def changed_columns(before: Snapshot | None, after: Snapshot | None) -> list[str]:
+    """The names of columns that came between two versions, with `+`, or went, with `-`."""
+    then, now = (snapshot.schema if snapshot else {} for snapshot in (before, after))
+    came = [f"+{name}" for name in now if name not in then]
+    return came + [f"-{name}" for name in then if name not in now]
+
+
 def is_tracked(properties: dict[str, str]) -> bool:
     """Whether rows of a version have ids that can be read, by its properties."""
     return properties.get(ROW_TRACKING, "false").lower() == "true"
@@ -94,21 +101,17 @@ def diff_versions(
     properties = [snapshot.properties if snapshot else {} for snapshot in snapshots]
     best, known = choose_match(*properties, made_anew=is_made_anew(*snapshots))
     if match is not None:
-        best = _named_match(match)
+        try:
+            best = Match(match)
+        except ValueError as error:
+            kinds = [one.value for one in Match]
+            raise UsageError(f"Rows can't be matched by {match!r}.", hint=f"by {kinds}.") from error
     elif keys:
         best = Match.KEY
     if best is Match.KEY:
         known = tuple(keys) or declared_keys(properties[1])
     old, new = (table.rows(int(version)) for version in (before, after))
     return diff_rows(old, new, best, known)
-
-
-def _named_match(match: Match | str) -> Match:
-    try:
-        return Match(match)
-    except ValueError as error:
-        known = [one.value for one in Match]
-        raise UsageError(f"Rows can't be matched by {match!r}.", hint=f"by {known}.") from error
 
 
 def diff_rows(

@@ -17,8 +17,7 @@ from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.files import changed_files, files_of, matching_files, total
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import Table
-from mirrorlake.history.frame_records import Frame, FramedTable, read_lists
-from mirrorlake.history.listing import measure_files
+from mirrorlake.history.frame_records import Frame, FramedTable, measure_files, read_lists
 from mirrorlake.results import Count, Result, TextTable, size_text
 from mirrorlake.spark.sql import query_errors
 from mirrorlake.storage import Storage

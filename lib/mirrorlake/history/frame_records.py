@@ -5,15 +5,20 @@ see it) and `released`. The newest complete frame of a model is the one that cou
 holds until then. A horizon is a version under which no frame may be taken any more: vacuum puts it
 down before it looks for frames, and whoever takes a frame looks for horizons after pinning. So
 either vacuum sees the pin, or the frame sees the horizon.
+
+A frame's files are measured and kept as a list; Spark's workers look at each where it lies.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -21,10 +26,10 @@ from mirrorlake.delta.actions import rewrite_paths
 from mirrorlake.delta.files import full_path, hadoop_path
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import FrameError
-from mirrorlake.history.listing import measure_files
 from mirrorlake.kept import read_kept
 from mirrorlake.names import STATE, TABLES, TableName, check_part
 from mirrorlake.results import Count, Result, TextTable, size_text
+from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.sql import escape_glob
 from mirrorlake.storage import Storage, to_json
 
@@ -33,6 +38,8 @@ FRAMES = f"{STATE}/frames"
 HORIZONS = f"{STATE}/horizons"
 PINNED, COMPLETE, RELEASED = "pinned", "complete", "released"
 PLANNED = "planned"  # of a dry run, never on disk
+_MEASURED = pa.schema({"rows": pa.int64(), "row_groups": pa.int64(), "found": pa.bool_()})
+Batches = Iterable["pa.RecordBatch"]
 ABANDONED = timedelta(days=1)  # a frame that is not complete by then never will be
 
 
@@ -242,6 +249,63 @@ def read_horizon(storage: Storage, table: TableName, table_id: str) -> int:
 
 def _horizons(table: TableName, table_id: str) -> str:
     return f"{HORIZONS}/{table.place}/{table_id}"
+
+
+def measure_files(storage: Storage, files: DataFrame) -> DataFrame:
+    """Looks at data files and their deletion vectors, each where it lies.
+
+    Args:
+        storage: the lake's files; others are taken on trust.
+        files: `path`, `vector`, `rows`, `masked` and more, paths as Hadoop prints them.
+
+    Returns:
+        The same columns, `rows` by the footer, then `row_groups` (NULL where no footer was read)
+        and `found`: whether the file and its vector are there.
+    """
+    known = ", ".join(f"{name} {kind}" for name, kind in files.dtypes)
+    base = hadoop_path(storage, "") + "/"
+
+    def measure(batches: Batches) -> Batches:
+        for batch in batches:
+            facts = []
+            for file in batch.to_pylist():
+                groups, rows, found = None, file["rows"], _is_there(storage, base, file["vector"])
+                if file["path"].startswith(base):
+                    try:
+                        with storage.open(file["path"][len(base) :]) as source:
+                            footer = pq.read_metadata(source)
+                        groups, rows = footer.num_row_groups, footer.num_rows - file["masked"]
+                    except FileNotFoundError:
+                        found = False
+                facts.append({"rows": rows, "row_groups": groups, "found": found})
+            measured = pa.RecordBatch.from_pylist(facts, _MEASURED)
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            columns |= dict(zip(_MEASURED.names, measured.columns, strict=True))
+            yield pa.RecordBatch.from_pydict(columns)
+
+    return map_in_arrow(files, measure, f"{known}, row_groups bigint, found boolean")
+
+
+def missing_files(storage: Storage, files: DataFrame) -> DataFrame:
+    """Which of these files are gone: `path` of each file or vector that is.
+
+    Args:
+        storage: the lake's files; others are taken on trust.
+        files: `path` and `vector`, as Hadoop prints them.
+    """
+    base = hadoop_path(storage, "") + "/"
+
+    def missing(batches: Batches) -> Batches:
+        for batch in batches:
+            names = {name for column in batch.columns for name in column.to_pylist()}
+            gone = sorted(name for name in names if not _is_there(storage, base, name))
+            yield pa.RecordBatch.from_arrays([pa.array(gone, pa.string())], names=["path"])
+
+    return map_in_arrow(files.select("path", "vector"), missing, "path string")
+
+
+def _is_there(storage: Storage, base: str, path: str | None) -> bool:
+    return path is None or not path.startswith(base) or storage.exists(path[len(base) :])
 
 
 def write_list(frame: Frame, table: Table, files: DataFrame) -> DataFrame:

@@ -31,6 +31,7 @@ from mirrorlake.history.frame_records import (
     find_pins,
     follow_move,
     live_frame,
+    missing_files,
     models,
     newest_complete,
     read_frames,
@@ -41,9 +42,7 @@ from mirrorlake.history.frame_records import (
     utc_now,
     write_list,
 )
-from mirrorlake.history.listing import missing_files
-from mirrorlake.history.versions import ENFORCED, newest_versions, versions_at_once
-from mirrorlake.history.versions import TRIES as _TRIES
+from mirrorlake.history.versions import ENFORCED, TRIES, newest_versions, versions_at_once
 from mirrorlake.names import TableName, as_table, check_part
 from mirrorlake.spark.sql import delta_name, spark_message
 from mirrorlake.storage import Storage
@@ -123,7 +122,7 @@ class Frames:
 
     def _pin(self, frame: Frame, tables: list[TableName]) -> Frame:
         """Chooses versions and makes vacuum spare them; only then they are sure to be there."""
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             stamps = self._stamp(tables)
             frame = replace(frame, tables=stamps)
             save_frame(self._storage, frame)
@@ -132,7 +131,7 @@ class Frames:
                 return frame
         self._storage.delete(f"{frame.folder}.json")
         raise FrameError(
-            f"Vacuum overtook the frame of {frame.model} {_TRIES} times.", hint="try again."
+            f"Vacuum overtook the frame of {frame.model} {TRIES} times.", hint="try again."
         )
 
     def _stamp(self, tables: list[TableName]) -> tuple[FramedTable, ...]:
@@ -140,7 +139,7 @@ class Frames:
         versions = versions_at_once(self._storage, tables)
         if versions is None:
             raise FrameError(
-                f"The tables changed {_TRIES} times while they were looked at.",
+                f"The tables changed {TRIES} times while they were looked at.",
                 hint="frame fewer tables, or when less is written.",
             )
         stamps = []
@@ -205,20 +204,16 @@ class Frames:
             raise FrameError(f"The frame of {model} has no table {table}.", hint=f"it has {known}.")
         frame = follow_move(self._storage, frame)
         if verify:
-            self._verify(frame, framed)
+            files = read_lists(self._spark(), self._storage, [frame], framed.name)
+            gone = missing_files(self._storage, files).first()
+            if gone is not None:
+                raise FrameError(
+                    f"The frame of {frame.model} is broken: {gone[0]}, which {framed.table}"
+                    f" needs at version {framed.version}, is gone.",
+                    file=str(gone[0]),
+                    hint="another tool deleted it; create the frame again.",
+                )
         return self._storage.path(frame.log_path(framed.name))
-
-    def _verify(self, frame: Frame, framed: FramedTable) -> None:
-        spark = self._spark()
-        files = read_lists(spark, self._storage, [frame], framed.name)
-        gone = missing_files(self._storage, files).limit(1).collect()
-        if gone:
-            raise FrameError(
-                f"The frame of {frame.model} is broken: {gone[0][0]}, which {framed.table}"
-                f" needs at version {framed.version}, is gone.",
-                file=str(gone[0][0]),
-                hint="another tool deleted it; create the frame again.",
-            )
 
     def read(self, model: str, table: str | TableName, *, verify: bool = True) -> DataFrame:
         """The rows that a model's readers see: those of the frame, whatever came later.

@@ -1,4 +1,7 @@
-"""Maintenance of a whole lake by a policy: purge, compact, vacuum, table by table.
+"""Maintenance of tables' files: put together, purged; and of a whole lake, by a policy.
+
+OPTIMIZE puts small files together, REORG drops what was deleted softly. They change no row, and
+leave the old files to vacuum.
 
 A policy is a small YAML file, `parameters/learn/07_maintain.yaml` for one; the notebook of that
 name runs it, and a scheduler runs the notebook. Nothing is changed unless the policy says
@@ -7,26 +10,194 @@ name runs it, and a scheduler runs the notebook. Nothing is changed unless the p
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import sqlglot
 import yaml
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
-from mirrorlake.delta.snapshot import has_policy
+from mirrorlake.delta.files import files_of, matching_files, total
+from mirrorlake.delta.snapshot import VECTORS, has_policy
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
-from mirrorlake.history.compact import MIB, Compaction, compact_files, purge_files
 from mirrorlake.history.frames import Frames
 from mirrorlake.history.vacuum import Vacuum, vacuum_table
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
+from mirrorlake.spark.sql import query_errors, quote
 from mirrorlake.storage import Storage
 
+MIB = 2**20
+DEFAULT_TARGET = 1024 * MIB  # Delta's own
+_CONF = "spark.databricks.delta.optimize"
 _OTHERS = {"root", "demo"}  # keys of the notebook's file that are no policy
+
+
+@dataclass(frozen=True)
+class Compaction(Result):
+    """What rewriting would take on, or has done.
+
+    Attributes:
+        action: `optimize` or `reorg`.
+        files, bytes: what is read: small or masked files; what was removed, once it is done.
+        masked_rows: rows that deletion vectors hide in them.
+        in_vorder: how many of them are in V-Order: put together they are not any more.
+        files_added, bytes_added: what took their place; None before it is done.
+        version: the table's newest version afterwards.
+        files_ordered: how many files V-Order took on, or would; None if nobody asked for it.
+    """
+
+    table: TableName
+    action: str
+    files: int
+    bytes: int
+    masked_rows: int
+    version: int
+    in_vorder: int = 0
+    files_added: int | None = None
+    bytes_added: int | None = None
+    applied: bool = False
+    files_ordered: int | None = None
+
+    def shown(self) -> TextTable:
+        """The same facts, one a row."""
+        rows = [
+            ("files rewritten" if self.applied else "files to rewrite", self.files),
+            ("their bytes", self.bytes),
+            ("deleted rows in them", self.masked_rows),
+        ]
+        if self.in_vorder and self.files_ordered is None:
+            way = "--vorder" if self.action == "optimize" else "vorder"
+            rows.append((f"in V-Order among them ({way} orders anew)", self.in_vorder))
+        if self.files_added is not None and self.bytes_added is not None:
+            rows += [("files written", self.files_added), ("their bytes", self.bytes_added)]
+        if self.files_ordered is not None:
+            rows.append(
+                ("files in V-Order" if self.applied else "files to order", self.files_ordered)
+            )
+        return TextTable((f"{self.action} {self.table}", "value"), tuple(rows))
+
+    def __repr__(self) -> str:
+        if not self.applied:
+            return f"{self.table}: {self.action} would rewrite {self.files} files"
+        return f"{self.table}: {self.action} made {self.files_added} files of {self.files}"
+
+
+@query_errors()
+def compact_files(
+    table: Table,
+    *,
+    where: str | None = None,
+    target_bytes: int = DEFAULT_TARGET,
+    zorder_by: Sequence[str] = (),
+    dry_run: bool = False,
+) -> Compaction:
+    """Puts small files together; arguments and errors are those of `Optimize.compact`.
+
+    Clustering by `zorder_by` has no forecast of its own: a dry run counts all files in question.
+    """
+    work = table.for_one_operation()
+    if has_policy(table.storage, table.name):
+        raise UsageError(
+            f"{table.name} has a partitioning policy, and OPTIMIZE would mix its partitions.",
+            hint="`partition run` merges small files of one partition.",
+        )
+    if target_bytes <= 0:
+        raise UsageError(f"Files can't be of {target_bytes} bytes.")
+    if where is not None:
+        _check_columns(where, work.snapshot().partition_columns)
+    files = files_of(work, work.snapshot().version)
+    if where is not None:  # only the partitions with a row that the predicate picks
+        files = files.join(matching_files(work, where), "path", "left_semi")
+    found = Compaction(
+        table.name,
+        "optimize",
+        version=work.snapshot().version,
+        **_figures(files if zorder_by else _crowded(files, target_bytes)),
+    )
+    if dry_run:
+        return found
+    work.spark.conf.set(f"{_CONF}.maxFileSize", str(target_bytes))
+    work.spark.conf.set(f"{_CONF}.minFileSize", str(target_bytes))
+    clause = f" WHERE {where}" if where else ""
+    order = f" ZORDER BY ({', '.join(map(quote, zorder_by))})" if zorder_by else ""
+    return _run(work.spark, table, found, f"OPTIMIZE {table.sql_name}{clause}{order}")
+
+
+@query_errors()
+def purge_files(table: Table, *, drop_vectors: bool = False, dry_run: bool = False) -> Compaction:
+    """Rewrites files with deleted rows or dropped columns, so that vacuum can remove both.
+
+    Arguments and errors are those of `Optimize.purge`. Which files hold dropped columns is found
+    out while rewriting.
+    """
+    work = table.for_one_operation()
+    version = work.snapshot().version
+    masked = files_of(work, version).where("masked > 0")
+    found = Compaction(table.name, "reorg", version=version, **_figures(masked))
+    if dry_run:
+        return found
+    name, feature = table.sql_name, "deletionVectors"
+    drops = drop_vectors and feature in work.snapshot().reader_features
+    if drops:  # first no new ones, then none; what is left is older versions', and stays readable
+        off = f"SET TBLPROPERTIES ('{VECTORS}' = 'false')"
+        work.spark.sql(f"ALTER TABLE {name} {off}").collect()
+    done = _run(work.spark, table, found, f"REORG TABLE {name} APPLY (PURGE)")
+    if drops:
+        work.spark.sql(f"ALTER TABLE {name} DROP FEATURE {feature}").collect()
+        return replace(done, version=table.snapshot().version)
+    return done
+
+
+def _check_columns(where: str, parts: list[str]) -> None:
+    try:
+        tree = sqlglot.parse_one(where, read="spark")
+    except SqlglotError as error:
+        raise UsageError(f"{where!r} is no predicate.") from error
+    known = {name.lower() for name in parts}
+    others = sorted({c.name for c in tree.find_all(exp.Column) if c.name.lower() not in known})
+    if others:
+        has = f"it is partitioned by {', '.join(parts)}." if parts else "it has no partitions."
+        raise UsageError(f"{', '.join(others)} is no partition column of the table.", hint=has)
+
+
+def _crowded(files: DataFrame, target: int) -> DataFrame:
+    """The small files of the partitions that have several."""
+    small = files.where(F.col("size") < target)
+    crowded = small.groupBy("parts").count().where("count > 1").select("parts")
+    return small.join(crowded, small["parts"].eqNullSafe(crowded["parts"]), "left_semi")
+
+
+def _figures(files: DataFrame) -> dict[str, Any]:
+    return (
+        files.agg(
+            F.count("*").alias("files"),
+            total("size").alias("bytes"),
+            total("masked").alias("masked_rows"),
+            F.count_if("ordered").alias("in_vorder"),
+        )
+        .collect()[0]
+        .asDict()
+    )
+
+
+def _run(session: SparkSession, table: Table, planned: Compaction, statement: str) -> Compaction:
+    row = session.sql(statement).select("metrics.*").collect()[0].asDict(recursive=True)
+    return replace(
+        planned,
+        files=row["numFilesRemoved"],
+        bytes=(row["filesRemoved"] or {}).get("totalSize") or 0,
+        files_added=row["numFilesAdded"],
+        bytes_added=(row["filesAdded"] or {}).get("totalSize") or 0,
+        version=table.snapshot().version,
+        applied=True,
+    )
 
 
 @dataclass(frozen=True)
@@ -71,6 +242,14 @@ class TableMaintenance:
     vacuum: Vacuum | None = None
     error: str | None = None
 
+    @property
+    def note(self) -> str:
+        """What to know of it: the error, or the versions that are lost."""
+        if self.error:
+            return self.error
+        lost = self.vacuum.unreadable if self.vacuum else None
+        return f"versions {lost[0]} to {lost[1]} no longer readable" if lost else ""
+
 
 @dataclass(frozen=True)
 class Maintenance(Result):
@@ -105,7 +284,7 @@ class Maintenance(Result):
                 line.reorg.files if line.reorg else 0,
                 line.optimize.files if line.optimize else 0,
                 line.vacuum.delete_files if line.vacuum else 0,
-                _said(line),
+                line.note,
             )
             for line in self.tables
         )
@@ -116,13 +295,6 @@ class Maintenance(Result):
     def __repr__(self) -> str:
         verb = "maintained" if self.policy.apply else "would maintain"
         return f"{verb} {len(self.tables)} tables, {len(self.failed)} failed"
-
-
-def _said(line: TableMaintenance) -> str:
-    if line.error:
-        return line.error
-    lost = line.vacuum.unreadable if line.vacuum else None
-    return f"versions {lost[0]} to {lost[1]} no longer readable" if lost else ""
 
 
 def load_policy(path: Path) -> MaintenancePolicy:
@@ -138,36 +310,6 @@ def load_policy(path: Path) -> MaintenancePolicy:
     if not isinstance(document, dict):
         raise UsageError(f"{path} is not a mapping of names to values.")
     return make_policy({k: v for k, v in document.items() if k not in _OTHERS}, str(path))
-
-
-def parse_policy(text: str, *, tables: str = "", apply: bool = False) -> MaintenancePolicy:
-    """The policy that a notebook's parameter holds as JSON; it vacuums only if it says so.
-
-    Args:
-        text: a JSON object with keys of `MaintenancePolicy`; empty for its defaults.
-        tables: names separated by commas; empty for all.
-        apply: do it, not only say it.
-
-    Raises:
-        UsageError: it is no JSON object, has an unknown key, or a value of the wrong kind.
-
-    Example:
-        >>> parse_policy('{"min_files": 8}').vacuum
-        False
-    """
-    try:
-        values = json.loads(text) if text.strip() else {}
-    except ValueError as error:
-        raise UsageError(
-            f"The policy is no JSON: {error}.", hint='write it like {"min_files": 4}.'
-        ) from error
-    if not isinstance(values, dict):
-        raise UsageError("The policy is no JSON object.", hint='write it like {"min_files": 4}.')
-    if taken := {"tables", "apply"} & set(values):
-        raise UsageError(
-            f"The policy has {sorted(taken)[0]!r}.", hint="that is a parameter of its own."
-        )
-    return make_policy({"vacuum": False} | values | {"tables": tables, "apply": apply})
 
 
 def make_policy(values: dict[str, Any], source: str = "The policy") -> MaintenancePolicy:
@@ -208,9 +350,14 @@ def maintain(
     Raises:
         UsageError: the policy names a table that is not there.
     """
-    chosen = _chosen(known, policy)
+    wanted = [TableName.parse(part.strip()) for part in policy.tables.split(",") if part.strip()]
+    if missing := [str(table) for table in wanted if table not in known]:
+        raise UsageError(
+            f"The policy names {', '.join(missing)}, which the lake has not.",
+            hint=f"it has {', '.join(map(str, known))}.",
+        )
     lines = []
-    for table in chosen:
+    for table in wanted or known:
         on_table(str(table))
         try:
             lines.append(_maintain_table(Table(spark, storage, table), policy))
@@ -219,16 +366,6 @@ def maintain(
     if policy.apply and policy.vacuum:
         Frames(storage, spark).sweep()
     return Maintenance(policy, tuple(lines))
-
-
-def _chosen(known: list[TableName], policy: MaintenancePolicy) -> list[TableName]:
-    wanted = [TableName.parse(part.strip()) for part in policy.tables.split(",") if part.strip()]
-    if missing := [str(table) for table in wanted if table not in known]:
-        raise UsageError(
-            f"The policy names {', '.join(missing)}, which the lake has not.",
-            hint=f"it has {', '.join(map(str, known))}.",
-        )
-    return wanted or known
 
 
 def _maintain_table(table: Table, policy: MaintenancePolicy) -> TableMaintenance:

@@ -8,31 +8,35 @@ written within the retention, files of frames that hold, and files the change fe
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import reduce
+from itertools import islice
 from typing import Any
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import CommitLog
-from mirrorlake.delta.files import feed_files, files_of, latest_actions, total
+from mirrorlake.delta.files import feed_files, files_of, hadoop_path, latest_actions, total
 from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import RetentionError
 from mirrorlake.history.frame_records import (
     PINNED,
     Frame,
+    FramedTable,
     find_pins,
     publish_horizon,
     read_lists,
     utc_now,
 )
-from mirrorlake.history.listing import list_files
 from mirrorlake.history.versions import FILE_RETENTION, retention
 from mirrorlake.names import TableName
 from mirrorlake.results import Count, Result, TextTable, size_text
+from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.sql import query_errors, temporary_view
 from mirrorlake.storage import Storage
 
@@ -41,6 +45,10 @@ _CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 _NEWEST, _REMOVED, _FRAME, _FEED = range(1, 5)
 _WHY = {_NEWEST: "newest version", _REMOVED: "removed within the retention", _FEED: "change feed"}
 _YOUNG = "written within the retention"
+_LISTED = pa.schema({"path": pa.string(), "length": pa.int64(), "modificationTime": pa.int64()})
+_SHOWN = ("_delta_index", "_change_data")
+_BATCH = 50_000
+_FEW, _TASKS = 8, 64
 
 
 @dataclass(frozen=True)
@@ -177,24 +185,21 @@ class _Job:
         try:
             done = self.summarise(files)
             if done.delete_files:
-                self.delete(files)
+                inventory = files.where("why IS NULL").select(
+                    "path",
+                    "length",
+                    (F.col("length") < 0).alias("isDir"),  # never; Delta wants a nullable column
+                    "modificationTime",
+                )
+                self.table.spark.conf.set(_CHECK, "false")  # checked above, with our own words
+                with temporary_view(inventory) as view:
+                    self.table.spark.sql(
+                        f"VACUUM {self.table.sql_name} USING INVENTORY (SELECT * FROM {view})"
+                        f" RETAIN {self.hours:.6f} HOURS"
+                    )
         finally:
             files.unpersist()
         return replace(done, applied=True)
-
-    def delete(self, files: DataFrame) -> None:
-        inventory = files.where("why IS NULL").select(
-            "path",
-            "length",
-            (F.col("length") < 0).alias("isDir"),  # never; Delta insists on a nullable column
-            "modificationTime",
-        )
-        self.table.spark.conf.set(_CHECK, "false")  # checked above, with our own words
-        with temporary_view(inventory) as view:
-            self.table.spark.sql(
-                f"VACUUM {self.table.sql_name} USING INVENTORY (SELECT * FROM {view})"
-                f" RETAIN {self.hours:.6f} HOURS"
-            )
 
     def files(self) -> DataFrame:
         """All files with `why` they stay; NULL for those that go."""
@@ -215,63 +220,55 @@ class _Job:
 
     def reasons(self) -> DataFrame:
         """Each file that something is known of, perhaps several times; NULL ranks keep nothing."""
-        pins, dead = map(self.mine, find_pins(self.table.storage, self.now))
-        listed = [frame for frame in pins if frame.state != PINNED]
-        parts = [self.log_reasons(), *(self.pinned_files(f) for f in pins if f.state == PINNED)]
-        if known := listed + [frame for frame in dead if self.has_list(frame)]:
-            parts.append(self.frame_files(known, listed))
-        if (feed := self.feed_reasons()) is not None:
-            parts.append(feed)
+        storage = self.table.storage
+        pins, dead = map(self.mine, find_pins(storage, self.now))
+        parts = [self.log_reasons()]
+        for frame, framed in pins:
+            if frame.state == PINNED:  # its list is not written yet; the log of so new a version is
+                files = files_of(self.table, framed.version)
+                parts.append(_known(files, F.lit(frame.title), F.lit(_FRAME)))
+        holding = [frame for frame, _ in pins if frame.state != PINNED]
+        ended = [f for f, framed in dead if storage.list(f.files_path(framed.name)).files]
+        if holding or ended:
+            parts.append(self.frame_files(holding, ended))
+        if self.feed_hours > self.hours:
+            parts.append(self.feed_reasons())
         return reduce(lambda a, b: a.unionByName(b), parts)
 
-    def mine(self, frames: list[Frame]) -> list[Frame]:
+    def mine(self, frames: list[Frame]) -> list[tuple[Frame, FramedTable]]:
         """The frames of this table; one that is just being taken of an earlier one fails anyway."""
         found = [(frame, frame.table(self.table.name)) for frame in frames]
         return [
-            frame
+            (frame, framed)
             for frame, framed in found
             if framed and (frame.state != PINNED or framed.table_id == self.table_id)
         ]
 
-    def has_list(self, frame: Frame) -> bool:
-        """Whether a frame that holds nothing still has its list of files."""
-        framed, storage = frame.table(self.table.name), self.table.storage
-        return framed is not None and bool(storage.list(frame.files_path(framed.name)).files)
-
     def log_reasons(self) -> DataFrame:
         last = latest_actions(self.table, self.version)
-        rank = F.when(F.col("live"), _NEWEST).when(F.col("removed") >= self.cutoff, _REMOVED)
-        why = F.when(F.col("live"), _WHY[_NEWEST]).when(
-            F.col("removed") >= self.cutoff, _WHY[_REMOVED]
-        )
-        removed = F.when(~F.col("live"), F.col("removed"))
-        return _known(last, why, rank, removed)
+        live, removed = F.col("live"), F.col("removed")
+        is_young = removed >= self.cutoff
+        why = F.when(live, _WHY[_NEWEST]).when(is_young, _WHY[_REMOVED])
+        rank = F.when(live, _NEWEST).when(is_young, _REMOVED)
+        return _known(last, why, rank, removed=F.when(~live, removed))
 
-    def pinned_files(self, frame: Frame) -> DataFrame:
-        """The files of a frame whose list is not written yet; the log of so new a version is."""
-        framed = frame.table(self.table.name)
-        assert framed is not None
-        files = files_of(self.table, framed.version)
-        return _known(files, F.lit(frame.title), F.lit(_FRAME), F.lit(None))
-
-    def frame_files(self, known: list[Frame], holding: list[Frame]) -> DataFrame:
+    def frame_files(self, holding: list[Frame], ended: list[Frame]) -> DataFrame:
         """The files of all frames that have a list, whether they hold them or not."""
-        files = read_lists(self.table.spark, self.table.storage, known, self.table.name)
+        frames, table = holding + ended, self.table
+        files = read_lists(table.spark, table.storage, frames, table.name)
         holds = F.col("frame").isin([frame.title for frame in holding])
         why, rank = F.when(holds, F.col("frame")), F.when(holds, _FRAME)
-        return _known(files, why, rank, F.lit(None), F.when(~holds, F.col("frame")))
+        return _known(files, why, rank, frame=F.when(~holds, F.col("frame")))
 
-    def feed_reasons(self) -> DataFrame | None:
-        """Files that changes are read from, if these are kept longer than other files."""
-        if self.feed_hours <= self.hours:
-            return None
+    def feed_reasons(self) -> DataFrame:
+        """Files that changes are read from, which are kept longer than other files."""
         log = CommitLog(self.table.storage, self.table.name.table_path)
         since = self.now - timedelta(hours=self.feed_hours)
         first = log.first_since(since, log.earliest(self.version), self.version)
         both = feed_files(self.table, first, self.version).withColumn(
             "vector", F.lit(None).cast("string")
         )
-        return _known(both, F.lit(_WHY[_FEED]), F.lit(_FEED), F.lit(None))
+        return _known(both, F.lit(_WHY[_FEED]), F.lit(_FEED))
 
     def summarise(self, files: DataFrame) -> Vacuum:
         rows = (
@@ -312,20 +309,69 @@ class _Job:
         return (earliest, last) if last >= earliest else None
 
 
-def _known(files: DataFrame, why: Any, rank: Any, removed: Any, frame: Any = None) -> DataFrame:
+def _known(
+    files: DataFrame,
+    why: Column,
+    rank: Column,
+    *,
+    removed: Column | None = None,
+    frame: Column | None = None,
+) -> DataFrame:
     """Paths with what is known of them, for data files and their deletion vectors alike."""
-    both = F.explode(F.array_compact(F.array("path", "vector"))).alias("path")
-    frame = F.lit(None) if frame is None else frame
-    facts = [
-        why.cast("string").alias("why"),
-        rank.cast("int").alias("rank"),
-        removed.cast("bigint").alias("removed"),
-        frame.cast("string").alias("frame"),
-    ]
-    return files.select(both, *facts)
+    return files.select(
+        F.explode(F.array_compact(F.array("path", "vector"))).alias("path"),
+        why.alias("why"),
+        rank.alias("rank"),
+        (F.lit(None) if removed is None else removed).cast("bigint").alias("removed"),
+        (F.lit(None) if frame is None else frame).cast("string").alias("frame"),
+    )
 
 
 def _order(share: Share) -> tuple[int, str]:
     """Newest version first, then what was removed, frames, feed, and what is young."""
     known = [_WHY[_NEWEST], _WHY[_REMOVED], None, _WHY[_FEED], _YOUNG]
     return (known.index(share.why) if share.why in known else 2, share.why)
+
+
+def list_files(table: Table) -> DataFrame:
+    """All files that VACUUM looks at: data, deletion vectors, change data, what was left behind.
+
+    Args:
+        table: the table; the workers of its session see the lake as this process does.
+
+    Returns:
+        `path`, as Hadoop prints it, `length`, `modificationTime` in milliseconds.
+    """
+    keys = tuple(f"{name}=" for name in table.snapshot().partition_columns)
+    top = table.storage.list(table.name.table_path).folders
+    folders = [("", False)] + [(name, True) for name in top if not _is_hidden(name, keys)]
+    work = table.spark.createDataFrame(folders, "folder string, deep boolean")
+    if len(folders) > _FEW:
+        work = work.repartition(min(len(folders), _TASKS))
+    storage, table_path = table.storage, table.name.table_path
+    base = hadoop_path(storage, table_path)
+
+    def walk(folder: str, deep: bool) -> Iterator[dict[str, Any]]:
+        listing = storage.list(f"{table_path}/{folder}".rstrip("/"))
+        inside = f"{folder}/" if folder else ""
+        for entry in listing.files:
+            if not _is_hidden(entry.name, keys):
+                when = int(entry.modified.timestamp() * 1000)
+                values = (f"{base}/{inside}{entry.name}", entry.size, when)
+                yield dict(zip(_LISTED.names, values, strict=True))
+        for name in listing.folders if deep else ():
+            if not _is_hidden(name, keys):
+                yield from walk(f"{inside}{name}", deep)
+
+    def list_folders(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        rows = (row for batch in batches for row in batch.to_pylist())
+        found = (file for row in rows for file in walk(row["folder"], row["deep"]))
+        while some := list(islice(found, _BATCH)):
+            yield pa.RecordBatch.from_pylist(some, _LISTED)
+
+    return map_in_arrow(work, list_folders, "path string, length bigint, modificationTime bigint")
+
+
+def _is_hidden(name: str, keys: tuple[str, ...]) -> bool:
+    """Whether VACUUM passes a file or folder by; `keys` are partition columns with `=`."""
+    return name.startswith(("_", ".")) and not name.startswith((*_SHOWN, *keys))

@@ -1,19 +1,27 @@
-"""Writing tables that no publisher feeds: results of one's own, beside what is mirrored."""
+"""Changing tables by hand: rows of one's own, written and deleted; any table, restored.
+
+Rows are written and deleted only where no publisher feeds the table, beside what is mirrored. Of a
+table that goes back to an earlier version it is said what that would do, and what it means.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from mirrorlake.delta.actions import removed_since
 from mirrorlake.delta.create import OWN_TABLE, column_types, create_delta
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import InvalidNameError, UsageError
+from mirrorlake.history.diff import changed_columns, is_made_anew
+from mirrorlake.history.versions import check_version
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, VIEW_PROPERTY
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
+from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.older import from_arrow
 from mirrorlake.spark.sql import delta_name, query_errors
 from mirrorlake.storage import Listing, Storage
@@ -135,3 +143,120 @@ def delete_rows(table: Table, where: str, *, apply: bool) -> Deletion:
         (done,) = table.spark.sql(f"DELETE FROM {table.sql_name} WHERE {where}").collect()
         rows = done[0]
     return Deletion(table.name, rows, table.snapshot().version, apply)
+
+
+@dataclass(frozen=True)
+class Restore(Result):
+    """What restoring does, or has done.
+
+    Attributes:
+        version: the version that comes back.
+        newest: the version that was the newest before.
+        returned_files: data files that are in the table again.
+        dropped_files: data files that no longer are; None before it is done.
+        columns: names of columns that come, with `+`, or go, with `-`.
+        warnings: what to know before doing it.
+        applied: whether it is done.
+    """
+
+    table: TableName
+    version: int
+    newest: int
+    returned_files: int
+    dropped_files: int | None
+    columns: tuple[str, ...]
+    warnings: tuple[str, ...]
+    applied: bool
+
+    def shown(self) -> TextTable:
+        """The same facts, one a row."""
+        rows: list[tuple[str, Any]] = [
+            ("table", str(self.table)),
+            ("from version", self.newest),
+            ("back to version", self.version),
+            ("files that return", self.returned_files),
+        ]
+        if self.dropped_files is not None:
+            rows.append(("files that go", self.dropped_files))
+        if self.columns:
+            rows.append(("columns", " ".join(self.columns)))
+        rows += [("warning", warning) for warning in self.warnings]
+        rows.append(("done", "yes" if self.applied else "no: a dry run"))
+        return TextTable(("what", "value"), tuple((what, str(value)) for what, value in rows))
+
+    def __repr__(self) -> str:
+        verb = "restored" if self.applied else "would restore"
+        return f"{verb} {self.table} from version {self.newest} to {self.version}"
+
+
+@query_errors()
+def restore_table(table: Table, version: int, *, apply: bool) -> Restore:
+    """Makes a table what it was; arguments and errors are those of `LakeTable.restore`."""
+    check_version(table.storage, table.name, version)
+    path, now = table.name.table_path, table.snapshot()
+    then = read_snapshot(table.storage, path, version)
+    warnings = []
+    if INCARNATION_PROPERTY in now.properties:
+        warnings.append(
+            "A mirror feeds this table. It goes on after the last file it has applied: what was"
+            f" published since version {version} is not applied again. Publish those changes"
+            " anew, or reseed the table."
+        )
+        if is_made_anew(then, now):
+            warnings.append(
+                f"Version {version} is from before the table's folder was made anew: its columns"
+                " and keys need not be those of today."
+            )
+    plan = Restore(
+        table=table.name,
+        version=version,
+        newest=now.version,
+        returned_files=len(removed_since(table.storage, path, version, now.version)),
+        dropped_files=None,
+        columns=tuple(changed_columns(now, then)),
+        warnings=tuple(warnings),
+        applied=False,
+    )
+    if not apply:
+        return plan
+    done = table.spark.sql(
+        f"RESTORE TABLE {table.sql_name} TO VERSION AS OF {int(version)}"
+    ).first()
+    figures = done.asDict() if done is not None else {}
+    return replace(
+        plan,
+        returned_files=int(figures.get("num_restored_files", plan.returned_files)),
+        dropped_files=int(figures.get("num_removed_files", 0)),
+        applied=True,
+    )
+
+
+def plan_restore(table: Table, version: int, *, apply: bool = False) -> Restore | NotAsked:
+    """What restoring a table to a version would do, and with `apply` doing it.
+
+    Args:
+        table: which table.
+        version: the version to come back; -1 for none.
+        apply: do it; otherwise it is only said.
+
+    Raises:
+        VersionError: the version can't be read any more, or never was.
+        QueryError: Delta refused it.
+    """
+    if version == -1:
+        return NotAsked()
+    return restore_table(table, version, apply=apply)
+
+
+@dataclass(frozen=True)
+class NotAsked(Result):
+    """No version was named to come back to."""
+
+    applied: bool = False
+
+    def shown(self) -> TextTable:
+        """That."""
+        return TextTable(("note",), ((repr(self),),))
+
+    def __repr__(self) -> str:
+        return "No version was named to come back to."

@@ -24,7 +24,7 @@ from mirrorlake.delta.files import hadoop_path, live_files, read_actions
 from mirrorlake.delta.log_files import find_segment
 from mirrorlake.delta.snapshot import physical_names, read_snapshot
 from mirrorlake.delta.table import Table
-from mirrorlake.history.listing import list_files
+from mirrorlake.history.vacuum import list_files
 from mirrorlake.layout import measures
 from mirrorlake.layout.change_history import change_history
 from mirrorlake.layout.footers import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mirrorlake.delta.table import Table
-from mirrorlake.history.compact import DEFAULT_TARGET, Compaction, compact_files, purge_files
+from mirrorlake.history.maintenance import DEFAULT_TARGET, Compaction, compact_files, purge_files
 from mirrorlake.layout.vorder import VOrderReport, vorder_table
 
 

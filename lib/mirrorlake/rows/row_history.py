@@ -21,7 +21,7 @@ from mirrorlake.delta.snapshot import Snapshot, physical_name
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.changes import in_order, key_columns
-from mirrorlake.feed.findings import FeedFinding
+from mirrorlake.feed.doctor import FeedFinding
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.results import Result, TextTable
 from mirrorlake.rows.changes import (

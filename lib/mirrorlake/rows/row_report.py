@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.feed.readable import COLUMNS, as_texts, short, tell_changes
+from mirrorlake.feed.report import COLUMNS, as_texts, short, tell_changes
 from mirrorlake.history.diff import is_tracked
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.results import Result, TextTable

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.ticker import MaxNLocator
 
-from mirrorlake.feed.follow_report import FollowReport
+from mirrorlake.feed.cursor import FollowReport
 from mirrorlake.feed.report import KINDS, FeedReport
 from mirrorlake.show.plots import COLOURS, ROW_INCHES, Chart, finish_chart, start_chart, styled
 

@@ -16,7 +16,7 @@ import pytest
 
 from mirrorlake import Lake
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.findings import Diagnosis
+from mirrorlake.feed.doctor import Diagnosis
 from mirrorlake.feed.schema import read_feed
 from mirrorlake.lake_table import LakeTable
 from mirrorlake.spark.sql import delta_name

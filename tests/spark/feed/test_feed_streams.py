@@ -13,8 +13,7 @@ from pyspark.sql import DataFrame
 
 from mirrorlake import Lake
 from mirrorlake.errors import FeedError, InvalidNameError, UsageError
-from mirrorlake.feed.enable import DEFAULT_CONF
-from mirrorlake.feed.schema import RESERVED
+from mirrorlake.feed.schema import DEFAULT_CONF, RESERVED
 from mirrorlake.lake_table import LakeTable
 from mirrorlake.spark.sql import delta_name
 

@@ -186,7 +186,7 @@ def test_stopped_after_any_step_and_run_again(
     model = type_1_model if stored_as == 1 else type_2_model
     found = type_1 if stored_as == 1 else type_2
     apply_changes(as_rows(spark, events_of(texts[0])), path, dimension)
-    module = "mirrorlake.feed.scd1" if stored_as == 1 else "mirrorlake.feed.scd2"
+    module = "mirrorlake.feed.scd_types"
     real = getattr(importlib.import_module(module), step)
     done = []
 

@@ -10,8 +10,8 @@ import pytest
 from helpers.feed_model import Event, net_model, type_1_model, type_2_model
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.api import keep_change_files
-from mirrorlake.feed.findings import Diagnosis, span_text
-from mirrorlake.feed.gaps import Segment, plan_segments
+from mirrorlake.feed.changes import Segment, plan_segments
+from mirrorlake.feed.doctor import Diagnosis, span_text
 from mirrorlake.feed.schema import find_breaks
 
 HOUR = 3_600_000

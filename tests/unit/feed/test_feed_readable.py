@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mirrorlake.feed.readable import moment_text, short, tell_changes
+from mirrorlake.feed.report import short, tell_changes
 
 MOMENT = "2024-05-01 10:00:00.125"
 
@@ -62,5 +62,6 @@ def test_short(value: Any, text: str) -> None:
 
 
 def test_moments_are_told_to_the_second() -> None:
-    assert moment_text(datetime(2024, 5, 1, 10, 0, 0, 999)) == "2024-05-01 10:00:00"
-    assert moment_text(None) == ""
+    for moment, text in ((datetime(2024, 5, 1, 10, 0, 0, 999), "2024-05-01 10:00:00"), (None, "")):
+        (line,) = tell_changes([change("insert", 1, id=1) | {"_commit_timestamp": moment}]).rows
+        assert line[1] == text

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mirrorlake.feed.findings import Diagnosis
-from mirrorlake.feed.follow_report import FollowReport
+from mirrorlake.feed.cursor import FollowReport
+from mirrorlake.feed.doctor import Diagnosis
 from mirrorlake.feed.report import FeedReport
 from mirrorlake.results import TextTable
 from mirrorlake.show.feeds import plot_changes, plot_periods

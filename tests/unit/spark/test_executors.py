@@ -22,8 +22,8 @@ LOAD = (
     "print(list(probe([]))); print('mirrorlake' in sys.modules)"
 )
 # What executors run: each of these has functions that are sent by name.
-USED = ("layout.footers", "layout.vorder", "layout.analysis", "history.listing")
-USED += ("mirror.reconcile", "delta.files")
+USED = ("layout.footers", "layout.vorder", "layout.analysis", "history.frame_records")
+USED += ("history.vacuum", "mirror.reconcile", "delta.files")
 IMPORTS = """
 import json, sys
 before = set(sys.modules)

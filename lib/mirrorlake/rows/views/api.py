@@ -14,7 +14,7 @@ from mirrorlake.catalog import Catalog
 from mirrorlake.delta.create import column_types
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.enable import create_table
+from mirrorlake.feed.schema import create_table
 from mirrorlake.history.write import check_own
 from mirrorlake.mirror.options import noop
 from mirrorlake.mirror.properties import VIEW_PROPERTY

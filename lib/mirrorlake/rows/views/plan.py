@@ -19,9 +19,8 @@ from mirrorlake.delta.create import column_types
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import BusyError, QueryError, TableNotFoundError, UsageError, VersionError
-from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.findings import Diagnosis
-from mirrorlake.feed.gaps import ORIGIN, bridge
+from mirrorlake.feed.changes import ORIGIN, bridge
+from mirrorlake.feed.doctor import Diagnosis, examine
 from mirrorlake.feed.schema import RESERVED, read_feed
 from mirrorlake.history.diff import is_tracked
 from mirrorlake.history.versions import check_version, is_enforced, versions_at_once
