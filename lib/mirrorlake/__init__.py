@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from mirrorlake.history.time_travel import choose_versions, find_difference, plan_restore
     from mirrorlake.lake import Lake
     from mirrorlake.lake_table import LakeTable
-    from mirrorlake.landing.publish_files import publish_files
-    from mirrorlake.landing.publisher import Publisher
+    from mirrorlake.landing.publisher import Publisher, publish_files
     from mirrorlake.layout.advice import advise
     from mirrorlake.layout.guardrails import skus
     from mirrorlake.layout.layout_benchmark import Layout, compare_layouts

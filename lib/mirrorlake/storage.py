@@ -27,13 +27,25 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
 from mirrorlake.errors import MirrorlakeError, SetupError, first_line
-from mirrorlake.stores.conditional import Seen, create_file, look_at, rename_file, replace_file
+from mirrorlake.stores.conditional import (
+    Seen,
+    check_conditions,
+    create_file,
+    look_at,
+    rename_file,
+    replace_file,
+)
 from mirrorlake.stores.listing import AT_ONCE, PAGE, list_local, split_pages
 from mirrorlake.stores.listing import Entry as Entry
 from mirrorlake.stores.listing import Listing as Listing
-from mirrorlake.stores.markers import remove_markers
-from mirrorlake.stores.opening import CLOUDS, one_uri, open_store, scheme_of, store_variables
-from mirrorlake.stores.probe import check_conditions
+from mirrorlake.stores.opening import (
+    CLOUDS,
+    one_uri,
+    open_store,
+    remove_markers,
+    scheme_of,
+    store_variables,
+)
 from mirrorlake.stores.streams import Writer, open_tail
 
 _COPIES = 16

@@ -12,12 +12,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from mirrorlake.delta.dropped import dropped_in_place, is_dropped
 from mirrorlake.delta.log_files import (
     Action,
     commit_path,
+    dropped_in_place,
     find_checkpoint,
     has_log,
+    is_dropped,
     read_actions,
 )
 from mirrorlake.errors import ConflictError, TableNotFoundError

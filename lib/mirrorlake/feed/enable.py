@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta.create import create_delta
 from mirrorlake.delta.snapshot import FEED, ROW_TRACKING
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import Table, create_delta
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.schema import reserved_columns
 from mirrorlake.mirror.properties import KEYS_PROPERTY

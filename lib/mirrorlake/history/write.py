@@ -8,9 +8,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta.create import OWN_TABLE, column_types, create_delta
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import OWN_TABLE, Table, column_types, create_delta
 from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, VIEW_PROPERTY
 from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName

@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError, first_line, in_file
-from mirrorlake.landing.compression import COMPRESSED
 from mirrorlake.landing.metadata import MARKER, MARKER_HINT, Marker, TableMetadata
 from mirrorlake.landing.rows import (
     MOST_REJECTS,
@@ -30,11 +29,12 @@ from mirrorlake.landing.rows import (
     Rejects,
     count_rows,
     footer_bounds,
+    is_unchanged,
+    unchanged_names,
 )
 from mirrorlake.landing.text import original_rows, read_text
-from mirrorlake.landing.text_format import TextFormat
+from mirrorlake.landing.text_format import COMPRESSED, TextFormat
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
-from mirrorlake.landing.unchanged import is_unchanged, unchanged_names
 from mirrorlake.names import METADATA
 from mirrorlake.storage import Storage
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from mirrorlake.delta.dropped import (
+from mirrorlake.delta.log_files import (
     dropped_in_place,
     is_dropped,
     note_drop,
@@ -29,8 +29,7 @@ from mirrorlake.delta.dropped import (
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.kept import read_kept
-from mirrorlake.landing.identity import Identity, write_identity
-from mirrorlake.landing.metadata import declare_keys
+from mirrorlake.landing.metadata import Identity, declare_keys, write_identity
 from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.names import STATE, TableName

@@ -6,12 +6,17 @@ it would refuse, or do in a way that loses certainty, without being told.
 
 from __future__ import annotations
 
+import logging
 import os
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from obstore.store import from_url
+
+if TYPE_CHECKING:
+    from pyarrow.fs import S3FileSystem
 
 CLOUDS = ("s3", "s3a", "az", "abfs", "abfss", "adl", "azure", "gs")
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -81,3 +86,35 @@ def open_store(uri: str, *, retried: bool = True) -> Any:
             if endpoint.lower().startswith("http://"):
                 options["client_options"] = {"allow_http": True}
     return from_url(uri, **options)
+
+
+_log = logging.getLogger(__name__)
+
+
+def remove_markers(uri: str) -> None:
+    """Removes what is left of a folder that has no files any more, its markers and those below.
+
+    A marker that stays is harmless to this package; Spark takes one of a log for a table's.
+
+    Args:
+        uri: the folder, in full; nothing happens where it is not of S3.
+    """
+    if scheme_of(uri) not in ("s3", "s3a"):
+        return
+    place = urlsplit(uri)
+    try:
+        with suppress(FileNotFoundError):
+            arrow_s3().delete_dir(f"{place.netloc}{place.path}")
+    except OSError as error:
+        _log.warning("the folder markers below %s stay: %s", uri, error)
+
+
+def arrow_s3() -> S3FileSystem:
+    """Arrow's client of the store that the standard variables name; a bucket is part of a path."""
+    from pyarrow.fs import S3FileSystem
+
+    endpoint = s3_endpoint()
+    if endpoint is None:
+        return S3FileSystem()
+    parts = urlsplit(endpoint)
+    return S3FileSystem(endpoint_override=parts.netloc, scheme=parts.scheme)

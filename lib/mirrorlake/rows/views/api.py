@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.catalog import Catalog
-from mirrorlake.delta.create import column_types
 from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.enable import create_table
 from mirrorlake.history.write import check_own

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 from sqlglot import exp
 
-from mirrorlake.delta.create import column_types
+from mirrorlake.delta.table import column_types
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.rows.views.definition import Definition
 from mirrorlake.rows.views.query import HIDDEN, KEY, Query, as_sql, find_stars, parse_query

@@ -16,7 +16,7 @@ import pyarrow as pa
 from mirrorlake.errors import MirrorlakeError, SourceError
 from mirrorlake.landing.metadata import UNCHANGED as UNCHANGED_NAMES
 from mirrorlake.landing.metadata import Marker
-from mirrorlake.landing.unchanged import TYPE
+from mirrorlake.landing.rows import TYPE
 from mirrorlake.names import TableName
 from mirrorlake.sources.position import Position
 from mirrorlake.sources.postgres.altered import Altered, Kept, compare
