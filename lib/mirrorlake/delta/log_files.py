@@ -2,6 +2,11 @@
 
 A version needs the newest whole checkpoint up to it, maybe in parts or with sidecars, and the
 commits after it.
+
+On an object store a dropped table stays where it lies: a drop is one document, not a move. A store
+has no folder to rename: a move copies every file, and can be cut short between any two. The
+document hides a table from all that asks for it by its place, in one atomic step; without the
+document it is back, in one step as well.
 """
 
 from __future__ import annotations
@@ -30,6 +35,9 @@ _CHECKPOINT = re.compile(
 )
 _KIND = re.compile(rb'\s*\{\s*"(\w+)"')
 _BATCH = 4096
+FORMAT = 1
+_NOTES = f"{STATE}/dropped_in_place"
+_ENDING = ".json"
 
 
 @dataclass(frozen=True)
@@ -241,11 +249,6 @@ def _sidecars(storage: Storage, table_path: str, paths: tuple[str, ...]) -> tupl
         return ()
     found = [a for path in paths for _, a in read_actions(storage, path, ("sidecar",))]
     return tuple(f"{table_path}/_delta_log/_sidecars/{sidecar['path']}" for sidecar in found)
-
-
-FORMAT = 1
-_NOTES = f"{STATE}/dropped_in_place"
-_ENDING = ".json"
 
 
 def is_dropped(storage: Storage, table_path: str) -> bool:

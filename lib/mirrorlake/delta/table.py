@@ -1,4 +1,7 @@
-"""The handle of one Delta table: its name, path, schema and rows. Verbs are in `lake_table.py`."""
+"""One Delta table: its handle (name, path, snapshot, rows), and how its version 0 is made.
+
+Verbs are in `lake_table.py`.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,15 @@ from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_TXN = "spark.databricks.delta.write.txn"
+_TRIES, _PAUSE = 6, 0.1
+_ODD = " ,;{}()\n\t="
+_URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+OWN_TABLE = {FEED: "true", ROW_TRACKING: "true"}
+"""What tables of one's own have from version 0 on: change feed and row tracking."""
 
 
 class Table:
@@ -85,15 +94,6 @@ class Table:
         """The rows of a version, by default the newest, in no particular order."""
         then = "" if version is None else f" VERSION AS OF {version}"
         return self.spark.sql(f"SELECT * FROM {self.sql_name}{then}")
-
-
-USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-_TXN = "spark.databricks.delta.write.txn"
-_TRIES, _PAUSE = 6, 0.1
-_ODD = " ,;{}()\n\t="
-_URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-OWN_TABLE = {FEED: "true", ROW_TRACKING: "true"}
-"""What tables of one's own have from version 0 on: change feed and row tracking."""
 
 
 def create_delta(

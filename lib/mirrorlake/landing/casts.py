@@ -1,4 +1,7 @@
-"""Casts to what is published: microseconds, and the table's own types where no value is lost."""
+"""What is published: rows cast to microseconds and the table's own types, and written as Parquet.
+
+A cast is refused where a value would be lost.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ from mirrorlake.storage import Storage
 
 # What Arrow raises for values it can't hold: too large, no UTF-8, of another type.
 UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_LOOKED_AT = 10_000  # rows, of the first batch
+_FEW = 0.5  # distinct values a row: with more, a dictionary costs time and saves nothing
 _ARROW = {
     "boolean": pa.bool_(),
     "byte": pa.int8(),
@@ -211,10 +216,6 @@ def _cut_nanoseconds(values: pa.Array) -> pa.Array:
     micros = pc.divide(nanos, 1000)  # towards zero
     above = pc.greater(pc.multiply(micros, 1000), nanos)
     return pc.if_else(above, pc.subtract(micros, 1), micros)
-
-
-_LOOKED_AT = 10_000  # rows, of the first batch
-_FEW = 0.5  # distinct values a row: with more, a dictionary costs time and saves nothing
 
 
 def stage(

@@ -1,6 +1,11 @@
-"""`_metadata.json`: a table's keys and how its files are to be read, as the publisher declares it.
+"""What a table's folder says of itself: `_metadata.json` and `_mirrorlake.json`.
 
-Field names are read without regard to case. Keys may be added later, never changed.
+The publisher declares in the first the table's keys and how its files are to be read. Field names
+are read without regard to case. Keys may be added later, never changed.
+
+The mirror puts the second there when it first sees the folder: its identity. Missing means the
+folder is new, or was deleted and made again; the incarnation tells the two folders apart even when
+their file numbers are the same.
 """
 
 from __future__ import annotations
@@ -19,6 +24,8 @@ from mirrorlake.landing.types import column_type
 from mirrorlake.names import IDENTITY, METADATA, TableName
 from mirrorlake.storage import Storage, to_json
 
+FORMAT = 1
+_APP = "mirrorlake/"
 MARKER = "__rowMarker__"
 # Ours, not the format's: in an update, the columns that keep the value they have in the table.
 UNCHANGED = "__unchanged__"
@@ -229,10 +236,6 @@ def declare_keys(
     return read_metadata(storage, table)
 
 
-FORMAT = 1
-_APP = "mirrorlake/"
-
-
 @dataclass(frozen=True)
 class Identity:
     """Which incarnation of which folder this is."""
@@ -306,8 +309,8 @@ def ensure_identity(storage: Storage, table: TableName) -> Identity:
 
 def renew_identity(storage: Storage, table: TableName) -> None:
     """Starts a new incarnation: a copied folder has brought along the other's identity."""
-    path = f"{table.folder}/{IDENTITY}"
-    storage.write(path, to_json(_document(Identity(table, uuid.uuid4().hex))))
+    identity = Identity(table, uuid.uuid4().hex)
+    storage.write_json(f"{table.folder}/{IDENTITY}", _document(identity))
 
 
 def _document(identity: Identity) -> dict[str, Any]:

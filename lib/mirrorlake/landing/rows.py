@@ -2,6 +2,10 @@
 
 Only the marker column is always read, key columns where a footer's statistics can't rule out a
 NULL. Memory stays at one row group of those columns.
+
+Updates may leave some columns as they are in the table: an extension of ours to the format. A list
+of column names in `__unchanged__` says which values of an update are not the row's. Other mirrors
+would take them for NULL, so only a publisher that is asked to writes it.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ from mirrorlake.names import METADATA
 MOST_REJECTS = 10_000
 Bounds = tuple[Any, Any]
 """The smallest and the largest value of a column; None and None where they are not known."""
+UNCHANGED_TYPE = pa.list_(pa.string())
+_LEAVES_HINT = "only updates (marker 1) of a table with keys can leave columns that are no keys."
 _KEY_HINT = "a row without its key can't be found again; fill it in."
 
 
@@ -212,10 +218,6 @@ def column_statistics(group: pq.RowGroupMetaData, column: str) -> pq.Statistics 
     return found[0].statistics if len(found) == 1 else None
 
 
-TYPE = pa.list_(pa.string())
-_HINT = "only updates (marker 1) of a table with keys can leave columns that are no keys."
-
-
 def is_unchanged(column: pa.Field) -> bool:
     """Whether a file's column is this one; of another type it is anybody's data."""
     kind = column.type
@@ -250,7 +252,7 @@ def unchanged_names(
             bad = set(names) - set(columns) | set(names) & set(keys)
             if bad or not keys or markers[place - 1] != Marker.UPDATE:
                 text = f"The row leaves {min(bad or names)!r} unchanged."
-                raise DataFileError(text, row=before + place, column=UNCHANGED, hint=_HINT)
+                raise DataFileError(text, row=before + place, column=UNCHANGED, hint=_LEAVES_HINT)
             found.update(names)
         before += batch.num_rows
     return tuple(sorted(found))

@@ -1,7 +1,8 @@
-"""How delimited text is written: separators, quotes, escapes, NULL, encoding, declared types.
+"""How delimited text is written: separators, quotes, NULL, encoding, compression, declared types.
 
 The properties, their defaults and what each may be are those of the format's documentation; values
-are taken as they come in JSON, names without regard to case.
+are taken as they come in JSON, names without regard to case. Compression is known by a file's first
+bytes: gzip, zstd, snappy in two framings.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import pyarrow.types as pt
 
 from mirrorlake.errors import DataFileError, MetadataError
 
+COMPRESSED = ("gz", "gzip", "zst", "zstd", "snappy")
+_GZIP, _ZSTD, _SNAPPY = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xff\x06\x00\x00sNaPpY"
 # In the order of `TextFormat`; the first value of each is its default.
 _CHOICES = {
     "RowSeparator": ("\r\n", "\n", "\r"),
@@ -178,10 +181,6 @@ def _bytes(text: str) -> bytes:
     if text[:2].lower() == "0x":
         return bytes.fromhex(text[2:])
     return base64.b64decode(text, validate=True)
-
-
-COMPRESSED = ("gz", "gzip", "zst", "zstd", "snappy")
-_GZIP, _ZSTD, _SNAPPY = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xff\x06\x00\x00sNaPpY"
 
 
 def open_decompressed(source: IO[bytes], name: str) -> IO[bytes]:

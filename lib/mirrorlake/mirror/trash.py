@@ -4,8 +4,8 @@ A folder is known by the identity in it, not by its name. Deleted means that its
 aside and kept for a while; renamed, that its table moves along with all it has; copied, that the
 copy starts an incarnation of its own.
 
-On an object store a dropped table lies where it was, and a document hides it: see `delta.dropped`.
-Only a table that takes another's place is moved there.
+On an object store a dropped table lies where it was, and a document hides it: see
+`delta.log_files`. Only a table that takes another's place is moved there.
 
 A table that comes back brings its whole history along: the folder's next incarnation overwrites
 it in one commit, so that old versions, and frames of them, survive a drop.

@@ -9,11 +9,13 @@ and after each refusal or error the file is asked for whose it is.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import obstore
@@ -66,6 +68,19 @@ def create_file(store: Any, path: str, data: bytes) -> bool:
         else:
             return True
     raise AssertionError("unreachable")
+
+
+def create_in_folder(target: Path, data: bytes) -> bool:
+    """The same on a local disk, in a folder that is not made: False, too, if it is gone."""
+    staged = target.with_name(f"_{uuid.uuid4().hex}")
+    try:
+        staged.write_bytes(data)
+        os.link(staged, target)  # unlike a rename it never replaces what is there
+        return True
+    except (FileExistsError, FileNotFoundError):
+        return False
+    finally:
+        staged.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """Opens an object store by its URI, with the settings of the standard variables.
 
 `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID` and their like are read by obstore itself; here stands what
-it would refuse, or do in a way that loses certainty, without being told.
+it would refuse, or do in a way that loses certainty, without being told. Arrow's client is opened
+for one thing that obstore can't name: the empty objects, whose names end with `/`, that Hadoop's
+S3A leaves of folders. Obstore lists them without their last `/`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from obstore.store import from_url
 if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem
 
+_log = logging.getLogger(__name__)
 CLOUDS = ("s3", "s3a", "az", "abfs", "abfss", "adl", "azure", "gs")
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _NO_RETRY: Any = {"max_retries": 0}
@@ -27,15 +30,14 @@ _RETRY: Any = {
     "retry_timeout": timedelta(seconds=40),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5)},
 }
-
-
 # The standard variables of each kind of store begin with these.
 _PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_"}
 
 
 def one_uri(uri: str) -> str:
-    """The one way to name a place: Hadoop's `s3a://` is `s3://`."""
-    return f"s3://{uri[6:]}" if scheme_of(uri) == "s3a" else uri
+    """The one way to name a place: Hadoop's `s3a://` is `s3://`, and no slash is at the end."""
+    scheme, mark, place = uri.partition("://")
+    return ("s3" if scheme.lower() == "s3a" else scheme) + mark + place.rstrip("/")
 
 
 def store_variables(uri: str) -> dict[str, str]:
@@ -72,10 +74,7 @@ def open_store(uri: str, *, retried: bool = True) -> Any:
     uri = one_uri(uri)
     scheme = scheme_of(uri)
     if scheme not in CLOUDS:
-        # Without the option obstore refuses HTTP without TLS.
-        return from_url(uri, client_options={"allow_http": True}) if scheme == "http" else (
-            from_url(uri)
-        )  # fmt: skip
+        return from_url(uri, client_options={"allow_http": scheme == "http"})
     options: dict[str, Any] = {"retry_config": _RETRY if retried else _NO_RETRY}
     if scheme == "s3":
         if "AWS_COPY_IF_NOT_EXISTS" not in os.environ:
@@ -86,9 +85,6 @@ def open_store(uri: str, *, retried: bool = True) -> Any:
             if endpoint.lower().startswith("http://"):
                 options["client_options"] = {"allow_http": True}
     return from_url(uri, **options)
-
-
-_log = logging.getLogger(__name__)
 
 
 def remove_markers(uri: str) -> None:
