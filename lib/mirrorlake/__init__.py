@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mirrorlake.history.time_travel import choose_versions, find_difference, plan_restore
     from mirrorlake.lake import Lake
     from mirrorlake.lake_table import LakeTable
-    from mirrorlake.landing.publisher import Publisher, publish_files
+    from mirrorlake.landing.publisher import Publisher
     from mirrorlake.layout.advice import advise
     from mirrorlake.layout.guardrails import skus
     from mirrorlake.layout.layout_benchmark import Layout, compare_layouts
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         find_sources,
         find_table,
         open_lake,
+        publish_files,
     )
     from mirrorlake.paths import lake_path
     from mirrorlake.runs.record import record
@@ -146,7 +147,6 @@ _MODULES = {
     "history.time_travel": ["choose_versions", "find_difference", "plan_restore"],
     "lake": ["Lake"],
     "lake_table": ["LakeTable"],
-    "landing.publish_files": ["publish_files"],
     "landing.publisher": ["Publisher"],
     "layout.advice": ["advise"],
     "layout.guardrails": ["skus"],
@@ -171,6 +171,7 @@ _MODULES = {
         "find_sources",
         "find_table",
         "open_lake",
+        "publish_files",
     ],
     "paths": ["lake_path"],
     "runs.record": ["record"],

@@ -43,7 +43,7 @@ from mirrorlake.stores.streams import Writer, open_tail
 _COPIES = 16
 _CHUNK = 2**20
 _CHECKED: set[str] = set()  # the roots whose stores are known to keep conditions
-_URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ class Storage:
         text = os.fspath(root)
         if text.lower().startswith("file://"):
             text = unquote(urlsplit(text).path)
-        self.local: Path | None = None if _URI.match(text) else Path(text).expanduser().absolute()
+        self.local: Path | None = None if URI.match(text) else Path(text).expanduser().absolute()
         self.root = one_uri(text) if self.local is None else str(self.local)
         self._store: Any = (
             LocalStore(self.local, mkdir=True) if self.local is not None else open_store(self.root)

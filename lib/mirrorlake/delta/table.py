@@ -5,7 +5,6 @@ Verbs are in `lake_table.py`.
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from mirrorlake.errors import SetupError
 from mirrorlake.names import TableName
 from mirrorlake.spark.jvm import remove_empty_folders
 from mirrorlake.spark.sql import delta_name, literal, quote
-from mirrorlake.storage import Storage
+from mirrorlake.storage import URI, Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +28,6 @@ USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _TXN = "spark.databricks.delta.write.txn"
 _TRIES, _PAUSE = 6, 0.1
 _ODD = " ,;{}()\n\t="
-_URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 OWN_TABLE = {FEED: "true", ROW_TRACKING: "true"}
 """What tables of one's own have from version 0 on: change feed and row tracking."""
 
@@ -124,7 +122,7 @@ def create_delta(
         f" USING delta{f' PARTITIONED BY ({parts})' if parts else ''}"
         f"{f' TBLPROPERTIES ({listed})' if listed else ''}"
     )
-    if _URI.match(path):
+    if URI.match(path):
         _create_on_store(spark, path, statement)
     else:
         remove_empty_log(path)
