@@ -149,10 +149,8 @@ class Storage:
 
     def stat(self, path: str) -> Entry | None:
         """Name, size and time of one file, or None if there is none."""
-        try:
-            return self._entry(obstore.head(self._store, path))
-        except FileNotFoundError:
-            return None
+        meta = conditional.head(self._store, path)
+        return None if meta is None else self._entry(meta)
 
     def _entry(self, meta: Any) -> Entry:
         etag = None if self.local is not None else meta["e_tag"]

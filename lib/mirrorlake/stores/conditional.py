@@ -161,9 +161,9 @@ def rename_file(store: Any, unrepeated: Any, source: str, target: str) -> bool:
                 return False
         except (BaseError, OSError):
             doubtful = True
-            if _head(store, target) is None:
+            if head(store, target) is None:
                 # What is missing is the source itself, or only the upload.
-                if not again or _head(store, source) is None:
+                if not again or head(store, source) is None:
                     raise
                 continue
             if not _is_copy(store, source, target):
@@ -191,7 +191,8 @@ def _mark(store: Any, path: str) -> str | None:
     return next((str(v) for k, v in found.items() if k.lower() == MARK), "")
 
 
-def _head(store: Any, path: str) -> Any | None:
+def head(store: Any, path: str) -> Any | None:
+    """What a store knows of a file without its content; None if there is none."""
     try:
         return obstore.head(store, path)
     except FileNotFoundError:
@@ -200,7 +201,7 @@ def _head(store: Any, path: str) -> Any | None:
 
 def _is_copy(store: Any, source: str, target: str) -> bool:
     """Whether two files have the same bytes."""
-    one, other = _head(store, source), _head(store, target)
+    one, other = head(store, source), head(store, target)
     if one is None or other is None or one["size"] != other["size"]:
         return False
     return _digest(store, source) == _digest(store, target)
