@@ -244,13 +244,14 @@ class Publisher:
         batch = uuid.uuid4().hex
         footer = self._footer | dict(footer or {})
         carried = {key.encode(): value.encode() for key, value in footer.items()}
-        # Two batches of the same rows must still be told apart, see `take_number`.
-        carried[BATCH] = batch.encode()
         if token is not None:
             carried[TOKEN] = token.encode()
+        # Two batches of the same rows must still be told apart, see `take_number`.
+        carried[BATCH] = batch.encode()
         staged = f"{self.table.folder}/_{batch}.parquet"
         with ExitStack() as opened:
-            storage, name = self._storage, None
+            storage = self._storage
+            name: str | None = None
             if self._dry_run:
                 storage = Storage(opened.enter_context(TemporaryDirectory()))
             try:
