@@ -8,7 +8,6 @@ Paths are relative to the root, with `/` between the segments.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import re
@@ -187,8 +186,7 @@ class Storage:
         """A seekable reader that fetches ranges as they are asked for."""
         if self.local is not None:
             return open(self.local / path, "rb")
-        tail = open_tail(self._store, path)
-        return io.BytesIO(tail.whole) if tail.whole is not None else io.BufferedReader(tail)
+        return open_tail(self._store, path)
 
     def chunks(self, path: str) -> Iterator[bytes]:
         """The whole file in pieces, by one request.
