@@ -41,8 +41,6 @@ class Marker(IntEnum):
 
 
 MARKER_HINT = "markers are 0 insert, 1 update, 2 delete, 4 upsert, as whole numbers."
-
-
 SEQUENTIAL = "SequentialFileName"
 BY_TIME = "LastUpdateTimeFileDetection"
 _STRATEGIES = {name.lower(): name for name in (SEQUENTIAL, BY_TIME)}

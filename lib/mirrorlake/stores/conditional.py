@@ -4,6 +4,8 @@ An answer can be lost after the store did what it was asked for: the connection 
 says 503. Repeated, the request is refused on account of itself: 412, since the file is there, or
 404, since the upload is. So every file that is created carries an id of its own in its metadata,
 and after each refusal or error the file is asked for whose it is.
+
+A store that ignores conditions is recognised, too: on it two writers would overwrite each other.
 """
 
 from __future__ import annotations
