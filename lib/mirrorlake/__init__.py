@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from mirrorlake.history.write import plan_restore
     from mirrorlake.lake import Lake
     from mirrorlake.lake_table import LakeTable
-    from mirrorlake.landing.publish_files import publish_files
     from mirrorlake.landing.publisher import Publisher
     from mirrorlake.layout.advice import advise
     from mirrorlake.layout.guardrails import skus
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
         find_sources,
         find_table,
         open_lake,
+        publish_files,
     )
     from mirrorlake.paths import lake_path
     from mirrorlake.runs.results import record
@@ -161,7 +161,6 @@ _MODULES = {
     "history.write": ["plan_restore"],
     "lake": ["Lake"],
     "lake_table": ["LakeTable"],
-    "landing.publish_files": ["publish_files"],
     "landing.publisher": ["Publisher"],
     "layout.advice": ["advise"],
     "layout.guardrails": ["skus"],
@@ -186,6 +185,7 @@ _MODULES = {
         "find_sources",
         "find_table",
         "open_lake",
+        "publish_files",
     ],
     "paths": ["lake_path"],
     "runs.results": ["record"],

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorlake.delta.dropped import is_dropped
-from mirrorlake.delta.log_files import has_log
+from mirrorlake.delta.log_files import has_log, is_dropped
 from mirrorlake.names import TABLES, TableName
 from mirrorlake.storage import Storage
 

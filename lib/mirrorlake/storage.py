@@ -8,12 +8,10 @@ Paths are relative to the root, with `/` between the segments.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -27,19 +25,24 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
 from mirrorlake.errors import MirrorlakeError, SetupError, first_line
-from mirrorlake.stores.conditional import Seen, create_file, look_at, rename_file, replace_file
+from mirrorlake.stores import conditional
 from mirrorlake.stores.listing import AT_ONCE, PAGE, list_local, split_pages
 from mirrorlake.stores.listing import Entry as Entry
 from mirrorlake.stores.listing import Listing as Listing
-from mirrorlake.stores.markers import remove_markers
-from mirrorlake.stores.opening import CLOUDS, one_uri, open_store, scheme_of, store_variables
-from mirrorlake.stores.probe import check_conditions
+from mirrorlake.stores.opening import (
+    CLOUDS,
+    one_uri,
+    open_store,
+    remove_markers,
+    scheme_of,
+    store_variables,
+)
 from mirrorlake.stores.streams import Writer, open_tail
 
 _COPIES = 16
 _CHUNK = 2**20
 _CHECKED: set[str] = set()  # the roots whose stores are known to keep conditions
-_URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
 @contextlib.contextmanager
@@ -77,8 +80,8 @@ class Storage:
         text = os.fspath(root)
         if text.lower().startswith("file://"):
             text = unquote(urlsplit(text).path)
-        self.local: Path | None = None if _URI.match(text) else Path(text).expanduser().absolute()
-        self.root = one_uri(_stripped(text)) if self.local is None else str(self.local)
+        self.local: Path | None = None if URI.match(text) else Path(text).expanduser().absolute()
+        self.root = one_uri(text) if self.local is None else str(self.local)
         self._store: Any = (
             LocalStore(self.local, mkdir=True) if self.local is not None else open_store(self.root)
         )
@@ -145,11 +148,8 @@ class Storage:
 
     def stat(self, path: str) -> Entry | None:
         """Name, size and time of one file, or None if there is none."""
-        try:
-            meta = obstore.head(self._store, path)
-        except FileNotFoundError:
-            return None
-        return self._entry(meta)
+        meta = conditional.head(self._store, path)
+        return None if meta is None else self._entry(meta)
 
     def _entry(self, meta: Any) -> Entry:
         etag = None if self.local is not None else meta["e_tag"]
@@ -186,8 +186,7 @@ class Storage:
         """A seekable reader that fetches ranges as they are asked for."""
         if self.local is not None:
             return open(self.local / path, "rb")
-        tail = open_tail(self._store, path)
-        return io.BytesIO(tail.whole) if tail.whole is not None else io.BufferedReader(tail)
+        return open_tail(self._store, path)
 
     def chunks(self, path: str) -> Iterator[bytes]:
         """The whole file in pieces, by one request.
@@ -224,35 +223,25 @@ class Storage:
         Without `make_folder` nothing happens if its folder is gone, where there are folders.
         """
         if not make_folder and self.local is not None:
-            return self._create_in_folder(self.local / path, data)
+            return conditional.create_in_folder(self.local / path, data)
         if self._in_cloud:
-            return create_file(self._store, path, data)
+            return conditional.create_file(self._store, path, data)
         try:
             obstore.put(self._store, path, data, mode="create")
+            return True
         except AlreadyExistsError:
             return False
-        return True
 
-    @staticmethod
-    def _create_in_folder(target: Path, data: bytes) -> bool:
-        staged = target.with_name(f"_{uuid.uuid4().hex}")
-        try:
-            staged.write_bytes(data)
-            os.link(staged, target)  # unlike a rename it never replaces what is there
-        except (FileExistsError, FileNotFoundError):
-            return False
-        finally:
-            staged.unlink(missing_ok=True)
-        return True
-
-    def look_at(self, path: str) -> tuple[bytes, Seen] | None:
+    def look_at(self, path: str) -> tuple[bytes, conditional.Seen] | None:
         """A file of a store, and what tells it from what may be written in its place; None if none.
 
         See `replace`.
         """
-        return look_at(self._store, path)
+        return conditional.look_at(self._store, path)
 
-    def replace(self, path: str, data: bytes, seen: Seen | None) -> Seen | None:
+    def replace(
+        self, path: str, data: bytes, seen: conditional.Seen | None
+    ) -> conditional.Seen | None:
         """Puts a file of a store there if it still is the one that was seen, or if there is none.
 
         Its content must be its writer's alone: after a lost answer a file with that content is
@@ -266,7 +255,7 @@ class Storage:
         Returns:
             What is seen now; None if another file was there.
         """
-        return replace_file(self._store, path, data, seen)
+        return conditional.replace_file(self._store, path, data, seen)
 
     def check_conditions(self) -> None:
         """Refuses a store that lets writers overwrite each other; asks once in a process.
@@ -275,7 +264,9 @@ class Storage:
             SetupError: the store ignores conditions.
         """
         if self._in_cloud and self.root not in _CHECKED:
-            check_conditions(self._store, self._unrepeated, "Files/_mirrorlake/probe", self.root)
+            conditional.check_conditions(
+                self._store, self._unrepeated, "Files/_mirrorlake/probe", self.root
+            )
             _CHECKED.add(self.root)
 
     @cached_property
@@ -289,12 +280,12 @@ class Storage:
             FileNotFoundError: there is no such source.
         """
         if self._in_cloud:
-            return rename_file(self._store, self._unrepeated, source, target)
+            return conditional.rename_file(self._store, self._unrepeated, source, target)
         try:
             obstore.rename(self._store, source, target, overwrite=False)
+            return True
         except AlreadyExistsError:
             return False
-        return True
 
     def copy_small(self, source: str, target: str) -> bool:
         """Copies a file that fits into memory to where there is none; False if there is one.
@@ -346,13 +337,10 @@ class Storage:
             shutil.rmtree(self.local / folder, ignore_errors=True)
             return
         files, markers = self._objects_below(folder)
-        self._delete_all(files)
+        for path in sorted(files, key=_stage, reverse=True):
+            self.delete(path)
         if markers and folder:
             remove_markers(self.path(folder))
-
-    def _delete_all(self, paths: Iterable[str]) -> None:
-        for path in sorted(paths, key=_stage, reverse=True):
-            self.delete(path)
 
     def files_below(self, folder: str) -> tuple[str, ...]:
         """The paths of all files in a folder and its folders, relative to the root."""
@@ -382,22 +370,14 @@ class Storage:
 
     def delete(self, path: str) -> None:
         """Removes a file; nothing happens if there is none."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             obstore.delete(self._store, path)
-        except FileNotFoundError:
-            return
 
 
 def _reopened(root: str, variables: dict[str, str]) -> Storage:
     for name, value in variables.items():
         os.environ.setdefault(name, value)
     return Storage(root)
-
-
-def _stripped(uri: str) -> str:
-    """A URI without the slashes at its end, but with those of its scheme: `memory://`."""
-    scheme, mark, place = uri.partition("://")
-    return scheme + mark + place.rstrip("/")
 
 
 def to_json(document: Any) -> bytes:

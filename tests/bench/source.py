@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from helpers.bench import BenchResult, compare, join_results, lake_part
 from helpers.postgres import PostgresServer
 from mirrorlake import Lake
-from mirrorlake.landing.identity import read_identity
+from mirrorlake.landing.metadata import read_identity
 from mirrorlake.names import TableName
 from mirrorlake.sources.engine import run_source
 from mirrorlake.sources.postgres.source import PostgresSource

@@ -47,6 +47,7 @@ class Deciding:
 
 
 _RECEIPTS = ("Dropped", "Receipt", "write_receipt", "read_receipts", "recover", "delete_files")
+_LISTINGS = ("published_tables", "no_folder", "list_folder", "every_file")
 _NET = "spark/feed/test_feed_net.py::test_"
 DECIDING = {
     "plan": Deciding(
@@ -56,6 +57,7 @@ DECIDING = {
     "numbering": Deciding(
         "landing/zone.py",
         ("unit/mirror/test_numbering.py", "unit/mirror/test_plan.py", "unit/mirror/test_status.py"),
+        ("BadFolder", "Folder", "find_tables", *_LISTINGS, "by_number", "by_time"),
     ),
     "receipts of operations": Deciding(
         "layout/partitioning/receipts.py",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirrorlake.landing.check import FileFacts
-from mirrorlake.landing.identity import Identity
+from mirrorlake.landing.metadata import Identity
 from mirrorlake.mirror.options import STOP
 from mirrorlake.mirror.plan import Plan, make_plan
 from mirrorlake.storage import Storage

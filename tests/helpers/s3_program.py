@@ -20,7 +20,7 @@ from helpers.partition_tables import PAST, hashed
 from helpers.scale import counted
 from helpers.story import Story, ordered
 from mirrorlake import Lake
-from mirrorlake.delta.create import create_delta
+from mirrorlake.delta.table import create_delta
 from mirrorlake.errors import BusyError
 from mirrorlake.layout.partitioning import receipts
 from mirrorlake.layout.partitioning.operation import Step, run_operation

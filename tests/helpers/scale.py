@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrorlake.delta.log_files import commit_path
-from mirrorlake.landing.identity import Identity, write_identity
+from mirrorlake.landing.metadata import Identity, write_identity
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.names import TableName, file_name

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from helpers.plans import plan_files
-from mirrorlake.landing.identity import Identity, ensure_identity
+from mirrorlake.landing.metadata import Identity, ensure_identity
 from mirrorlake.landing.publisher import Partner
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, KEYS_PROPERTY
 from mirrorlake.names import IDENTITY, METADATA, PARTNER_EVENTS, ZONE, TableName, file_name

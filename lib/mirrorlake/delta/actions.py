@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -279,11 +279,10 @@ class FileHistory:
         if action.get("baseRowId") is None:
             return None
         kept = {name: action[name] for name in _KEPT if action.get(name) is not None}
-        kept |= {"stats": self.stats.get(path) or stats or "{}"}
-        found = DataFile(
-            kept, int(action["baseRowId"]), int(action["defaultRowCommitVersion"]), None, carries
-        )
-        return replace(found, records=found.stats.get("numRecords"))
+        kept["stats"] = self.stats.get(path) or stats or "{}"
+        records = json.loads(kept["stats"]).get("numRecords")
+        first, version = int(action["baseRowId"]), int(action["defaultRowCommitVersion"])
+        return DataFile(kept, first, version, records, carries)
 
 
 @dataclass(frozen=True)

@@ -81,25 +81,29 @@ def describe_commit(
         >>> describe_commit("DELETE", {"predicate": '["(id#12L < 5)"]'}, {}, None)
         '(id < 5)'
     """
-    known = {_as_spark_names(name): value for name, value in metrics.items()}
-    kind = operation.upper()
-    text = _said(note)
-    if kind.startswith(("OPTIMIZE", "REORG")) and "numRemovedFiles" in known:
-        text = text or f"{known['numRemovedFiles']} files became {known.get('numAddedFiles', '?')}"
-    elif kind.startswith("RESTORE"):
-        wanted = parameters.get("version")
-        wanted = parameters.get("timestamp", "?") if wanted in (None, "") else f"version {wanted}"
-        text = text or f"to {wanted}"
-    elif kind in ("DELETE", "UPDATE"):
-        text = text or _predicate(parameters.get("predicate"))
-    elif kind.startswith(_WRITES):
-        text = text or str(parameters.get("mode") or "").lower()
-    elif kind.startswith(("SET", "UNSET")):
-        text = text or _plain(parameters.get("properties"))
-    elif kind.startswith(("ADD", "CHANGE", "RENAME", "DROP")):
-        text = text or ", ".join(filter(None, map(_plain, parameters.values())))
+    text = _said(note) or _done(operation.upper(), parameters, metrics)
     text = " ".join(text.split())
     return text if len(text) <= _MOST else f"{text[: _MOST - 1]}…"
+
+
+def _done(kind: str, parameters: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
+    """What an operation did, by its parameters and figures."""
+    known = {_as_spark_names(name): value for name, value in metrics.items()}
+    if kind.startswith(("OPTIMIZE", "REORG")) and "numRemovedFiles" in known:
+        return f"{known['numRemovedFiles']} files became {known.get('numAddedFiles', '?')}"
+    if kind.startswith("RESTORE"):
+        wanted = parameters.get("version")
+        wanted = parameters.get("timestamp", "?") if wanted in (None, "") else f"version {wanted}"
+        return f"to {wanted}"
+    if kind in ("DELETE", "UPDATE"):
+        return _predicate(parameters.get("predicate"))
+    if kind.startswith(_WRITES):
+        return str(parameters.get("mode") or "").lower()
+    if kind.startswith(("SET", "UNSET")):
+        return _plain(parameters.get("properties"))
+    if kind.startswith(("ADD", "CHANGE", "RENAME", "DROP")):
+        return ", ".join(filter(None, map(_plain, parameters.values())))
+    return ""
 
 
 def _said(note: str | None) -> str:

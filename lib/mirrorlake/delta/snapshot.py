@@ -12,12 +12,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from mirrorlake.delta.dropped import dropped_in_place, is_dropped
 from mirrorlake.delta.log_files import (
-    Action,
     commit_path,
+    dropped_in_place,
     find_checkpoint,
     has_log,
+    is_dropped,
     read_actions,
 )
 from mirrorlake.errors import ConflictError, TableNotFoundError
@@ -96,15 +96,6 @@ class Snapshot:
         """Whether columns are known by other names in the files."""
         return self.properties.get("delta.columnMapping.mode", "none") != "none"
 
-    def apply(self, kind: str, action: Action) -> None:
-        """Takes one action of the log into account."""
-        if kind == "metaData":
-            self.metadata = action
-        elif kind == "protocol":
-            self.protocol = action
-        else:
-            self.txns[action["appId"]] = action["version"]
-
 
 def open_snapshot(storage: Storage, name: TableName) -> Snapshot:
     """The newest version of a table that is there.
@@ -140,7 +131,12 @@ def read_snapshot(
     def apply(path: str) -> None:
         # The adds and removes of a large commit need not be parsed.
         for kind, action in read_actions(storage, path, ("metaData", "protocol", "txn")):
-            snapshot.apply(kind, action)
+            if kind == "metaData":
+                snapshot.metadata = action
+            elif kind == "protocol":
+                snapshot.protocol = action
+            else:
+                snapshot.txns[action["appId"]] = action["version"]
 
     for path in paths:
         apply(path)

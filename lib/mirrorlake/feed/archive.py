@@ -15,9 +15,8 @@ from typing import Any
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import Timeline, read_commit_info, read_versions
-from mirrorlake.delta.create import column_types
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import Table, column_types
 from mirrorlake.delta.timestamps import timestamp_text
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import refusal

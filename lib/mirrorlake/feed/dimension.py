@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.create import column_types
+from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.schema import RESERVED, create_table
 from mirrorlake.spark.sql import delta_name, quote, temporary_view

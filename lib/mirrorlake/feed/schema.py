@@ -13,9 +13,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta.create import create_delta
 from mirrorlake.delta.snapshot import FEED, ROW_TRACKING, physical_name
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import Table, create_delta
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.spark.gateway import has_gateway

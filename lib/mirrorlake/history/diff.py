@@ -16,7 +16,7 @@ from mirrorlake.delta.snapshot import ROW_TRACKING, Snapshot, read_snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.history.versions import check_version, is_enforced
-from mirrorlake.landing.identity import incarnations
+from mirrorlake.landing.metadata import incarnations
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.spark.sql import quote
 

@@ -13,9 +13,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.actions import removed_since
-from mirrorlake.delta.create import OWN_TABLE, column_types, create_delta
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import OWN_TABLE, Table, column_types, create_delta
 from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.history.diff import changed_columns, is_made_anew
 from mirrorlake.history.versions import check_version

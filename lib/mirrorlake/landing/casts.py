@@ -1,21 +1,29 @@
-"""Casts to what is published: microseconds, and the table's own types where no value is lost."""
+"""What is published: rows cast to microseconds and the table's own types, and written as Parquet.
+
+A cast is refused where a value would be lost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from mirrorlake.errors import SchemaError
-from mirrorlake.landing.metadata import MARKER
+from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.landing.types import column_type, fits
+from mirrorlake.storage import Storage
 
 # What Arrow raises for values it can't hold: too large, no UTF-8, of another type.
 UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_LOOKED_AT = 10_000  # rows, of the first batch
+_FEW = 0.5  # distinct values a row: with more, a dictionary costs time and saves nothing
 _ARROW = {
     "boolean": pa.bool_(),
     "byte": pa.int8(),
@@ -208,3 +216,63 @@ def _cut_nanoseconds(values: pa.Array) -> pa.Array:
     micros = pc.divide(nanos, 1000)  # towards zero
     above = pc.greater(pc.multiply(micros, 1000), nanos)
     return pc.if_else(above, pc.subtract(micros, 1), micros)
+
+
+def stage(
+    storage: Storage,
+    reader: pa.RecordBatchReader,
+    path: str,
+    schema: pa.Schema,
+    carried: Mapping[bytes, bytes],
+    marker: Marker | None,
+) -> None:
+    """Writes rows with the format's types.
+
+    Args:
+        storage: where.
+        reader: the rows.
+        path: the file.
+        schema: its columns.
+        carried: what its footer carries.
+        marker: what all rows are; None if they say it themselves.
+
+    Raises:
+        SchemaError: a value that its column's type can't hold, with its row.
+    """
+    whole = schema
+    if marker is not None:
+        # The format's newer documents want the marker last.
+        whole = schema.append(pa.field(MARKER, pa.int32()))
+    whole = whole.with_metadata(carried)
+
+    before = 0
+
+    def ready(batch: pa.RecordBatch) -> pa.RecordBatch:
+        nonlocal before
+        rows = cast_batch(batch, schema, before)
+        before += rows.num_rows
+        if marker is None:
+            return rows
+        column = pa.repeat(pa.scalar(int(marker), pa.int32()), rows.num_rows)
+        return pa.RecordBatch.from_arrays([*rows.columns, column], schema=whole)
+
+    batches = map(ready, reader)
+    first = next(batches, None)
+    options = {"compression": "zstd", "use_dictionary": _repeating(first)}
+    with storage.open_writer(path) as sink, pq.ParquetWriter(sink, whole, **options) as writer:
+        for rows in chain([] if first is None else [first], batches):
+            writer.write_batch(rows)
+
+
+def _repeating(first: pa.RecordBatch | None) -> list[str] | bool:
+    """The columns that gain from a dictionary; True where that can't be told."""
+    if first is None or first.num_rows < _LOOKED_AT:
+        return True
+    if any(pa.types.is_nested(column.type) for column in first.schema):
+        return True  # what counts in them are leaves
+    rows = first.slice(0, _LOOKED_AT)
+    return [
+        name
+        for name, values in zip(rows.schema.names, rows.columns, strict=True)
+        if pc.count_distinct(values).as_py() < _FEW * _LOOKED_AT
+    ]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryDirectory
@@ -21,7 +20,6 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError, first_line, in_file
-from mirrorlake.landing.compression import COMPRESSED
 from mirrorlake.landing.metadata import MARKER, MARKER_HINT, Marker, TableMetadata
 from mirrorlake.landing.rows import (
     MOST_REJECTS,
@@ -30,11 +28,12 @@ from mirrorlake.landing.rows import (
     Rejects,
     count_rows,
     footer_bounds,
+    is_unchanged,
+    unchanged_names,
 )
 from mirrorlake.landing.text import original_rows, read_text
-from mirrorlake.landing.text_format import TextFormat
+from mirrorlake.landing.text_format import COMPRESSED, TextFormat
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
-from mirrorlake.landing.unchanged import is_unchanged, unchanged_names
 from mirrorlake.names import METADATA
 from mirrorlake.storage import Storage
 
@@ -124,7 +123,11 @@ def inspect_file(
     with ExitStack() as opened:
         opened.enter_context(in_file(name or own))
         published = opened.enter_context(storage.open(path))
-        size = _size(published)
+        size = published.seek(0, io.SEEK_END)
+        if size == 0:
+            hint = "upload it again under the same name."
+            raise DataFileError("The file has zero bytes.", hint=hint)
+        published.seek(0)
         data = published.read() if size <= SMALL else None
         sha256 = None if data is None else hashlib.sha256(data).hexdigest()
         if data is not None:
@@ -133,12 +136,7 @@ def inspect_file(
             source, where = staged or own, storage
             if staged is None:
                 where = Storage(opened.enter_context(TemporaryDirectory()))
-
-            def open_text() -> IO[bytes]:
-                again = storage.open(path) if data is None else io.BytesIO(data)
-                return opened.enter_context(again)
-
-            _write_parquet(open_text, metadata, where, source, name or own, rejects)
+            convert_text(storage, path, metadata, where, source, name or own, data, rejects)
             in_text = len(rejects.found)
             published = opened.enter_context(where.open(source))
         facts = _inspect_parquet(published, metadata, name or own, rejects)
@@ -172,15 +170,6 @@ def skipped_file(storage: Storage, path: str, number: int, reason: MirrorlakeErr
     return FileFacts(name, size, {}, None, number=number, skipped=reason)
 
 
-def _size(published: IO[bytes]) -> int:
-    """A file's bytes; the next read starts at its beginning."""
-    size = published.seek(0, 2)
-    if size == 0:
-        raise DataFileError("The file has zero bytes.", hint="upload it again under the same name.")
-    published.seek(0)
-    return size
-
-
 def is_text(name: str, text: TextFormat) -> bool:
     """Whether a data file is delimited text, by the ending of its name; if not, it is Parquet.
 
@@ -210,28 +199,30 @@ def convert_text(
     target: Storage,
     staged: str,
     name: str,
+    data: bytes | None = None,
+    rejects: Rejects | None = None,
 ) -> None:
-    """Writes delimited text as Parquet, its rows in their order; raises as `read_text`."""
+    """Writes delimited text as Parquet, its rows in their order; raises as `read_text`.
+
+    Args:
+        storage: where the text lies.
+        path: the file.
+        metadata: what the table's folder declares.
+        target: where the Parquet file goes.
+        staged: its path there.
+        name: what to call the text in errors.
+        data: the file's bytes, where they are read already.
+        rejects: as for `read_text`.
+    """
     with ExitStack() as opened:
 
         def open_text() -> IO[bytes]:
-            return opened.enter_context(storage.open(path))
+            return opened.enter_context(storage.open(path) if data is None else io.BytesIO(data))
 
-        _write_parquet(open_text, metadata, target, staged, name, None)
-
-
-def _write_parquet(
-    open_text: Callable[[], IO[bytes]],
-    metadata: TableMetadata,
-    target: Storage,
-    staged: str,
-    name: str,
-    rejects: Rejects | None,
-) -> None:
-    reader = read_text(open_text, metadata, name=name, rejects=rejects)
-    with target.open_writer(staged) as sink, pq.ParquetWriter(sink, reader.schema) as writer:
-        for batch in reader:
-            writer.write_batch(batch)
+        reader = read_text(open_text, metadata, name=name, rejects=rejects)
+        with target.open_writer(staged) as sink, pq.ParquetWriter(sink, reader.schema) as writer:
+            for batch in reader:
+                writer.write_batch(batch)
 
 
 def _inspect_parquet(

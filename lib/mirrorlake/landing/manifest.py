@@ -57,12 +57,6 @@ class Manifest:
     ranges: tuple[KeyRange, ...]
 
 
-def comparable_columns(schema: pa.Schema) -> list[str]:
-    """The columns whose values arrive as they are, in order of their names."""
-    plain = [field.name for field in schema if column_type(field.type).convert == "{0}"]
-    return sorted(plain, key=str.lower)
-
-
 def make_manifest(
     batches: list[pa.RecordBatch], key: str | None, *, after: int, ranges: int
 ) -> Manifest:
@@ -74,10 +68,13 @@ def make_manifest(
         after: the number of the last file that the rows were published in.
         ranges: how many ranges to cut the keys into, at most.
     """
-    columns = comparable_columns(batches[0].schema) if batches else []
+    fields = batches[0].schema if batches else ()
+    # Only those whose values arrive in the table as they are.
+    plain = [field.name for field in fields if column_type(field.type).convert == "{0}"]
+    columns = sorted(plain, key=str.lower)
     starts: list[str] = []
     if key is not None and batches:
-        keys = sorted({text for batch in batches for text in key_texts(batch.column(key))})
+        keys = sorted({text for batch in batches for text in _texts(batch.column(key)).to_pylist()})
         step = max(1, len(keys) // ranges)
         starts = keys[step::step][: ranges - 1]
     # There is one range more than there are starts.
@@ -110,7 +107,7 @@ def digest_batch(
         )
     places = [0] * batch.num_rows
     if key is not None and starts:
-        places = [bisect_right(starts, text) for text in key_texts(batch.column(key))]
+        places = [bisect_right(starts, text) for text in _texts(batch.column(key)).to_pylist()]
     sums: dict[int, list[int]] = {}
     for place, text in zip(places, texts.to_pylist(), strict=True):
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
@@ -121,14 +118,8 @@ def digest_batch(
         yield place, rows, checksum
 
 
-def key_texts(values: pa.Array) -> list[str]:
-    """Keys as texts; the order of the texts is the ranges' order, on both sides."""
-    texts: list[str] = _texts(values).to_pylist()
-    return texts
-
-
 def _texts(values: pa.Array) -> pa.Array:
-    """Values as texts that are equal if, and only if, the values are."""
+    """Values as texts that are equal if, and only if, the values are; ranges are in their order."""
     kind = values.type
     if pt.is_dictionary(kind):
         return _texts(values.dictionary_decode())

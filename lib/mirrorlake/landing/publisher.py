@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from tempfile import TemporaryDirectory
@@ -21,15 +21,12 @@ import pyarrow.parquet as pq
 from mirrorlake import names
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import SchemaError, UsageError
-from mirrorlake.landing.casts import cast_batch, target_schema
+from mirrorlake.landing.casts import cast_batch, stage, target_schema
 from mirrorlake.landing.check import footer_columns, inspect_file
-from mirrorlake.landing.identity import last_applied, read_identity
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
-from mirrorlake.landing.metadata import MARKER, Marker, declare_keys
+from mirrorlake.landing.metadata import MARKER, Marker, declare_keys, read_identity
 from mirrorlake.landing.sources import open_source
-from mirrorlake.landing.staging import stage
-from mirrorlake.landing.tokens import TOKEN, TokenIndex, encoded, read_footer
-from mirrorlake.landing.zone import list_folder
+from mirrorlake.landing.zone import BATCH, TOKEN, TokenIndex, last_number, list_folder, take_number
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage, to_json
 
@@ -82,9 +79,6 @@ class Published(Result):
         return TextTable.of([self], ("table", "file", "rows", "bytes"))
 
 
-_BATCH = b"mirrorlake.batch"
-
-
 class Publisher:
     """Publishes batches of one table, in order.
 
@@ -120,7 +114,7 @@ class Publisher:
         if not dry_run:
             storage.check_conditions()
         self._metadata = declare_keys(storage, table, tuple(keys), dry_run=dry_run)
-        self._footer = encoded(footer)
+        self._footer = dict(footer or {})
         self._tokens = TokenIndex(storage, table)
         if not dry_run:
             events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
@@ -136,10 +130,7 @@ class Publisher:
     ) -> Published:
         """Rows to add, without checking for existing keys (marker 0).
 
-        Args:
-            rows: as for `write`.
-            token: as for `write`.
-            footer: as for `write`.
+        rows, token, footer: as for `write`.
         """
         return self._publish(rows, Marker.INSERT, token, footer)
 
@@ -148,10 +139,7 @@ class Publisher:
     ) -> Published:
         """Rows to replace whole, by key; added where the key is missing (marker 1).
 
-        Args:
-            rows: as for `write`.
-            token: as for `write`.
-            footer: as for `write`.
+        rows, token, footer: as for `write`.
         """
         return self._publish(rows, Marker.UPDATE, token, footer)
 
@@ -160,10 +148,7 @@ class Publisher:
     ) -> Published:
         """Keys to remove; further columns are ignored, missing keys too (marker 2).
 
-        Args:
-            rows: as for `write`.
-            token: as for `write`.
-            footer: as for `write`.
+        rows, token, footer: as for `write`.
         """
         return self._publish(rows, Marker.DELETE, token, footer)
 
@@ -172,10 +157,7 @@ class Publisher:
     ) -> Published:
         """Rows to replace whole, by key, or else to add (marker 4).
 
-        Args:
-            rows: as for `write`.
-            token: as for `write`.
-            footer: as for `write`.
+        rows, token, footer: as for `write`.
         """
         return self._publish(rows, Marker.UPSERT, token, footer)
 
@@ -239,9 +221,10 @@ class Publisher:
         if reader is not None:
             target = target_schema(reader.schema, self.known_columns)
             batches = [cast_batch(batch, target, 0) for batch in reader]
-        names = {name.lower(): name for name in (batches[0].schema.names if batches else ())}
-        key = names.get(self.keys[0].lower()) if self.keys else None
-        made = make_manifest(batches, key, after=self._last_number(), ranges=ranges)
+        spelled = {name.lower(): name for name in (batches[0].schema.names if batches else ())}
+        key = spelled.get(self.keys[0].lower()) if self.keys else None
+        after = last_number(self._storage, self.table)
+        made = make_manifest(batches, key, after=after, ranges=ranges)
         write_manifest(self._storage, self.table, made)
         return made
 
@@ -259,19 +242,23 @@ class Publisher:
             return Published(str(self.table), None, 0, 0)
         label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
         batch = uuid.uuid4().hex
-        carried = {**self._footer, **encoded(footer)}
+        footer = self._footer | dict(footer or {})
+        carried = {key.encode(): value.encode() for key, value in footer.items()}
         if token is not None:
             carried[TOKEN] = token.encode()
+        # Two batches of the same rows must still be told apart, see `take_number`.
+        carried[BATCH] = batch.encode()
         staged = f"{self.table.folder}/_{batch}.parquet"
         with ExitStack() as opened:
-            scratch = Storage(opened.enter_context(TemporaryDirectory())) if self._dry_run else None
-            storage = scratch or self._storage
+            storage = self._storage
+            name: str | None = None
+            if self._dry_run:
+                storage = Storage(opened.enter_context(TemporaryDirectory()))
             try:
-                # Two batches of the same rows must still be told apart, see `_claim`.
-                carried[_BATCH] = batch.encode()
                 stage(storage, reader, staged, self._shape(reader.schema, marker), carried, marker)
                 facts = inspect_file(storage, staged, self._metadata, name=label)
-                name = None if self._dry_run else self._claim(staged, batch, token)
+                if not self._dry_run:
+                    name = take_number(storage, self.table, staged, batch, self._tokens, token)
             except BaseException:
                 storage.delete(staged)
                 raise
@@ -297,82 +284,11 @@ class Publisher:
                 raise SchemaError("None of the key columns is in the rows.", column=self.keys[0])
         return target_schema(found, self.known_columns)
 
-    def _claim(self, staged: str, batch: str, token: str | None) -> str | None:
-        """Takes the next number; None if a file before it carries the token already."""
-        folder = self.table.folder
-        number = self._last_number() + 1
-        while True:
-            # All files below the number are looked at before it is taken.
-            if token is not None and self._tokens.find(token):
-                return None
-            name = names.file_name(number)
-            if not self._take(staged, name, batch):
-                number += 1
-                continue
-            holder = self._processed_batch(name)
-            # A quick mirror may have applied this very file and moved it away already.
-            if holder in (None, batch):
-                return name
-            # This writer was so slow that its number was applied and moved away meanwhile.
-            if not self._storage.rename(f"{folder}/{name}", staged):
-                self._storage.delete(f"{folder}/{name}")  # the staged file was not gone yet
-            number = self._last_number() + 1
-
-    def _take(self, staged: str, name: str, batch: str) -> bool:
-        """Renames to a number; whatever the store answered, what counts is whose batch is there."""
-        path = f"{self.table.folder}/{name}"
-        try:
-            if self._storage.rename(staged, path):
-                return True
-        except Exception:
-            if not self._stands(path, batch):
-                raise
-        else:
-            if self._storage.local is not None or not self._stands(path, batch):
-                return False  # a local disk's refusal is never about the own file
-        with suppress(Exception):  # it is published; what is left over is hidden
-            self._storage.delete(staged)
-        return True
-
-    def _stands(self, path: str, batch: str) -> bool:
-        """Whether a batch was published under a path, even if it is applied and moved by now."""
-        if read_footer(self._storage, path).get(_BATCH, b"").decode() == batch:
-            return True
-        return self._processed_batch(path.rpartition("/")[2]) == batch
-
     def _repeated(self, path: str) -> Published:
         with self._storage.open(path) as source:
+            size = source.seek(0, os.SEEK_END)
             rows = pq.read_metadata(source).num_rows
-        entry = self._storage.stat(path)
-        size = entry.size if entry else 0
         return Published(str(self.table), path.rpartition("/")[2], rows, size, repeated=True)
-
-    def _last_number(self) -> int:
-        numbered = list_folder(self._storage, self.table).numbered
-        if numbered:
-            return max(numbered)
-        found = [
-            number
-            for folder in (names.PROCESSED, names.READY_TO_DELETE)
-            for entry in self._storage.list(f"{self.table.folder}/{folder}").files
-            if (number := names.file_number(entry.name)) is not None
-        ]
-        if found:
-            return max(found)
-        return last_applied(self._storage, self.table)
-
-    def _processed_batch(self, name: str) -> str | None:
-        """Which batch was processed under a name: "" if of another publisher, None if none."""
-        for folder in (names.PROCESSED, names.READY_TO_DELETE):
-            try:
-                with self._storage.open(f"{self.table.folder}/{folder}/{name}") as source:
-                    found = pq.read_schema(source).metadata or {}
-            except FileNotFoundError:
-                continue
-            except (pa.ArrowException, OSError):
-                return ""
-            return str(found.get(_BATCH, b"").decode())
-        return None
 
     @cached_property
     def known_columns(self) -> dict[str, str]:

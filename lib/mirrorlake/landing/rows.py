@@ -2,27 +2,34 @@
 
 Only the marker column is always read, key columns where a footer's statistics can't rule out a
 NULL. Memory stays at one row group of those columns.
+
+Updates may leave some columns as they are in the table: an extension of ours to the format. A list
+of column names in `__unchanged__` says which values of an update are not the row's. Other mirrors
+would take them for NULL, so only a publisher that is asked to writes it.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
 from mirrorlake.errors import DataFileError
-from mirrorlake.landing.metadata import MARKER_HINT, Marker, TableMetadata
+from mirrorlake.landing.metadata import MARKER_HINT, UNCHANGED, Marker, TableMetadata
 from mirrorlake.names import METADATA
 
 MOST_REJECTS = 10_000
 Bounds = tuple[Any, Any]
 """The smallest and the largest value of a column; None and None where they are not known."""
+UNCHANGED_TYPE = pa.list_(pa.string())
+_LEAVES_HINT = "only updates (marker 1) of a table with keys can leave columns that are no keys."
 _KEY_HINT = "a row without its key can't be found again; fill it in."
 
 
@@ -209,3 +216,43 @@ def column_statistics(group: pq.RowGroupMetaData, column: str) -> pq.Statistics 
     # A column `a.b` and a field `b` of a struct `a` have the same path.
     found = [chunk for chunk in chunks if chunk.path_in_schema.lower() == column.lower()]
     return found[0].statistics if len(found) == 1 else None
+
+
+def is_unchanged(column: pa.Field) -> bool:
+    """Whether a file's column is this one; of another type it is anybody's data."""
+    kind = column.type
+    is_list = pt.is_list(kind) or pt.is_large_list(kind)
+    return bool(column.name == UNCHANGED and is_list and pt.is_string(kind.value_type))
+
+
+def unchanged_names(
+    file: pq.ParquetFile, marker: str | None, columns: Collection[str], keys: Collection[str]
+) -> tuple[str, ...]:
+    """The columns that a file's updates leave as they are.
+
+    Args:
+        file: what was published.
+        marker: its marker column.
+        columns: its data columns.
+        keys: those of them that are keys.
+
+    Raises:
+        DataFileError: a row that is no update names columns, or names some that can't be left.
+    """
+    if not any(is_unchanged(column) for column in file.schema_arrow):
+        return ()
+    found: set[str] = set()
+    before = 0
+    read = [UNCHANGED, *([marker] if marker else [])]
+    for batch in file.iter_batches(columns=read):
+        markers = batch.column(marker).to_pylist() if marker else [None] * batch.num_rows
+        for place, names in enumerate(batch.column(UNCHANGED).to_pylist(), start=1):
+            if not names:
+                continue
+            bad = set(names) - set(columns) | set(names) & set(keys)
+            if bad or not keys or markers[place - 1] != Marker.UPDATE:
+                text = f"The row leaves {min(bad or names)!r} unchanged."
+                raise DataFileError(text, row=before + place, column=UNCHANGED, hint=_LEAVES_HINT)
+            found.update(names)
+        before += batch.num_rows
+    return tuple(sorted(found))

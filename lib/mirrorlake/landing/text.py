@@ -18,10 +18,15 @@ import pyarrow.csv as pacsv
 
 from mirrorlake.errors import DataFileError, first_line, in_file
 from mirrorlake.landing.casts import UNFIT
-from mirrorlake.landing.compression import Pieces, open_decompressed
 from mirrorlake.landing.metadata import MARKER, MARKER_HINT, TableMetadata
 from mirrorlake.landing.rows import Rejects
-from mirrorlake.landing.text_format import TextFormat, arrow_type, converter
+from mirrorlake.landing.text_format import (
+    Pieces,
+    TextFormat,
+    arrow_type,
+    converter,
+    open_decompressed,
+)
 
 _BLOCK = 8 << 20  # bytes; no row may be longer
 _PIECE = 1 << 20

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 VOID = "void"  # nothing but NULLs so far
-_REFUSED_HINT = "publish it as text, a whole number, or a decimal of at most 38 digits."
+REFUSED_HINT = "publish it as text, a whole number, or a decimal of at most 38 digits."
 
 
 class Stored(pa.ExtensionType):  # type: ignore[misc]
@@ -50,7 +50,6 @@ class Rule:
         nested: whether it becomes JSON text, member by member.
         unwrap: the type that decides instead.
         note: what else people want to know.
-        hint: what to do about a refused type.
     """
 
     parquet: str
@@ -62,7 +61,6 @@ class Rule:
     nested: bool = False
     unwrap: Callable[[Any], pa.DataType] | None = None
     note: str = ""
-    hint: str = _REFUSED_HINT
 
 
 def _is(*wanted: pa.DataType) -> Callable[[Any], bool]:

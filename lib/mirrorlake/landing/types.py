@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from mirrorlake.errors import SchemaError
-from mirrorlake.landing.type_rules import JSON_OPTIONS, RULES, VOID, Rule, Stored
+from mirrorlake.landing.type_rules import JSON_OPTIONS, REFUSED_HINT, RULES, VOID, Rule, Stored
 from mirrorlake.spark.sql import literal, quote
 
 _WIDER = {
@@ -84,12 +84,9 @@ def _rule_of(arrow: pa.DataType) -> tuple[Rule, Any]:
     if rule.unwrap is not None:
         return _rule_of(rule.unwrap(arrow))
     if rule.table is None:
-        raise SchemaError(f"Type {_name(arrow)} has no counterpart in the table.", hint=rule.hint)
+        found = arrow.storage_type if isinstance(arrow, Stored) else arrow
+        raise SchemaError(f"Type {found} has no counterpart in the table.", hint=REFUSED_HINT)
     return rule, arrow
-
-
-def _name(arrow: pa.DataType) -> str:
-    return str(arrow.storage_type) if isinstance(arrow, Stored) else str(arrow)
 
 
 def _read(arrow: pa.DataType) -> str:

@@ -1,12 +1,22 @@
-"""The landing zone's folders: which tables there are, and which numbered files each holds."""
+"""The landing zone's folders: which tables there are, their numbered files, and the next number.
+
+A batch may have a token: its publisher's own name of it, so that publishing it again writes
+nothing. Tokens lie in the footers of the published files. A table remembers a token as long as it
+keeps the file: in its folder, in `_ProcessedFiles`, and until `_FilesReadyToDelete` is swept.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from mirrorlake.errors import InvalidNameError, SequenceError, TableNotFoundError
+from mirrorlake.landing.metadata import last_applied
 from mirrorlake.names import (
     PROCESSED,
     READY_TO_DELETE,
@@ -19,6 +29,8 @@ from mirrorlake.names import (
 )
 from mirrorlake.storage import Entry, Listing, Storage
 
+TOKEN = b"mirrorlake.token"
+BATCH = b"mirrorlake.batch"
 _LARGEST = 2**63 - 1  # Delta's txnVersion is a signed long
 
 
@@ -165,3 +177,147 @@ def by_time(table: TableName, listing: Listing, applied: Mapping[str, int], last
     numbered = {applied[entry.name]: entry for entry in visible if entry.name in applied}
     numbered |= {last + place: entry for place, entry in enumerate(ordered, start=1)}
     return Folder(table, numbered, listing)
+
+
+class TokenIndex:
+    """The tokens of one table's kept files; each file's footer is read once.
+
+    Args:
+        storage: the lake's files.
+        table: whose files.
+    """
+
+    def __init__(self, storage: Storage, table: TableName) -> None:
+        self._storage = storage
+        self._table = table
+        self._seen: dict[tuple[str, int], bytes | None] = {}
+
+    def find(self, token: str) -> str | None:
+        """The path of the file that carries a token, relative to the lake's root; or None."""
+        found = None
+        seen: dict[tuple[str, int], bytes | None] = {}
+        for path, entry in every_file(self._storage, self._table):
+            if file_number(entry.name) is None:
+                continue
+            key = (entry.name, entry.size)
+            if key not in self._seen:
+                self._seen[key] = read_footer(self._storage, path).get(TOKEN)
+            seen[key] = self._seen[key]
+            if seen[key] == token.encode():
+                found = path
+        self._seen = seen  # without what was swept, or replaced with the whole folder
+        return found
+
+
+def read_footer(storage: Storage, path: str) -> dict[bytes, bytes]:
+    """What a published file's footer carries; nothing where it is no readable Parquet file."""
+    return _footer(storage, path) or {}
+
+
+def _footer(storage: Storage, path: str) -> dict[bytes, bytes] | None:
+    """The same; None if there is no file."""
+    try:
+        with storage.open(path) as source:
+            return dict(pq.read_metadata(source).metadata or {})
+    except FileNotFoundError:
+        return None
+    except (pa.ArrowException, OSError):
+        return {}
+
+
+def footers_from_the_newest(
+    storage: Storage, table: TableName
+) -> Iterator[tuple[str, dict[bytes, bytes]]]:
+    """Paths and footers of a table's kept numbered files, the highest number first."""
+    found = [
+        (file_number(entry.name), path)
+        for path, entry in every_file(storage, table)
+        if file_number(entry.name) is not None
+    ]
+    for _, path in sorted(found, reverse=True):
+        yield path, read_footer(storage, path)
+
+
+def last_number(storage: Storage, table: TableName) -> int:
+    """The number that was given last; 0 if none was."""
+    numbered = list_folder(storage, table).numbered
+    if numbered:
+        return max(numbered)
+    found = [
+        number
+        for folder in (PROCESSED, READY_TO_DELETE)
+        for entry in storage.list(f"{table.folder}/{folder}").files
+        if (number := file_number(entry.name)) is not None
+    ]
+    return max(found, default=0) or last_applied(storage, table)
+
+
+def take_number(
+    storage: Storage,
+    table: TableName,
+    staged: str,
+    batch: str,
+    tokens: TokenIndex,
+    token: str | None,
+) -> str | None:
+    """Gives a staged file the next number, by a rename that never overwrites.
+
+    Args:
+        storage: the lake's files.
+        table: whose file it is.
+        staged: its path; the name is hidden.
+        batch: its id, which its footer carries.
+        tokens: those of the table's files.
+        token: the batch's own, if it has one.
+
+    Returns:
+        The file's new name; None if a file before it carries the token already.
+    """
+    number = last_number(storage, table) + 1
+    while True:
+        # All files below the number are looked at before it is taken.
+        if token is not None and tokens.find(token):
+            return None
+        name = file_name(number)
+        path = f"{table.folder}/{name}"
+        if not _rename(storage, table, staged, name, batch):
+            number += 1
+            continue
+        # A quick mirror may have applied this very file and moved it away already.
+        if _processed_batch(storage, table, name) in (None, batch):
+            return name
+        # This writer was so slow that its number was applied and moved away meanwhile.
+        if not storage.rename(path, staged):
+            storage.delete(path)  # the staged file was not gone yet
+        number = last_number(storage, table) + 1
+
+
+def _rename(storage: Storage, table: TableName, staged: str, name: str, batch: str) -> bool:
+    """Renames to a number; whatever the store answered, what counts is whose batch is there."""
+    path = f"{table.folder}/{name}"
+
+    def stands() -> bool:  # even if it is applied and moved by now
+        own = read_footer(storage, path).get(BATCH, b"").decode() == batch
+        return own or _processed_batch(storage, table, name) == batch
+
+    try:
+        if storage.rename(staged, path):
+            return True
+    except Exception:
+        if not stands():
+            raise
+    else:
+        if storage.local is not None or not stands():
+            return False  # a local disk's refusal is never about the own file
+    with suppress(Exception):  # it is published; what is left over is hidden
+        storage.delete(staged)
+    return True
+
+
+def _processed_batch(storage: Storage, table: TableName, name: str) -> str | None:
+    """Which batch was processed under a name: "" if of another publisher, None if none."""
+    for folder in (PROCESSED, READY_TO_DELETE):
+        footer = _footer(storage, f"{table.folder}/{folder}/{name}")
+        if footer is not None:
+            return footer.get(BATCH, b"").decode()
+    return None

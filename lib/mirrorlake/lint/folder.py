@@ -12,8 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from mirrorlake.errors import MetadataError, SequenceError
-from mirrorlake.landing.identity import Identity
-from mirrorlake.landing.metadata import BY_TIME, TableMetadata
+from mirrorlake.landing.metadata import BY_TIME, Identity, TableMetadata
 from mirrorlake.landing.text_format import PROPERTIES
 from mirrorlake.landing.zone import Folder, by_number
 from mirrorlake.lint.rules import LintFinding, finding

@@ -13,8 +13,14 @@ from functools import partial
 
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import FormatError, MetadataError
-from mirrorlake.landing.identity import Identity, is_in_folder, read_identity
-from mirrorlake.landing.metadata import BY_TIME, TableMetadata, check_keys_kept
+from mirrorlake.landing.metadata import (
+    BY_TIME,
+    Identity,
+    TableMetadata,
+    check_keys_kept,
+    is_in_folder,
+    read_identity,
+)
 from mirrorlake.landing.zone import BadFolder, Folder, find_tables, no_folder
 from mirrorlake.lint.files import ColumnWatch, lint_file
 from mirrorlake.lint.folder import (

@@ -15,9 +15,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorlake.delta.create import OWN_TABLE, committing, create_delta, mapping_property
 from mirrorlake.delta.exchange import MOST_DELETED
 from mirrorlake.delta.snapshot import VECTORS, Snapshot, read_snapshot
+from mirrorlake.delta.table import OWN_TABLE, committing, create_delta, mapping_property
 from mirrorlake.errors import MirrorlakeError, SchemaError
 from mirrorlake.landing.metadata import Marker
 from mirrorlake.mirror.batch import (

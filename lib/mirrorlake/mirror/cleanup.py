@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from mirrorlake.errors import SequenceError
 from mirrorlake.landing.check import SMALL, file_hash
-from mirrorlake.landing.identity import Identity
+from mirrorlake.landing.metadata import Identity
 from mirrorlake.landing.zone import Folder
 from mirrorlake.mirror.plan import Plan, is_as_planned, plan_of
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_number

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError
-from mirrorlake.landing.identity import Identity, is_in_folder, read_identity, renew_identity
+from mirrorlake.landing.metadata import Identity, is_in_folder, read_identity, renew_identity
 from mirrorlake.landing.zone import BadFolder
 from mirrorlake.mirror.apply import explain
 from mirrorlake.mirror.ledger import read_mirrored

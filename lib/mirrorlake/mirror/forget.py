@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import MirrorlakeError, SequenceError, TracesLeftError
-from mirrorlake.landing.identity import Identity, read_identity
+from mirrorlake.landing.metadata import Identity, read_identity
 from mirrorlake.mirror.key_search import UNKNOWN, Tracer, delta_paths, read_key
 from mirrorlake.mirror.lock import only_mirror
 from mirrorlake.mirror.operator_settings import paused

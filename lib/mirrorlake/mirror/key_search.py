@@ -21,8 +21,8 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.snapshot import physical_names, read_snapshot
 from mirrorlake.errors import MirrorlakeError, SchemaError, TableNotFoundError, UsageError
 from mirrorlake.landing.check import inspect_file, is_text
-from mirrorlake.landing.compression import open_decompressed
 from mirrorlake.landing.metadata import TableMetadata, read_metadata
+from mirrorlake.landing.text_format import open_decompressed
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.mirror.trash import dropped_tables

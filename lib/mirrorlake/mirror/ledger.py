@@ -13,7 +13,7 @@ from typing import Any
 from mirrorlake.delta.commits import parse_note, read_commit_info, versions
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.delta.timestamps import from_milliseconds
-from mirrorlake.landing.identity import read_identity
+from mirrorlake.landing.metadata import read_identity
 from mirrorlake.mirror.plan import find_plan
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState

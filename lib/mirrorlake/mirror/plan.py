@@ -16,8 +16,7 @@ from typing import Any
 from mirrorlake.errors import SequenceError
 from mirrorlake.kept import read_kept
 from mirrorlake.landing.check import SMALL, FileFacts, file_hash
-from mirrorlake.landing.identity import Identity
-from mirrorlake.landing.metadata import BY_TIME, TableMetadata
+from mirrorlake.landing.metadata import BY_TIME, Identity, TableMetadata
 from mirrorlake.landing.zone import Folder, by_number, by_time
 from mirrorlake.mirror.options import STOP
 from mirrorlake.names import STATE, file_name, file_number

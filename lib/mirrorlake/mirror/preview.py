@@ -12,8 +12,7 @@ from typing import Any
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.landing.check import FileFacts
-from mirrorlake.landing.identity import Identity, read_identity
-from mirrorlake.landing.metadata import read_metadata
+from mirrorlake.landing.metadata import Identity, read_identity, read_metadata
 from mirrorlake.landing.zone import no_folder, published_tables
 from mirrorlake.mirror.operator_settings import read_settings
 from mirrorlake.mirror.options import MirrorOptions

@@ -11,8 +11,8 @@ from itertools import count
 from typing import Any
 
 from mirrorlake.delta.actions import LiveFiles
-from mirrorlake.delta.create import mapping_property
 from mirrorlake.delta.snapshot import FEED, Snapshot
+from mirrorlake.delta.table import mapping_property
 from mirrorlake.errors import (
     InvalidNameError,
     MetadataError,
@@ -21,8 +21,7 @@ from mirrorlake.errors import (
     SequenceError,
 )
 from mirrorlake.landing.check import FileFacts, inspect_file, skipped_file
-from mirrorlake.landing.identity import Identity
-from mirrorlake.landing.metadata import BY_TIME, Marker, TableMetadata, check_keys_kept
+from mirrorlake.landing.metadata import BY_TIME, Identity, Marker, TableMetadata, check_keys_kept
 from mirrorlake.landing.types import fits, widened
 from mirrorlake.landing.zone import Folder
 from mirrorlake.mirror.inspection import Inspect

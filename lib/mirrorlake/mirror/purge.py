@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from mirrorlake.delta.actions import named_files
 from mirrorlake.delta.commits import read_commit_info, versions
-from mirrorlake.delta.create import committing
 from mirrorlake.delta.log_files import cut_before_checkpoint
 from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.table import committing
 from mirrorlake.mirror.apply import commit_with_retries
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote, temporary_view

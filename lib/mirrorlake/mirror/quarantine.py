@@ -16,7 +16,7 @@ from mirrorlake.delta.actions import Places, live_files
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.vectors import without_deleted
 from mirrorlake.landing.check import FileFacts
-from mirrorlake.landing.identity import Identity
+from mirrorlake.landing.metadata import Identity
 from mirrorlake.mirror.plan import staging
 from mirrorlake.mirror.properties import Batch
 from mirrorlake.names import STATE, TableName

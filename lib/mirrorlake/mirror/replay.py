@@ -20,8 +20,14 @@ import pyarrow.parquet as pq
 
 from mirrorlake.errors import SequenceError, UsageError
 from mirrorlake.landing.check import is_text
-from mirrorlake.landing.identity import last_applied, renew_identity
-from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata, read_metadata
+from mirrorlake.landing.metadata import (
+    MARKER,
+    Marker,
+    TableMetadata,
+    last_applied,
+    read_metadata,
+    renew_identity,
+)
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
 from mirrorlake.landing.zone import every_file

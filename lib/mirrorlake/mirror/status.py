@@ -13,8 +13,7 @@ from mirrorlake.errors import (
     MirrorlakeError,
     SequenceError,
 )
-from mirrorlake.landing.identity import last_applied
-from mirrorlake.landing.metadata import BY_TIME
+from mirrorlake.landing.metadata import BY_TIME, last_applied
 from mirrorlake.landing.zone import BadFolder, Folder, by_number, by_time, find_tables
 from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.operator_settings import all_settings

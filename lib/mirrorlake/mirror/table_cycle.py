@@ -15,9 +15,10 @@ from pyspark.sql import SparkSession
 from mirrorlake.delta.exchange import DeletedRows
 from mirrorlake.delta.snapshot import Snapshot, has_policy, read_snapshot
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.landing.identity import Identity, ensure_identity
 from mirrorlake.landing.metadata import (
     BY_TIME,
+    Identity,
+    ensure_identity,
     read_metadata,
 )
 from mirrorlake.mirror.apply import compact, write_batch

@@ -4,8 +4,8 @@ A folder is known by the identity in it, not by its name. Deleted means that its
 aside and kept for a while; renamed, that its table moves along with all it has; copied, that the
 copy starts an incarnation of its own.
 
-On an object store a dropped table lies where it was, and a document hides it: see `delta.dropped`.
-Only a table that takes another's place is moved there.
+On an object store a dropped table lies where it was, and a document hides it: see
+`delta.log_files`. Only a table that takes another's place is moved there.
 
 A table that comes back brings its whole history along: the folder's next incarnation overwrites
 it in one commit, so that old versions, and frames of them, survive a drop.
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from mirrorlake.delta.dropped import (
+from mirrorlake.delta.log_files import (
     dropped_in_place,
     is_dropped,
     note_drop,
@@ -29,8 +29,7 @@ from mirrorlake.delta.dropped import (
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.kept import read_kept
-from mirrorlake.landing.identity import Identity, write_identity
-from mirrorlake.landing.metadata import declare_keys
+from mirrorlake.landing.metadata import Identity, declare_keys, write_identity
 from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.names import STATE, TableName

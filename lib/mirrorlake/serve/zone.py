@@ -20,8 +20,7 @@ from starlette.concurrency import run_in_threadpool
 
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.landing.identity import read_identity
-from mirrorlake.landing.metadata import SEQUENTIAL, read_metadata
+from mirrorlake.landing.metadata import SEQUENTIAL, read_identity, read_metadata
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name, file_number
 from mirrorlake.serve.checks import Checks
 from mirrorlake.serve.errors import RequestError, bad_request, not_found

@@ -25,7 +25,7 @@ from mirrorlake.errors import (
 )
 from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.publisher import Partner, Publisher
-from mirrorlake.landing.tokens import read_footer
+from mirrorlake.landing.zone import read_footer
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName
 from mirrorlake.sources.folder import NewFolder, make_durable, mend_folders
 from mirrorlake.sources.position import FOOTER, Position, Standing, read_standing, write_standing

@@ -12,7 +12,7 @@ from typing import Any
 
 from mirrorlake.errors import MetadataError
 from mirrorlake.kept import read_kept
-from mirrorlake.landing.tokens import footers_from_the_newest
+from mirrorlake.landing.zone import footers_from_the_newest
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage, to_json
 

@@ -4,16 +4,20 @@ An answer can be lost after the store did what it was asked for: the connection 
 says 503. Repeated, the request is refused on account of itself: 412, since the file is there, or
 404, since the upload is. So every file that is created carries an id of its own in its metadata,
 and after each refusal or error the file is asked for whose it is.
+
+A store that ignores conditions is recognised, too: on it two writers would overwrite each other.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import obstore
@@ -25,6 +29,8 @@ from obstore.exceptions import (
     PreconditionError,
     UnauthenticatedError,
 )
+
+from mirrorlake.errors import SetupError, first_line
 
 MARK = "mirrorlakewrite"  # Azure takes only letters and digits
 _TRIES = 6
@@ -64,6 +70,19 @@ def create_file(store: Any, path: str, data: bytes) -> bool:
         else:
             return True
     raise AssertionError("unreachable")
+
+
+def create_in_folder(target: Path, data: bytes) -> bool:
+    """The same on a local disk, in a folder that is not made: False, too, if it is gone."""
+    staged = target.with_name(f"_{uuid.uuid4().hex}")
+    try:
+        staged.write_bytes(data)
+        os.link(staged, target)  # unlike a rename it never replaces what is there
+        return True
+    except (FileExistsError, FileNotFoundError):
+        return False
+    finally:
+        staged.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -144,9 +163,9 @@ def rename_file(store: Any, unrepeated: Any, source: str, target: str) -> bool:
                 return False
         except (BaseError, OSError):
             doubtful = True
-            if _head(store, target) is None:
+            if head(store, target) is None:
                 # What is missing is the source itself, or only the upload.
-                if not again or _head(store, source) is None:
+                if not again or head(store, source) is None:
                     raise
                 continue
             if not _is_copy(store, source, target):
@@ -174,7 +193,8 @@ def _mark(store: Any, path: str) -> str | None:
     return next((str(v) for k, v in found.items() if k.lower() == MARK), "")
 
 
-def _head(store: Any, path: str) -> Any | None:
+def head(store: Any, path: str) -> Any | None:
+    """What a store knows of a file without its content; None if there is none."""
     try:
         return obstore.head(store, path)
     except FileNotFoundError:
@@ -183,7 +203,7 @@ def _head(store: Any, path: str) -> Any | None:
 
 def _is_copy(store: Any, source: str, target: str) -> bool:
     """Whether two files have the same bytes."""
-    one, other = _head(store, source), _head(store, target)
+    one, other = head(store, source), head(store, target)
     if one is None or other is None or one["size"] != other["size"]:
         return False
     return _digest(store, source) == _digest(store, target)
@@ -194,3 +214,42 @@ def _digest(store: Any, path: str) -> bytes:
     for part in obstore.get(store, path).stream():
         found.update(part)
     return found.digest()
+
+
+def check_conditions(store: Any, unrepeated: Any, folder: str, root: str) -> None:
+    """Writes, and renames, where a file is: both must be refused.
+
+    Args:
+        store: the object store.
+        unrepeated: the same store, whose requests are not repeated.
+        folder: where the probe's two files may lie for a moment.
+        root: what the message calls the store.
+
+    Raises:
+        SetupError: the store has done what it must not, or does nothing at all.
+    """
+    paths = [f"{folder}/{uuid.uuid4().hex}" for _ in range(2)]
+    try:
+        for path in paths:
+            obstore.put(store, path, b"probe")
+    except (BaseError, OSError) as error:
+        raise SetupError(
+            f"The store of {root} can't be written to: {first_line(error)}",
+            hint="check that it is up, its address (AWS_ENDPOINT_URL), the keys and their rights.",
+        ) from error
+    try:
+        for what in ("create", "rename"):
+            try:
+                if what == "create":
+                    obstore.put(unrepeated, paths[1], b"other", mode="create")
+                else:
+                    obstore.copy(unrepeated, *paths, overwrite=False)
+            except (BaseError, OSError):
+                continue  # refused; what else went wrong is told by the first real write
+            raise SetupError(
+                f"The store of {root} ignores conditions: it lets a {what} overwrite a file.",
+                hint="writers would lose each other's files. Use a store with conditional writes"
+                " (If-None-Match): Amazon S3, MinIO, versitygw, Azure, Google; or a local disk.",
+            )
+    finally:
+        obstore.delete(store, paths)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from typing import Any
+from typing import IO, Any
 
 import obstore
 from obstore.exceptions import BaseError
@@ -16,16 +16,10 @@ _SLACK = 2**16  # what a buffer in front asks for beyond what it was asked for
 
 
 class TailReader(io.RawIOBase):
-    """A file of a store, some end of which is there already; the rest is fetched by ranges.
-
-    Attributes:
-        size: of the file, in bytes.
-        whole: its content, where the end is all of it; else None.
-    """
+    """A file of a store, some end of which is there already; the rest is fetched by ranges."""
 
     def __init__(self, store: Any, path: str, size: int, tail: bytes) -> None:
-        self._store, self._path, self.size = store, path, size
-        self.whole = tail if len(tail) == size else None
+        self._store, self._path, self._size = store, path, size
         self._tail, self._tail_at = tail, size - len(tail)
         self._block, self._block_at = b"", 0
         self._at = 0
@@ -40,7 +34,7 @@ class TailReader(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         """As of a file."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         self._at = max(0, base + offset)
         return self._at
 
@@ -50,7 +44,7 @@ class TailReader(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         """As of a file; may bring less than there is room for."""
-        if self._at >= self.size:
+        if self._at >= self._size:
             return 0
         if self._at >= self._tail_at:
             kept, start = self._tail, self._at - self._tail_at
@@ -71,7 +65,7 @@ class TailReader(io.RawIOBase):
         self._block, self._block_at = bytes(found), self._at
 
 
-def open_tail(store: Any, path: str) -> TailReader:
+def open_tail(store: Any, path: str) -> IO[bytes]:
     """A reader that one request has opened.
 
     Raises:
@@ -79,11 +73,14 @@ def open_tail(store: Any, path: str) -> TailReader:
     """
     try:
         found = obstore.get(store, path, options={"range": {"suffix": TAIL}})
-        return TailReader(store, path, found.meta["size"], bytes(found.bytes()))
+        size, tail = found.meta["size"], bytes(found.bytes())
     except FileNotFoundError:
         raise
     except (BaseError, OSError):  # Azure knows no such ranges, S3 none of an empty file
-        return TailReader(store, path, obstore.head(store, path)["size"], b"")
+        size, tail = obstore.head(store, path)["size"], b""
+    if len(tail) == size:
+        return io.BytesIO(tail)
+    return io.BufferedReader(TailReader(store, path, size, tail))
 
 
 class Writer(io.RawIOBase):

@@ -11,7 +11,7 @@ from helpers import least_table
 from helpers.fault_proxy import Fault, FaultProxy
 from mirrorlake.catalog import Catalog
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
-from mirrorlake.landing.identity import Identity, write_identity
+from mirrorlake.landing.metadata import Identity, write_identity
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.follow import Followed, follow_folders
 from mirrorlake.mirror.ledger import rebuild_states
@@ -26,7 +26,7 @@ from mirrorlake.mirror.trash import (
 )
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
-from mirrorlake.stores.markers import arrow_s3
+from mirrorlake.stores.opening import arrow_s3
 
 A, B, IN_SCHEMA = TableName(None, "a"), TableName(None, "b"), TableName("s", "a.b")
 

@@ -7,7 +7,7 @@ import pytest
 
 from helpers.fault_proxy import RESET, Fault, FaultProxy, LostAnswers, RandomFaults
 from helpers.writers import publish_side_by_side
-from mirrorlake.landing.identity import ensure_identity
+from mirrorlake.landing.metadata import ensure_identity
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.zone import every_file, list_folder
 from mirrorlake.names import TableName

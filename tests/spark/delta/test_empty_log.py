@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mirrorlake import Lake
-from mirrorlake.delta.create import remove_empty_log
+from mirrorlake.delta.table import remove_empty_log
 from mirrorlake.feed.dimension import Dimension
 from mirrorlake.feed.scd import apply_changes
 

@@ -12,8 +12,8 @@ import pytest
 
 from mirrorlake.errors import DataFileError, MetadataError, MirrorlakeError, SchemaError, UsageError
 from mirrorlake.lake import Lake
-from mirrorlake.landing.identity import ensure_identity
-from mirrorlake.landing.metadata import MARKER
+from mirrorlake.landing import zone
+from mirrorlake.landing.metadata import MARKER, ensure_identity
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
@@ -311,13 +311,13 @@ def test_a_slow_publisher_does_not_reuse_a_number(any_storage, table, read, monk
         path = f"{table.folder}/{{}}{file_name(number)}"
         any_storage.rename(path.format(""), path.format(f"{aside}/"))
     looks = []
-    look = publisher._last_number
+    look = zone.last_number
 
-    def stale() -> int:
-        looks.append(look())
+    def stale(storage: Storage, name: TableName) -> int:
+        looks.append(look(storage, name))
         return 1 if len(looks) == 1 else looks[-1]
 
-    monkeypatch.setattr(publisher, "_last_number", stale)
+    monkeypatch.setattr(zone, "last_number", stale)
     done = publisher.insert([{"id": 99}])
     assert done.file == file_name(5)
     assert len(looks) == 2
@@ -360,7 +360,7 @@ def test_a_taken_number_is_passed_over(any_storage, table, monkeypatch):
     publisher = Publisher(any_storage, table)
     for _ in range(3):
         publisher.insert(ROWS)
-    monkeypatch.setattr(publisher, "_last_number", lambda: 0)
+    monkeypatch.setattr(zone, "last_number", lambda *_: 0)
     assert publisher.insert(ROWS).file == file_name(4)
 
 

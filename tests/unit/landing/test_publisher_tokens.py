@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mirrorlake.landing.publisher import Publisher
-from mirrorlake.landing.tokens import TOKEN, footers_from_the_newest, read_footer
+from mirrorlake.landing.zone import TOKEN, footers_from_the_newest, read_footer
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName
 from mirrorlake.storage import Storage
 

@@ -9,7 +9,7 @@ import pytest
 from helpers.plans import plan_files
 from mirrorlake.errors import SequenceError
 from mirrorlake.landing.check import SMALL
-from mirrorlake.landing.identity import Identity
+from mirrorlake.landing.metadata import Identity
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers, sweep
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name

@@ -10,9 +10,9 @@ import pytest
 from helpers.plans import plan_files
 from mirrorlake.errors import FormatError
 from mirrorlake.kept import read_kept
-from mirrorlake.landing import identity, manifest
-from mirrorlake.landing.identity import Identity, read_identity, write_identity
+from mirrorlake.landing import manifest, metadata
 from mirrorlake.landing.manifest import Manifest, read_manifest, write_manifest
+from mirrorlake.landing.metadata import Identity, read_identity, write_identity
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.lint.zone import lint_zone
 from mirrorlake.mirror import operator_settings, plan, state, trash
@@ -69,7 +69,7 @@ def make_state(storage: Storage) -> str:
 
 CASES: list[tuple[Callable[[Storage], str], Callable[[Storage], object], int]] = [
     (make_plan, lambda storage: find_plan(storage, LIFE, 1), plan.FORMAT),
-    (make_identity, lambda storage: read_identity(storage, T), identity.FORMAT),
+    (make_identity, lambda storage: read_identity(storage, T), metadata.FORMAT),
     (make_manifest, lambda storage: read_manifest(storage, T), manifest.FORMAT),
     (make_settings, lambda storage: read_settings(storage, T), operator_settings.FORMAT),
     (make_settings, lambda storage: all_settings(storage)(T), operator_settings.FORMAT),
@@ -147,7 +147,7 @@ def test_newer_states_stop_the_mirror_but_not_the_status_and_can_be_made_again(s
 
 def test_the_linter_names_a_newer_identity(storage: Storage):
     path = make_identity(storage)
-    storage.write_json(path, (storage.read_json(path) or {}) | {"format": identity.FORMAT + 1})
+    storage.write_json(path, (storage.read_json(path) or {}) | {"format": metadata.FORMAT + 1})
     found = [f for f in lint_zone(storage).findings if f.rule == "folder-identity"]
     assert [f.table for f in found] == ["t"]
     assert "format 2" in found[0].message

@@ -10,8 +10,7 @@ import pytest
 
 from helpers.plans import plan_files
 from mirrorlake.errors import SequenceError
-from mirrorlake.landing.identity import Identity, write_identity
-from mirrorlake.landing.metadata import BY_TIME, TableMetadata
+from mirrorlake.landing.metadata import BY_TIME, Identity, TableMetadata, write_identity
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.mirror.cleanup import move_applied, move_leftovers
 from mirrorlake.mirror.plan import number_files

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from helpers.plans import facts_of, plan_files
 from mirrorlake.errors import DataFileError, SequenceError
 from mirrorlake.landing.check import SMALL, file_hash
-from mirrorlake.landing.identity import Identity
-from mirrorlake.landing.metadata import Marker, TableMetadata
+from mirrorlake.landing.metadata import Identity, Marker, TableMetadata
 from mirrorlake.mirror.options import SKIP_FILE, STOP, MirrorOptions
 from mirrorlake.mirror.plan import (
     PLAIN_FORMAT,

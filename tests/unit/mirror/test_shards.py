@@ -9,7 +9,7 @@ from threading import Event, Thread
 import pytest
 
 from mirrorlake.errors import BusyError, UsageError
-from mirrorlake.landing.identity import Identity, read_identity, write_identity
+from mirrorlake.landing.metadata import Identity, read_identity, write_identity
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.lock import only_mirror
 from mirrorlake.mirror.options import MirrorOptions

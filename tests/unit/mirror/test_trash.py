@@ -9,8 +9,7 @@ import pytest
 from helpers.least_table import make_table
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
-from mirrorlake.landing.identity import Identity, read_identity, write_identity
-from mirrorlake.landing.metadata import read_metadata
+from mirrorlake.landing.metadata import Identity, read_identity, read_metadata, write_identity
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.follow import Followed, follow_folders
 from mirrorlake.mirror.ledger import rebuild_states

@@ -11,8 +11,8 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.catalog import Catalog
-from mirrorlake.delta.create import column_types
 from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
 from mirrorlake.feed.schema import create_table
 from mirrorlake.history.write import check_own

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.actions import live_files
-from mirrorlake.delta.create import committing
 from mirrorlake.delta.exchange import (
     FILE,
     LARGE_ROWS,
@@ -23,6 +22,7 @@ from mirrorlake.delta.exchange import (
     mark_rows,
     placed_rows,
 )
+from mirrorlake.delta.table import committing
 from mirrorlake.errors import ConflictError
 from mirrorlake.rows.views.plan import listed
 from mirrorlake.rows.views.query import HIDDEN

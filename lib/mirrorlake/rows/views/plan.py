@@ -15,9 +15,8 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 
 from mirrorlake.delta.commits import Timeline, read_commit, read_states, read_versions
-from mirrorlake.delta.create import column_types
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.delta.table import Table
+from mirrorlake.delta.table import Table, column_types
 from mirrorlake.errors import BusyError, QueryError, TableNotFoundError, UsageError, VersionError
 from mirrorlake.feed.changes import ORIGIN, bridge
 from mirrorlake.feed.doctor import Diagnosis, examine

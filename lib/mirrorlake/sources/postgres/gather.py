@@ -16,7 +16,7 @@ import pyarrow as pa
 from mirrorlake.errors import MirrorlakeError, SourceError
 from mirrorlake.landing.metadata import UNCHANGED as UNCHANGED_NAMES
 from mirrorlake.landing.metadata import Marker
-from mirrorlake.landing.unchanged import TYPE
+from mirrorlake.landing.rows import UNCHANGED_TYPE
 from mirrorlake.names import TableName
 from mirrorlake.sources.position import Position
 from mirrorlake.sources.postgres.altered import Altered, Kept, compare
@@ -231,7 +231,7 @@ class Gathering:
     def _spool(self, shape: Shape) -> Spool:
         fields = [pa.field(column.name, column.kind.arrow) for column in shape.columns]
         if self._keeps(shape):
-            fields.append(pa.field(UNCHANGED_NAMES, TYPE))
+            fields.append(pa.field(UNCHANGED_NAMES, UNCHANGED_TYPE))
         return Spool(pa.schema(fields), lambda *found: self._convert(shape, *found))
 
     def _keeps(self, shape: Shape) -> bool:
@@ -262,8 +262,8 @@ class Gathering:
             for place, column in enumerate(shape.columns)
         ]
         if kept:
-            none = pa.repeat(pa.scalar([], TYPE), len(rows))
-            arrays.append(none if left is None else pa.array(left, TYPE))
+            none = pa.repeat(pa.scalar([], UNCHANGED_TYPE), len(rows))
+            arrays.append(none if left is None else pa.array(left, UNCHANGED_TYPE))
             names.append(UNCHANGED_NAMES)
         return marked(arrays, markers, names)
 
