@@ -15,9 +15,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from mirrorlake.layout.partitioning.groups import NO_KEY, Group, Groups
-from mirrorlake.layout.partitioning.policy import Policy
+from mirrorlake.layout.partitioning.policy import Policy, now_micros
 from mirrorlake.layout.partitioning.store import Setting
-from mirrorlake.layout.partitioning.timespan import now_micros
 from mirrorlake.spark.gateway import Add
 from mirrorlake.spark.older import as_number
 
