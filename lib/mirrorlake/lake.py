@@ -195,7 +195,7 @@ class Lake(QueriedLake):
             1
         """
         from mirrorlake.history.write import write_table
-        from mirrorlake.layout.vorder import write_ordered
+        from mirrorlake.layout.api import write_ordered
 
         name = as_table(table)
         name = self.find(name) or name

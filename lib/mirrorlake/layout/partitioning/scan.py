@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from mirrorlake.delta.files import total
 from mirrorlake.delta.table import Table
 from mirrorlake.layout.partitioning import tags
 from mirrorlake.layout.partitioning.advice import Advice, advise_table
@@ -126,7 +127,7 @@ def scan_table(table: Table, where: str | None = None) -> Scan:
         return _without_tags(table, where)
     with transaction(table.spark, table.path) as txn:
         files, version = txn.files(), txn.version
-        count, size = files.agg(F.count("*"), F.coalesce(F.sum("size"), F.lit(0))).collect()[0]
+        count, size = files.agg(F.count("*"), total("size")).collect()[0]
         setting = fitting_setting(table.storage, table.name)
         key = None if setting is None else setting.policy.hash
         done = F.lit(False) if setting is None else tags.is_partitioned(setting.fingerprint)

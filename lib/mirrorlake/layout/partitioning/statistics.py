@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.files import live_files, read_actions
+from mirrorlake.delta.files import live_files, read_actions, total
 from mirrorlake.delta.log_files import find_segment
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
@@ -169,7 +169,7 @@ def count_files(files: DataFrame, name: TableName, setting: Setting | None) -> T
     if setting is not None:
         policy = setting.policy.to_json()
         done, pending = tags.is_partitioned(setting.fingerprint), tags.is_pending(setting)
-    rows, zero = tags.row_count(), F.lit(0).cast("bigint")
+    rows = tags.row_count()
     outlier = done & tags.tag(tags.OUTLIER).isNotNull()
     sums = {
         "rows": rows,
@@ -181,8 +181,7 @@ def count_files(files: DataFrame, name: TableName, setting: Setting | None) -> T
         "pending_rows": F.when(pending, rows),
         "pending_files": F.when(pending, 1),
     }
-    totals = [F.coalesce(F.sum(what), zero).alias(name) for name, what in sums.items()]
-    (line,) = files.agg(*totals).collect()
+    (line,) = files.agg(*[total(what).alias(name) for name, what in sums.items()]).collect()
     return TableStatistics(str(name), policy, **line.asDict())
 
 

@@ -18,7 +18,7 @@ from mirrorlake.delta.snapshot import (
     physical_names,
 )
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import QueryError, UsageError
+from mirrorlake.errors import UsageError
 from mirrorlake.kept import read_kept
 from mirrorlake.layout.partitioning.groups import bucket_sql
 from mirrorlake.layout.partitioning.policy import (
@@ -31,7 +31,7 @@ from mirrorlake.layout.partitioning.policy import (
     parse_timespan,
 )
 from mirrorlake.names import STATE, TableName
-from mirrorlake.spark.sql import quote, spark_message
+from mirrorlake.spark.sql import query_errors, quote
 from mirrorlake.storage import Storage
 
 FORMAT = 1
@@ -254,11 +254,9 @@ def guard_table(table: Table, policy: Policy) -> None:
     _alter(table, f"CLUSTER BY ({', '.join(map(quote, policy.columns))})")
 
 
+@query_errors()
 def _alter(table: Table, change: str) -> None:
-    try:
-        table.spark.sql(f"ALTER TABLE {table.sql_name} {change}")
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+    table.spark.sql(f"ALTER TABLE {table.sql_name} {change}")
 
 
 def _constraint(name: str) -> str:
