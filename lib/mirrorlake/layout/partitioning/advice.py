@@ -27,6 +27,7 @@ from mirrorlake.layout.partitioning.policy import (
     format_timespan,
 )
 from mirrorlake.layout.partitioning.statistics import (
+    MEDIUM,
     Survey,
     TextFacts,
     count_files,
@@ -36,7 +37,7 @@ from mirrorlake.layout.partitioning.statistics import (
 from mirrorlake.layout.partitioning.store import read_setting
 from mirrorlake.results import Finding, Findings, TextTable
 
-MEDIUM, HIGH, LARGE = 10_000, 1_000_000, 10_000_000
+HIGH, LARGE = 1_000_000, 10_000_000
 LEAST_BYTES = 2**30
 _LARGE_SHARE = 0.05
 _OUT_OF_ORDER = 0.25
@@ -84,7 +85,7 @@ def advise_table(
 
     Arguments and errors are those of `TablePolicy.advise`.
     """
-    survey = survey_table(table, columns, many=MEDIUM)
+    survey = survey_table(table, columns)
     advice = advise(survey, least_bytes=least_bytes)
     try:
         setting = read_setting(table.storage, table.name)

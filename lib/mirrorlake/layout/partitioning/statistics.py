@@ -27,6 +27,8 @@ from mirrorlake.spark.gateway import has_gateway, transaction
 from mirrorlake.spark.sql import quote
 
 LOW_PERCENTAGE = 90.0
+MEDIUM = 10_000
+"""From how many values on a text column is worth a hash, and looked at closely."""
 _MOST_FILES = 1_000
 _HIDDEN = "__mirrorlake_"  # of views' tables
 GENERIC = ("n/a", "na", "null", "none", "unknown", "undefined", "-", "?", "0")
@@ -282,13 +284,12 @@ class Survey:
     is_view: bool = False
 
 
-def survey_table(table: Table, columns: Sequence[str] = (), *, many: int) -> Survey:
+def survey_table(table: Table, columns: Sequence[str] = ()) -> Survey:
     """Looks at a table: two aggregates over the columns in question, and one more for good keys.
 
     Args:
         table: which table.
         columns: only these; by default all text and timestamp columns.
-        many: from how many values on a text column is looked at closely.
 
     Raises:
         UsageError: a column is not there, or is neither text nor a timestamp.
@@ -313,13 +314,13 @@ def survey_table(table: Table, columns: Sequence[str] = (), *, many: int) -> Sur
         counted.rows,
         counted.files,
         counted.size,
-        tuple(_texts(rows, texts, counted.files, many)),
+        tuple(_texts(rows, texts, counted.files)),
         tuple(_times(rows, times, counted.files)),
         VIEW_PROPERTY in snapshot.properties,
     )
 
 
-def _texts(rows: DataFrame, names: list[str], files: int, many: int) -> list[TextFacts]:
+def _texts(rows: DataFrame, names: list[str], files: int) -> list[TextFacts]:
     if not names:
         return []
     sums: list[Column] = []
@@ -337,7 +338,7 @@ def _texts(rows: DataFrame, names: list[str], files: int, many: int) -> list[Tex
         distinct, nulls, empty, generic = (int(line[f"{kind}{at}"]) for kind in "dneg")
         top: tuple[str | None, int] = (None, 0)
         read = 1.0
-        if distinct >= many:
+        if distinct >= MEDIUM:
             best = rows.groupBy(F.col(quote(name)).alias("v")).count().orderBy(F.desc("count"), "v")
             first = best.first()
             top = (None, 0) if first is None else (first["v"], first["count"])
