@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from mirrorlake.lake_table import LakeTable
     from mirrorlake.landing.publisher import Publisher
     from mirrorlake.layout.advice import advise
+    from mirrorlake.layout.api import Layout, compare_layouts
     from mirrorlake.layout.guardrails import skus
-    from mirrorlake.layout.layout_benchmark import Layout, compare_layouts
-    from mirrorlake.layout.overview import survey_files
-    from mirrorlake.layout.summaries import (
+    from mirrorlake.layout.overview import (
         column_bytes,
         compare_columns,
         show_advice,
         show_columns,
         show_guardrails,
         show_summary,
+        survey_files,
     )
     from mirrorlake.mirror.cycle import run_cycle
     from mirrorlake.mirror.operating import operate
@@ -163,16 +163,16 @@ _MODULES = {
     "lake_table": ["LakeTable"],
     "landing.publisher": ["Publisher"],
     "layout.advice": ["advise"],
+    "layout.api": ["Layout", "compare_layouts"],
     "layout.guardrails": ["skus"],
-    "layout.layout_benchmark": ["Layout", "compare_layouts"],
-    "layout.overview": ["survey_files"],
-    "layout.summaries": [
+    "layout.overview": [
         "column_bytes",
         "compare_columns",
         "show_advice",
         "show_columns",
         "show_guardrails",
         "show_summary",
+        "survey_files",
     ],
     "mirror.cycle": ["run_cycle"],
     "mirror.operating": ["operate"],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, MaintenancePolicy
     from mirrorlake.lake_table import LakeTable
-    from mirrorlake.layout.partitioning.api import LakePartitioning
+    from mirrorlake.layout.partitioning.process import LakePartitioning
     from mirrorlake.lint.rules import LintReport
     from mirrorlake.lint.zone import FileListener
     from mirrorlake.rows.views.api import Views
@@ -195,7 +195,7 @@ class Lake(QueriedLake):
             1
         """
         from mirrorlake.history.write import write_table
-        from mirrorlake.layout.vorder import write_ordered
+        from mirrorlake.layout.api import write_ordered
 
         name = as_table(table)
         name = self.find(name) or name
@@ -358,6 +358,6 @@ class Lake(QueriedLake):
     @property
     def partitioning(self) -> LakePartitioning:
         """The partitioning of all tables with a policy; see `LakePartitioning`."""
-        from mirrorlake.layout.partitioning.api import LakePartitioning
+        from mirrorlake.layout.partitioning.process import LakePartitioning
 
         return LakePartitioning(self.storage, lambda: self.spark)

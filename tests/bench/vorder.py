@@ -24,8 +24,7 @@ import pyarrow.parquet as pq
 
 from helpers.bench import BenchResult, join_results
 from mirrorlake import Lake
-from mirrorlake.layout import ordering
-from mirrorlake.layout.vorder_file import encode
+from mirrorlake.layout.vorder_file import choose_order, encode, sort_permutation
 from mirrorlake.samples.flights import load_flights
 
 SCANS = {
@@ -142,13 +141,13 @@ def compare_bytes(name: str, rows: pa.Table, folder: Path, ratios: dict[str, flo
     def score(some: pa.Table) -> int:
         return len(encode(some, {}, level=1))
 
-    chosen, tried = ordering.choose_order(shuffled, score)
+    chosen, tried = choose_order(shuffled, score)
     for one in tried:
-        moved = shuffled.take(ordering.sort_permutation(shuffled, one.order.columns))
+        moved = shuffled.take(sort_permutation(shuffled, one.columns))
         data = encode(moved, {})
-        label = one.order.kind + (f" of {len(one.order.columns)}" if one.order.columns else "")
+        label = one.kind + (f" of {len(one.columns)}" if one.columns else "")
         ratios[f"{name}, bytes, {label}"] = round(base / len(data), 3)
-        if one.order == chosen:
+        if one == chosen:
             ratios[f"{name}, bytes, chosen"] = round(base / len(data), 3)
             (folder / f"{name}-after.parquet").write_bytes(data)
     (folder / f"{name}-before.parquet").write_bytes(encode(shuffled, {}))

@@ -27,14 +27,7 @@ from mirrorlake.history.frame_records import (
     save_frame,
     utc_now,
 )
-from mirrorlake.layout.partitioning.process import (
-    Idle,
-    Process,
-    read_capacity,
-    read_idle,
-    write_capacity,
-    write_idle,
-)
+from mirrorlake.layout.partitioning.process import Process
 from mirrorlake.layout.partitioning.receipts import (
     MERGE,
     Receipt,
@@ -43,7 +36,14 @@ from mirrorlake.layout.partitioning.receipts import (
     recover,
     write_receipt,
 )
-from mirrorlake.layout.partitioning.store import read_setting
+from mirrorlake.layout.partitioning.store import (
+    Idle,
+    read_capacity,
+    read_idle,
+    read_setting,
+    write_capacity,
+    write_idle,
+)
 from mirrorlake.layout.partitioning.table_policy import TablePolicy
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import STATE, TableName

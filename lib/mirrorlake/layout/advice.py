@@ -7,15 +7,17 @@ from others) is asked of the rows, in one pass over a sample.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
+from datetime import date
+from itertools import permutations
 
-from pyspark.sql import Row
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
 
-from mirrorlake.delta.snapshot import ROW_ID_COLUMN, ROW_VERSION_COLUMN
 from mirrorlake.layout.analysis import Analysis
 from mirrorlake.layout.measures import PROPERTIES
-from mirrorlake.layout.row_advice import Rule, on_rows, on_values
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import quote
 
@@ -32,6 +34,21 @@ _WORTH_PERCENT = 10.0
 MANY_ROWS = 100_000_000
 # What a reader of another kind has to know; the page on readers has the whole table.
 _DEMANDING = {"deletionVectors", "columnMapping", "typeWidening", "v2Checkpoint", "variantType"}
+_ROWS = 200_000
+_DIGITS = (0, 1, 2, 3, 4)
+_WORTH = 0.5
+_MANY = 100
+_FLOATS = ("double", "float")
+_QUANTITY = re.compile(r"quantity|qty|units|count|hours", re.IGNORECASE)
+_PRICE = re.compile(r"price|rate|cost|unit_?amount", re.IGNORECASE)
+_FIRST = re.compile(r"(first|given)[ _]?name|forename", re.IGNORECASE)
+_LAST = re.compile(r"(last|family|sur)[ _]?name", re.IGNORECASE)
+_FEW_VALUES = 10_000
+_FEW_SHARE = 0.1  # of the rows: a column with more values would keep nearly every row
+_YEARS = 2
+_FRACTIONS = ("double", "float", "decimal")
+_WHOLE = ("int", "bigint", "smallint", "tinyint")
+_NUMBERS = (*_FRACTIONS, *_WHOLE)
 
 
 @dataclass(frozen=True)
@@ -85,24 +102,24 @@ def advise(
         many_rows: from how many rows on it is worth to look for ways to have fewer.
         columns: look at the columns, too.
     """
-    rules = [
+    found = [
         *_on_files(analysis),
-        *(on_rows(analysis) if analysis.summary["Row Count"] >= many_rows else ()),
+        *(_on_rows(analysis) if analysis.summary["Row Count"] >= many_rows else ()),
         *_on_partitions(analysis),
         *_on_protocol(analysis),
         *(_on_columns(analysis, used) if columns else ()),
     ]
-    return Advice(str(analysis.name), tuple(Finding(*rule) for rule in rules))
+    return Advice(str(analysis.name), tuple(found))
 
 
-def _on_files(analysis: Analysis) -> Iterator[Rule]:
+def _on_files(analysis: Analysis) -> Iterator[Finding]:
     s, name = analysis.summary, analysis.name
     small = analysis.facts.where(f"size < {_SMALL_FILE}").count()
     if small >= _LEAST_FILES:
         after = next(
             one for one in analysis.guardrails().limits if one.guardrail == "Parquet Files"
         )
-        yield (
+        yield Finding(
             "small files",
             None,
             f"{small:,} of {s['Parquet Files']:,} files are under {_SMALL_FILE // _MIB} MiB",
@@ -111,7 +128,7 @@ def _on_files(analysis: Analysis) -> Iterator[Rule]:
         )
     average = s["Avg Rows Per Row Group"] or 0
     if s["Row Groups"] > s["Parquet Files"] and average < _FEW_ROWS:
-        yield (
+        yield Finding(
             "row-group size",
             None,
             f"{s['Row Groups']:,} row groups of {average:,.0f} rows on average",
@@ -120,7 +137,7 @@ def _on_files(analysis: Analysis) -> Iterator[Rule]:
         )
     lacking = s["Parquet Files"] - s["VOrder Files"] - s["Open V-Order Files"]
     if lacking > 0:
-        yield (
+        yield Finding(
             "no V-Order",
             None,
             f"{lacking:,} of {s['Parquet Files']:,} files are in no V-Order",
@@ -128,7 +145,7 @@ def _on_files(analysis: Analysis) -> Iterator[Rule]:
             f"./mirrorlake vorder ROOT {name} --dry-run",
         )
     if s["VOrder Disagreements"]:
-        yield (
+        yield Finding(
             "V-Order signals disagree",
             None,
             f"{s['VOrder Disagreements']:,} files' footers contradict their tag or the table's"
@@ -138,7 +155,7 @@ def _on_files(analysis: Analysis) -> Iterator[Rule]:
         )
     written = s["Row Count"] + s["Deleted Rows"]
     if s["Deleted Rows"] > _DELETED_SHARE * max(1, written):
-        yield (
+        yield Finding(
             "deletion vectors piled up",
             None,
             f"{s['Deleted Rows']:,} of {written:,} rows lie deleted in {s['Deletion Vectors']:,}"
@@ -147,7 +164,7 @@ def _on_files(analysis: Analysis) -> Iterator[Rule]:
             f"REORG TABLE {analysis.sql_name} APPLY (PURGE)",
         )
     if s["Files Without Statistics"]:
-        yield (
+        yield Finding(
             "missing statistics",
             None,
             f"{s['Files Without Statistics']:,} files have none in the log",
@@ -156,35 +173,36 @@ def _on_files(analysis: Analysis) -> Iterator[Rule]:
         )
 
 
-def _on_partitions(analysis: Analysis) -> Iterator[Rule]:
-    columns = analysis.metadata.get("partitionColumns") or []
+def _on_partitions(analysis: Analysis) -> Iterator[Finding]:
+    columns = analysis.snapshot.partition_columns
     if not columns:
         return
     s, listed = analysis.summary, ", ".join(columns)
+    selected = f"CREATE TABLE … USING delta AS SELECT * FROM {analysis.sql_name}"
+    remedy = f"{selected}, and time both by compare_layouts"
     count = analysis.tables["Partitions"].count()
     average = s["File Size"] / max(1, count)
     if count >= _MANY_PARTITIONS:
-        yield (
+        yield Finding(
             "partitions of high cardinality",
             listed,
             f"{count:,} partitions, {s['Parquet Files']:,} files",
             "far fewer files: each partition has at least one",
-            _unpartition(analysis),
+            remedy,
         )
     elif average < _PARTITION_BYTES:
-        yield (
+        yield Finding(
             "needless partitions",
             listed,
             f"{count:,} partitions of {average / _MIB:,.1f} MiB on average",
             "larger files; keep the partitions only if writes gain by them",
-            _unpartition(analysis),
+            remedy,
         )
 
 
-def _on_protocol(analysis: Analysis) -> Iterator[Rule]:
-    features = set(analysis.protocol.get("readerFeatures") or [])
-    if demanding := sorted(features & _DEMANDING):
-        yield (
+def _on_protocol(analysis: Analysis) -> Iterator[Finding]:
+    if demanding := sorted(_DEMANDING.intersection(analysis.snapshot.reader_features)):
+        yield Finding(
             "features a reader may lack",
             None,
             f"the protocol asks of readers: {', '.join(demanding)}",
@@ -193,34 +211,29 @@ def _on_protocol(analysis: Analysis) -> Iterator[Rule]:
         )
 
 
-def _on_columns(analysis: Analysis, used: list[str] | None) -> Iterator[Rule]:
-    properties = analysis.metadata.get("configuration") or {}
-    hidden = {properties.get(name) for name in (ROW_ID_COLUMN, ROW_VERSION_COLUMN)}
+def _on_columns(analysis: Analysis, used: list[str] | None) -> Iterator[Finding]:
     found = analysis.tables["Columns"].collect()  # a row a column: of the schema's size
-    columns = [row for row in found if row["Column Name"] not in hidden]
-    known = {row["Column Name"]: row for row in columns}
-    rows = analysis.summary["Row Count"]
+    columns = [row for row in found if row["Column Name"] not in analysis.hidden_columns]
     for row in columns:
-        yield from _on_one_column(analysis, row, rows, used)
-    if rows and any(row["Cardinality"] is not None for row in columns):
-        yield from on_values(analysis, known)
+        yield from _on_one_column(analysis, row, used)
+    if analysis.summary["Row Count"] and any(row["Cardinality"] is not None for row in columns):
+        yield from _on_values(analysis, {row["Column Name"]: row for row in columns})
 
 
-def _on_one_column(
-    analysis: Analysis, row: Row, rows: int, used: list[str] | None
-) -> Iterator[Rule]:
+def _on_one_column(analysis: Analysis, row: Row, used: list[str] | None) -> Iterator[Finding]:
     name, percent = row["Column Name"], row["Size Percent Of Table"] or 0
+    rows = analysis.summary["Row Count"]
     table, column = analysis.sql_name, quote(name)
     evidence = f"{row['Compressed Size']:,} bytes, {percent:.0f} % of the table"
     distinct = row["Cardinality"]
     if used is not None and name.split(".")[0] not in used:
-        yield (
+        yield Finding(
             "unused column", name, evidence, f"{percent:.0f} % of the table's bytes",
             f"ALTER TABLE {table} DROP COLUMN {column}, then REORG TABLE {table} APPLY (PURGE)",
         )  # fmt: skip
         return
     if distinct is not None and distinct <= 1 < rows:
-        yield (
+        yield Finding(
             "constant column", name, f"{distinct} value in {rows:,} rows",
             "one column less to load", f"ALTER TABLE {table} DROP COLUMN {column}",
         )  # fmt: skip
@@ -229,7 +242,7 @@ def _on_one_column(
         return
     kind = row["Primitive Type"]
     if kind == "string" and (row["BytesPerRow"] or 0) > _WIDE_BYTES:
-        yield (
+        yield Finding(
             "wide strings", name, f"{evidence}, {row['BytesPerRow']:.0f} bytes a row",
             f"up to {percent:.0f} % of the table's bytes",
             "keep it in a table of its own, or drop it if no report shows it",
@@ -238,12 +251,148 @@ def _on_one_column(
         remedy = "split it, round it, or keep it out of the model"
         if kind.startswith("timestamp"):
             remedy = f"CAST({column} AS DATE) AS day, and the time of day rounded, in two columns"
-        yield (
+        yield Finding(
             "high cardinality", name, f"{distinct:,} values in {rows:,} rows; {evidence}",
             "a smaller dictionary", remedy,
         )  # fmt: skip
 
 
-def _unpartition(analysis: Analysis) -> str:
-    table = analysis.sql_name
-    return f"CREATE TABLE … USING delta AS SELECT * FROM {table}, and time both by compare_layouts"
+def _on_values(analysis: Analysis, known: Mapping[str, Row]) -> Iterator[Finding]:
+    """Looks at a sample of the rows: an aggregate, and one for each pair worth a new column."""
+    rows, table = analysis.rows().limit(_ROWS), analysis.sql_name
+    kinds = dict(rows.dtypes)
+    floats = [name for name, kind in kinds.items() if kind in _FLOATS]
+    simple = [name for name, kind in kinds.items() if "<" not in kind and kind != "variant"]
+    wanted: dict[str, Column] = {}
+    for i, name in enumerate(floats):
+        column = F.col(quote(name))
+        wanted[f"all{i}"] = F.countDistinct(column)
+        wanted |= {f"r{i}_{d}": F.countDistinct(F.round(column, d)) for d in _DIGITS}
+    # Equal hashes of all values, in place of comparing every pair of columns.
+    wanted |= {
+        f"h{i}": F.sum(F.xxhash64("_row", quote(name)).bitwiseAND(0xFFFF_FFFF))
+        for i, name in enumerate(simple)
+    }
+    numbered = rows.withColumn("_row", F.xxhash64(*[quote(name) for name in simple]))
+    (values,) = numbered.agg(*[one.alias(name) for name, one in wanted.items()]).collect()
+    for i, name in enumerate(floats):
+        before = values[f"all{i}"]
+        fewer = [d for d in _DIGITS if 1 < values[f"r{i}_{d}"] <= _WORTH * before]
+        if before >= _MANY and fewer:
+            digits, share = fewer[-1], known[name]["Size Percent Of Table"] or 0
+            after = values[f"r{i}_{digits}"]
+            yield Finding(
+                "float precision",
+                name,
+                f"{before:,} values in the sample, {after:,} when rounded to {digits} digits",
+                f"part of its {share:.0f} % of the table",
+                f"UPDATE {table} SET {quote(name)} = round({quote(name)}, {digits})",
+            )
+    alike: dict[tuple[str, int | None], list[str]] = {}
+    for i, name in enumerate(simple):
+        alike.setdefault((kinds[name], values[f"h{i}"]), []).append(name)
+    for (_, hashed), (first, *others) in alike.items():
+        for name in others if hashed is not None else ():
+            yield Finding(
+                "duplicate column",
+                name,
+                f"equal to {first} in every row of the sample",
+                f"{known[name]['Compressed Size']:,} bytes",
+                f"ALTER TABLE {table} DROP COLUMN {quote(name)}",
+            )
+    yield from _calculated(rows, table)
+
+
+def _calculated(rows: DataFrame, table: str) -> Iterator[Finding]:
+    """Products and full names; one that some column has already is left out."""
+    kinds = dict(rows.dtypes)
+    wanted = [
+        (pair, "amount", "×", "{} * {}", "numbers that are mostly used by their product")
+        for pair in _pairs(kinds, _QUANTITY, _PRICE, _NUMBERS)
+    ] + [
+        (pair, "full_name", "+", "concat_ws(' ', {}, {})", "shown together as one text")
+        for pair in _pairs(kinds, _FIRST, _LAST, ("string",))
+    ]
+    for pair, name, sign, pattern, use in wanted:
+        expression = pattern.format(*map(quote, pair))
+        kind = dict(rows.select(F.expr(expression).alias("made")).dtypes)["made"]
+        numeric = kind.startswith(_NUMBERS)
+        same = [
+            F.bool_and(F.expr(f"{quote(other)} <=> CAST({expression} AS {its})"))
+            for other, its in kinds.items()
+            if other not in pair and (its.startswith(_NUMBERS) if numeric else its == "string")
+        ]
+        (found,) = rows.agg(F.count(F.lit(1)), *same).collect()
+        if any(found[1:]):
+            continue
+        taken = {other.lower() for other in kinds}
+        free = next(n for n in (name, *(f"{name}_{i}" for i in range(2, 99))) if n not in taken)
+        yield Finding(
+            "calculated column",
+            f" {sign} ".join(pair),
+            f"{' and '.join(pair)} are {use}",
+            "Direct Lake calculates no columns, so it has to be in the table; where nothing else"
+            f" uses the parts: ALTER TABLE {table} DROP COLUMNS ({', '.join(map(quote, pair))})",
+            f"ALTER TABLE {table} ADD COLUMN {quote(free)} {kind};"
+            f" UPDATE {table} SET {quote(free)} = {expression}",
+        )
+
+
+def _pairs(
+    kinds: dict[str, str], left: re.Pattern[str], right: re.Pattern[str], wanted: tuple[str, ...]
+) -> list[tuple[str, str]]:
+    fitting = [name for name, kind in kinds.items() if kind.startswith(wanted)]
+    return [p for p in permutations(fitting, 2) if left.search(p[0]) and right.search(p[1])]
+
+
+def _on_rows(analysis: Analysis) -> Iterator[Finding]:
+    """Ways to have fewer rows: a smaller table of totals, and less history."""
+    total, table, rows = analysis.summary["Row Count"], analysis.sql_name, analysis.rows()
+    # Columns that can be grouped by, in the schema's order.
+    kinds = {name: kind for name, kind in rows.dtypes if not re.search("<|binary|variant", kind)}
+    allowed = next(one.limit for one in analysis.guardrails().limits if one.guardrail == "Rows")
+    share = f"{total:,} rows" + (
+        f", {100 * total / allowed:.1f} % of the guardrail" if allowed else ""
+    )
+    distinct = {
+        row["Column Name"]: row["Cardinality"]
+        for row in analysis.tables["Columns"].collect()  # a row a column
+        if row["Cardinality"] is not None
+    }
+    few = min(_FEW_VALUES, int(_FEW_SHARE * total))
+    counted = [name for name in kinds if name in distinct]
+    # Whole numbers are mostly keys and codes, so only a name makes one a measure.
+    measures = [
+        name
+        for name in counted
+        if kinds[name].startswith(_FRACTIONS)
+        or (kinds[name].startswith(_WHOLE) and _QUANTITY.search(name))
+    ]
+    groups = [name for name in counted if distinct[name] <= few and name not in measures]
+    if groups and measures:
+        columns = ", ".join(map(quote, groups))
+        ((left,),) = rows.agg(F.expr(f"approx_count_distinct(struct({columns}), 0.01)")).collect()
+        if left <= total / 2:
+            sums = ", ".join(f"sum({quote(m)}) AS {quote(m)}" for m in measures)
+            yield Finding(
+                "fewer rows by a summary",
+                ", ".join(groups),
+                f"{share}; about {left:,} combinations of these columns",
+                f"{total / max(1, left):,.0f} times fewer rows where totals are enough",
+                f"SELECT {columns}, {sums}, count(*) AS rows FROM {table} GROUP BY {columns}",
+            )
+    times = [name for name, kind in kinds.items() if kind.startswith(("date", "timestamp"))]
+    for column in times[:1]:
+        day = F.col(quote(column)).cast("date")
+        ((newest,),) = rows.agg(F.max(day)).collect()
+        if newest is None:
+            continue
+        before = date(newest.year - _YEARS, newest.month, 1)
+        if old := rows.where(day < F.lit(before)).count():
+            yield Finding(
+                "fewer rows by less history",
+                column,
+                f"{share}; {old:,} are from before {before}, the newest is of {newest}",
+                f"{100 * old / total:.0f} % fewer rows",
+                f"DELETE FROM {table} WHERE {quote(column)} < DATE'{before}'",
+            )

@@ -14,42 +14,35 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.files import hadoop_path, live_files, read_actions
+from mirrorlake.delta.files import hadoop_path, live_files, read_actions, total
 from mirrorlake.delta.log_files import find_segment
-from mirrorlake.delta.snapshot import physical_names, read_snapshot
+from mirrorlake.delta.snapshot import (
+    ROW_ID_COLUMN,
+    ROW_VERSION_COLUMN,
+    Snapshot,
+    physical_names,
+    read_snapshot,
+)
 from mirrorlake.delta.table import Table
 from mirrorlake.history.vacuum import list_files
 from mirrorlake.layout import measures
-from mirrorlake.layout.change_history import change_history
-from mirrorlake.layout.footers import (
-    Leaf,
-    Storages,
-    leaves,
-    parallelism,
-    read_chunks,
-    read_footers,
-)
+from mirrorlake.layout.footers import read_chunks, read_footers
 from mirrorlake.layout.guardrails import (
     GuardrailReport,
     after_optimize,
     check_guardrails,
     measure,
 )
+from mirrorlake.layout.leaves import leaves
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.executors import map_in_arrow
-from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
 
 DIAGNOSTICS = "diagnostics"
-_UNCOUNTABLE = ("variant", "void")
-_RUNS = pa.schema([("physical_path", pa.string()), ("runs", pa.int64())])
 
 
 class Planned(Mapping[str, DataFrame]):
@@ -86,24 +79,19 @@ class Analysis(Result):
     """The tables of an analysis, as DataFrames by name, and the one row of the summary.
 
     Attributes:
-        name: which table.
-        version: which version of it.
+        table: which table.
+        snapshot: the version: its number, schema, properties and protocol.
         summary: the summary's fields.
         tables: Summary, Parquet Files, Row Groups, Column Chunks, Columns, File Sizes, Row Group
             Sizes, Partitions, Stale Files, Change History; each is planned when it is asked for.
-        metadata: the log's `metaData` of that version.
-        protocol: the log's `protocol` of that version.
     """
 
-    name: TableName
-    version: int
+    table: Table
+    snapshot: Snapshot = field(repr=False)
     summary: Mapping[str, Any]
     tables: Planned
-    metadata: Mapping[str, Any] = field(repr=False)
-    protocol: Mapping[str, Any] = field(repr=False)
     facts: DataFrame = field(repr=False)
     kept: Planned = field(repr=False)
-    storage: Storage = field(repr=False)
 
     def __repr__(self) -> str:
         s = self.summary
@@ -141,7 +129,7 @@ class Analysis(Result):
                 *[c for c, n in zip(columns, frame.columns, strict=True) if n != "Version"],
             )
             writer = marked.write.format("delta").mode("append").option("mergeSchema", "true")
-            writer.save(self.storage.path(target.table_path))
+            writer.save(self.table.storage.path(target.table_path))
             saved.append(str(target))
         return saved
 
@@ -162,14 +150,30 @@ class Analysis(Result):
         return self.tables["Column Chunks"].where(reduce(or_, inner, top))
 
     @property
+    def name(self) -> TableName:
+        """The table's name."""
+        return self.table.name
+
+    @property
+    def version(self) -> int:
+        """Which version of the table."""
+        return self.snapshot.version
+
+    @property
     def sql_name(self) -> str:
         """The table's name in SQL."""
-        return delta_name(self.storage.path(self.name.table_path))
+        return self.table.sql_name
+
+    @property
+    def hidden_columns(self) -> dict[str, str]:
+        """What the hidden columns of row tracking are: their names are numbers to nobody's use."""
+        known = self.snapshot.properties
+        told = {ROW_ID_COLUMN: "(row ids)", ROW_VERSION_COLUMN: "(commit versions of rows)"}
+        return {known[name]: text for name, text in told.items() if name in known}
 
     def rows(self) -> DataFrame:
         """The rows of the version that was analysed."""
-        statement = f"SELECT * FROM {self.sql_name} VERSION AS OF {self.version}"
-        return self.facts.sparkSession.sql(statement)
+        return self.table.rows(self.version)
 
     def release(self) -> None:
         """Frees what Spark keeps of the footers; the tables are read anew if asked for again."""
@@ -184,28 +188,15 @@ def analyze_table(
 
     Arguments and errors are those of `LakeTable.analyze`.
     """
-    spark, storage, name = table.spark, table.storage, table.name
-    path = name.table_path
+    storage, path = table.storage, table.name.table_path
     segment = find_segment(storage, path, version)
     snapshot = read_snapshot(storage, path, segment.version)
     assert snapshot is not None, path  # the segment is of it
-    metadata, protocol = snapshot.metadata, snapshot.protocol
-    files = live_files(read_actions(spark, storage, segment))
-    facts = read_footers(_name_partitions(files, physical_names(metadata)), storage, path).persist()
-    known = leaves(metadata)
-
-    def scanned() -> DataFrame:
-        # What only the rows show of every column outside lists and maps.
-        wanted = [leaf for leaf in known if leaf.parts and leaf.kind not in _UNCOUNTABLE]
-        if not (scan and wanted):
-            return spark.createDataFrame([], "physical_path string, cardinality long, runs long")
-        rows = f"{table.sql_name} VERSION AS OF {segment.version}"
-        counts = spark.sql(f"SELECT {_counts(wanted, exact=exact)} FROM {rows}")
-        runs = _count_runs(facts, storage, path, wanted)
-        return _by_column(counts, wanted).join(runs, "physical_path", "left")
-
+    physical, known = physical_names(snapshot.metadata), leaves(snapshot.metadata)
+    files = live_files(read_actions(table.spark, storage, segment))
+    facts = read_footers(_name_partitions(files, physical), storage, path).persist()
     kept = Planned({"chunks": lambda: read_chunks(facts, storage, path).persist()})
-    properties = dict(metadata.get("configuration") or {})
+    properties = snapshot.properties
     tables = Planned({
         "Summary": lambda: measures.summary(
             facts, tables["Stale Files"], segment.version, properties),
@@ -213,7 +204,11 @@ def analyze_table(
         "Row Groups": lambda: measures.row_groups(facts),
         "Column Chunks": lambda: measures.column_chunks(kept["chunks"], known),
         # Small, and asked for several times: the scan must not run again for each.
-        "Columns": lambda: measures.columns(facts, kept["chunks"], known, scanned()).persist(),
+        "Columns": lambda: measures.columns(
+            facts, kept["chunks"], known, measures.scan_columns(
+                table, segment.version, facts, known if scan else [], exact=exact
+            )
+        ).persist(),
         "File Sizes": lambda: measures.file_sizes(facts),
         "Row Group Sizes": lambda: measures.row_group_sizes(facts),
         "Partitions": lambda: measures.partitions(facts),
@@ -222,9 +217,7 @@ def analyze_table(
     })  # fmt: skip
     row = tables["Summary"].first()
     assert row is not None  # an aggregate without groups always has a row
-    return Analysis(
-        name, segment.version, row.asDict(), tables, metadata, protocol, facts, kept, storage
-    )
+    return Analysis(table, snapshot, row.asDict(), tables, facts, kept)
 
 
 def _name_partitions(files: DataFrame, physical: dict[str, str]) -> DataFrame:
@@ -258,65 +251,131 @@ def stale_files(table: Table, facts: DataFrame) -> DataFrame:
     return left.withColumnRenamed("path", "Parquet File").orderBy("Parquet File")
 
 
-def _counts(wanted: list[Leaf], *, exact: bool) -> str:
-    """Distinct values of each column as SQL, NULL not counted."""
-    count = "count(DISTINCT {})" if exact else "approx_count_distinct({})"
-    paths = [".".join(map(quote, leaf.parts)) for leaf in wanted]
-    return ", ".join(f"{count.format(path)} AS c{i}" for i, path in enumerate(paths))
+def change_history(table: Table, version: int) -> DataFrame:
+    """What each commit cost, one row a commit, oldest first, as far back as the log still goes.
+
+    A semantic model that has loaded a table keeps what a change preserves and loads the rest again:
+    the part of the bytes that a change leaves alone is its incremental effect.
+    Where the oldest commits are gone the counts start with the files of a checkpoint. Row groups
+    are NULL from where a file is involved that VACUUM has taken: nobody can count them any more.
+
+    Args:
+        table: the table.
+        version: the last version to show.
+    """
+    spark, storage, table_path = table.spark, table.storage, table.name.table_path
+    segment = find_segment(storage, table_path, version, oldest=True)
+    actions = read_actions(spark, storage, segment)
+    changes = _changes(_with_groups(actions, storage, table_path))
+    # A commit may change no file, and a checkpoint's files belong to no commit that is still there.
+    told = changes.join(_commits(actions), "version", "full_outer").withColumns(
+        {name: F.when(F.col("vectors").isNull(), 0).otherwise(F.col(name)).alias(name)
+         for name in changes.columns if name != "version"}
+    )  # fmt: skip
+    in_order = Window.orderBy("version")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    running = {f"{what}_after": F.sum(f"{what}_delta").over(so_far)
+               for what in ("files", "size", "rows")}  # fmt: skip
+    unknown = F.sum(F.when(F.col("groups_delta").isNull(), 1).otherwise(0)).over(so_far)
+    running["groups_after"] = F.when(unknown == 0, F.sum("groups_delta").over(so_far))
+    before = {
+        f"{what}_before": F.coalesce(F.lag(f"{what}_after").over(in_order), F.lit(0))
+        for what in ("files", "groups")
+    }
+    told = told.withColumns(running).withColumns(before).where(F.col("version") > segment.base)
+    kept = F.try_divide(F.col("size_after") - F.col("size_added"), "size_after") * 100
+    effect = F.when(F.col("size_removed") == 0, F.lit(100.0)).otherwise(kept)
+    return told.select(
+        F.col("version").alias("Change Number"),
+        F.col("operation").alias("Change Type"),
+        F.col("predicate").alias("Predicate"),
+        F.col("at").alias("Modification Time"),
+        effect.alias("Incremental Effect"),
+        *_group("Files", "files"),
+        (F.col("files_before") - F.col("files_removed")).alias("Files Preserved"),
+        F.col("files_after").alias("Files After Change"),
+        *_group("Size", "size"),
+        F.col("size_after").alias("Size After Change"),
+        *_group("Row Groups", "groups"),
+        (F.col("groups_before") - F.col("groups_removed")).alias("Row Groups Preserved"),
+        F.col("groups_after").alias("Row Groups After Change"),
+        *_group("Rows", "rows"),
+        F.col("rows_delta").alias("Rows Delta"),
+        F.col("rows_after").alias("Rows After Change"),
+        F.col("vectors").alias("Deletion Vectors Changed"),
+        F.col("tags").alias("Tags"),
+    ).orderBy("Change Number")
 
 
-def _by_column(counts: DataFrame, wanted: list[Leaf]) -> DataFrame:
-    """One row a column of the counts' one row: `physical_path` and `cardinality`."""
-    pairs = [
-        F.struct(F.lit(leaf.physical).alias("physical_path"), F.col(f"c{i}").alias("cardinality"))
-        for i, leaf in enumerate(wanted)
+def _group(title: str, what: str) -> list[Column]:
+    return [
+        F.col(f"{what}_{kind.lower()}").alias(f"{title} {kind}") for kind in ("Added", "Removed")
     ]
-    return counts.select(F.explode(F.array(*pairs)).alias("p")).select("p.*")
 
 
-def _count_runs(
-    facts: DataFrame, storage: Storage, table_path: str, wanted: list[Leaf]
-) -> DataFrame:
-    """Runs of equal values by column, as they lie in the files, summed over the files."""
-    depths = {leaf.physical: len(leaf.parts) - 1 for leaf in wanted}
-
-    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        stores = Storages(storage, table_path)
-        for batch in batches:
-            for path in batch.column("path").to_pylist():
-                found = _file_runs(*stores.place(path), depths)
-                yield pa.RecordBatch.from_pylist(
-                    [{"physical_path": name, "runs": runs} for name, runs in found.items()], _RUNS
-                )
-
-    files = facts.where("footer.problem IS NULL").select("path")
-    spread = files.repartition(parallelism(facts.sparkSession))
-    runs = map_in_arrow(spread, count, "physical_path string, runs long")
-    return runs.groupBy("physical_path").agg(F.sum("runs").alias("runs"))
+def _with_groups(actions: DataFrame, storage: Storage, table_path: str) -> DataFrame:
+    """The files' actions with rows, bytes and row groups, read from the footers still there."""
+    files = actions.where(F.col("kind").isin("add", "remove"))
+    # A remove need not say how large the file was; the add that brought it does.
+    known = files.groupBy("path").agg(
+        F.max("size").alias("size"), F.max("rows").alias("known_rows")
+    )
+    footers = read_footers(known, storage, table_path).select(
+        "path",
+        F.coalesce("size", F.lit(0)).alias("bytes"),
+        F.coalesce("footer.rows", "known_rows").alias("physical_rows"),
+        F.col("footer.row_groups").alias("groups"),
+    )
+    return files.join(footers, "path", "left")
 
 
-def _file_runs(storage: Storage, path: str, depths: dict[str, int]) -> dict[str, int]:
-    with storage.open(path) as source, pq.ParquetFile(source) as file:
-        there = {file.schema.column(i).path for i in range(len(file.schema.names))}
-        wanted = {name: depth for name, depth in depths.items() if name in there}
-        return {name: _column_runs(file, name, depth) for name, depth in wanted.items()}
+def _changes(files: DataFrame) -> DataFrame:
+    """One row a version: what was added, removed, or only got another deletion vector."""
+    live = F.col("physical_rows") - F.col("deleted")
+    added, removed = F.col("kind") == "add", F.col("kind") == "remove"
+    by_file = files.groupBy("version", "path").agg(
+        F.bool_or(added).alias("added"),
+        F.bool_or(removed).alias("removed"),
+        F.first("bytes").alias("bytes"),
+        F.first("groups").alias("groups"),
+        total(F.when(added, live)).alias("rows_in"),
+        total(F.when(removed, live)).alias("rows_out"),
+    )
+    comes, goes = F.expr("added AND NOT removed"), F.expr("removed AND NOT added")
+    stays = F.expr("added AND removed")
+    rows_in = F.when(stays, F.greatest(F.col("rows_in") - F.col("rows_out"), F.lit(0)))
+    rows_out = F.when(stays, F.greatest(F.col("rows_out") - F.col("rows_in"), F.lit(0)))
+    counted = by_file.groupBy("version").agg(
+        F.count_if(comes).alias("files_added"),
+        F.count_if(goes).alias("files_removed"),
+        F.count_if(stays).alias("vectors"),
+        F.sum(F.when(comes, F.col("bytes")).otherwise(0)).alias("size_added"),
+        F.sum(F.when(goes, F.col("bytes")).otherwise(0)).alias("size_removed"),
+        _sum_if_known(comes).alias("groups_added"),
+        _sum_if_known(goes).alias("groups_removed"),
+        F.sum(rows_in.otherwise(F.col("rows_in"))).alias("rows_added"),
+        F.sum(rows_out.otherwise(F.col("rows_out"))).alias("rows_removed"),
+    )
+    return counted.withColumns(
+        {
+            f"{what}_delta": F.col(f"{what}_added") - F.col(f"{what}_removed")
+            for what in ("files", "size", "groups", "rows")
+        }
+    )
 
 
-def _column_runs(file: pq.ParquetFile, name: str, depth: int) -> int:
-    runs, last = 0, None
-    for batch in file.iter_batches(columns=[name]):
-        if not batch.num_rows:
-            continue
-        # The one field that was asked for of a struct; NULL where the struct is.
-        column = batch.column(0)
-        values = pc.struct_field(column, [0] * depth) if depth else column
-        if pa.types.is_string_view(values.type):  # as delta-rs's files name it; it has no runs
-            values = values.cast(pa.string())
-        elif pa.types.is_binary_view(values.type):
-            values = values.cast(pa.binary())
-        ends = pc.run_end_encode(values)
-        first, runs_here = ends.values[0], len(ends.values)
-        # A run goes on over the seam of two batches.
-        runs += runs_here - (last is not None and last.equals(first))
-        last = ends.values[runs_here - 1]
-    return runs
+def _sum_if_known(which: Column) -> Column:
+    """Row groups of some files; NULL if any of them can't be read any more."""
+    unknown = F.count_if(which & F.col("groups").isNull())
+    return F.when(unknown == 0, F.sum(F.when(which, F.col("groups")).otherwise(0)))
+
+
+def _commits(actions: DataFrame) -> DataFrame:
+    body = F.col("body")
+    return actions.where("kind = 'commitInfo'").select(
+        "version",
+        F.get_json_object(body, "$.operation").alias("operation"),
+        F.get_json_object(body, "$.operationParameters.predicate").alias("predicate"),
+        F.timestamp_millis(F.get_json_object(body, "$.timestamp").cast("long")).alias("at"),
+        F.get_json_object(body, "$.tags").alias("tags"),
+    )

@@ -1,35 +1,54 @@
 """Parquet footers of many files at once, read by the executors: the end of each file and no more.
 
 One range request a file (two for a large footer), several at a time in every task. What is read
-here is what a footer proves; what the log says about a file travels along untouched.
+here is what a footer proves, as columns of facts, not objects a file; what the log says about a
+file travels along untouched. Field numbers are parquet.thrift's.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from mirrorlake.delta.actions import URI, Places
-from mirrorlake.delta.snapshot import physical_name
-from mirrorlake.layout.footer_facts import chunk_facts, footer_facts
+from mirrorlake.layout.leaves import Ints, cut, read_bounds
+from mirrorlake.layout.thrift import Level, Parsed, Path, parse_footers
 from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.storage import Storage
 
 _TAIL = 64 * 1024
 _AT_ONCE = 16
 _READ = 256
-_ROWS = 10_000
+_BATCH_ROWS = 10_000
 _MOST_BYTES = 16 * 2**20
 _MAGIC = b"PAR1"
+MICROSOFT_ENABLED = "com.microsoft.parquet.vorder.enabled"
+MICROSOFT_LEVEL = "com.microsoft.parquet.vorder.level"
+OPEN_KEY = "org.mirrorlake.vorder"
+"""This project's own footer key; its value is the sort key that was chosen, as JSON."""
+_ROWS, _KEYS, _WRITER, _GROUP_ROWS = (3,), (5,), (6,), (3,)
+_ENCODINGS, _CODEC, _VALUES, _UNCOMPRESSED, _COMPRESSED = ((3, n) for n in (2, 4, 5, 6, 7))
+_DATA_PAGE, _DICT_PAGE, _PAGES = (3, 9), (3, 11), (3, 13)
+_OLD_MAX, _OLD_MIN, _NULLS, _MAX, _MIN = ((3, 12, n) for n in (1, 2, 3, 5, 6))
+_CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW", "OTHER")
+_ENCODING_NAMES = (
+    *("PLAIN", "GROUP_VAR_INT", "PLAIN_DICTIONARY", "RLE", "BIT_PACKED", "DELTA_BINARY_PACKED"),
+    *("DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT"),
+    "OTHER",
+)
+_DATA_PAGES, _DICTIONARY = (0, 3), (2, 8)
+_NO_FALLBACK = sum(1 << number for number in (2, 3, 4, 8))
 
 
 def parallelism(spark: SparkSession) -> int:
@@ -72,7 +91,7 @@ def read_chunks(files: DataFrame, storage: Storage, table_path: str) -> DataFram
         for part, tails in _in_parts(batches, Storages(storage, table_path)):
             found = chunk_facts(tails, part.column("stats").to_pylist())
             paths = part.column("path").take(found["file"].combine_chunks())
-            yield from found.set_column(0, "path", paths).cast(out).to_batches(_ROWS)
+            yield from found.set_column(0, "path", paths).cast(out).to_batches(_BATCH_ROWS)
 
     wanted = files.select("path", "size", "stats")
     spread = wanted.repartition(parallelism(files.sparkSession))
@@ -138,47 +157,219 @@ def read_tail(storage: Storage, path: str, size: int) -> bytes:
     return tail[-length:]
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """One leaf of a schema.
-
-    Attributes:
-        physical: the path in the Parquet schema, joined by dots.
-        name: the same with the names of the table.
-        kind: Spark's type.
-        parts: the way to it through structs, by the table's names; empty within lists and maps.
-    """
-
-    physical: str
-    name: str
-    kind: str
-    parts: tuple[str, ...]
-
-
-def leaves(metadata: dict[str, Any]) -> list[Leaf]:
-    """The leaves of a Delta table's schema, in its order.
+def footer_facts(tails: Sequence[bytes | str]) -> pa.StructArray:
+    """The facts of files and of their row groups, in the fields that Spark's column gets.
 
     Args:
-        metadata: the log's `metaData`.
+        tails: each file's serialised footer with the 8 bytes behind it, or what is wrong with it.
     """
-    schema = json.loads(metadata["schemaString"])
-    return list(_walk(schema, [], [], nested=False))
+    parsed, problems = parse_footers(tails)
+    found = pa.concat_arrays([_file_facts(some) for some in parsed])
+    # The files in the order in which they were given; NULL for those with a problem.
+    places = np.full(len(tails), -1, np.int64)
+    places[[file for some in parsed for file in some.files]] = np.arange(len(found))
+    fields = {
+        f.name: child.take(pa.array(places, mask=places < 0))
+        for f, child in zip(found.type, found.flatten(), strict=True)
+    }
+    said = [problems.get(number) for number in range(len(tails))]
+    return _struct(fields | {"problem": pa.array(said, pa.string())})
 
 
-def _walk(kind: Any, physical: list[str], names: list[str], *, nested: bool) -> Iterator[Leaf]:
-    if isinstance(kind, str):
-        parts = () if nested else tuple(names)
-        yield Leaf(".".join(physical), ".".join(names), kind, parts)
-    elif kind["type"] == "struct":
-        for field in kind["fields"]:
-            inside = physical_name(field)
-            yield from _walk(
-                field["type"], [*physical, inside], [*names, field["name"]], nested=nested
-            )
-    elif kind["type"] == "array":
-        steps = ["list", "element"]
-        yield from _walk(kind["elementType"], physical + steps, names + steps, nested=True)
-    elif kind["type"] == "map":
-        for side in ("key", "value"):
-            steps = ["key_value", side]
-            yield from _walk(kind[f"{side}Type"], physical + steps, names + steps, nested=True)
+def chunk_facts(tails: Sequence[bytes | str], stats: Sequence[str | None]) -> pa.Table:
+    """The facts of column chunks: `file`, by its number, `group`, `rows`, and the struct `c`.
+
+    Args:
+        tails: as for `footer_facts`; files with a problem have no chunks.
+        stats: each file's statistics in the log, which have bounds where a footer has none.
+    """
+    parsed, _ = parse_footers(tails)
+    return pa.concat_tables([_chunk_table(some, stats) for some in parsed])
+
+
+def _file_facts(some: Parsed) -> pa.StructArray:
+    sums = {
+        name: np.concatenate([[0], np.cumsum(some.of_chunks(field))])
+        for name, field in (("compressed", _COMPRESSED), ("uncompressed", _UNCOMPRESSED))
+    }
+    starts, ends = some.per_group[:-1], some.per_group[1:]
+    first = some.per_file[some.file_of]
+    group = {
+        "id": pa.array((np.arange(some.groups.count) - first).astype(np.int32)),
+        "rows": pa.array(some.of_groups(_GROUP_ROWS)),
+        **{name: pa.array(total[ends] - total[starts]) for name, total in sums.items()},
+    }
+    offsets = pa.array(some.per_file.astype(np.int32))
+    return _struct(
+        {
+            "rows": pa.array(some.top.values(_ROWS)),
+            "created_by": _texts(cut(some.data, *some.top.spans(_WRITER))),
+            "row_groups": pa.array(np.diff(some.per_file).astype(np.int32)),
+            "codec": _file_codecs(some),
+            **_keys(some.top, some.data),
+            "groups": pa.ListArray.from_arrays(offsets, _struct(group)),
+        }
+    )
+
+
+def _file_codecs(some: Parsed) -> pa.Array:
+    """The codecs in each file: most often it is one."""
+    masks = np.zeros(some.top.count, np.int64)
+    codecs = _known(some.of_chunks(_CODEC), len(_CODECS) - 1)
+    for codec in np.unique(codecs):
+        masks[some.file_of[some.group_of[codecs == codec]]] |= 1 << int(codec)
+    return _names(masks, _CODECS)
+
+
+def _chunk_table(some: Parsed, stats: Sequence[str | None]) -> pa.Table:
+    file_of = some.file_of[some.group_of]
+    first = some.group_of == some.per_file[file_of]
+    columns = _chunks(some)
+    _fill_bounds(columns, some, first, file_of, [stats[number] for number in some.files])
+    return pa.table(
+        {
+            "file": np.array(some.files, np.int64)[file_of],
+            "group": (some.group_of - some.per_file[file_of]).astype(np.int32),
+            "rows": some.of_groups(_GROUP_ROWS)[some.group_of],
+            "c": _struct(columns),
+        }
+    )
+
+
+def _chunks(some: Parsed) -> dict[str, pa.Array]:
+    dictionary, pages = some.of_chunks(_DICT_PAGE), some.of_chunks(_DATA_PAGE)
+    has_dict = dictionary >= 0
+    masks, overflow, proven = _encodings(some.chunks, some.chunk_order)
+    low, high = (_bounds(some, *fields) for fields in ((_MIN, _OLD_MIN), (_MAX, _OLD_MAX)))
+    nulls, at = some.of_chunks(_NULLS), pa.array(some.leaf)
+    codecs = _known(some.of_chunks(_CODEC), len(_CODECS) - 1)
+    names, kinds = [name for name, _ in some.leaves], [kind for _, kind in some.leaves]
+    return {
+        "id": pa.array(some.number.astype(np.int32)),
+        "name": pa.array(names, pa.string()).take(at),
+        "physical": pa.array([kind.physical for kind in kinds], pa.string()).take(at),
+        "logical": pa.array([kind.shown for kind in kinds], pa.string()).take(at),
+        "codec": pa.array(_CODECS).take(pa.array(codecs)),
+        "compressed": pa.array(some.of_chunks(_COMPRESSED)),
+        "uncompressed": pa.array(some.of_chunks(_UNCOMPRESSED)),
+        "has_dict": pa.array(has_dict),
+        "dict_offset": pa.array(dictionary, mask=~has_dict),
+        "dict_bytes": pa.array(pages - dictionary, mask=~has_dict),
+        "value_count": pa.array(some.of_chunks(_VALUES)),
+        "nulls": pa.array(nulls, mask=nulls < 0),
+        "encodings": _names(masks, _ENCODING_NAMES),
+        "overflow": pa.array(overflow, mask=~(has_dict & proven)),
+        "minimum": low[0],
+        "maximum": high[0],
+        "low": low[1],
+        "high": high[1],
+    }
+
+
+def _encodings(
+    chunks: Level, order: Ints
+) -> tuple[Ints, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """By chunk: its encodings as bits, whether pages fell back from the dictionary, if proven.
+
+    The statistics of a chunk's encodings count its pages. Without them only a chunk that has no
+    other encoding is proven: a dictionary's own page may be plain too.
+    """
+    listed = chunks.list_of(_ENCODINGS)
+    owners, kinds = listed.owners(), _known(listed.values(()), len(_ENCODING_NAMES) - 1)
+    masks = np.zeros(chunks.count, np.int64)
+    for kind in np.unique(kinds):
+        masks[owners[kinds == kind]] |= 1 << int(kind)
+    counted = chunks.list_of(_PAGES)
+    page, encoding, count = (counted.values((number,)) for number in (1, 2, 3))
+    fell_back = np.isin(page, _DATA_PAGES) & ~np.isin(encoding, _DICTIONARY) & (count > 0)
+    known, overflow = (np.zeros(chunks.count, bool) for _ in range(2))
+    known[counted.owners()] = True
+    overflow[counted.owners()[fell_back]] = True
+    proven = known | (masks & ~_NO_FALLBACK == 0)
+    return masks[order], overflow[order], proven[order]
+
+
+def _known(kinds: Ints, other: int) -> Ints:
+    """Numbers of kinds, those that nobody knows yet as `other`."""
+    return np.where((kinds >= 0) & (kinds < other), kinds, other)
+
+
+def _names(masks: Ints, names: Sequence[str]) -> pa.Array:
+    """Kinds that are kept as bits, by name."""
+    distinct, which = np.unique(masks, return_inverse=True)
+    texts = [
+        ", ".join(sorted(n for i, n in enumerate(names) if mask >> i & 1)) for mask in distinct
+    ]
+    return pa.array(texts, pa.string()).take(pa.array(which))
+
+
+def _bounds(some: Parsed, field: Path, old_field: Path) -> tuple[pa.Array, pa.Array]:
+    """One side's texts and sort keys, for all chunks of one type at a time."""
+    (starts, lengths), (old_starts, old_lengths) = map(some.chunks.spans, (field, old_field))
+    kinds = list(dict.fromkeys(kind for _, kind in some.leaves))
+    kind_of = np.array([kinds.index(kind) for _, kind in some.leaves], np.int64)[some.leaf]
+    found: list[tuple[pa.Array, pa.Array]] = []
+    rows: list[Ints] = []
+    for number, kind in enumerate(kinds):
+        places = np.flatnonzero(kind_of == number)
+        which = some.chunk_order[places]
+        start, length = starts[which], lengths[which]
+        if kind.signed:
+            old = length < 0
+            start = np.where(old, old_starts[which], start)
+            length = np.where(old, old_lengths[which], length)
+        found.append(read_bounds(some.data, start, length, kind))
+        rows.append(places)
+    back = pa.array(np.argsort(np.concatenate([np.empty(0, np.int64), *rows])))
+    texts = pa.concat_arrays([pa.nulls(0, pa.string()), *(one[0] for one in found)])
+    keys = pa.concat_arrays([pa.nulls(0, pa.binary()), *(one[1] for one in found)])
+    return texts.take(back), keys.take(back)
+
+
+def _fill_bounds(
+    columns: dict[str, pa.Array], some: Parsed, first: npt.NDArray[np.bool_], file_of: Ints,
+    logged: Sequence[str | None],
+) -> None:  # fmt: skip
+    """Takes the log's bounds where the footer has none, as for INT96 moments.
+
+    They are texts that sort as the moments do, and they hold for the file, not for a row group.
+    """
+    empty = pc.equal(columns["nulls"], columns["value_count"]).fill_null(False)
+    lacking = np.asarray(columns["low"].is_null()) & first & ~np.asarray(empty)
+    known: dict[int, Mapping[str, Any]] = {}
+    sides: dict[str, list[bytes | None]] = {"low": [], "high": []}
+    for at in np.flatnonzero(lacking).tolist():
+        file = int(file_of[at])
+        if file not in known:
+            known[file] = json.loads(logged[file] or "{}")
+        for side, name in (("low", "minValues"), ("high", "maxValues")):
+            value: Any = known[file].get(name)
+            for part in some.leaves[some.leaf[at]][0].split("."):
+                value = value.get(part) if isinstance(value, dict) else None
+            sides[side].append(value.encode() if isinstance(value, str) else None)
+    for side, values in sides.items():
+        if values:
+            filled = pa.array(values, pa.binary())
+            columns[side] = pc.replace_with_mask(columns[side], pa.array(lacking), filled)
+
+
+def _keys(top: Level, data: npt.NDArray[np.uint8]) -> dict[str, pa.Array]:
+    """The footers' own signals of V-Order."""
+    pairs = top.list_of(_KEYS)
+    names = {MICROSOFT_ENABLED: "vorder", MICROSOFT_LEVEL: "vorder_level", OPEN_KEY: "open_vorder"}
+    found: dict[str, list[str | None]] = {name: [None] * top.count for name in names.values()}
+    keys = cut(data, *pairs.spans((1,))).to_pylist()
+    starts, lengths = pairs.spans((2,))
+    for owner, key, start, length in zip(pairs.owners(), keys, starts, lengths, strict=True):
+        name = names.get(key.decode(errors="replace"))
+        if name is not None and length >= 0:
+            found[name][owner] = data[start : start + length].tobytes().decode(errors="replace")
+    return {name: pa.array(values, pa.string()) for name, values in found.items()}
+
+
+def _struct(fields: Mapping[str, pa.Array]) -> pa.StructArray:
+    return pa.StructArray.from_arrays(list(fields.values()), list(fields))
+
+
+def _texts(raw: pa.BinaryArray) -> pa.Array:
+    return pa.array([v and v.decode(errors="replace") for v in raw.to_pylist()], pa.string())

@@ -1,20 +1,32 @@
-"""The tables of an analysis, each made from the files' facts by DataFrame expressions alone."""
+"""The tables of an analysis, made from the files' facts, and of columns from what the rows show."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from mirrorlake.delta.files import total
 from mirrorlake.delta.snapshot import OPEN_TAG
-from mirrorlake.layout.footers import Leaf
+from mirrorlake.delta.table import Table
+from mirrorlake.layout.footers import Storages, parallelism
+from mirrorlake.layout.leaves import Leaf
+from mirrorlake.spark.executors import map_in_arrow
+from mirrorlake.spark.sql import quote
+from mirrorlake.storage import Storage
 
 MICROSOFT_TAG = "VORDER"
 PROPERTIES = ("delta.parquet.vorder.enabled", "delta.parquet.vorder.default")
 _MIB = 2**20
 _SIZES = (1, 8, 32, 128, 512, 1024)
 _GROUP_ROWS = (100_000, 500_000, 1_000_000, 2_000_000, 6_000_000)
+_UNCOUNTABLE = ("variant", "void")
+_RUNS = pa.schema([("physical_path", pa.string()), ("runs", pa.int64())])
 
 
 def parquet_files(facts: DataFrame, properties: dict[str, str]) -> DataFrame:
@@ -43,7 +55,7 @@ def row_groups(facts: DataFrame) -> DataFrame:
     """One row a row group."""
     everything = Window.partitionBy()
     groups = facts.select("path", F.explode("footer.groups").alias("g"))
-    total = F.sum("g.rows").over(everything)
+    all_rows = F.sum("g.rows").over(everything)
     return groups.select(
         F.col("path").alias("Parquet File"),
         (F.col("g.id") + 1).alias("Row Group ID"),
@@ -51,8 +63,8 @@ def row_groups(facts: DataFrame) -> DataFrame:
         F.col("g.compressed").alias("Compressed Size"),
         F.col("g.uncompressed").alias("Uncompressed Size"),
         F.try_divide("g.compressed", "g.uncompressed").alias("Compression Ratio"),
-        total.alias("Total Table Rows"),
-        (F.try_divide("g.rows", total) * 100).alias("Ratio Of Total Table Rows"),
+        all_rows.alias("Total Table Rows"),
+        (F.try_divide("g.rows", all_rows) * 100).alias("Ratio Of Total Table Rows"),
         F.count("*").over(everything).alias("Total Table Row Groups"),
         F.try_divide("g.compressed", "g.rows").alias("BytesPerRow"),
     ).orderBy("Parquet File", "Row Group ID")
@@ -90,7 +102,7 @@ def columns(
     """One row a column: its size, its values' spread, and how far the files' ranges overlap."""
     everything = Window.partitionBy()
     # Row counts of row groups are as written; what deletion vectors took is the file's.
-    rows = facts.agg(F.coalesce(F.sum(_rows()), F.lit(0)).alias("table_rows"))
+    rows = facts.agg(total(_rows()).alias("table_rows"))
     grouped = (
         _named(chunks, known)
         .groupBy("physical_path", "name", "c.physical")
@@ -140,11 +152,11 @@ def summary(
 ) -> DataFrame:
     """The one row of the summary; an empty table has one too."""
     signals = _vorder_signals(properties)
-    left = stale.agg(F.count("*").alias("Stale Files"), _total("Size").alias("Stale Size"))
+    left = stale.agg(F.count("*").alias("Stale Files"), total("Size").alias("Stale Size"))
     compressed = F.expr("aggregate(footer.groups.compressed, 0L, (a, b) -> a + b)")
     totals = facts.agg(
-        _total(_rows()).alias("Row Count"),
-        _total("footer.row_groups").alias("Row Groups"),
+        total(_rows()).alias("Row Count"),
+        total("footer.row_groups").alias("Row Groups"),
         F.count("*").alias("Parquet Files"),
         F.max(F.array_max("footer.groups.rows")).alias("Max Rows Per Row Group"),
         F.min(F.array_min("footer.groups.rows")).alias("Min Rows Per Row Group"),
@@ -152,9 +164,9 @@ def summary(
             "Avg Rows Per Row Group"
         ),
         F.bool_and(F.coalesce(signals["VOrder"], F.lit(False))).alias("VOrder Enabled"),
-        _total(compressed).alias("Total Size"),
-        _total("size").alias("File Size"),
-        _total("deleted").alias("Deleted Rows"),
+        total(compressed).alias("Total Size"),
+        total("size").alias("File Size"),
+        total("deleted").alias("Deleted Rows"),
         F.count_if(F.col("vector") != "").alias("Deletion Vectors"),
         F.count_if(signals["VOrder"]).alias("VOrder Files"),
         F.count_if(signals["VOrder Disagrees"]).alias("VOrder Disagreements"),
@@ -188,7 +200,7 @@ def row_group_sizes(facts: DataFrame) -> DataFrame:
 def partitions(facts: DataFrame) -> DataFrame:
     """One row a partition, and how it compares with the median one; `{}` without partitions."""
     grouped = facts.groupBy(F.col("partition").alias("Partition")).agg(
-        F.count("*").alias("Files"), _total(_rows()).alias("Rows"), _total("size").alias("Size")
+        F.count("*").alias("Files"), total(_rows()).alias("Rows"), total("size").alias("Size")
     )
     median = F.median("Size").over(Window.partitionBy())
     return grouped.withColumn("Times Median", F.try_divide("Size", median)).orderBy(
@@ -203,10 +215,6 @@ def _physical_rows() -> Column:
 def _rows() -> Column:
     """A file's rows after its deletion vector; from the log if the file is missing."""
     return _physical_rows() - F.col("deleted")
-
-
-def _total(column: Column | str) -> Column:
-    return F.coalesce(F.sum(column), F.lit(0))
 
 
 def _vorder_signals(properties: dict[str, str]) -> dict[str, Column]:
@@ -291,3 +299,82 @@ def _histogram(values: DataFrame, bounds: dict[str, int], title: str, count: str
         F.coalesce("rows", F.lit(0)).alias("Rows"),
         F.coalesce("size", F.lit(0)).alias("Size"),
     )  # fmt: skip
+
+
+def scan_columns(
+    table: Table, version: int, facts: DataFrame, known: list[Leaf], *, exact: bool
+) -> DataFrame:
+    """What only the rows show of columns: distinct values, NULL not counted, and runs.
+
+    Args:
+        table: the table.
+        version: which version of it.
+        facts: of the version's files.
+        known: the leaves of the schema; those within lists and maps are left out.
+        exact: count the values, in place of an estimate.
+    """
+    wanted = [leaf for leaf in known if leaf.parts and leaf.kind not in _UNCOUNTABLE]
+    if not wanted:
+        empty = "physical_path string, cardinality long, runs long"
+        return facts.sparkSession.createDataFrame([], empty)
+
+    def count(leaf: Leaf) -> Column:
+        column = F.col(".".join(map(quote, leaf.parts)))
+        return F.count_distinct(column) if exact else F.approx_count_distinct(column)
+
+    counts = table.rows(version).agg(*[count(leaf).alias(f"c{i}") for i, leaf in enumerate(wanted)])
+    pairs = [
+        F.struct(F.lit(leaf.physical).alias("physical_path"), F.col(f"c{i}").alias("cardinality"))
+        for i, leaf in enumerate(wanted)
+    ]
+    by_column = counts.select(F.explode(F.array(*pairs)).alias("p")).select("p.*")
+    runs = _count_runs(facts, table.storage, table.name.table_path, wanted)
+    return by_column.join(runs, "physical_path", "left")
+
+
+def _count_runs(
+    facts: DataFrame, storage: Storage, table_path: str, wanted: list[Leaf]
+) -> DataFrame:
+    """Runs of equal values by column, as they lie in the files, summed over the files."""
+    depths = {leaf.physical: len(leaf.parts) - 1 for leaf in wanted}
+
+    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        stores = Storages(storage, table_path)
+        for batch in batches:
+            for path in batch.column("path").to_pylist():
+                found = _file_runs(*stores.place(path), depths)
+                yield pa.RecordBatch.from_pylist(
+                    [{"physical_path": name, "runs": runs} for name, runs in found.items()], _RUNS
+                )
+
+    files = facts.where("footer.problem IS NULL").select("path")
+    spread = files.repartition(parallelism(facts.sparkSession))
+    runs = map_in_arrow(spread, count, "physical_path string, runs long")
+    return runs.groupBy("physical_path").agg(F.sum("runs").alias("runs"))
+
+
+def _file_runs(storage: Storage, path: str, depths: dict[str, int]) -> dict[str, int]:
+    with storage.open(path) as source, pq.ParquetFile(source) as file:
+        there = {file.schema.column(i).path for i in range(len(file.schema.names))}
+        wanted = {name: depth for name, depth in depths.items() if name in there}
+        return {name: _column_runs(file, name, depth) for name, depth in wanted.items()}
+
+
+def _column_runs(file: pq.ParquetFile, name: str, depth: int) -> int:
+    runs, last = 0, None
+    for batch in file.iter_batches(columns=[name]):
+        if not batch.num_rows:
+            continue
+        # The one field that was asked for of a struct; NULL where the struct is.
+        column = batch.column(0)
+        values = pc.struct_field(column, [0] * depth) if depth else column
+        if pa.types.is_string_view(values.type):  # as delta-rs's files name it; it has no runs
+            values = values.cast(pa.string())
+        elif pa.types.is_binary_view(values.type):
+            values = values.cast(pa.binary())
+        ends = pc.run_end_encode(values)
+        first, runs_here = ends.values[0], len(ends.values)
+        # A run goes on over the seam of two batches.
+        runs += runs_here - (last is not None and last.equals(first))
+        last = ends.values[runs_here - 1]
+    return runs

@@ -1,4 +1,4 @@
-"""Reads Thrift's compact protocol from many footers in step, as far as Parquet needs it.
+"""Reads many Parquet footers in step: Thrift's compact protocol, row groups, chunks, schemas.
 
 The files of a table are alike: most have the same fields in the same order. So one step reads the
 same value of all of them at once, as numpy arrays; where some differ they go their own way until
@@ -8,19 +8,22 @@ protocol's specification, and parquet.thrift.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-Ints = npt.NDArray[np.int64]
+from mirrorlake.layout.leaves import Ints, LeafType
+
 Path = tuple[int, ...]
 At = TypeVar("At", int, Ints)  # of one struct, or of many in step
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 _FEW = 12
 _LONG = 15
 _SHIFT = 56
+_SCHEMA, _GROUPS, _CHUNKS = (2,), (4,), (1,)  # of parquet.thrift
 
 
 class MalformedError(ValueError):
@@ -145,7 +148,9 @@ class Footers:
         if kind in (_TRUE, _FALSE):
             level.put(path, which, kind == _TRUE)
             return at
-        return at + _width(kind)
+        if kind not in (_BYTE, _DOUBLE):
+            raise MalformedError(f"its footer has a value of the unexpected kind {kind}")
+        return at + (8 if kind == _DOUBLE else 1)  # nobody asks for such values
 
     def _list(self, at: At, level: Level, path: Path, which: At) -> At:
         if isinstance(at, int):
@@ -254,8 +259,115 @@ def _next(shift: int) -> int:
     return shift + 7
 
 
-def _width(kind: int) -> int:
-    """The bytes of a value that nobody asks for."""
-    if kind not in (_BYTE, _DOUBLE):
-        raise MalformedError(f"its footer has a value of the unexpected kind {kind}")
-    return 8 if kind == _DOUBLE else 1
+class Parsed:
+    """Footers that were read in step, their row groups and chunks in the files' order.
+
+    Attributes:
+        files: the files' numbers.
+        file_of: for each row group its file, counted within these.
+        group_of: for each chunk its row group.
+        per_file: where each file's row groups begin, and the last one's end.
+        per_group: where each row group's chunks begin, and the last one's end.
+        number: each chunk's place in its row group.
+        leaves: paths and types from the schemas, each of which pyarrow reads once.
+        leaf: each chunk's leaf, among all of them.
+    """
+
+    def __init__(self, files: Sequence[int], tails: Sequence[bytes]) -> None:
+        bodies = [tail[:-8] for tail in tails]
+        text = b"".join(bodies)
+        ends = np.cumsum(np.array([len(body) for body in bodies], np.int64))
+        starts = ends - np.array([len(body) for body in bodies], np.int64)
+        self.files = files
+        self.data = np.frombuffer(text, np.uint8)
+        self.top = top = Footers(text, starts, ends).read()
+        self.leaves, first_leaf, width = _schemas(top, text, tails)
+        self.groups = groups = top.list_of(_GROUPS)
+        self.group_order, self.file_of = _ordered(groups.owners(), np.arange(top.count))
+        self.per_file = _offsets(self.file_of, top.count)
+        place = np.empty(groups.count, np.int64)
+        place[self.group_order] = np.arange(groups.count)
+        self.chunks = groups.list_of(_CHUNKS)
+        self.chunk_order, self.group_of = _ordered(self.chunks.owners(), place)
+        self.per_group = _offsets(self.group_of, groups.count)
+        self.number = np.arange(self.chunks.count) - self.per_group[self.group_of]
+        file_of_chunk = self.file_of[self.group_of]
+        if (self.number >= width[file_of_chunk]).any():
+            raise MalformedError("a row group has more columns than the schema")
+        self.leaf = first_leaf[file_of_chunk] + self.number
+
+    def of_groups(self, field: Path) -> Ints:
+        """A field of all row groups."""
+        found: Ints = self.groups.values(field)[self.group_order]
+        return found
+
+    def of_chunks(self, field: Path) -> Ints:
+        """A field of all chunks."""
+        found: Ints = self.chunks.values(field)[self.chunk_order]
+        return found
+
+
+def parse_footers(tails: Sequence[bytes | str]) -> tuple[list[Parsed], dict[int, str]]:
+    """Footers that were read together, and what is wrong with the others, by their numbers."""
+    good = [number for number, tail in enumerate(tails) if isinstance(tail, bytes)]
+    problems = {number: tail for number, tail in enumerate(tails) if isinstance(tail, str)}
+    parsed = [Parsed([], [])]  # it has nothing to say, but all the types
+    waiting = [good] if good else []
+    while waiting:
+        files = waiting.pop()
+        try:
+            parsed.append(
+                Parsed(files, [tail for n in files if isinstance(tail := tails[n], bytes)])
+            )
+        except (MalformedError, pa.ArrowException) as error:
+            # There is a bad one among them: half of them, and the other half.
+            if len(files) == 1:
+                problems[files[0]] = f"unreadable: {error}"
+            else:
+                half = len(files) // 2
+                waiting += [files[half:], files[:half]]
+    return parsed, problems
+
+
+def _schemas(
+    top: Level, text: bytes, tails: Sequence[bytes]
+) -> tuple[list[tuple[str, LeafType]], Ints, Ints]:  # fmt: skip
+    """The leaves of all schemas; for each file its first one among them, and how many it has."""
+    leaves: list[tuple[str, LeafType]] = []
+    known: dict[bytes, tuple[int, int]] = {}
+    found: list[tuple[int, int]] = []
+    starts, lengths = top.spans(_SCHEMA)
+    for tail, start, length in zip(tails, starts.tolist(), lengths.tolist(), strict=True):
+        schema = text[start : start + length]
+        if schema not in known:
+            more = _leaves(tail)
+            known[schema] = (len(leaves), len(more))
+            leaves += more
+        found.append(known[schema])
+    pairs = np.array(found, np.int64).reshape(-1, 2)
+    return leaves, pairs[:, 0], pairs[:, 1]
+
+
+def _leaves(tail: bytes) -> list[tuple[str, LeafType]]:
+    found: list[tuple[str, LeafType]] = []
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(tail))
+        for i in range(metadata.num_columns):
+            column = metadata.schema.column(i)
+            logical = column.logical_type
+            kind = LeafType(column.physical_type, logical.to_json(), str(logical))
+            found.append((column.path, kind))
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # a name may be damaged, too
+        raise MalformedError(str(error)) from error
+    return found
+
+
+def _ordered(owners: Ints, place: Ints) -> tuple[Ints, Ints]:
+    """Structs in the order of what they lie in, and the place of that for each."""
+    above = place[owners]
+    order = np.argsort(above, kind="stable")
+    return order, above[order]
+
+
+def _offsets(owner_of: Ints, count: int) -> Ints:
+    return np.searchsorted(owner_of, np.arange(count + 1))

@@ -8,11 +8,12 @@ work is a Spark job, one file at a time in each task, and one short commit that 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -28,16 +29,26 @@ from mirrorlake.delta.snapshot import (
 )
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.footers import Storages, parallelism
+from mirrorlake.layout.footers import OPEN_KEY, Storages, parallelism
 from mirrorlake.layout.measures import MICROSOFT_TAG
-from mirrorlake.layout.partitioning.tags import SORTED
-from mirrorlake.layout.vorder_file import Outcome, Task, order_file
+from mirrorlake.layout.partitioning.tags import SORTED, tag
+from mirrorlake.layout.vorder_file import (
+    SCORING_LEVEL,
+    Task,
+    Unsuitable,
+    check_shape,
+    choose_order,
+    encode,
+    new_stats,
+    read_rows,
+    sort_permutation,
+    stores_integers,
+)
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
-from mirrorlake.spark.sql import delta_name, quote
 from mirrorlake.storage import Storage
 
 TRIED_TAG = f"{OPEN_TAG}.tried"
@@ -158,9 +169,7 @@ class _Job:
         if self.again:
             chosen = files.where(~F.col("path").isin(list(self.done)))
         else:
-            tags = F.coalesce("tags", F.create_map().cast("map<string, string>"))
-            marks = [F.try_element_at(tags, F.lit(tag)) for tag in
-                     (OPEN_TAG, TRIED_TAG, MICROSOFT_TAG)]  # fmt: skip
+            marks = map(tag, (OPEN_TAG, TRIED_TAG, MICROSOFT_TAG))
             chosen = files.where(F.coalesce(*marks).isNull())
         return chosen.orderBy(F.desc("size"), "path")
 
@@ -280,67 +289,78 @@ def _outcome(text: str) -> Outcome:
     return Outcome(**found)
 
 
-def write_ordered(
-    spark: SparkSession,
-    storage: Storage,
-    name: TableName,
-    rows: DataFrame,
-    mode: str,
-    *,
-    sort_by: Sequence[str] = (),
-) -> None:
-    """Writes rows in V-Order to a table that is there.
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one file.
 
-    Delta writes the files with their statistics, they are ordered before anybody sees them, and
-    what no order makes smaller is committed as it is.
-
-    Args:
-        spark: a classic session.
-        storage: the lake's files.
-        name: which table.
-        rows: columns by the table's names; those left out become NULL.
-        mode: `append` or `overwrite`.
-        sort_by: columns that every file must be sorted by first.
-
-    Raises:
-        UsageError: the table lacks a column.
-        ConflictError: another writer was quicker; nothing was committed.
+    Attributes:
+        path: the old file, as the log has it.
+        size: its bytes.
+        new_size: the bytes of the file in its place; the old ones if it stays.
+        rows: the rows that were ordered.
+        order: what won.
+        columns: what it sorts by.
+        new_path: the new file, as the log has it; empty if there is none.
+        stats: the new file's statistics.
+        reason: why the file stays; empty if it does not.
+        tried: the sample's bytes by order, the smallest first.
     """
-    path = storage.path(name.table_path)
-    note = json.dumps({"mirrorlake": "write in vorder"})
-    with transaction(spark, path, note=note) as txn:
-        gone: list[Add] = []
-        if mode == "overwrite":
-            gone = txn.take([row["path"] for row in txn.files().select("path").collect()])
-        written = txn.write(_as_table(spark, path, rows), checked=False)
-        prefix = sort_prefix(txn.metadata(), sort_by)
-        tasks = [Task(add, prefix=prefix, write=True) for add in written]
-        outcomes = order_files(spark, storage, name, tasks) if tasks else ()
-        better = {one.path: one for one in outcomes if not one.reason}
-        adds = [
-            ordered_add(add, better[add["path"]]) if add["path"] in better else add
-            for add in written
-        ]
-        txn.commit_rows(adds, gone, mode=mode.capitalize())
-    # Delta's own files were never the table's; nothing but VACUUM would ever look for them.
-    for path_in_log in better:
-        storage.delete(f"{name.table_path}/{unquote(path_in_log)}")
+
+    path: str
+    size: int
+    new_size: int
+    rows: int = 0
+    order: str = ""
+    columns: tuple[str, ...] = ()
+    new_path: str = ""
+    stats: str | None = None
+    reason: str = ""
+    tried: tuple[tuple[str, int], ...] = ()
 
 
-def _as_table(spark: SparkSession, path: str, rows: DataFrame) -> DataFrame:
-    """The rows with the table's columns and types, in its order."""
-    fields = spark.sql(f"SELECT * FROM {delta_name(path)}").schema.fields
-    known = {field.name.lower() for field in fields}
-    if unknown := [column for column in rows.columns if column.lower() not in known]:
-        raise UsageError(
-            f"The table has no column {', '.join(unknown)}.", hint="add it by ALTER TABLE first."
+def order_file(stores: Storages, task: Task) -> Outcome:
+    """Orders one file; it is replaced only by a smaller one."""
+    add = task.add
+    stays = Outcome(add["path"], add["size"], add["size"])
+    try:
+        rows, keys, shape = read_rows(stores, task)
+        hidden = [name for name in (task.row_id, task.commit_version) if name]
+        prefix = [name for name in task.prefix if name in rows.column_names]
+        put = partial(encode, row_id=task.row_id, integers=stores_integers(shape))
+        order, tried = choose_order(
+            rows,
+            lambda some: len(put(some, {}, level=SCORING_LEVEL)),
+            prefix=prefix,
+            fixed=hidden,
         )
-    given = {column.lower(): column for column in rows.columns}
-    return rows.select(
-        *[
-            (F.col(quote(given[f.name.lower()])) if f.name.lower() in given else F.lit(None))
-            .cast(f.dataType)
-            .alias(f.name, metadata=f.metadata)
-            for f in fields
-        ]
+        keys[OPEN_KEY] = json.dumps({"order": order.kind, "columns": order.columns})
+        moved = rows.take(sort_permutation(rows, order.columns))
+        data = put(moved, keys)
+        check_shape(data, shape, hidden)
+    except Unsuitable as reason:
+        return replace(stays, reason=str(reason))
+    except (pa.ArrowException, NotImplementedError) as error:
+        return replace(stays, reason=f"pyarrow can't: {error}")
+    told = replace(
+        stays,
+        rows=rows.num_rows,
+        order=order.kind,
+        columns=order.columns,
+        tried=tuple((one.kind, one.size) for one in tried),
     )
+    if len(data) >= add["size"]:
+        return replace(told, reason=f"no smaller in any order: {len(data):,} bytes")
+    new_path = _new_path(add["path"])
+    if task.write:
+        storage, place = stores.place(unquote(new_path))
+        with storage.open_writer(place) as sink:
+            sink.write(data)
+    stats = new_stats(add, rows)
+    return replace(told, new_size=len(data), new_path=new_path, stats=stats)
+
+
+def _new_path(path: str) -> str:
+    """A name beside the old file; a clone's file comes into the clone's own folder."""
+    folder = "" if ":" in path or path.startswith("/") else path.rpartition("/")[0]
+    name = quote(f"part-00000-{uuid.uuid4()}-c000.zstd.parquet")
+    return f"{folder}/{name}" if folder else name

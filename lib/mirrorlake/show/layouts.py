@@ -10,8 +10,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from mirrorlake.layout.guardrails import GuardrailReport, Limit
-from mirrorlake.layout.ordering import column_codes
 from mirrorlake.layout.partitioning.statistics import Spread
+from mirrorlake.layout.vorder_file import column_codes
 from mirrorlake.show.alt_text import in_words, listed
 from mirrorlake.show.plots import Chart, start_chart, styled
 

@@ -17,7 +17,7 @@ _CLASSES = {
             "mirrorlake.mirror.api.Operations",
             "mirrorlake.history.frames.Frames",
             "mirrorlake.rows.views.api.Views",
-            "mirrorlake.layout.partitioning.api.LakePartitioning",
+            "mirrorlake.layout.partitioning.process.LakePartitioning",
         ],
     ),
     "table": (

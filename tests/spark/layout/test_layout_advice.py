@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 from helpers.delta_by_hand import HandMade
 from mirrorlake import Lake
 from mirrorlake.layout.advice import Advice, advise
-from mirrorlake.layout.layout_benchmark import Layout, compare_layouts
+from mirrorlake.layout.api import Layout, compare_layouts
 
 
 def rules(advice: Advice, rule: str) -> list[str | None]:

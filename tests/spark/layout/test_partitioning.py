@@ -28,10 +28,9 @@ from helpers.partitions import LiveFile, bin_start, check_homogeneous, live_file
 from mirrorlake import Lake
 from mirrorlake.errors import RewriteError, UsageError
 from mirrorlake.layout.partitioning import tags
-from mirrorlake.layout.partitioning.policy import parse_policy
+from mirrorlake.layout.partitioning.policy import format_timestamp, now_micros, parse_policy
 from mirrorlake.layout.partitioning.statistics import count_files, logged_files
 from mirrorlake.layout.partitioning.store import read_setting
-from mirrorlake.layout.partitioning.timespan import format_timestamp, now_micros
 from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import DeltaTransaction
 from mirrorlake.spark.rewrite import as_pair

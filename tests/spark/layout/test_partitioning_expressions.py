@@ -11,8 +11,10 @@ from pyspark.sql import functions as F
 
 from helpers.partitions import bin_start
 from mirrorlake.layout.partitioning.groups import bin_of, bucket_of, bucket_sql, micros
-from mirrorlake.layout.partitioning.policy import HashKey, Policy, RangeKey
-from mirrorlake.layout.partitioning.timespan import (
+from mirrorlake.layout.partitioning.policy import (
+    HashKey,
+    Policy,
+    RangeKey,
     from_micros,
     parse_timespan,
     parse_timestamp,

@@ -37,8 +37,9 @@ from mirrorlake.cli import app
 from mirrorlake.delta.snapshot import tables_with_policies
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.operation import Step, is_at_work, table_lock
-from mirrorlake.layout.partitioning.process import Process, read_capacity
+from mirrorlake.layout.partitioning.process import Process
 from mirrorlake.layout.partitioning.receipts import write_receipt
+from mirrorlake.layout.partitioning.store import read_capacity
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 

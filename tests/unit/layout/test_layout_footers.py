@@ -17,9 +17,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from helpers.examples import examples
-from mirrorlake.layout.bounds import LeafType, read_bounds
-from mirrorlake.layout.footer_facts import chunk_facts, footer_facts
-from mirrorlake.layout.footers import Storages, leaves
+from mirrorlake.layout.footers import Storages, chunk_facts, footer_facts
+from mirrorlake.layout.leaves import LeafType, leaves, read_bounds
 from mirrorlake.storage import Storage
 
 

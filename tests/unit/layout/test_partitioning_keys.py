@@ -7,8 +7,8 @@ from xxhash import xxh64_intdigest as xxh64
 
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.groups import bucket_of, seeding_number
-from mirrorlake.layout.partitioning.policy import HashKey
-from mirrorlake.layout.partitioning.timespan import (
+from mirrorlake.layout.partitioning.policy import (
+    HashKey,
     format_timespan,
     format_timestamp,
     parse_timespan,

@@ -13,10 +13,10 @@ from mirrorlake.layout.partitioning.policy import (
     HashKey,
     Policy,
     RangeKey,
-    check_columns,
     merge_policy,
     parse_policy,
 )
+from mirrorlake.layout.partitioning.store import check_columns
 
 EXAMPLE: dict[str, Any] = {
     "PartitionKeys": [

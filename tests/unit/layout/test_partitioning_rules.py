@@ -20,24 +20,34 @@ from mirrorlake.delta.snapshot import (
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.advice import Advice, advise, review
-from mirrorlake.layout.partitioning.policy import DAY, HashKey, Policy, RangeKey, parse_policy
-from mirrorlake.layout.partitioning.process import (
+from mirrorlake.layout.partitioning.policy import (
+    DAY,
+    HashKey,
+    Policy,
+    RangeKey,
+    format_timestamp,
+    now_micros,
+    parse_policy,
+)
+from mirrorlake.layout.partitioning.process import next_capacity
+from mirrorlake.layout.partitioning.scan import key_values
+from mirrorlake.layout.partitioning.statistics import (
+    Diagnostics,
+    Survey,
+    TableStatistics,
+    TextFacts,
+    TimeFacts,
+)
+from mirrorlake.layout.partitioning.store import (
     Idle,
-    next_capacity,
+    fitting_setting,
     read_capacity,
     read_idle,
+    read_setting,
     write_capacity,
     write_idle,
 )
-from mirrorlake.layout.partitioning.scan import key_values
-from mirrorlake.layout.partitioning.statistics import Diagnostics, TableStatistics
-from mirrorlake.layout.partitioning.store import (
-    fitting_setting,
-    read_setting,
-)
-from mirrorlake.layout.partitioning.survey import Survey, TextFacts, TimeFacts
 from mirrorlake.layout.partitioning.table_policy import TablePolicy
-from mirrorlake.layout.partitioning.timespan import format_timestamp, now_micros
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 

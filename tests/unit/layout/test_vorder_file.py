@@ -19,10 +19,17 @@ from hypothesis import strategies as st
 
 from helpers.examples import examples
 from helpers.vectors_by_hand import inline_vector
-from mirrorlake.layout import ordering
-from mirrorlake.layout.footer_facts import MICROSOFT_ENABLED, OPEN_KEY
-from mirrorlake.layout.footers import Storages
-from mirrorlake.layout.vorder_file import Task, new_stats, order_file, physical_shape
+from mirrorlake.layout.footers import MICROSOFT_ENABLED, OPEN_KEY, Storages
+from mirrorlake.layout.vorder import order_file
+from mirrorlake.layout.vorder_file import (
+    GROWN,
+    LEXICOGRAPHIC,
+    NATURAL,
+    Task,
+    new_stats,
+    physical_shape,
+    sort_permutation,
+)
 from mirrorlake.storage import Storage
 
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
@@ -111,11 +118,9 @@ def test_the_order_that_wins_is_the_smallest_of_all_tried(tmp_path: Path) -> Non
     rows = shuffled()
     task = Task(put(tmp_path, rows), write=True)
     outcome = order_file(Storages(Storage(tmp_path), "t"), task)
-    assert outcome.order != ordering.NATURAL
+    assert outcome.order != NATURAL
     assert outcome.tried == tuple(sorted(outcome.tried, key=lambda one: one[1]))
-    assert {kind for kind, _ in outcome.tried} == {
-        *(ordering.NATURAL, ordering.LEXICOGRAPHIC, ordering.GROWN)
-    }
+    assert {kind for kind, _ in outcome.tried} == {*(NATURAL, LEXICOGRAPHIC, GROWN)}
     assert outcome.new_size < 0.5 * task.add["size"]
 
 
@@ -220,7 +225,7 @@ def test_statistics_behind_a_deletion_vector() -> None:
 @given(st.lists(st.tuples(*[st.none() | st.integers(0, 3)] * 3, st.integers(0, 2**62)), min_size=1))
 def test_a_permutation_is_pythons_stable_sort(rows: list[tuple[int | None, ...]]) -> None:
     table = pa.table([pa.array(c) for c in zip(*rows, strict=True)], names=list("abcd"))
-    found = ordering.sort_permutation(table, ["d", "b", "a"]).tolist()
+    found = sort_permutation(table, ["d", "b", "a"]).tolist()
     last = 2**63
     wanted = sorted(
         range(len(rows)),

@@ -8,10 +8,11 @@ than 1 GB. A survey of the table is all they read.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning.policy import (
     BY_PARTITION,
@@ -23,12 +24,20 @@ from mirrorlake.layout.partitioning.policy import (
     HashKey,
     Policy,
     RangeKey,
+    format_timespan,
 )
-from mirrorlake.layout.partitioning.survey import Survey, TextFacts
-from mirrorlake.layout.partitioning.timespan import format_timespan
+from mirrorlake.layout.partitioning.statistics import (
+    MEDIUM,
+    Survey,
+    TextFacts,
+    count_files,
+    newest_files,
+    survey_table,
+)
+from mirrorlake.layout.partitioning.store import read_setting
 from mirrorlake.results import Finding, Findings, TextTable
 
-MEDIUM, HIGH, LARGE = 10_000, 1_000_000, 10_000_000
+HIGH, LARGE = 1_000_000, 10_000_000
 LEAST_BYTES = 2**30
 _LARGE_SHARE = 0.05
 _OUT_OF_ORDER = 0.25
@@ -67,6 +76,33 @@ class Advice(Findings):
         if self.policy is None:
             return f"{self.table}: no policy"
         return f"{self.table}: a policy on {' and '.join(self.policy.columns)}"
+
+
+def advise_table(
+    table: Table, columns: Sequence[str] = (), *, least_bytes: int = LEAST_BYTES
+) -> Advice:
+    """Surveys a table and applies the guidance to it and to its own policy.
+
+    Arguments and errors are those of `TablePolicy.advise`.
+    """
+    survey = survey_table(table, columns)
+    advice = advise(survey, least_bytes=least_bytes)
+    try:
+        setting = read_setting(table.storage, table.name)
+    except UsageError as error:
+        misfit = Finding(
+            rule="misfit",
+            table=survey.table,
+            message=f"nothing is partitioned: {error.message}",
+            fix="alter-merge with PartitionKeys that name the column as it is now, or delete the"
+            " policy",
+        )
+        return replace(advice, findings=(misfit, *advice.findings))
+    if setting is None:
+        return advice
+    waiting = count_files(newest_files(table), table.name, setting).pending_rows
+    more = review(setting.policy, survey, pending_rows=waiting, least_bytes=least_bytes)
+    return replace(advice, findings=(*advice.findings, *more))
 
 
 def advise(survey: Survey, *, least_bytes: int = LEAST_BYTES) -> Advice:
@@ -260,17 +296,6 @@ def review(
         fix = "set EffectiveDateTime back some days at a time"
         found.append(("much history", None, message, fix))
     return _findings(survey, found)
-
-
-def misfit(survey: Survey, error: UsageError) -> Finding:
-    """What to do about a policy whose columns the table no longer has."""
-    return Finding(
-        rule="misfit",
-        table=survey.table,
-        message=f"nothing is partitioned: {error.message}",
-        fix="alter-merge with PartitionKeys that name the column as it is now, or delete the"
-        " policy",
-    )
 
 
 def _on_hash(key: HashKey, survey: Survey) -> Iterator[Rule]:

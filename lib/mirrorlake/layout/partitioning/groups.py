@@ -121,18 +121,18 @@ def bin_of(timestamp: Column, key: RangeKey) -> Column:
     return F.coalesce(found, start).cast("bigint")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Group:
-    """The rows of one file: a bucket and a bin; of a frequent value, only this one's.
+    """The rows of one file: a bin and a bucket; of a frequent value, only this one's.
 
     Attributes:
-        bucket: from 0; -1 without a hash key.
         bin: its start, microseconds since 1970; 0 without a range key.
+        bucket: from 0; -1 without a hash key.
         value: which of the frequent values, counted from 1; 0 for all others.
     """
 
-    bucket: int
     bin: int
+    bucket: int
     value: int = 0
 
 
@@ -149,13 +149,8 @@ class Groups:
     values: tuple[str | None, ...] = ()
 
     @property
-    def count(self) -> int:
-        """How many tasks: one a group, and one for the far rows."""
-        return len(self.groups) + 1
-
-    @property
     def far(self) -> int:
-        """The number of the far rows' task."""
+        """The number of the far rows' task, which is the last."""
         return len(self.groups)
 
     def is_outlier(self, task: int) -> bool:
@@ -214,15 +209,11 @@ def look_at(rows: DataFrame, keys: KeyColumns) -> Groups:
     grouped = keyed.groupBy("bucket", "bin").agg(F.count("*").alias("rows"))
     # A policy that makes millions of groups must not bring them all here: the rest is far.
     largest = grouped.orderBy(F.desc("rows"), "bucket", "bin").limit(MOST_GROUPS)
-    counts = {Group(line["bucket"], line["bin"]): int(line["rows"]) for line in largest.collect()}
+    counts = {Group(line["bin"], line["bucket"]): int(line["rows"]) for line in largest.collect()}
     near = _near_bins(counts, keys.policy)
     groups = [group for group in counts if group.bin in near]
     values, dominant = _frequent(rows, keys, counts, near)
-    return Groups(tuple(sorted([*groups, *dominant], key=_order)), values)
-
-
-def _order(group: Group) -> tuple[int, int, int]:
-    return group.bin, group.bucket, group.value
+    return Groups(tuple(sorted([*groups, *dominant])), values)
 
 
 def _near_bins(counts: dict[Group, int], policy: Policy) -> set[int]:
@@ -274,7 +265,7 @@ def _frequent(
     bucket = F.expr(bucket_sql("value", key)).alias("bucket")
     lines = top.select("value", "bins", bucket).limit(_MOST_VALUES).collect()
     groups = [
-        Group(line["bucket"], start, number)
+        Group(start, line["bucket"], number)
         for number, line in enumerate(lines, 1)
         for start in line["bins"]
         if start in near

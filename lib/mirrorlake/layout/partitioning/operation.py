@@ -254,7 +254,7 @@ class _Job:
         if column is not None:
             placed = placed.withColumn(column, self._keys.bucket())
         # One task a group, and its rows in order.
-        placed = spread(numbered(placed, self._keys, groups, _TASK), groups.count, _TASK)
+        placed = spread(numbered(placed, self._keys, groups, _TASK), groups.far + 1, _TASK)
         order = map(quote, _sort_columns(sources.schema, self._policy))
         written = txn.write(placed.sortWithinPartitions(*order).drop(_TASK), checked=True)
         self._on_step(name, Step.WRITTEN)

@@ -1,23 +1,20 @@
-"""A data partitioning policy: Kusto's JSON, its defaults and ranges, parsed and checked.
+"""A data partitioning policy: Kusto's JSON, its defaults and ranges, its timespans and timestamps.
 
 Property names and their meaning are Kusto's. Whatever is wrong is said with the property and what
-is allowed.
+is allowed. Times are whole microseconds.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.partitioning.timespan import (
-    format_timespan,
-    format_timestamp,
-    parse_timespan,
-    parse_timestamp,
-)
 
 HASH, RANGE = "Hash", "UniformRange"
 FUNCTION = "XxHash64"
@@ -27,13 +24,36 @@ RECOMMENDED_PARTITIONS = 128
 DAY = 86_400 * 10**6
 DEFAULT_ROWS = 5_000_000
 DEFAULT_SIZE = 5 * 2**30
-_LARGEST = 2**63 - 1  # Kusto's numbers have 64 bits
+# Kusto's numbers have 64 bits; the longest timespan is a little over 29,000 years of ticks.
+_LARGEST = 2**63 - 1
 _KEY = ("ColumnName", "Kind", "Properties")
 _HASH = ("Function", "MaxPartitionCount", "Seed", "PartitionAssignmentMode")
 _RANGE = ("Reference", "RangeSize", "OverrideCreationTime")
 _BOUNDS = ("MinRowCountPerOperation", "MaxRowCountPerOperation", "MaxOriginalSizePerOperation")
-_TIMES = ("timestamp", "timestamp_ntz")
 _POLICY = ("PartitionKeys", "EffectiveDateTime", *_BOUNDS)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICRO = timedelta(microseconds=1)
+# In tenths of a microsecond, Kusto's tick.
+_UNITS = {
+    name: ticks
+    for ticks, names in (
+        (10 * DAY, "d day days"),
+        (36_000_000_000, "h hour hours"),
+        (600_000_000, "m minute minutes"),
+        (10_000_000, "s second seconds"),
+        (10_000, "ms millisecond milliseconds"),
+        (10, "microsecond microseconds"),
+        (1, "tick ticks"),
+    )
+    for name in names.split()
+}
+_CLOCK = re.compile(
+    r"(?:(?P<days>\d+)\.)?(?P<hours>\d{1,2}):(?P<minutes>\d{1,2})"
+    r"(?::(?P<seconds>\d{1,2})(?:\.(?P<fraction>\d{1,7}))?)?",
+    re.ASCII,
+)
+_COUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]+)", re.ASCII | re.IGNORECASE)
+_CALL = re.compile(r"(?:time|timespan|datetime)\(\s*(.*?)\s*\)", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -169,20 +189,17 @@ def parse_policy(given: Any) -> Policy:
     if len(keys) > 2:
         raise UsageError(f"PartitionKeys has {len(keys)} keys.", hint="at most 2 are allowed.")
     found = [_key(key, f"PartitionKeys[{n}]") for n, key in enumerate(keys)]
-    hashes = [key for key in found if isinstance(key, HashKey)]
-    ranges = [key for key in found if isinstance(key, RangeKey)]
-    for name, some in ((HASH, hashes), (RANGE, ranges)):
-        if len(some) > 1:
-            raise UsageError(
-                f"PartitionKeys has two keys of kind {name}.",
-                hint="at most one of each is allowed.",
-            )
+    if len(found) > 1 and type(found[0]) is type(found[1]):
+        raise UsageError(
+            f"PartitionKeys has two keys of kind {keys[0]['Kind']}.",
+            hint="at most one of each is allowed.",
+        )
     effective = body.get("EffectiveDateTime")
     if effective is not None and not isinstance(effective, str):
         raise _wrong("EffectiveDateTime", effective, "a timestamp as text, or left out")
     return Policy(
-        hashes[0] if hashes else None,
-        ranges[0] if ranges else None,
+        next((key for key in found if isinstance(key, HashKey)), None),
+        next((key for key in found if isinstance(key, RangeKey)), None),
         None if effective is None else parse_timestamp(effective),
         *[_number(body, name, 0, low=0, high=_LARGEST) for name in _BOUNDS],
     )
@@ -195,53 +212,6 @@ def merge_policy(policy: Policy, changes: Any) -> Policy:
         UsageError: what comes out is no policy.
     """
     return parse_policy(policy.document() | _object(_parsed(changes), "The change", _POLICY))
-
-
-def check_columns(policy: Policy, fields: list[dict[str, Any]]) -> None:
-    """Refuses a policy whose columns a table lacks, or has with other types.
-
-    Args:
-        policy: the policy.
-        fields: the table's columns, as the log describes them.
-
-    Raises:
-        UsageError: says which column, and what is allowed.
-    """
-    known = {field["name"]: field for field in fields}
-    texts, times = (("string",), "text or a guid as text"), (_TIMES, "a datetime")
-    for key, (kinds, what) in ((policy.hash, texts), (policy.range, times)):
-        if key is None:
-            continue
-        field = known.get(key.column)
-        if field is None:
-            raise UsageError(
-                f"The table has no column {key.column!r}.", hint=f"it has {', '.join(known)}."
-            )
-        if field["type"] not in kinds:
-            raise UsageError(
-                f"Column {key.column!r} is {field['type']}, and must be {what}.",
-                hint=f"allowed types: {', '.join(kinds)}.",
-            )
-        if reason := why_not_hashed(field):
-            raise UsageError(
-                f"Column {key.column!r} {reason}.",
-                hint="choose another column, or make it STRING: equal keys must have equal hashes.",
-            )
-
-
-def why_not_hashed(field: dict[str, Any]) -> str | None:
-    """Why equal texts of a column may have different hashes; None where they can't.
-
-    Args:
-        field: the column, as the log describes it.
-    """
-    metadata = field.get("metadata") or {}
-    if metadata.get("__COLLATIONS"):
-        return "has a collation, under which different texts are equal"
-    kind = str(metadata.get("__CHAR_VARCHAR_TYPE_STRING") or "")
-    if kind.startswith("char"):
-        return f"is {kind}, and texts are equal whatever blanks they end with"
-    return None
 
 
 def _key(document: Any, where: str) -> HashKey | RangeKey:
@@ -309,3 +279,107 @@ def _number(body: dict[str, Any], name: str, default: int, *, low: int, high: in
 
 def _wrong(name: str, value: Any, allowed: str) -> UsageError:
     return UsageError(f"{name} is {json.dumps(value, default=str)}.", hint=f"it must be {allowed}.")
+
+
+def parse_timespan(text: str) -> int:
+    """Microseconds of `1.00:00:00`, `7d`, `12h`, `time(30m)` or a bare number of days.
+
+    Raises:
+        UsageError: it is not a timespan, is finer than a microsecond, or longer than 64 bits hold.
+
+    Example:
+        >>> parse_timespan("1.00:00:00") == parse_timespan("24h") == 86_400_000_000
+        True
+    """
+    ticks = _ticks(_bare(text))
+    if ticks is None:
+        raise UsageError(
+            f"{text!r} is not a timespan.", hint="write 1.00:00:00 or 7d: days, hours, minutes."
+        )
+    if ticks > _LARGEST:
+        raise UsageError(
+            f"{text!r} is too long.", hint=f"at most {format_timespan(_LARGEST // 10)}."
+        )
+    if ticks % 10:
+        raise UsageError(
+            f"{text!r} is finer than a microsecond.", hint="Delta's timestamps are not."
+        )
+    return ticks // 10
+
+
+def _ticks(bare: str) -> int | None:
+    if bare.isascii() and bare.isdecimal():
+        return int(bare) * _UNITS["d"]
+    if match := _COUNT.fullmatch(bare):
+        unit = _UNITS.get(match["unit"].lower())
+        if unit is None:
+            return None
+        whole, _, part = match["number"].partition(".")
+        scaled = int(whole + part) * unit
+        return scaled // 10 ** len(part) if scaled % 10 ** len(part) == 0 else None
+    match = _CLOCK.fullmatch(bare)
+    if match is None or int(match["minutes"]) > 59 or int(match["seconds"] or 0) > 59:
+        return None
+    if int(match["hours"]) > 23:
+        return None
+    seconds = (int(match["hours"]) * 60 + int(match["minutes"])) * 60 + int(match["seconds"] or 0)
+    ticks = seconds * _UNITS["s"] + int((match["fraction"] or "0").ljust(7, "0"))
+    return ticks + int(match["days"] or 0) * _UNITS["d"]
+
+
+def format_timespan(micros: int) -> str:
+    """A timespan as Kusto writes it.
+
+    Example:
+        >>> format_timespan(7 * 86_400_000_000)
+        '7.00:00:00'
+    """
+    days, rest = divmod(micros, DAY)
+    seconds, fraction = divmod(rest, 10**6)
+    text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return (f"{days}." if days else "") + text + (f".{fraction:06}0" if fraction else "")
+
+
+def parse_timestamp(text: str) -> int:
+    """Microseconds since 1970 of an ISO 8601 timestamp, in UTC where it names no zone.
+
+    Raises:
+        UsageError: it is not a timestamp.
+
+    Example:
+        >>> parse_timestamp("1970-01-02T00:00:00") == parse_timestamp("datetime(1970-01-02)")
+        True
+    """
+    return to_micros(parse_utc_timestamp(_bare(text)))
+
+
+def _bare(text: str) -> str:
+    stripped = text.strip()
+    call = _CALL.fullmatch(stripped)
+    return call[1] if call else stripped
+
+
+def to_micros(when: datetime) -> int:
+    """Microseconds since 1970; a timestamp without a zone is UTC's."""
+    aware = when if when.tzinfo else when.replace(tzinfo=timezone.utc)
+    return (aware - _EPOCH) // _MICRO
+
+
+def now_micros() -> int:
+    """The present, microseconds since 1970."""
+    return to_micros(datetime.now(timezone.utc))
+
+
+def from_micros(micros: int) -> datetime:
+    """The timestamp so many microseconds since 1970."""
+    return _EPOCH + micros * _MICRO
+
+
+def format_timestamp(micros: int) -> str:
+    """A timestamp as Kusto writes it: ISO 8601 in UTC, without a zone.
+
+    Example:
+        >>> format_timestamp(0)
+        '1970-01-01T00:00:00'
+    """
+    return from_micros(micros).replace(tzinfo=None).isoformat()

@@ -1,10 +1,10 @@
-"""The background process over a lake: round after round, an operation for each table in need.
+"""The background process over a lake, `lake.partitioning`: an operation for each table in need.
 
-The table with most rows to be partitioned comes first, as many tables at once as the capacity and
-the machine's cores allow. A table on which nothing was left to do costs a look at its newest
-version until it changes, the next process, too; one without a policy costs nothing. Over a lake of
-very many files the process slows to one operation at a time and moves the policies' effective date
-into the future, so that somebody can reconsider them.
+Round after round, the table with most rows to be partitioned comes first, as many tables at once as
+the capacity and the machine's cores allow. A table on which nothing was left to do costs a look at
+its newest version until it changes, the next process, too; one without a policy costs nothing. Over
+a lake of very many files the process slows to one operation at a time and moves the policies'
+effective date into the future, so that somebody can reconsider them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
+from dataclasses import dataclass, replace
 from threading import Event
 
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.commits import find_newest
-from mirrorlake.delta.snapshot import count_policies, has_policy
+from mirrorlake.delta.snapshot import count_policies, has_policy, tables_with_policies
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import BusyError, MirrorlakeError
-from mirrorlake.kept import read_kept
 from mirrorlake.layout.partitioning.operation import StepListener, is_at_work, run_operation
+from mirrorlake.layout.partitioning.policy import now_micros
 from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt, clean_up
 from mirrorlake.layout.partitioning.statistics import (
     Diagnostics,
@@ -31,37 +30,27 @@ from mirrorlake.layout.partitioning.statistics import (
     count_files,
     newest_files,
 )
-from mirrorlake.layout.partitioning.store import fitting_setting, read_setting, write_setting
-from mirrorlake.layout.partitioning.timespan import now_micros
+from mirrorlake.layout.partitioning.store import (
+    Idle,
+    fitting_setting,
+    read_capacity,
+    read_idle,
+    read_setting,
+    write_capacity,
+    write_idle,
+    write_setting,
+)
 from mirrorlake.mirror.options import noop
-from mirrorlake.names import STATE, TableName
+from mirrorlake.names import TableName, as_table
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage import Storage
 
-FORMAT = 1
 FILE_LIMIT = 5_000_000
 _PUT_OFF = 6 * 3600 * 10**6
 _SLOWER, _LONGEST_PAUSE = 1.5, 60.0
 _LEAST, _MOST = 1, 32
 _SUCCESS_RATE = 0.9
-_CAPACITY = f"{STATE}/partitioning_capacity.json"
-
-
-def read_capacity(storage: Storage) -> int:
-    """How many operations may run at a time: what was kept last, or 1.
-
-    Raises:
-        FormatError: it is of a newer format. It could be found again, but must not be overwritten.
-    """
-    return int((read_kept(storage, _CAPACITY, FORMAT) or {}).get("capacity", _LEAST))
-
-
-def write_capacity(storage: Storage, capacity: int, in_progress: int = 0) -> None:
-    """Keeps it for the next process, with how many operations are at work."""
-    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    kept = {"capacity": capacity, "in_progress": in_progress, "at": now}
-    storage.write_json(_CAPACITY, {"format": FORMAT, **kept})
 
 
 def next_capacity(capacity: int, succeeded: int, failed: int) -> int:
@@ -75,54 +64,6 @@ def next_capacity(capacity: int, succeeded: int, failed: int) -> int:
     if succeeded < _SUCCESS_RATE * count:
         return max(_LEAST, capacity - 1)
     return min(_MOST, capacity + 1) if count >= capacity else capacity
-
-
-@dataclass(frozen=True)
-class Idle:
-    """What a table was like when nothing was left to do, kept for the next round and process.
-
-    Only a new version, another policy, or replaced files that fall due make work again. So one
-    small document spares the process the table's log and a job that counts files.
-
-    Attributes:
-        version: of the table.
-        policy: the number of its newest policy.
-        files: how many it had; they count against the process's limit.
-        due: when replaced files are to be vacuumed, microseconds since 1970; None for never.
-    """
-
-    version: int
-    policy: int
-    files: int = 0
-    due: int | None = None
-
-    def holds(self, version: int, policy: int, now: int) -> bool:
-        """Whether there is still nothing to do."""
-        same = (self.version, self.policy) == (version, policy)
-        return same and (self.due is None or now < self.due)
-
-
-def read_idle(storage: Storage, name: TableName) -> Idle | None:
-    """What the last process found.
-
-    None if there was work to do, or if it is of another format: it is a cache.
-    """
-    document = storage.read_json(_path(name))
-    if document is None or document.pop("format", 1) != FORMAT:
-        return None
-    return Idle(**document)
-
-
-def write_idle(storage: Storage, name: TableName, idle: Idle) -> None:
-    """Keeps it, but not in place of one of a newer format: that is only found again each time."""
-    kept = storage.read_json(_path(name)) or {}
-    if kept.get("format", 1) > FORMAT:
-        return
-    storage.write_json(_path(name), {"format": FORMAT, **asdict(idle)})
-
-
-def _path(name: TableName) -> str:
-    return f"{name.partitioning_path}/idle.json"
 
 
 @dataclass(frozen=True)
@@ -344,13 +285,70 @@ class Process:
         return found
 
 
-def diagnose_lake(spark: SparkSession, storage: Storage, tables: list[TableName]) -> Diagnostics:
-    """The process's state, and how far behind the tables with a policy are."""
-    lines, at_work = [], 0
-    for name in tables:
-        if has_policy(storage, name):
-            # By a policy that no longer fits, nothing is partitioned.
-            setting = fitting_setting(storage, name)
-            lines.append(count_files(newest_files(Table(spark, storage, name)), name, setting))
-            at_work += is_at_work(storage, name)
-    return Diagnostics(tuple(lines), read_capacity(storage), at_work)
+class LakePartitioning:
+    """The background process over all tables with a policy.
+
+    Args:
+        storage: the lake's files.
+        spark: called when a session is needed.
+    """
+
+    def __init__(self, storage: Storage, spark: Callable[[], SparkSession]) -> None:
+        self._storage = storage
+        self._spark = spark
+
+    def process(
+        self,
+        table: str | TableName | None = None,
+        *,
+        file_limit: int = FILE_LIMIT,
+        on_step: StepListener = noop,
+    ) -> Process:
+        """The process itself, to run it once or to watch.
+
+        Args:
+            table: only this one; by default all with a policy.
+            file_limit: over so many files in all these tables the process slows down to one
+                operation at a time.
+            on_step: called after every step of an operation, with the table and the step.
+
+        Example:
+            >>> lake.partitioning.process().watch(stop)  # doctest: +SKIP
+        """
+
+        def tables() -> list[TableName]:
+            return tables_with_policies(self._storage) if table is None else [as_table(table)]
+
+        return Process(self._storage, self._spark, tables, file_limit=file_limit, on_step=on_step)
+
+    def run(
+        self, table: str | TableName | None = None, *, file_limit: int = FILE_LIMIT
+    ) -> PartitionReport:
+        """Partitions what is new in all tables with a policy, or in one of them.
+
+        Args:
+            table: only this one; by default all with a policy.
+            file_limit: as for `process`.
+
+        Example:
+            >>> lake.partitioning.run("planes").failed  # doctest: +SKIP
+            ()
+        """
+        return self.process(table, file_limit=file_limit).run()
+
+    def diagnostics(self) -> Diagnostics:
+        """The state of the partitioning of all tables, in Kusto's words.
+
+        Example:
+            >>> lake.partitioning.diagnostics().is_behind  # doctest: +SKIP
+            False
+        """
+        spark, storage = self._spark(), self._storage
+        lines, at_work = [], 0
+        for name in tables_with_policies(storage):
+            if has_policy(storage, name):
+                # By a policy that no longer fits, nothing is partitioned.
+                setting = fitting_setting(storage, name)
+                lines.append(count_files(newest_files(Table(spark, storage, name)), name, setting))
+                at_work += is_at_work(storage, name)
+        return Diagnostics(tuple(lines), read_capacity(storage), at_work)

@@ -30,7 +30,7 @@ from mirrorlake.history.vacuum import vacuum_table
 from mirrorlake.history.versions import FILE_RETENTION, retention
 from mirrorlake.kept import read_kept
 from mirrorlake.layout.partitioning.groups import Groups, KeyColumns, numbered
-from mirrorlake.layout.partitioning.timespan import to_micros
+from mirrorlake.layout.partitioning.policy import to_micros
 from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import Add, DeltaTransaction, Marked, Written, transaction

@@ -1,5 +1,6 @@
-"""Reading a partitioned table: only the buckets that a predicate needs, and unpartitioned files.
+"""Looking at a partitioned table: which files a predicate needs, and a report; nothing is written.
 
+Only the buckets that a predicate needs are read, and unpartitioned files.
 Statistics can't prune a hash, the tags can. What Delta itself skips by statistics stays skipped, so
 bins of time and every other column count too.
 
@@ -11,6 +12,7 @@ so that '05' equals 5, and no hash can tell that.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlglot
@@ -19,17 +21,34 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from mirrorlake.delta.files import total
 from mirrorlake.delta.table import Table
 from mirrorlake.layout.partitioning import tags
+from mirrorlake.layout.partitioning.advice import Advice, advise_table
 from mirrorlake.layout.partitioning.groups import bucket_of
-from mirrorlake.layout.partitioning.policy import HashKey
+from mirrorlake.layout.partitioning.operation import PlannedOperation, plan_operations
+from mirrorlake.layout.partitioning.policy import HashKey, Policy, parse_policy
 from mirrorlake.layout.partitioning.receipts import file_name
-from mirrorlake.layout.partitioning.store import fitting_setting
-from mirrorlake.results import Result, TextTable
+from mirrorlake.layout.partitioning.statistics import (
+    Spread,
+    TableStatistics,
+    count_files,
+    newest_files,
+    spread_of,
+)
+from mirrorlake.layout.partitioning.store import (
+    Setting,
+    fitting_setting,
+    read_setting,
+    write_setting,
+)
+from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.gateway import has_gateway, transaction
-from mirrorlake.spark.sql import query_errors
+from mirrorlake.spark.sql import literal, query_errors, quote
 
 Values = frozenset[str | None]
+_SIMPLE = ("string", "int", "bigint", "smallint", "tinyint", "date", "boolean")
+_MOST_OPERATIONS = 20
 
 
 @dataclass(frozen=True)
@@ -108,7 +127,7 @@ def scan_table(table: Table, where: str | None = None) -> Scan:
         return _without_tags(table, where)
     with transaction(table.spark, table.path) as txn:
         files, version = txn.files(), txn.version
-        count, size = files.agg(F.count("*"), F.coalesce(F.sum("size"), F.lit(0))).collect()[0]
+        count, size = files.agg(F.count("*"), total("size")).collect()[0]
         setting = fitting_setting(table.storage, table.name)
         key = None if setting is None else setting.policy.hash
         done = F.lit(False) if setting is None else tags.is_partitioned(setting.fingerprint)
@@ -151,7 +170,7 @@ def _by_statistics(table: Table, where: str, version: int) -> set[str]:
 
 def _without_tags(table: Table, where: str | None) -> Scan:
     """Under Spark Connect nobody can name files to read: what Delta skips has to do."""
-    rows = table.spark.sql(f"SELECT * FROM {table.sql_name}")
+    rows = table.rows()
     every = rows.inputFiles()
     chosen = rows if where is None else rows.where(where)
     read = tuple(ScannedFile(path, 0, None, is_partitioned=False) for path in chosen.inputFiles())
@@ -212,3 +231,132 @@ def _literals(nodes: list[exp.Expr]) -> Values | None:
         # Half of a surrogate pair has no bytes, and so no hash.
         return None if any("\ud800" <= char <= "\udfff" for v in values for char in v) else values
     return None
+
+
+@dataclass(frozen=True)
+class PartitionReport(Result):
+    """How a table is partitioned, and how it could be.
+
+    Attributes:
+        table: which table.
+        policy: the policy that is looked at: a proposed one, else the table's; None for none.
+        proposed: whether it is not the table's own.
+        advice: whether the table should have a policy, and which.
+        stats: rows and files, partitioned and pending.
+        spread: the rows of each bucket by file; None without a hash key.
+        planned: the operations to do under the table's own policy.
+        where: the predicate that was tried; empty for none.
+        scan: what it reads; None without one.
+        notes: what is not shown, and why.
+    """
+
+    table: str
+    policy: Policy | None
+    proposed: bool
+    advice: Advice
+    stats: TableStatistics
+    spread: Spread | None
+    planned: tuple[PlannedOperation, ...]
+    where: str
+    scan: Scan | None
+    notes: tuple[str, ...]
+
+    def shown(self) -> TextTable:
+        """The figures, then the notes."""
+        stats = self.stats
+        keys = "none" if self.policy is None else ", ".join(self.policy.columns)
+        rows = [
+            ("policy on", f"{keys} (proposed, not set)" if self.proposed else keys),
+            ("files", f"{stats.files:,}"),
+            ("rows partitioned", f"{stats.partitioned_rows:,} of {stats.rows:,}"),
+            ("rows pending", f"{stats.pending_rows:,}"),
+            ("operations to do", f"{len(self.planned):,}"),
+        ]
+        if self.spread is not None:
+            rows.append(("files of one bucket", repr(self.spread)))
+        rows += [("note", note) for note in self.notes]
+        return TextTable(("what", "value"), tuple(rows))
+
+    def operations(self) -> TextTable:
+        """The operations to do: one row each, the first ones."""
+        rows = tuple((one.kind, one.files, one.rows, size_text(one.size)) for one in self.planned)
+        more = len(rows) > _MOST_OPERATIONS
+        return TextTable(("operation", "files", "rows", "size"), rows[:_MOST_OPERATIONS], more)
+
+    def reads(self) -> TextTable:
+        """How many files the predicate reads."""
+        if self.scan is None:
+            return TextTable(("filter", "none"), ())
+        rows = (
+            ("files read", f"{len(self.scan.read):,} of {self.scan.files:,}"),
+            ("of them not partitioned", f"{self.scan.unpartitioned:,}"),
+            ("read", f"{size_text(self.scan.bytes_read)} of {size_text(self.scan.size)}"),
+        )
+        return TextTable(("filter", self.where), rows)
+
+    def __repr__(self) -> str:
+        return f"{self.stats}; {len(self.planned)} operations to do"
+
+
+def report_partitioning(
+    table: Table, document: str = "", *, where: str = "", columns: Sequence[str] = ()
+) -> PartitionReport:
+    """Looks at a table's partitioning; see `TablePolicy.report` for arguments and errors."""
+    storage, name, proposed = table.storage, table.name, bool(document.strip())
+    tried = None
+    if proposed:
+        tried = write_setting(storage, name, Setting(parse_policy(document)), "set", dry_run=True)
+    setting = read_setting(storage, name)
+    shown = tried or setting
+    policy = None if shown is None else shown.policy
+    advice = advise_table(table, columns)
+    stats, notes = count_files(newest_files(table), name, setting), list[str]()
+    spread = None
+    if policy is None:
+        notes.append("There is no policy: without one there is no spread, and nothing to do.")
+    elif policy.hash is None:
+        notes.append("The policy has no hash key, so there are no buckets to show.")
+    elif stats.rows == 0:
+        notes.append("The table is empty.")
+    else:
+        spread = spread_of(table, policy)
+    if policy is not None and not stats.pending_rows and stats.unpartitioned_rows:
+        notes.append(
+            f"{stats.unpartitioned_rows:,} rows stay unpartitioned: they are older than the policy,"
+            " or cold. EffectiveDateTime in the policy takes older ones along."
+        )
+    wanted = where.strip() or _some_filter(table, policy)
+    scan = scan_table(table, wanted) if wanted else None
+    if scan is None:
+        notes.append("No filter was tried: give one (where).")
+    planned = () if proposed else plan_operations(table)
+    return PartitionReport(
+        str(name),
+        policy,
+        proposed,
+        advice,
+        stats,
+        spread,
+        planned,
+        wanted,
+        scan,
+        tuple(notes),
+    )
+
+
+def _some_filter(table: Table, policy: Policy | None) -> str:
+    """An equality on the policy's key, or a partition column; empty if there is none."""
+    rows = table.rows()
+    kinds = dict(rows.dtypes)
+    hash_key = policy.hash.column if policy and policy.hash else None
+    names = [*([hash_key] if hash_key else []), *table.snapshot().partition_columns]
+    for name in names:
+        if kinds.get(name) in _SIMPLE:
+            column = F.col(quote(name))
+            some = rows.where(column.isNotNull()).agg(F.min(column.cast("string"))).first()
+            if some is not None and some[0] is not None:
+                value = literal(some[0])
+                if kinds[name] != "string":
+                    value = f"CAST({value} AS {kinds[name]})"
+                return f"{quote(name)} = {value}"
+    return ""

@@ -1,29 +1,41 @@
-"""How far the partitioning of tables is: rows partitioned, unpartitioned, and still to be done.
+"""What a table's files and rows say: how far its partitioning is, and what an adviser has to know.
 
-The first columns, and those of the diagnostics, are Kusto's.
+The statistics' first columns, and those of the diagnostics, are Kusto's. A survey tells a table's
+size, its texts' values, its timestamps' order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.files import live_files, read_actions
+from mirrorlake.delta.files import live_files, read_actions, total
 from mirrorlake.delta.log_files import find_segment
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning import tags
-from mirrorlake.layout.partitioning.groups import bucket_sql
-from mirrorlake.layout.partitioning.policy import Policy
-from mirrorlake.layout.partitioning.store import Setting
+from mirrorlake.layout.partitioning.groups import bucket_sql, micros
+from mirrorlake.layout.partitioning.policy import DAY, Policy
+from mirrorlake.layout.partitioning.store import Setting, why_not_hashed
+from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.gateway import has_gateway, transaction
+from mirrorlake.spark.sql import quote
 
 LOW_PERCENTAGE = 90.0
+MEDIUM = 10_000
+"""From how many values on a text column is worth a hash, and looked at closely."""
 _MOST_FILES = 1_000
+_HIDDEN = "__mirrorlake_"  # of views' tables
+GENERIC = ("n/a", "na", "null", "none", "unknown", "undefined", "-", "?", "0")
+_SAMPLE = 20
+_EDGES = (0.01, 0.99)
+_FENCE = 3
+_KINDS = ("string", "timestamp", "timestamp_ntz")
 
 
 @dataclass(frozen=True)
@@ -159,7 +171,7 @@ def count_files(files: DataFrame, name: TableName, setting: Setting | None) -> T
     if setting is not None:
         policy = setting.policy.to_json()
         done, pending = tags.is_partitioned(setting.fingerprint), tags.is_pending(setting)
-    rows, zero = tags.row_count(), F.lit(0).cast("bigint")
+    rows = tags.row_count()
     outlier = done & tags.tag(tags.OUTLIER).isNotNull()
     sums = {
         "rows": rows,
@@ -171,8 +183,7 @@ def count_files(files: DataFrame, name: TableName, setting: Setting | None) -> T
         "pending_rows": F.when(pending, rows),
         "pending_files": F.when(pending, 1),
     }
-    totals = [F.coalesce(F.sum(what), zero).alias(name) for name, what in sums.items()]
-    (line,) = files.agg(*totals).collect()
+    (line,) = files.agg(*[total(what).alias(name) for name, what in sums.items()]).collect()
     return TableStatistics(str(name), policy, **line.asDict())
 
 
@@ -204,9 +215,169 @@ def spread_of(table: Table, policy: Policy) -> Spread:
     """
     if policy.hash is None:
         raise UsageError("The policy has no hash partition key.")
-    rows = table.spark.sql(f"SELECT * FROM {table.sql_name}")
+    rows = table.rows()
     bucket = F.expr(bucket_sql(policy.hash.column, policy.hash))
     keyed = rows.select(F.col("_metadata.file_path").alias("file"), bucket.alias("bucket"))
     wide = keyed.groupBy("file").pivot("bucket", list(range(policy.hash.max_partition_count)))
     found = wide.count().na.fill(0).orderBy("file").limit(_MOST_FILES).drop("file").collect()
     return Spread(tuple(sorted((tuple(map(int, line)) for line in found), reverse=True)))
+
+
+@dataclass(frozen=True)
+class TextFacts:
+    """One text column.
+
+    Attributes:
+        column: its name.
+        distinct: how many values, about.
+        nulls, empty, generic: rows with NULL, '', or a word such as 'N/A'.
+        top_value, top_rows: the most frequent value; only looked for where there are many values.
+        read_now: the part of the files that an equality reads as the table is.
+    """
+
+    column: str
+    distinct: int
+    nulls: int = 0
+    empty: int = 0
+    generic: int = 0
+    top_value: str | None = None
+    top_rows: int = 0
+    read_now: float = 1.0
+
+
+@dataclass(frozen=True)
+class TimeFacts:
+    """One column of timestamps; durations in microseconds.
+
+    Attributes:
+        column: its name.
+        span: from the first to the last of the middle 98 % of rows.
+        nulls: rows without a timestamp.
+        far: rows more than three spans from the middle 98 %.
+        read_now: the part of the files that a day of this column touches as the table is.
+    """
+
+    column: str
+    span: int
+    nulls: int = 0
+    far: int = 0
+    read_now: float = 1.0
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A table as the adviser sees it.
+
+    Attributes:
+        table: its name.
+        rows, files, size: all there are; bytes as stored.
+        texts, times: the columns that could be keys.
+        is_view: whether it is a view's table.
+    """
+
+    table: str
+    rows: int
+    files: int
+    size: int
+    texts: tuple[TextFacts, ...] = ()
+    times: tuple[TimeFacts, ...] = ()
+    is_view: bool = False
+
+
+def survey_table(table: Table, columns: Sequence[str] = ()) -> Survey:
+    """Looks at a table: two aggregates over the columns in question, and one more for good keys.
+
+    Args:
+        table: which table.
+        columns: only these; by default all text and timestamp columns.
+
+    Raises:
+        UsageError: a column is not there, or is neither text nor a timestamp.
+    """
+    counted = count_files(newest_files(table), table.name, None)
+    snapshot = table.snapshot()
+    kinds = {
+        field["name"]: field["type"]
+        for field in snapshot.fields
+        if field["type"] in _KINDS and why_not_hashed(field) is None
+    }
+    wanted = [*columns] or [name for name in kinds if not name.startswith(_HIDDEN)]
+    for name in wanted:
+        if name not in kinds:
+            raise UsageError(f"{name!r} is no column of text or timestamps of {table.name}.")
+    looked = wanted if counted.rows else []
+    texts = [name for name in looked if kinds[name] == "string"]
+    times = {name: kinds[name] == "timestamp" for name in looked if kinds[name] != "string"}
+    rows = table.rows()
+    return Survey(
+        str(table.name),
+        counted.rows,
+        counted.files,
+        counted.size,
+        tuple(_texts(rows, texts, counted.files)),
+        tuple(_times(rows, times, counted.files)),
+        VIEW_PROPERTY in snapshot.properties,
+    )
+
+
+def _texts(rows: DataFrame, names: list[str], files: int) -> list[TextFacts]:
+    if not names:
+        return []
+    sums: list[Column] = []
+    for at, name in enumerate(names):
+        column = F.col(quote(name))
+        sums += [
+            F.approx_count_distinct(column, 0.02).alias(f"d{at}"),
+            F.count_if(column.isNull()).alias(f"n{at}"),
+            F.count_if(column == "").alias(f"e{at}"),
+            F.count_if(F.lower(F.trim(column)).isin(*GENERIC)).alias(f"g{at}"),
+        ]
+    (line,) = rows.agg(*sums).collect()
+    found = []
+    for at, name in enumerate(names):
+        distinct, nulls, empty, generic = (int(line[f"{kind}{at}"]) for kind in "dneg")
+        top: tuple[str | None, int] = (None, 0)
+        read = 1.0
+        if distinct >= MEDIUM:
+            best = rows.groupBy(F.col(quote(name)).alias("v")).count().orderBy(F.desc("count"), "v")
+            first = best.first()
+            top = (None, 0) if first is None else (first["v"], first["count"])
+            read = _read_by_value(rows, name, files)
+        found.append(TextFacts(name, distinct, nulls, empty, generic, *top, read))
+    return found
+
+
+def _read_by_value(rows: DataFrame, name: str, files: int) -> float:
+    """The part of the files whose least and greatest text enclose a value, for some values."""
+    column = F.col(quote(name))
+    sample = rows.select(column.alias("v")).where("v IS NOT NULL")
+    picked = sample.orderBy(F.xxhash64("v")).limit(_SAMPLE)
+    ends = rows.groupBy("_metadata.file_path").agg(
+        F.min(column).alias("a"), F.max(column).alias("b")
+    )
+    hits = ends.crossJoin(F.broadcast(picked)).where("v BETWEEN a AND b").count()
+    return min(1.0, hits / _SAMPLE / max(1, files))
+
+
+def _times(rows: DataFrame, names: dict[str, bool], files: int) -> list[TimeFacts]:
+    found = []
+    for name, with_zone in names.items():
+        at = micros(name, with_zone=with_zone)
+        edges = F.percentile_approx(at, list(_EDGES)).alias("edges")
+        (line,) = rows.agg(edges, F.count_if(at.isNull()).alias("nulls")).collect()
+        if line["edges"] is None:
+            found.append(TimeFacts(name, 0, line["nulls"]))
+            continue
+        low, high = line["edges"]
+        reach = _FENCE * max(high - low, DAY)
+        far = F.count_if((at < low - reach) | (at > high + reach)).alias("far")
+        inner = F.greatest(F.least(at, F.lit(high)), F.lit(low))
+        ends = rows.groupBy("_metadata.file_path").agg(
+            F.min(inner).alias("a"), F.max(inner).alias("b"), far
+        )
+        # A day that falls anywhere in the span meets a file of length b - a with this chance.
+        chance = F.least(F.lit(1.0), (F.col("b") - F.col("a") + DAY) / (high - low + DAY))
+        (sums,) = ends.agg(F.sum(chance).alias("hit"), F.sum("far").alias("far")).collect()
+        read = min(1.0, (sums["hit"] or 0) / max(1, files))
+        found.append(TimeFacts(name, high - low, line["nulls"], sums["far"] or 0, read))
+    return found

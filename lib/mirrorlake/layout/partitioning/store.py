@@ -1,40 +1,44 @@
-"""Policies of the lake's tables: kept with their history, and what they change of the table."""
+"""What the lake keeps about partitioning: policies with their history, capacity, idle tables.
+
+A policy must fit its table's columns. What it changes of the table, a column for the bucket and a
+guard, is done here, too.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
 from typing import Any
 
 from mirrorlake.delta.snapshot import (
     Snapshot,
     append_policy,
     newest_policy,
+    open_snapshot,
     physical_names,
-    read_snapshot,
 )
 from mirrorlake.delta.table import Table
-from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
+from mirrorlake.errors import UsageError
+from mirrorlake.kept import read_kept
 from mirrorlake.layout.partitioning.groups import bucket_sql
 from mirrorlake.layout.partitioning.policy import (
     HashKey,
     Policy,
-    check_columns,
-    parse_policy,
-)
-from mirrorlake.layout.partitioning.timespan import (
     format_timespan,
     format_timestamp,
     now_micros,
+    parse_policy,
     parse_timespan,
 )
-from mirrorlake.names import TableName
-from mirrorlake.spark.sql import quote, spark_message
+from mirrorlake.names import STATE, TableName
+from mirrorlake.spark.sql import query_errors, quote
 from mirrorlake.storage import Storage
 
+FORMAT = 1
 _PROPERTY = "delta.constraints."
 _RESERVED = ("_metadata", "_change_", "_commit_", "__mirrorlake_")
-_KEPT = ("policy", "hot", "bucket_column")
-Kept = tuple[dict[str, Any] | None, str | None, str | None]
+_TIMES = ("timestamp", "timestamp_ntz")
+_CAPACITY = f"{STATE}/partitioning_capacity.json"
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ def read_setting(storage: Storage, name: TableName, *, fitted: bool = True) -> S
     document = newest_policy(storage, name)
     if document is None or document["policy"] is None:
         return None
-    snapshot = _snapshot(storage, name)
+    snapshot = open_snapshot(storage, name)
     if document["table_id"] != snapshot.metadata["id"]:
         return None
     policy, hot = parse_policy(document["policy"]), parse_hot(document["hot"])
@@ -99,20 +103,31 @@ def write_setting(
     Raises:
         UsageError: the policy does not fit the table.
     """
-    snapshot, at = _snapshot(storage, name), now_micros()
+    snapshot, at = open_snapshot(storage, name), now_micros()
     if setting.policy.effective is None:
         setting = replace(setting, policy=replace(setting.policy, effective=at))
     setting = _fitted(setting, snapshot)
     if not dry_run:
-        hot = None if setting.hot is None else format_timespan(setting.hot)
-        kept = (setting.policy.document(), hot, setting.bucket_column)
-        _append(storage, name, snapshot, at, reason, kept)
+        document = {
+            "table_id": snapshot.metadata["id"],
+            "at": format_timestamp(at),
+            "reason": reason,
+            "policy": setting.policy.document(),
+            "hot": None if setting.hot is None else format_timespan(setting.hot),
+            "bucket_column": setting.bucket_column,
+        }
+        append_policy(storage, name, document)
     return setting
 
 
 def remove_setting(storage: Storage, name: TableName) -> None:
     """Takes a table's policy away; the history keeps it."""
-    _append(storage, name, _snapshot(storage, name), now_micros(), "deleted", (None, None, None))
+    document = {
+        "table_id": open_snapshot(storage, name).metadata["id"],
+        "at": format_timestamp(now_micros()),
+        "reason": "deleted",
+    }
+    append_policy(storage, name, document | dict.fromkeys(("policy", "hot", "bucket_column")))
 
 
 def parse_hot(text: str | None) -> int | None:
@@ -126,18 +141,51 @@ def _fitted(setting: Setting, snapshot: Snapshot) -> Setting:
     return replace(setting, fingerprint=setting.policy.fingerprint(physical))
 
 
-def _append(
-    storage: Storage, name: TableName, snapshot: Snapshot, at: int, reason: str, kept: Kept
-) -> None:
-    known = {"table_id": snapshot.metadata["id"], "at": format_timestamp(at), "reason": reason}
-    append_policy(storage, name, known | dict(zip(_KEPT, kept, strict=True)))
+def check_columns(policy: Policy, fields: list[dict[str, Any]]) -> None:
+    """Refuses a policy whose columns a table lacks, or has with other types.
+
+    Args:
+        policy: the policy.
+        fields: the table's columns, as the log describes them.
+
+    Raises:
+        UsageError: says which column, and what is allowed.
+    """
+    known = {field["name"]: field for field in fields}
+    texts, times = (("string",), "text or a guid as text"), (_TIMES, "a datetime")
+    for key, (kinds, what) in ((policy.hash, texts), (policy.range, times)):
+        if key is None:
+            continue
+        field = known.get(key.column)
+        if field is None:
+            raise UsageError(
+                f"The table has no column {key.column!r}.", hint=f"it has {', '.join(known)}."
+            )
+        if field["type"] not in kinds:
+            raise UsageError(
+                f"Column {key.column!r} is {field['type']}, and must be {what}.",
+                hint=f"allowed types: {', '.join(kinds)}.",
+            )
+        if reason := why_not_hashed(field):
+            raise UsageError(
+                f"Column {key.column!r} {reason}.",
+                hint="choose another column, or make it STRING: equal keys must have equal hashes.",
+            )
 
 
-def _snapshot(storage: Storage, name: TableName) -> Snapshot:
-    snapshot = read_snapshot(storage, name.table_path)
-    if snapshot is None:
-        raise TableNotFoundError(f"There is no table {name} in the lake.")
-    return snapshot
+def why_not_hashed(field: dict[str, Any]) -> str | None:
+    """Why equal texts of a column may have different hashes; None where they can't.
+
+    Args:
+        field: the column, as the log describes it.
+    """
+    metadata = field.get("metadata") or {}
+    if metadata.get("__COLLATIONS"):
+        return "has a collation, under which different texts are equal"
+    kind = str(metadata.get("__CHAR_VARCHAR_TYPE_STRING") or "")
+    if kind.startswith("char"):
+        return f"is {kind}, and texts are equal whatever blanks they end with"
+    return None
 
 
 def check_bucket_column(table: Table, policy: Policy, name: str) -> HashKey:
@@ -206,11 +254,9 @@ def guard_table(table: Table, policy: Policy) -> None:
     _alter(table, f"CLUSTER BY ({', '.join(map(quote, policy.columns))})")
 
 
+@query_errors()
 def _alter(table: Table, change: str) -> None:
-    try:
-        table.spark.sql(f"ALTER TABLE {table.sql_name} {change}")
-    except Exception as error:
-        raise QueryError(spark_message(error)) from error
+    table.spark.sql(f"ALTER TABLE {table.sql_name} {change}")
 
 
 def _constraint(name: str) -> str:
@@ -219,3 +265,67 @@ def _constraint(name: str) -> str:
 
 def _check(name: str, key: HashKey) -> str:
     return f"{quote(name)} IS NULL OR {quote(name)} = {bucket_sql(key.column, key)}"
+
+
+def read_capacity(storage: Storage) -> int:
+    """How many operations may run at a time: what was kept last, or 1.
+
+    Raises:
+        FormatError: it is of a newer format. It could be found again, but must not be overwritten.
+    """
+    return int((read_kept(storage, _CAPACITY, FORMAT) or {}).get("capacity", 1))
+
+
+def write_capacity(storage: Storage, capacity: int, in_progress: int = 0) -> None:
+    """Keeps it for the next process, with how many operations are at work."""
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    kept = {"capacity": capacity, "in_progress": in_progress, "at": now}
+    storage.write_json(_CAPACITY, {"format": FORMAT, **kept})
+
+
+@dataclass(frozen=True)
+class Idle:
+    """What a table was like when nothing was left to do, kept for the next round and process.
+
+    Only a new version, another policy, or replaced files that fall due make work again. So one
+    small document spares the process the table's log and a job that counts files.
+
+    Attributes:
+        version: of the table.
+        policy: the number of its newest policy.
+        files: how many it had; they count against the process's limit.
+        due: when replaced files are to be vacuumed, microseconds since 1970; None for never.
+    """
+
+    version: int
+    policy: int
+    files: int = 0
+    due: int | None = None
+
+    def holds(self, version: int, policy: int, now: int) -> bool:
+        """Whether there is still nothing to do."""
+        same = (self.version, self.policy) == (version, policy)
+        return same and (self.due is None or now < self.due)
+
+
+def read_idle(storage: Storage, name: TableName) -> Idle | None:
+    """What the last process found.
+
+    None if there was work to do, or if it is of another format: it is a cache.
+    """
+    document = storage.read_json(_idle_path(name))
+    if document is None or document.pop("format", 1) != FORMAT:
+        return None
+    return Idle(**document)
+
+
+def write_idle(storage: Storage, name: TableName, idle: Idle) -> None:
+    """Keeps it, but not in place of one of a newer format: that is only found again each time."""
+    kept = storage.read_json(_idle_path(name)) or {}
+    if kept.get("format", 1) > FORMAT:
+        return
+    storage.write_json(_idle_path(name), {"format": FORMAT, **asdict(idle)})
+
+
+def _idle_path(name: TableName) -> str:
+    return f"{name.partitioning_path}/idle.json"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal, overload
 
 from pyspark.sql import functions as F
@@ -13,21 +12,20 @@ from mirrorlake.delta.snapshot import all_policies
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.partitioning import store, tags
-from mirrorlake.layout.partitioning.advice import (
-    LEAST_BYTES,
-    MEDIUM,
-    Advice,
-    advise,
-    misfit,
-    review,
-)
+from mirrorlake.layout.partitioning.advice import LEAST_BYTES, Advice, advise_table
 from mirrorlake.layout.partitioning.operation import (
     PlannedOperation,
     StepListener,
     plan_operations,
     run_operation,
 )
-from mirrorlake.layout.partitioning.policy import Policy, merge_policy, parse_policy
+from mirrorlake.layout.partitioning.policy import (
+    Policy,
+    merge_policy,
+    now_micros,
+    parse_policy,
+    parse_timespan,
+)
 from mirrorlake.layout.partitioning.receipts import (
     MERGE,
     PARTITION,
@@ -35,7 +33,7 @@ from mirrorlake.layout.partitioning.receipts import (
     Receipt,
     read_receipts,
 )
-from mirrorlake.layout.partitioning.report import PartitionReport, report_partitioning
+from mirrorlake.layout.partitioning.scan import PartitionReport, report_partitioning
 from mirrorlake.layout.partitioning.statistics import (
     Spread,
     TableStatistics,
@@ -44,8 +42,6 @@ from mirrorlake.layout.partitioning.statistics import (
     spread_of,
 )
 from mirrorlake.layout.partitioning.store import Setting
-from mirrorlake.layout.partitioning.survey import survey_table
-from mirrorlake.layout.partitioning.timespan import now_micros, parse_timespan
 from mirrorlake.mirror.options import noop
 from mirrorlake.results import TextTable
 from mirrorlake.spark.gateway import transaction
@@ -320,17 +316,7 @@ class TablePolicy:
                 if advice.policy is not None:
                     table.partitioning.set(advice.policy.document())
         """
-        survey = survey_table(self.table, columns, many=MEDIUM)
-        advice = advise(survey, least_bytes=least_bytes)
-        try:
-            policy = self.policy
-        except UsageError as error:
-            return replace(advice, findings=(misfit(survey, error), *advice.findings))
-        if policy is None:
-            return advice
-        waiting = self.stats().pending_rows
-        more = review(policy, survey, pending_rows=waiting, least_bytes=least_bytes)
-        return replace(advice, findings=(*advice.findings, *more))
+        return advise_table(self.table, columns, least_bytes=least_bytes)
 
     def spread(self) -> Spread:
         """The rows of each of the policy's buckets in each of the first 1,000 files, to be plotted.
@@ -357,7 +343,7 @@ class TablePolicy:
             UsageError: the document is not a policy, or the table's columns don't fit.
             QueryError: Spark can't read the filter.
         """
-        return report_partitioning(self, document, where=where, columns=columns)
+        return report_partitioning(self.table, document, where=where, columns=columns)
 
     def drop_older_than(self, keep: str, *, apply: bool = False) -> Dropped:
         """Drops the files of which even the youngest rows were created longer ago than a timespan.

@@ -15,9 +15,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from mirrorlake.layout.partitioning.groups import NO_KEY, Group, Groups
-from mirrorlake.layout.partitioning.policy import Policy
+from mirrorlake.layout.partitioning.policy import Policy, now_micros
 from mirrorlake.layout.partitioning.store import Setting
-from mirrorlake.layout.partitioning.timespan import now_micros
 from mirrorlake.spark.gateway import Add
 from mirrorlake.spark.older import as_number
 
@@ -138,9 +137,8 @@ def groups_of_tags(chosen: Sequence[Add]) -> Groups:
             if value not in values:
                 values.append(value)
             number = values.index(value) + 1
-        groups.add(Group(int(named.get(BUCKET, NO_KEY)), int(named.get(BIN, 0)), number))
-    ordered = tuple(sorted(groups, key=lambda group: (group.bin, group.bucket, group.value)))
-    return Groups(ordered, tuple(values))
+        groups.add(Group(int(named.get(BIN, 0)), int(named.get(BUCKET, NO_KEY)), number))
+    return Groups(tuple(sorted(groups)), tuple(values))
 
 
 def partition_tags(task: int, groups: Groups, policy: Policy, fingerprint: str) -> dict[str, str]:

@@ -1,19 +1,22 @@
-"""Least and greatest values of column chunks, as texts for people and as bytes that sort alike.
+"""The leaves of a schema: names, types, and bounds as texts for people and bytes that sort alike.
 
-A table's files may hold one column in several types (widened, or moments in other units): the bytes
-compare all the same. Source: parquet.thrift on how statistics encode their values.
+A bound is the least or greatest value of a column chunk. A table's files may hold one column in
+several types (widened, or moments in other units): the bytes compare all the same. Source:
+parquet.thrift on how statistics encode their values.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from mirrorlake.delta.snapshot import physical_name
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -177,3 +180,49 @@ def _fixed(rows: Bytes) -> pa.Array:
 
 def _no_order(count: int) -> tuple[pa.Array, pa.Array]:
     return pa.nulls(count, pa.string()), pa.nulls(count, pa.binary())
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One leaf of a schema.
+
+    Attributes:
+        physical: the path in the Parquet schema, joined by dots.
+        name: the same with the names of the table.
+        kind: Spark's type.
+        parts: the way to it through structs, by the table's names; empty within lists and maps.
+    """
+
+    physical: str
+    name: str
+    kind: str
+    parts: tuple[str, ...]
+
+
+def leaves(metadata: dict[str, Any]) -> list[Leaf]:
+    """The leaves of a Delta table's schema, in its order.
+
+    Args:
+        metadata: the log's `metaData`.
+    """
+    schema = json.loads(metadata["schemaString"])
+    return list(_walk(schema, [], [], nested=False))
+
+
+def _walk(kind: Any, physical: list[str], names: list[str], *, nested: bool) -> Iterator[Leaf]:
+    if isinstance(kind, str):
+        parts = () if nested else tuple(names)
+        yield Leaf(".".join(physical), ".".join(names), kind, parts)
+    elif kind["type"] == "struct":
+        for field in kind["fields"]:
+            inside = physical_name(field)
+            yield from _walk(
+                field["type"], [*physical, inside], [*names, field["name"]], nested=nested
+            )
+    elif kind["type"] == "array":
+        steps = ["list", "element"]
+        yield from _walk(kind["elementType"], physical + steps, names + steps, nested=True)
+    elif kind["type"] == "map":
+        for side in ("key", "value"):
+            steps = ["key_value", side]
+            yield from _walk(kind[f"{side}Type"], physical + steps, names + steps, nested=True)
