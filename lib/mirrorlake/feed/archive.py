@@ -25,7 +25,7 @@ from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.enable import create_table
 from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED
 from mirrorlake.kept import read_kept
-from mirrorlake.mirror.lock import only_one
+from mirrorlake.lease import only_one
 from mirrorlake.names import TableName
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import literal, quote, spark_message
