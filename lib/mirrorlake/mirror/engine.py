@@ -40,13 +40,7 @@ from mirrorlake.mirror.state import (
     save_states,
     tell_states,
 )
-from mirrorlake.mirror.status import (
-    Report,
-    TableStatus,
-    is_idle,
-    listed_folder,
-    status_of,
-)
+from mirrorlake.mirror.status import Report, TableStatus, is_idle, listed_folder, status_of
 from mirrorlake.mirror.table_cycle import TableCycle
 from mirrorlake.mirror.trash import follow_folders, purge_dropped
 from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName

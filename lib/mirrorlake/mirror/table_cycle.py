@@ -23,12 +23,7 @@ from mirrorlake.landing.identity import Identity, ensure_identity
 from mirrorlake.landing.metadata import BY_TIME, TableMetadata, read_metadata
 from mirrorlake.mirror.applied_files import move_applied, move_leftovers
 from mirrorlake.mirror.apply import compact, write_batch
-from mirrorlake.mirror.ledger import (
-    committed_version,
-    last_note,
-    put_into_quarantine,
-    with_note,
-)
+from mirrorlake.mirror.ledger import committed_version, last_note, put_into_quarantine, with_note
 from mirrorlake.mirror.options import (
     SKIP_FILE,
     MirrorOptions,

@@ -194,17 +194,13 @@ def purge_dropped(storage: Storage, *, keep: timedelta) -> None:
     for dropped in dropped_tables(storage):
         if now - dropped.when >= keep:
             try:
-                _purge(storage, dropped)
+                if not dropped.is_in_place:
+                    storage.delete_folder(dropped.path.rpartition("/")[0])
+                elif _in_place(storage, dropped.table) == dropped:  # and not taken back meanwhile
+                    storage.delete_folder(dropped.path)
+                    take_note_back(storage, dropped.table)
             except Exception as error:  # what is left over stops no mirror
                 _log.warning("%s, dropped long ago, is kept: %s", dropped.table, error)
-
-
-def _purge(storage: Storage, dropped: DroppedTable) -> None:
-    if not dropped.is_in_place:
-        storage.delete_folder(dropped.path.rpartition("/")[0])
-    elif _in_place(storage, dropped.table) == dropped:  # and not taken back meanwhile
-        storage.delete_folder(dropped.path)
-        take_note_back(storage, dropped.table)
 
 
 def _move_back(storage: Storage, dropped: DroppedTable, table: TableName) -> bool:
