@@ -41,8 +41,7 @@ if TYPE_CHECKING:
         show_summary,
         survey_files,
     )
-    from mirrorlake.mirror.cycle import run_cycle
-    from mirrorlake.mirror.operating import operate
+    from mirrorlake.mirror.cycle import operate, run_cycle
     from mirrorlake.mirror.options import MirrorOptions
     from mirrorlake.monitoring import monitor_lake, recent_ledgers
     from mirrorlake.names import split_names
@@ -174,8 +173,7 @@ _MODULES = {
         "show_summary",
         "survey_files",
     ],
-    "mirror.cycle": ["run_cycle"],
-    "mirror.operating": ["operate"],
+    "mirror.cycle": ["operate", "run_cycle"],
     "mirror.options": ["MirrorOptions"],
     "monitoring": ["monitor_lake", "recent_ledgers"],
     "names": ["split_names"],

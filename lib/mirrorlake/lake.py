@@ -10,7 +10,7 @@ from mirrorlake.catalog import Catalog
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options, noop
-from mirrorlake.mirror.state import Report
+from mirrorlake.mirror.status import Report
 from mirrorlake.names import ZONE, TableName, as_table
 from mirrorlake.querying import QueriedLake
 

@@ -17,6 +17,7 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -28,6 +29,8 @@ from mirrorlake.stores.conditional import Seen
 
 _log = logging.getLogger(__name__)
 TTL = 30.0  # seconds without renewal, after which a lease on an object store is anybody's
+PAUSE = 0.1  # seconds between two tries to take a lease
+_LONGEST = 2.0  # seconds: to ask a store costs a few requests
 
 
 class LeaseHeldError(BusyError):
@@ -180,6 +183,44 @@ class Lease:
 
     def _data(self) -> bytes:
         return json.dumps(self._holder).encode()
+
+
+@contextlib.contextmanager
+def only_one(storage: Storage, path: str, patience: float, what: str) -> Iterator[Lease]:
+    """Keeps a lease while something is done that others wait for.
+
+    Args:
+        storage: the lake's files.
+        path: the lease's file.
+        patience: how many seconds to wait.
+        what: who holds such a lease, in messages.
+
+    Raises:
+        BusyError: another one went on for too long; says which one.
+    """
+    deadline, pause, told = time.monotonic() + patience, PAUSE, False
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                lease = held.enter_context(Lease(storage, path, what, keep_file=True))
+                break
+            except LeaseHeldError as error:
+                if time.monotonic() >= deadline:
+                    raise busy(what, error.holder) from None
+                if not told:
+                    _log.warning(f"waiting for another {what}: {error.holder} …")
+                    told = True
+                time.sleep(pause)
+                pause = pause if storage.local is not None else min(2 * pause, _LONGEST)
+        yield lease
+
+
+def busy(what: str, holder: str) -> BusyError:
+    """What is said where another one went on for too long."""
+    return BusyError(
+        f"Another {what} is at work: {holder}.",
+        hint="wait for it, or stop it; nothing is lost either way.",
+    )
 
 
 def is_held(storage: Storage, path: str) -> bool:

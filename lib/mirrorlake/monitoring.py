@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import CheckError, UsageError
 from mirrorlake.expectations import Expectations
-from mirrorlake.mirror.quarantine import count_quarantined
+from mirrorlake.mirror.ledger import count_quarantined
 from mirrorlake.results import Result, TextTable, moment_text
 from mirrorlake.sources.status import SourceReport, read_reports
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mirrorlake.lake import Lake
     from mirrorlake.lint.rules import LintReport
     from mirrorlake.mirror.ledger import Ledger
-    from mirrorlake.mirror.state import Report
+    from mirrorlake.mirror.status import Report
     from mirrorlake.rows.views.definition import ViewStatus
 
 _MOST = 6

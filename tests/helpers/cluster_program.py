@@ -17,9 +17,9 @@ from mirrorlake import Lake
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import TableMetadata
-from mirrorlake.mirror.inspection import inspect_on_executor
 from mirrorlake.mirror.ledger import read_note
 from mirrorlake.mirror.options import MirrorOptions, Step, at_once
+from mirrorlake.mirror.table_cycle import inspect_on_executor
 from mirrorlake.names import TableName, file_name
 from mirrorlake.spark.session import cluster_cores
 

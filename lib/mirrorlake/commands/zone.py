@@ -30,7 +30,7 @@ from mirrorlake.results import TextTable
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
     from mirrorlake.mirror.options import MirrorOptions, Step
-    from mirrorlake.mirror.state import Report, TableStatus
+    from mirrorlake.mirror.status import Report, TableStatus
     from mirrorlake.rows.views.definition import ViewStatus
 
 MarkerWord = Literal["insert", "update", "delete", "upsert"]
@@ -112,7 +112,7 @@ def mirror(
 
 def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOptions) -> Report:
     """Mirrors until a signal asks to stop; on a terminal with a live table."""
-    from mirrorlake.mirror.state import Report
+    from mirrorlake.mirror.status import Report
 
     stop = stop_on_signals()
     if not err.is_terminal:

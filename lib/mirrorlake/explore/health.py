@@ -12,7 +12,8 @@ from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.mirror.ledger import read_ledger
 from mirrorlake.mirror.properties import VIEW_PROPERTY
-from mirrorlake.mirror.state import STOPPED, TableStatus
+from mirrorlake.mirror.state import STOPPED
+from mirrorlake.mirror.status import TableStatus
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.sources.status import SourceReport, read_reports

@@ -18,7 +18,7 @@ from mirrorlake.explore.pager import Pager, slices
 from mirrorlake.explore.tab import Tab
 from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.zone import published_tables
-from mirrorlake.mirror.state import TableStatus
+from mirrorlake.mirror.status import TableStatus
 from mirrorlake.names import file_number
 from mirrorlake.results import TextTable, size_text
 from mirrorlake.storage import Entry, Storage

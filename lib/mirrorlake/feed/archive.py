@@ -35,7 +35,7 @@ from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.report import KINDS
 from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED, create_table
 from mirrorlake.kept import read_kept
-from mirrorlake.mirror.lock import only_one
+from mirrorlake.lease import only_one
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
 from mirrorlake.spark.older import to_arrow

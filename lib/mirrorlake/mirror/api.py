@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.landing.zone import published_tables
-from mirrorlake.mirror import operator_settings
-from mirrorlake.mirror.defaults import TableDefaults, read_defaults, write_defaults
-from mirrorlake.mirror.ledger import Ledger, read_ledger
-from mirrorlake.mirror.options import MirrorOptions, StepListener, noop
-from mirrorlake.mirror.preview import Preview, preview_cycle
-from mirrorlake.mirror.replay import replay, reseed
-from mirrorlake.mirror.state import Report
-from mirrorlake.mirror.status import status_report
+from mirrorlake.mirror.applied_files import replay, reseed
+from mirrorlake.mirror.ledger import Ledger, read_ledger, read_quarantine
+from mirrorlake.mirror.options import (
+    MirrorOptions,
+    StepListener,
+    TableDefaults,
+    noop,
+    pause,
+    read_defaults,
+    resume,
+    skip,
+    write_defaults,
+)
+from mirrorlake.mirror.status import Preview, Report, preview_cycle, status_report
 from mirrorlake.mirror.trash import undrop
 from mirrorlake.names import TableName, as_table
 from mirrorlake.results import Outcome
@@ -63,7 +69,7 @@ class Operations:
         Example:
             >>> lake.operations.pause("orders")  # doctest: +SKIP
         """
-        return operator_settings.pause(self._storage, as_table(table), dry_run=dry_run)
+        return pause(self._storage, as_table(table), dry_run=dry_run)
 
     def resume(self, table: str | TableName, *, dry_run: bool = False) -> Outcome:
         """Lets a paused table go on.
@@ -75,7 +81,7 @@ class Operations:
         Example:
             >>> lake.operations.resume("orders")  # doctest: +SKIP
         """
-        return operator_settings.resume(self._storage, as_table(table), dry_run=dry_run)
+        return resume(self._storage, as_table(table), dry_run=dry_run)
 
     def skip(self, table: str | TableName, number: int, *, apply: bool = False) -> Outcome:
         """Passes over a file that can't be applied, or that never comes.
@@ -88,7 +94,7 @@ class Operations:
         Example:
             >>> lake.operations.skip("orders", 17, apply=True)  # doctest: +SKIP
         """
-        return operator_settings.skip(self._storage, as_table(table), number, apply=apply)
+        return skip(self._storage, as_table(table), number, apply=apply)
 
     def replay(
         self,
@@ -207,8 +213,6 @@ class Operations:
         Example:
             >>> lake.operations.quarantine("orders").show()  # doctest: +SKIP
         """
-        from mirrorlake.mirror.quarantine import read_quarantine
-
         return read_quarantine(
             self._spark(), self._storage, None if table is None else as_table(table)
         )

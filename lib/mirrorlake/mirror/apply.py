@@ -11,14 +11,13 @@ import re
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.exchange import MOST_DELETED
-from mirrorlake.delta.snapshot import VECTORS, Snapshot, read_snapshot
+from mirrorlake.delta.snapshot import FEED, VECTORS, Snapshot, read_snapshot
 from mirrorlake.delta.table import OWN_TABLE, committing, create_delta, mapping_property
-from mirrorlake.errors import MirrorlakeError, SchemaError
+from mirrorlake.errors import SchemaError
 from mirrorlake.landing.metadata import Marker
 from mirrorlake.mirror.batch import (
     ACTION,
@@ -27,12 +26,13 @@ from mirrorlake.mirror.batch import (
     KEPT,
     REPLACE,
     compact_changes,
+    key_bounds,
+    key_conditions,
     read_batch,
     refuse_kept,
     refused,
 )
 from mirrorlake.mirror.exchange import Changes, exchange_batch
-from mirrorlake.mirror.key_bounds import key_bounds, key_conditions
 from mirrorlake.mirror.options import Step
 from mirrorlake.mirror.properties import (
     INCARNATION_PROPERTY,
@@ -40,10 +40,7 @@ from mirrorlake.mirror.properties import (
     TableContext,
     check_keys_known,
     keys_property,
-    reenable_feed,
-    suspend_feed,
 )
-from mirrorlake.names import file_number
 from mirrorlake.spark.gateway import can_exchange
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote, spark_message
@@ -52,11 +49,10 @@ _TRIES = 5
 CONFLICT = re.compile(
     r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|Concurrent\w*Exception"
 )
-_FILE = re.compile(r"(\d{20}\.\w+)")
-_LONGEST = 500
 # How a Spark before 4.0 refuses WITH SCHEMA EVOLUTION, and Delta 4.0 a new column with it.
 _UNKNOWN_WORDS = re.compile(r"PARSE_SYNTAX_ERROR|DELTA_MERGE_UNRESOLVED_EXPRESSION")
 _EVOLVES = "spark.databricks.delta.schema.autoMerge.enabled"  # the session is this apply's own
+_FEED_RESTS = "mirrorlake.feedRests"  # switched off by the mirror, which switches it on again
 _MARKS = "spark.databricks.delta.merge.deletionVectors.persistent"
 
 
@@ -73,16 +69,6 @@ def commit_with_retries(commit: Callable[[], None]) -> None:
             if attempt == _TRIES or not CONFLICT.search(spark_message(error)):
                 raise
             time.sleep(0.2 * 2**attempt)
-
-
-def explain(error: BaseException) -> dict[str, Any]:
-    """Any exception as a report's error: message, file, row, column."""
-    if isinstance(error, MirrorlakeError):
-        return error.as_dict()
-    text = spark_message(error)
-    named = _FILE.search(text)
-    file = named[1] if named and file_number(named[1]) is not None else None
-    return {"message": text[:_LONGEST], "file": file, "row": None, "column": None}
 
 
 # Files of 128 MiB and more are left alone, unless many of their rows are deleted: the cost follows
@@ -142,7 +128,7 @@ def write_batch(
     done(Step.COMMITTED)
     if at.recreated:
         found = read_snapshot(at.storage, at.identity.table.table_path)
-        _set_properties(spark, at, reenable_feed(found.properties) if found else {})
+        _set_properties(spark, at, _reenable_feed(found.properties) if found else {})
 
 
 def _new_properties(snapshot: Snapshot, batch: Batch, retention: dict[str, str]) -> dict[str, str]:
@@ -156,10 +142,35 @@ def _new_properties(snapshot: Snapshot, batch: Batch, retention: dict[str, str])
     wanted |= keys_property(at.metadata)
     if at.recreated:
         before = {name: str(kind) for name, kind in snapshot.schema.items()}
-        wanted |= suspend_feed(known, before, columns)
+        wanted |= _suspend_feed(known, before, columns)
     else:
-        wanted |= reenable_feed(known)
+        wanted |= _reenable_feed(known)
     return {name: value for name, value in wanted.items() if known.get(name) != value}
+
+
+def _suspend_feed(
+    known: dict[str, str], before: dict[str, str], after: dict[str, str]
+) -> dict[str, str]:
+    """What to set before a table is replaced by one of other columns; empty where nothing is.
+
+    With column mapping Delta refuses to drop columns and write rows in one commit while the feed is
+    on. No feed can be read across that commit anyway.
+
+    Args:
+        known: the table's properties.
+        before: its columns with their types.
+        after: the columns it will have.
+    """
+    mapped = known.get("delta.columnMapping.mode", "none") != "none" or mapping_property(after)
+    drops = any(after.get(name) != kind for name, kind in before.items())
+    if mapped and drops and known.get(FEED) == "true":
+        return {FEED: "false", _FEED_RESTS: "true"}
+    return {}
+
+
+def _reenable_feed(known: dict[str, str]) -> dict[str, str]:
+    """What to set after such a commit."""
+    return {FEED: "true", _FEED_RESTS: "false"} if known.get(_FEED_RESTS) == "true" else {}
 
 
 def _vectors(batch: Batch) -> dict[str, str]:

@@ -1,21 +1,26 @@
-"""A plan's files as one DataFrame, and its changes collapsed to what each key's rows become.
+"""A plan's files as one DataFrame, its changes collapsed per key, and the range of its keys.
 
-The collapse is a function per key, not the last change. With n existing rows of the key it says:
-keep, delete, or replace them; insert a row if there was none; append further rows (marker 0 does
-not look for duplicates). `tests/helpers/model.py` is the same thing as a loop over rows.
+The collapse is what each key's rows become: a function per key, not the last change. With n
+existing rows of the key it says: keep, delete, or replace them; insert a row if there was none;
+append further rows (marker 0 does not look for duplicates). `tests/helpers/model.py` is the same
+thing as a loop over rows.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window, WindowSpec
 from pyspark.sql import functions as F
 
+from mirrorlake.landing import rows
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import UNCHANGED, Marker
-from mirrorlake.mirror.properties import Batch
+from mirrorlake.mirror.properties import Batch, Target
 from mirrorlake.names import file_number
 from mirrorlake.spark.gateway import has_gateway
 from mirrorlake.spark.sql import escape_glob, literal, quote
@@ -138,7 +143,7 @@ def refused(name: str, value: str, kept: str) -> str:
 
 
 _ROWS = 2**40  # more rows than one file can hold; positions of later files start beyond
-_PLAIN = re.compile(r"[\w.-]+", re.ASCII)
+_PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
 _NAME, _NUMBER = "__mirrorlake_name", "__mirrorlake_number"
 
 
@@ -213,7 +218,7 @@ def _read_files(
     reader = spark.read.options(**options).schema(schema)
     folders = {file.source.rpartition("/")[0] for file in files}
     names = {file.source.rpartition("/")[2] for file in files}
-    plain = all(_PLAIN.fullmatch(name) for name in names)
+    plain = all(_PLAIN_NAME.fullmatch(name) for name in names)
     if storage.local is None and len(folders) == 1 and plain and has_gateway(spark):
         # One listing of a store's folder, where each path by itself is asked for three times.
         folder = escape_glob(storage.path(folders.pop()))
@@ -260,3 +265,64 @@ def _with_place(
     lost = F.raise_error(F.concat(F.lit("no number for the file "), plain)).cast("long")
     found = F.coalesce(F.col(_NUMBER), lost)
     return raw.join(F.broadcast(places_by_name), plain == F.col(_NAME), "left"), found
+
+
+_SUFFIX = {"byte": "Y", "short": "S", "integer": "", "long": "L"}
+_TYPES = {**dict.fromkeys(_SUFFIX, int), "date": dt.date, "string": str}
+# Texts without escapes, variables or letters of any other alphabet: no doubt how they compare.
+_PLAIN_TEXT = re.compile(r"[\w .:/@+-]{0,200}", re.ASCII)
+_UNKNOWN: tuple[rows.Bounds, ...] = ((None, None),)
+Bounds = Mapping[str, rows.Bounds]
+"""The smallest and largest value of key columns."""
+
+
+def key_bounds(
+    files: Iterable[Mapping[str, Sequence[rows.Bounds]]], keys: tuple[str, ...], target: Target
+) -> dict[str, rows.Bounds]:
+    """The smallest and largest value of each key column whose bounds all footers tell.
+
+    Args:
+        files: the bounds of each of the batch's files, see `footer_bounds`.
+        keys: the key columns in the table's spelling.
+        target: the table's columns.
+
+    Returns:
+        Only columns whose values surely compare alike here, in the log and in Spark; often none.
+    """
+    known = [key for key in keys if target.columns[key] in _TYPES]
+    told = list(files)
+    found: dict[str, rows.Bounds] = {}
+    for key in known:
+        kind = target.columns[key]
+        bounds = [pair for file in told for pair in file.get(key.lower(), _UNKNOWN)]
+        if not bounds or not all(isinstance(end, _TYPES[kind]) for pair in bounds for end in pair):
+            continue
+        low, high = min(pair[0] for pair in bounds), max(pair[1] for pair in bounds)
+        if all(_literal(end, kind) is not None for end in (low, high)):
+            found[key] = low, high
+    return found
+
+
+def key_conditions(bounds: Bounds, target: Target, table: str | None = "t") -> list[str]:
+    """What is true of a row of the table if a row of the batch can match it, as SQL.
+
+    Args:
+        bounds: what `key_bounds` found.
+        target: the table's columns.
+        table: what the table is called; None leaves that out.
+    """
+    of = f"{table}." if table else ""
+    return [
+        f"{of}{quote(key)} BETWEEN {_literal(low, target.columns[key])}"
+        f" AND {_literal(high, target.columns[key])}"
+        for key, (low, high) in bounds.items()
+    ]
+
+
+def _literal(value: Any, kind: str) -> str | None:
+    """A bound as SQL of the column's own type, so that it is compared without a cast."""
+    if kind in _SUFFIX:
+        return f"{value}{_SUFFIX[kind]}"
+    if kind == "date":
+        return f"DATE'{value.isoformat()}'"
+    return literal(value) if _PLAIN_TEXT.fullmatch(value) else None

@@ -1,26 +1,30 @@
-"""One cycle of the mirror as a notebook shows it: what was applied, what waits, what stopped."""
+"""What a notebook's parameters ask of a mirror: one cycle, or an operator's action by its name.
+
+A cycle is shown with what was applied, what waits and what stopped. An action says first what it
+would do; with `apply` it does it. `ledger` and `quarantine` only look.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from mirrorlake.errors import CheckError, UsageError
 from mirrorlake.landing.zone import published_tables
-from mirrorlake.mirror.options import (
-    SKIP_FILE,
-    SKIP_ROW,
-    STOP,
-    MirrorOptions,
-    make_options,
-)
+from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, STOP, MirrorOptions, make_options
+from mirrorlake.mirror.state import error_text
 from mirrorlake.names import TableName, as_table
-from mirrorlake.results import Result, TextTable
+from mirrorlake.results import Outcome, Result, TextTable
 from mirrorlake.storage import storage_errors
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
-    from mirrorlake.mirror.state import TableStatus
+    from mirrorlake.mirror.status import TableStatus
+
+LOOKS: Final = ("ledger", "quarantine")
+ACTIONS: Final = (*LOOKS, "pause", "resume", "skip", "replay", "reseed", "undrop")
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,7 @@ class CycleLine:
     def problem(self) -> str:
         """What is wrong, in a sentence; empty if nothing is."""
         if self.error:
-            place = [f"{k} {self.error[k]}" for k in ("file", "row", "column") if self.error[k]]
-            where = f" [{', '.join(place)}]" if place else ""
-            return f"{self.error['message']}{where}"
+            return error_text(self.error)
         return f"file {self.waiting_for} is missing" if self.waiting_for else ""
 
 
@@ -187,3 +189,61 @@ def _line(after: TableStatus, before: TableStatus | None) -> CycleLine:
         after.waiting_for,
         after.error,
     )
+
+
+def operate(
+    lake: Lake,
+    table: str | TableName,
+    action: str,
+    *,
+    first: int = 0,
+    last: int = 0,
+    files: Sequence[Path] = (),
+    apply: bool = False,
+) -> Outcome:
+    """Does what an operator asks for, or says what that would be.
+
+    Args:
+        lake: the lake.
+        table: which table, in the lake's own spelling.
+        action: one of `ACTIONS`.
+        first: the number of the file to skip, or the first to replay; 0 for none.
+        last: the last file to replay; 0 for the last that was applied.
+        files: a new initial load, for `reseed`; none for the files that were applied.
+        apply: do it; otherwise it is only said.
+
+    Raises:
+        UsageError: there is no such action, a number is missing, or no publisher feeds the table.
+        MirrorlakeError: what the action itself raises; see `Operations`.
+
+    Example:
+        >>> operate(lake, "orders", "skip", first=17)  # doctest: +SKIP
+        skip orders: file 17 is passed over. Nothing was changed: a dry run.
+    """
+    if action not in ACTIONS:
+        raise UsageError(
+            f"There is no action {action!r}.", hint=f"choose one of {', '.join(ACTIONS)}."
+        )
+    name, operations = as_table(table), lake.operations
+    if action in LOOKS:
+        return Outcome(action, str(name), "only looks; nothing is changed", applied=True)
+    with storage_errors(lake.storage.root):
+        if action == "undrop":
+            return operations.undrop(name, dry_run=not apply)
+        if name not in published_tables(lake.storage):
+            raise UsageError(
+                f"No publisher feeds {name}: it has no folder in the landing zone.",
+                hint=f"{action} is for tables that a mirror fills.",
+            )
+        if action in ("skip", "replay") and first < 1:
+            raise UsageError(
+                f"{action} needs the number of a file.", hint="set the parameter first; from 1 on."
+            )
+        if action == "skip":
+            return operations.skip(name, first, apply=apply)
+        if action == "replay":
+            return operations.replay(name, first, last or None, dry_run=not apply)
+        if action == "reseed":
+            return operations.reseed(name, files, apply=apply)
+        verb = operations.pause if action == "pause" else operations.resume
+        return verb(name, dry_run=not apply)

@@ -9,49 +9,44 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from threading import Event, Lock
 
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.snapshot import delta_tables
-from mirrorlake.errors import (
-    FormatError,
-    InvalidNameError,
-    UsageError,
-)
+from mirrorlake.errors import FormatError, InvalidNameError, UsageError
 from mirrorlake.landing.zone import BadFolder, find_tables, no_folder
-from mirrorlake.mirror.apply import explain
-from mirrorlake.mirror.cleanup import sweep
-from mirrorlake.mirror.follow import Followed, follow_folders
+from mirrorlake.mirror.applied_files import sweep
 from mirrorlake.mirror.ledger import rebuild_states
-from mirrorlake.mirror.lock import only_mirror
-from mirrorlake.mirror.operator_settings import OperatorSettings, all_settings
-from mirrorlake.mirror.options import MirrorOptions, StepListener, at_once, noop
-from mirrorlake.mirror.shards import Shard
+from mirrorlake.mirror.options import (
+    MirrorOptions,
+    OperatorSettings,
+    StepListener,
+    all_settings,
+    at_once,
+    noop,
+    side_by_side,
+)
+from mirrorlake.mirror.shards import Shard, only_mirror
 from mirrorlake.mirror.state import (
     INITIALIZED,
     REPLICATING,
     RUNNING,
     STOPPED,
-    Report,
+    StateDocuments,
     TableState,
-    TableStatus,
     failed,
     is_told_running,
-    load_states,
     save_states,
-    state_documents,
     tell_states,
 )
-from mirrorlake.mirror.status import is_idle, listed_folder, status_of
+from mirrorlake.mirror.status import Report, TableStatus, is_idle, listed_folder, status_of
 from mirrorlake.mirror.table_cycle import TableCycle
-from mirrorlake.mirror.trash import purge_dropped
+from mirrorlake.mirror.trash import follow_folders, purge_dropped
 from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.registration import keep_registered
 from mirrorlake.spark.session import cluster_cores
 from mirrorlake.storage import Listing, Storage
-from mirrorlake.stores.listing import AT_ONCE
 
 _TRIES = 3
 _SLOWER = 1.5  # how much longer each pause gets while nothing happens
@@ -90,7 +85,7 @@ class Engine:
         self._settings: Callable[[TableName], OperatorSettings]  # read by every cycle
         self._purged: datetime | None = None
         self._shard = Shard.parse(self._options.shard)
-        self._documents = state_documents(storage, self._shard)
+        self._documents = StateDocuments(storage, self._shard)
 
     def run_cycle(self, only: TableName | None = None) -> Report:
         """Applies what is pending, one commit per table (and one more where a crash left a plan).
@@ -109,33 +104,27 @@ class Engine:
             return self._run_cycle(only)
 
     def _run_cycle(self, only: TableName | None) -> Report:
-        kept = load_states(self._storage, self._shard, self._documents)
+        kept = self._documents.load()
         states = dict(kept or {})
         zone = self._storage.list(ZONE).folders
         found: list[TableName | BadFolder]
         found = [only] if only else list(find_tables(self._storage, folders=zone))
-        followed = Followed()
+        dropped: list[TableName] = []
+        stuck: list[TableState] = []  # could not follow its folder
         if only is not None and self._storage.list(only.folder) == Listing((), ()):
             raise no_folder(only)
         if kept is None:  # of all tables, or else the drops of the others would go unseen
             states = rebuild_states(self._storage, delta_tables(self._storage))
         if only is None:
-            followed = follow_folders(self._storage, states, found, self._shard)
-            stuck = {state.table.folder for state in followed.failed}
-            found = [t for t in found if t.folder not in stuck and self._shard.has(t.folder)]
-            self._purge(bool(followed.dropped))
+            dropped, stuck = follow_folders(self._storage, states, found, self._shard)
+            left_out = {state.table.folder for state in stuck}
+            found = [t for t in found if t.folder not in left_out and self._shard.has(t.folder)]
+            self._purge(bool(dropped))
         schemas = set(zone)
         self._settings = all_settings(self._storage)
 
         def clash(table: TableName) -> bool:
             return table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas
-
-        def look(listed: dict[str, Listing], table: TableName | BadFolder) -> _Entry | None:
-            if isinstance(table, BadFolder):
-                return self._refuse(table)
-            if clash(table):
-                return None
-            return self._if_idle(table, states.get(table.folder), listed.get(table.folder))
 
         def run(table: TableName) -> _Entry:
             return self._run_table(table, states.get(table.folder), clash=clash(table))
@@ -146,9 +135,18 @@ class Engine:
         def begin(tables: list[TableName | BadFolder]) -> list[TableName]:
             """Notes the tables with nothing to do; the others."""
             listed = self._storage.list_many(ZONE, {table.folder for table in tables})
-            entries = self._look_at(tables, partial(look, listed))
-            seen = list(zip(tables, entries, strict=True))
-            latest.update({entry[0]: entry for _, entry in seen if entry is not None})
+
+            def look(table: TableName | BadFolder) -> _Entry | None:
+                if isinstance(table, BadFolder):
+                    state = failed(TableState(table.schema, table.name), table.error)
+                    return table.folder, state, status_of(state, None)
+                if clash(table):
+                    return None
+                return self._if_idle(table, states.get(table.folder), listed.get(table.folder))
+
+            entries = side_by_side(self._storage, look, tables)
+            latest.update({entry[0]: entry for entry in entries if entry is not None})
+            seen = zip(tables, entries, strict=True)
             return [t for t, entry in seen if entry is None and isinstance(t, TableName)]
 
         busy = begin(found)
@@ -172,27 +170,21 @@ class Engine:
         if states != kept or not is_told_running(self._storage):
             self._save(states)
         mirrored = (entry.table for entry in states.values() if entry.state == REPLICATING)
-        keep_registered(self._storage, self._spark, mirrored, followed.dropped)
+        keep_registered(self._storage, self._spark, mirrored, dropped)
         lines = [status for _, _, status in finished]
-        lines += [status_of(state, None) for state in followed.failed]
-        return Report(tuple(lines), tuple(str(table) for table in followed.dropped))
+        lines += [status_of(state, None) for state in stuck]
+        return Report(tuple(lines), tuple(str(table) for table in dropped))
 
     def close(self) -> None:
         """Says in the monitoring files that the mirror has stopped."""
-        states = load_states(self._storage, self._shard, self._documents)
+        states = self._documents.load()
         if states is None:  # no cycle has ended: the next mirror reads the logs
             tell_states(self._storage, {}, STOPPED)
         else:
             self._save(states, STOPPED)
 
     def _save(self, states: dict[str, TableState], replicator: str = RUNNING) -> None:
-        save_states(
-            self._storage,
-            states,
-            replicator=replicator,
-            shard=self._shard,
-            documents=self._documents,
-        )
+        save_states(self._storage, states, replicator=replicator, documents=self._documents)
 
     def _at_once(self, busy: int) -> int:
         """How many tables are worked on side by side; where they are many, a cluster is asked."""
@@ -204,26 +196,13 @@ class Engine:
     def _purge(self, at_once: bool) -> None:
         """Once a day, and after every drop, deletes for good what was dropped long ago."""
         keep = timedelta(days=self._options.keep_dropped_days)
-        now = datetime.now(timezone.utc)
-        if at_once or self._purged is None or now - self._purged >= min(keep, timedelta(days=1)):
+        if at_once or _is_due(self._purged, keep):
             purge_dropped(self._storage, keep=keep)
-            self._purged = now
+            self._purged = datetime.now(timezone.utc)
 
     def _spark(self) -> SparkSession:
         with self._spark_lock:
             return self._start_spark()
-
-    def _look_at(
-        self,
-        tables: list[TableName | BadFolder],
-        look: Callable[[TableName | BadFolder], _Entry | None],
-    ) -> list[_Entry | None]:
-        """The entries of the tables with nothing to do; None for the others."""
-        if self._storage.local is not None:
-            # A local listing is so short that threads would only wait for each other.
-            return [look(table) for table in tables]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            return list(pool.map(look, tables))
 
     def _if_idle(
         self, table: TableName, known: TableState | None, listed: Listing | None
@@ -240,10 +219,6 @@ class Engine:
             return None
         listing = listed or self._storage.list(table.folder)
         return _entry(table, listing, known) if is_idle(listing, known) else None
-
-    def _refuse(self, folder: BadFolder) -> _Entry:
-        state = failed(TableState(folder.schema, folder.name), folder.error.as_dict())
-        return folder.folder, state, status_of(state, None)
 
     def _run_table(self, table: TableName, known: TableState | None, *, clash: bool) -> _Entry:
         state = known or TableState(table.schema, table.name)
@@ -282,7 +257,7 @@ class Engine:
                     listing = self._storage.list(table.folder)
             state = self._sweep(table, state)
         except Exception as error:  # the other tables are mirrored anyway
-            state = failed(state, explain(error))
+            state = failed(state, error)
             listing = self._storage.list(table.folder)
         if first != listing == Listing((), ()):
             # A folder that was deleted under our hands is no failure: the next cycle drops it.
@@ -291,10 +266,8 @@ class Engine:
 
     def _sweep_due(self, state: TableState) -> bool:
         """Once a day applied files are moved on, of idle tables too."""
-        if state.swept is None:
-            return True
-        due = min(timedelta(days=self._options.keep_processed_days), timedelta(days=1))
-        return datetime.now(timezone.utc) - datetime.fromisoformat(state.swept) >= due
+        swept = None if state.swept is None else datetime.fromisoformat(state.swept)
+        return _is_due(swept, timedelta(days=self._options.keep_processed_days))
 
     def _sweep(self, table: TableName, state: TableState) -> TableState:
         if not self._sweep_due(state):
@@ -303,6 +276,11 @@ class Engine:
         now = datetime.now(timezone.utc)
         sweep(self._storage, table, last=state.last_file, now=now, keep=keep)
         return replace(state, swept=now.isoformat())
+
+
+def _is_due(last: datetime | None, keep: timedelta) -> bool:
+    """Whether something of once a day is to be done; more often where less is kept."""
+    return last is None or datetime.now(timezone.utc) - last >= min(keep, timedelta(days=1))
 
 
 def _entry(table: TableName, listing: Listing, state: TableState) -> _Entry:
@@ -316,7 +294,7 @@ def watch(
     only: TableName | None = None,
     interval: float = 5,
     longest: float = 60,
-    on_report: Callable[[Report], None] = lambda _report: None,
+    on_report: Callable[[Report], None] = noop,
 ) -> Report:
     """Runs cycles until `stop` is set; a running commit is always ended.
 

@@ -7,10 +7,12 @@ before and after of every update. Updated rows keep their ids. What it can't do 
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -33,9 +35,17 @@ from mirrorlake.delta.snapshot import (
 )
 from mirrorlake.errors import OtherDeltaError
 from mirrorlake.landing.metadata import Marker
-from mirrorlake.mirror.batch import ACTION, APPEND, DELETE, KEPT, REPLACE, refused
-from mirrorlake.mirror.key_bounds import Bounds, file_limits, key_conditions, may_match, wide_bounds
-from mirrorlake.mirror.properties import Batch
+from mirrorlake.mirror.batch import (
+    ACTION,
+    APPEND,
+    DELETE,
+    KEPT,
+    REPLACE,
+    Bounds,
+    key_conditions,
+    refused,
+)
+from mirrorlake.mirror.properties import Batch, Target
 from mirrorlake.spark.gateway import DeltaTransaction, can_exchange, transaction
 from mirrorlake.spark.jvm import MOST_BROADCAST, rows_among
 from mirrorlake.spark.sql import literal, quote
@@ -66,6 +76,10 @@ _CHANGE_TYPE = "_change_type"
 _KIND, _NEW, _HIT = "__mirrorlake_kind", "__mirrorlake_new_", "__mirrorlake_hit_"
 _BEFORE, _AFTER, _DELETED, _INSERTED = "update_preimage", "update_postimage", "delete", "insert"
 _TABLE = ""  # the kind of a row that goes into the table itself
+_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_STEPS = 16  # of a table's keys, about
+Limits = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""The smallest, and the largest values of columns, as a file's statistics tell them."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +137,61 @@ def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
         with _Exchange(txn, snapshot, changes, batch) as exchange:
             exchange.commit(files, wide_bounds(bounds, limits, names, batch.target))
     return True
+
+
+def file_limits(add: Action) -> Limits:
+    """What the statistics in a file's `add` tell; nothing where there are none."""
+    stats = json.loads(add.get("stats") or "{}")
+    return stats.get("minValues") or {}, stats.get("maxValues") or {}
+
+
+def may_match(limits: Limits, bounds: Bounds, names: Mapping[str, str]) -> bool:
+    """Whether a file of the table may have rows within the bounds, by its statistics.
+
+    Args:
+        limits: of the file.
+        bounds: see `batch.key_bounds`.
+        names: what the files call each column.
+    """
+    least_of, most_of = limits
+    for key, (low, high) in bounds.items():
+        least, most = least_of.get(names[key]), most_of.get(names[key])
+        if least is None or most is None:
+            continue
+        # The log has days as ISO texts; of long texts bounds that are wide enough.
+        first, last = (str(end) if isinstance(end, dt.date) else end for end in (low, high))
+        if type(least) is type(most) is type(first) and (most < first or least > last):
+            return False
+    return True
+
+
+def wide_bounds(
+    bounds: Bounds, limits: Sequence[Limits], names: Mapping[str, str], target: Target
+) -> Bounds:
+    """Bounds that are the same for many batches: whole numbers lie at multiples of a large one.
+
+    Spark compiles a query's code for each number in a filter; of these there are few.
+
+    Args:
+        bounds: see `batch.key_bounds`.
+        limits: of the table's files.
+        names: what the files call each column.
+        target: the table's columns.
+    """
+    found = dict(bounds)
+    whole = {key: bits for key in bounds if (bits := _BITS.get(target.columns[key]))}
+    for key, bits in whole.items():
+        low, high = bounds[key]
+        told = (known.get(names[key]) for pair in limits for known in pair)
+        ends = [end for end in told if isinstance(end, int)]
+        if not ends:
+            continue
+        step = 1 << ((max(ends) - min(ends)) // _STEPS).bit_length()
+        if high - low < step:
+            continue  # few rows are read, and fewer by bounds of their own
+        most = (1 << (bits - 1)) - 1
+        found[key] = max(low - low % step, ~most), min(high - high % step + step - 1, most)
+    return found
 
 
 def is_rewrite_cheaper(files: Sequence[Action], changed: int) -> bool:

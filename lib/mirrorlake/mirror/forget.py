@@ -2,6 +2,10 @@
 
 The table and its history, feed and log; dropped copies; the quarantine; published files, applied or
 set aside. A file that is not applied yet stands in the way: it would bring the rows back.
+
+Values never get into a statement that the log writes down: rows are deleted by a MERGE with a
+view of them. The log is cut back to a checkpoint, since its statistics hold values of files that
+are long gone.
 """
 
 from __future__ import annotations
@@ -10,7 +14,6 @@ import io
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -19,15 +22,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from mirrorlake.delta.commits import read_commit_info, versions
+from mirrorlake.delta.log_files import cut_before_checkpoint
 from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.table import committing
 from mirrorlake.errors import MirrorlakeError, SequenceError, TracesLeftError
 from mirrorlake.landing.metadata import Identity, read_identity
-from mirrorlake.mirror.key_search import UNKNOWN, Tracer, delta_paths, read_key
-from mirrorlake.mirror.lock import only_mirror
-from mirrorlake.mirror.operator_settings import paused
+from mirrorlake.mirror.apply import commit_with_retries
+from mirrorlake.mirror.key_search import UNKNOWN, DeltaTraces, Tracer, delta_paths, read_key
+from mirrorlake.mirror.ledger import QUARANTINE
+from mirrorlake.mirror.options import paused
 from mirrorlake.mirror.plan import Plan, is_as_planned, plan_of, plan_path, staging
-from mirrorlake.mirror.purge import DeltaTraces, erase_rows, trace_delta
-from mirrorlake.mirror.quarantine import QUARANTINE
+from mirrorlake.mirror.shards import only_mirror
 from mirrorlake.names import (
     IDENTITY,
     METADATA,
@@ -38,10 +44,13 @@ from mirrorlake.names import (
     file_number,
 )
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import quote
+from mirrorlake.spark.session import new_session
+from mirrorlake.spark.sql import delta_name, literal, quote, temporary_view
 from mirrorlake.storage import Storage
 
 _PATIENCE = 60  # seconds to wait for a running mirror
+_INTERVAL = "delta.checkpointInterval"
+_RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 
 
 @dataclass(frozen=True)
@@ -154,16 +163,16 @@ def forget(
     tracer = Tracer(spark, storage, table, key, scratch)
     try:
         if not apply:
-            return _report(table, _search(spark, storage, tracer), applied=False)
+            return _report(table, _search(tracer), applied=False)
         with only_mirror(storage, _PATIENCE):
-            return _apply(spark, storage, tracer)
+            return _apply(tracer)
     finally:
         storage.delete_folder(scratch)
 
 
-def _apply(spark: SparkSession, storage: Storage, tracer: Tracer) -> Forgotten:
+def _apply(tracer: Tracer) -> Forgotten:
     table = tracer.table
-    found = _search(spark, storage, tracer)
+    found = _search(tracer)
     if pending := found.files[_PENDING]:
         raise SequenceError(
             f"{len(pending)} files that are not applied yet hold the person.",
@@ -171,22 +180,19 @@ def _apply(spark: SparkSession, storage: Storage, tracer: Tracer) -> Forgotten:
             hint="mirror the table, or delete these files; then forget.",
         )
     # Where there is no lock: a mirror must not take a file that is being replaced for a new one.
-    with paused(storage, table):
-        _remove(spark, storage, tracer, found)
-    left = _report(table, _search(spark, storage, tracer), applied=False).traces
+    with paused(tracer.storage, table):
+        _remove(tracer, found)
+    left = _report(table, _search(tracer), applied=False).traces
     if left:
         places = ", ".join(f"{trace.where} ({trace.files} files)" for trace in left)
         raise TracesLeftError(f"The person is still in {places}.", hint="forget once more.")
     return _report(table, found, applied=True)
 
 
-def _search(spark: SparkSession, storage: Storage, tracer: Tracer) -> _Found:
-    table = tracer.table
-    own, *copies = (
-        trace_delta(spark, storage, path, partial(tracer.in_delta, path))
-        for path in delta_paths(storage, table)
-    )
-    quarantine = trace_delta(spark, storage, QUARANTINE, tracer.in_quarantine)
+def _search(tracer: Tracer) -> _Found:
+    storage, table = tracer.storage, tracer.table
+    own, *copies = map(tracer.in_table, delta_paths(storage, table))
+    quarantine = tracer.in_table(QUARANTINE)
     # Its log tells of other tables' rows, too.
     held = quarantine is not None and (quarantine.current or quarantine.history)
     deltas = {
@@ -214,7 +220,7 @@ def _search(spark: SparkSession, storage: Storage, tracer: Tracer) -> _Found:
     files[_IN_PLACE] = {
         file: rows
         for file, rows in files[_PENDING].items()
-        if identity is not None and _plan_with(storage, tracer, identity, file) is not None
+        if identity is not None and _plan_with(tracer, identity, file) is not None
     }
     for file in files[_IN_PLACE]:
         del files[_PENDING][file]
@@ -230,9 +236,9 @@ def _set_aside(storage: Storage, table: TableName) -> list[str]:
     ]
 
 
-def _plan_with(storage: Storage, tracer: Tracer, identity: Identity, file: str) -> Plan | None:
+def _plan_with(tracer: Tracer, identity: Identity, file: str) -> Plan | None:
     """The plan by which a file in the folder was applied; None if it is not applied."""
-    name = file.rpartition("/")[2]
+    storage, name = tracer.storage, file.rpartition("/")[2]
     snapshot = read_snapshot(storage, identity.table.table_path)
     last = snapshot.txns.get(identity.app_id, 0) if snapshot else 0
     plan = plan_of(storage, identity, min(last, file_number(name) or last)) if last else None
@@ -243,7 +249,7 @@ def _plan_with(storage: Storage, tracer: Tracer, identity: Identity, file: str) 
     if entry is not None and is_as_planned(storage, identity, plan, entry):
         return plan
     # A forgetting may have been killed between the plan's renewal and the file's.
-    return plan if planned.sha256 == sha256(_without(storage, tracer, file)).hexdigest() else None
+    return plan if planned.sha256 == sha256(_without(tracer, file)).hexdigest() else None
 
 
 def _report(table: TableName, found: _Found, *, applied: bool) -> Forgotten:
@@ -268,9 +274,10 @@ def _trace(where: str, parts: Iterable[dict[str, int]], action: str) -> Trace:
     return Trace(where, len(rows), None if UNKNOWN in rows else sum(rows), action)
 
 
-def _remove(spark: SparkSession, storage: Storage, tracer: Tracer, found: _Found) -> None:
+def _remove(tracer: Tracer, found: _Found) -> None:
+    storage = tracer.storage
     for file in [*found.files[_KEPT], *found.files[_ASIDE]]:
-        if data := _without(storage, tracer, file):
+        if data := _without(tracer, file):
             storage.write(file, data)
         else:
             storage.delete(file)
@@ -279,23 +286,23 @@ def _remove(spark: SparkSession, storage: Storage, tracer: Tracer, found: _Found
     identity = read_identity(storage, tracer.table)
     for file in found.files[_IN_PLACE]:
         if identity is not None:
-            _renew(storage, tracer, identity, file)
+            _renew(tracer, identity, file)
     condition = " AND ".join(f"{quote(part.column)} <=> {part.sql}" for part in tracer.key)
     columns = [part.column for part in tracer.key]
     for traces in [*found.deltas["table"], *found.deltas["dropped copies"]]:
         if traces.found:
-            erase_rows(spark, storage, traces, columns, condition)
+            _erase_rows(tracer, traces, columns, condition)
     for traces in found.deltas["quarantine"]:
         columns = ["schema", "table", "content"]
-        erase_rows(spark, storage, traces, columns, tracer.quarantine_condition())
+        _erase_rows(tracer, traces, columns, tracer.quarantine_condition())
 
 
-def _renew(storage: Storage, tracer: Tracer, identity: Identity, file: str) -> None:
+def _renew(tracer: Tracer, identity: Identity, file: str) -> None:
     """Replaces an applied file that has to stay, and renews its plan: it is not applied again."""
-    plan = _plan_with(storage, tracer, identity, file)
+    plan = _plan_with(tracer, identity, file)
     if plan is None:
         return
-    data = _without(storage, tracer, file)
+    data = _without(tracer, file)
     name, digest = file.rpartition("/")[2], sha256(data).hexdigest()
     files = tuple(
         replace(planned, size=len(data), sha256=digest, etag=None)
@@ -304,11 +311,11 @@ def _renew(storage: Storage, tracer: Tracer, identity: Identity, file: str) -> N
         for planned in plan.files
     )
     renewed = replace(plan, files=files)
-    storage.write_json(plan_path(identity, plan.first), renewed.document())
-    storage.write(file, data)
+    tracer.storage.write_json(plan_path(identity, plan.first), renewed.document())
+    tracer.storage.write(file, data)
 
 
-def _without(storage: Storage, tracer: Tracer, file: str) -> bytes:
+def _without(tracer: Tracer, file: str) -> bytes:
     """A Parquet file without the person's rows; nothing of text, or of what can't be read.
 
     An empty file is refused by replay and reseed; one that silently lacks other people's rows
@@ -316,7 +323,7 @@ def _without(storage: Storage, tracer: Tracer, file: str) -> bytes:
     """
     try:
         gone = tracer.positions(file)
-        with storage.open(file) as source, pq.ParquetFile(source) as parquet:
+        with tracer.storage.open(file) as source, pq.ParquetFile(source) as parquet:
             sink = io.BytesIO()
             with pq.ParquetWriter(sink, parquet.schema_arrow, compression="zstd") as writer:
                 before = 0
@@ -328,3 +335,62 @@ def _without(storage: Storage, tracer: Tracer, file: str) -> bytes:
             return sink.getvalue()
     except (pa.ArrowException, OSError, MirrorlakeError):
         return b""
+
+
+def _erase_rows(tracer: Tracer, traces: DeltaTraces, columns: list[str], condition: str) -> None:
+    """Deletes rows in one commit, then whatever file still has them, and the log up to then.
+
+    Every version before is unreadable afterwards. Nothing else may write to the table meanwhile:
+    VACUUM takes the files of a write that isn't committed yet for old ones.
+
+    Args:
+        tracer: says which lake.
+        traces: what was found of the table.
+        columns: columns that tell the rows from all others.
+        condition: SQL that is true of the rows.
+    """
+    session, storage = new_session(tracer.spark), tracer.storage
+    # On this session alone: VACUUM must not spare the newest past.
+    session.conf.set(_RETENTION_CHECK, "false")
+    target = delta_name(storage.path(traces.path))
+    if traces.current:
+        commit_with_retries(lambda: _delete(session, target, columns, condition))
+    snapshot = read_snapshot(storage, traces.path, dropped=True)
+    if snapshot and "deletionVectors" in snapshot.writer_features:
+        # A deletion vector hides rows that its file still has.
+        session.sql(f"REORG TABLE {target} APPLY (PURGE)").collect()
+    # The log first: after a kill in between the files are found, and all of it is done again.
+    _cut_log(session, storage, traces.path)
+    session.sql(f"VACUUM {target} RETAIN 0 HOURS").collect()
+
+
+def _delete(session: SparkSession, target: str, columns: list[str], condition: str) -> None:
+    names = [quote(name) for name in columns]
+    rows = session.sql(f"SELECT DISTINCT {', '.join(names)} FROM {target} WHERE {condition}")
+    on = " AND ".join(f"t.{name} <=> s.{name}" for name in names)
+    with temporary_view(rows) as view:
+        session.sql(f"MERGE INTO {target} t USING {view} s ON {on} WHEN MATCHED THEN DELETE")
+
+
+def _cut_log(session: SparkSession, storage: Storage, path: str) -> None:
+    """Lets the log begin with a checkpoint of now; the mirror's last note goes along."""
+    target = delta_name(storage.path(path))
+    snapshot = read_snapshot(storage, path, dropped=True)
+    before = snapshot.properties.get(_INTERVAL) if snapshot else None
+    with committing(session, _last_note(storage, path)):
+        session.sql(f"ALTER TABLE {target} SET TBLPROPERTIES ({literal(_INTERVAL)} = '1')")
+    cut_before_checkpoint(storage, path)
+    if before in (None, "1"):  # only a forgetting that was killed leaves a 1 behind
+        change = f"UNSET TBLPROPERTIES ({literal(_INTERVAL)})"
+    else:
+        change = f"SET TBLPROPERTIES ({literal(_INTERVAL)} = {literal(before)})"
+    session.sql(f"ALTER TABLE {target} {change}")
+
+
+def _last_note(storage: Storage, path: str) -> str:
+    """What the mirror's last commit says of itself, so that state and ledger can be rebuilt."""
+    for version in reversed(versions(storage, path)):
+        text = read_commit_info(storage, path, version).get("userMetadata") or ""
+        if '"incarnation"' in text:
+            return str(text)
+    return ""

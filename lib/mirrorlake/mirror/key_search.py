@@ -1,4 +1,4 @@
-"""Where a person's rows lie in the files of a table: rows by key, whatever the file is made of.
+"""Where a person's rows lie: in the files of a table by key, whatever a file is made of.
 
 All files are looked at as they lie on disk, never through a table's log: what a log has removed, or
 a deletion vector hides, is still in the file.
@@ -18,17 +18,20 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from mirrorlake.delta.actions import named_files
+from mirrorlake.delta.commits import versions
 from mirrorlake.delta.snapshot import physical_names, read_snapshot
 from mirrorlake.errors import MirrorlakeError, SchemaError, TableNotFoundError, UsageError
 from mirrorlake.landing.check import inspect_file, is_text
 from mirrorlake.landing.metadata import TableMetadata, read_metadata
 from mirrorlake.landing.text_format import open_decompressed
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
-from mirrorlake.mirror.properties import KEYS_PROPERTY
+from mirrorlake.mirror.ledger import QUARANTINE
+from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.mirror.trash import dropped_tables
 from mirrorlake.names import TableName
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import escape_glob, literal, quote
+from mirrorlake.spark.sql import delta_name, escape_glob, literal, quote
 from mirrorlake.storage import Storage
 
 UNKNOWN = -1  # rows of a file that can't be read but has the key's texts in it
@@ -64,7 +67,7 @@ def key_columns(storage: Storage, table: TableName) -> dict[str, str]:
         snapshot = read_snapshot(storage, path, dropped=True)
         if snapshot is None:
             continue
-        keys = json.loads(snapshot.properties.get(KEYS_PROPERTY, "[]"))
+        keys = declared_keys(snapshot.properties)
         by_lower = {name.lower(): (name, kind) for name, kind in snapshot.schema.items()}
         if not keys:
             raise UsageError(
@@ -123,6 +126,32 @@ def parse_key(texts: Iterable[str], columns: Iterable[str]) -> dict[str, str]:
     return found
 
 
+@dataclass(frozen=True)
+class DeltaTraces:
+    """What of one Delta table holds the rows looked for.
+
+    Attributes:
+        path: the table, relative to the lake's root.
+        current: rows by file, of the files that the newest version has.
+        history: the same of the other versions' files.
+        feed: the same of the change feed's files.
+        log: the files of its log that tell values of files which hold the rows, or are gone.
+        versions: the versions that the log has, rising.
+    """
+
+    path: str
+    current: dict[str, int]
+    history: dict[str, int]
+    feed: dict[str, int]
+    log: tuple[str, ...]
+    versions: tuple[int, ...]
+
+    @property
+    def found(self) -> bool:
+        """Whether anything has to be done about this table."""
+        return bool(self.current or self.history or self.feed or self.log)
+
+
 class Tracer:
     """Looks for the rows of one key.
 
@@ -139,22 +168,60 @@ class Tracer:
     ) -> None:
         self.key = key
         self.table = table
-        self._spark = new_session(spark)
-        self._storage = storage
+        self.spark = new_session(spark)
+        self.storage = storage
         self._scratch = scratch
 
-    def in_delta(self, path: str, files: Iterable[str]) -> dict[str, int]:
-        """How many rows each of a Delta table's data or feed files has; only files with some."""
-        snapshot = read_snapshot(self._storage, path)
+    def in_table(self, path: str) -> DeltaTraces | None:
+        """Looks through all files of a Delta table; None if there is no table.
+
+        Args:
+            path: the table, one of `delta_paths` or the quarantine.
+        """
+        if read_snapshot(self.storage, path, dropped=True) is None:
+            return None
+        log = f"{path}/_delta_log/"
+        below = self.storage.files_below(path)
+        data = [
+            file
+            for file in below
+            if file.endswith(".parquet") and not file.startswith(log) and "/." not in file
+        ]
+        frame = self.spark.sql(f"SELECT * FROM {delta_name(self.storage.path(path))}")
+        live = {_name(uri) for uri in frame.inputFiles()}
+        if path == QUARANTINE:
+            read = "`schema` string, `table` string, content string"
+            condition = self.quarantine_condition()
+            rows = self._count((file, file, (read, condition)) for file in data)
+        else:
+            names = self._names_in_files(path)
+            rows = self._count((file, file, self._typed(file, names)) for file in data)
+        # By name: under column mapping the feed's files lie in folders with random names.
+        feed = {file: n for file, n in rows.items() if _name(file).startswith("cdc-")}
+        others = {file: n for file, n in rows.items() if file not in feed}
+        current = {file: n for file, n in others.items() if _name(file) in live}
+        sound = {_name(file) for file in data if file not in rows}
+        telling = [
+            file
+            for file in below
+            if file.startswith(log)
+            and any(_name(told) not in sound for told in named_files(self.storage, file))
+        ]
+        return DeltaTraces(
+            path,
+            current,
+            {file: n for file, n in others.items() if file not in current},
+            feed,
+            tuple(telling),
+            tuple(versions(self.storage, path)),
+        )
+
+    def _names_in_files(self, path: str) -> list[str]:
+        """What a Delta table's files call the key's columns."""
+        snapshot = read_snapshot(self.storage, path)
         known = physical_names(snapshot.metadata) if snapshot else {}
         physical = {name.lower(): inside for name, inside in known.items()}
-        names = [physical.get(part.column.lower(), part.column) for part in self.key]
-        return self._count((file, file, self._typed(file, names)) for file in files)
-
-    def in_quarantine(self, files: Iterable[str]) -> dict[str, int]:
-        """How many of the quarantine's rows each of its files has; only files with some."""
-        condition = ("`schema` string, `table` string, content string", self.quarantine_condition())
-        return self._count((file, file, condition) for file in files)
+        return [physical.get(part.column.lower(), part.column) for part in self.key]
 
     def quarantine_condition(self) -> str:
         """SQL that is true of a row of the quarantine that has the key."""
@@ -171,7 +238,7 @@ class Tracer:
 
     def in_zone(self, files: Iterable[str]) -> dict[str, int]:
         """How many rows each published file has; `UNKNOWN` where only its bytes tell."""
-        metadata = read_metadata(self._storage, self.table)
+        metadata = read_metadata(self.storage, self.table)
         names = [part.column for part in self.key]
         readable, found = [], {}
         for file in files:
@@ -210,10 +277,10 @@ class Tracer:
             return file, 0
         copy = f"{self._scratch}/{uuid.uuid4().hex}.parquet"
         if not text:  # Spark passes over files whose names hide them
-            self._storage.write(copy, self._storage.read(file))
+            self.storage.write(copy, self.storage.read(file))
             return copy, 0
         try:
-            facts = inspect_file(self._storage, file, metadata, staged=copy, skip_rows=True)
+            facts = inspect_file(self.storage, file, metadata, staged=copy, skip_rows=True)
         except MirrorlakeError:
             return None, 0
         return copy, sum(self._in_content(reject.content) for reject in facts.rejects)
@@ -229,15 +296,15 @@ class Tracer:
         """Whether a file that can't be read has all of the key's texts in it."""
         name = file.rpartition("/")[2]
         try:
-            with self._storage.open(file) as source:
+            with self.storage.open(file) as source:
                 data = open_decompressed(source, name).read()
         except (MirrorlakeError, OSError, EOFError):
-            data = self._storage.read(file)
+            data = self.storage.read(file)
         return all(part.text.encode() in data for part in self.key)
 
     def _typed(self, file: str, names: list[str]) -> _Condition | None:
         """How to find the key in one Parquet file; None if it has not all key columns."""
-        with self._storage.open(file) as source, pq.ParquetFile(source) as parquet:
+        with self.storage.open(file) as source, pq.ParquetFile(source) as parquet:
             schema = published_schema(parquet)
         by_lower = {field.name.lower(): field for field in schema}
         read, parts = [], []
@@ -252,10 +319,10 @@ class Tracer:
 
     def _read(self, files: list[str], condition: _Condition) -> Any:
         read, matches = condition
-        reader = self._spark.read.options(
+        reader = self.spark.read.options(
             datetimeRebaseMode="CORRECTED", int96RebaseMode="CORRECTED"
         )
-        paths = [escape_glob(self._storage.path(file)) for file in files]
+        paths = [escape_glob(self.storage.path(file)) for file in files]
         return reader.schema(read).parquet(*paths).where(matches)
 
     def _count(self, files: Iterable[tuple[str, str, _Condition | None]]) -> dict[str, int]:
@@ -284,3 +351,7 @@ def _value(name: str, kind: ColumnType, part: KeyPart) -> str:
     if kind.table in _BY_TEXT or part.kind in _BY_TEXT:
         value = f"CAST({value} AS STRING)"
     return f"TRY_CAST({value} AS {part.kind})"
+
+
+def _name(path: str) -> str:
+    return unquote(path.rpartition("/")[2])

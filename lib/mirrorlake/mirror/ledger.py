@@ -1,26 +1,45 @@
-"""The ledger: which file was applied when, as what, in which version. Plans and commits are it.
+"""What became of each published file: the ledger of the applied, the quarantine of the passed over.
 
-Nothing else is written down, so that it can't disagree with what happened.
+Plans and commits are the ledger: nothing else is written down, so that it can't disagree with what
+happened. The quarantine is a Delta table of rows and files, with reasons; only its rows need Spark.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+import pyarrow.parquet as pq
+
+from mirrorlake.delta.actions import Places, live_files
 from mirrorlake.delta.commits import parse_note, read_commit_info, versions
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.delta.timestamps import from_milliseconds
-from mirrorlake.landing.metadata import read_identity
-from mirrorlake.mirror.plan import find_plan
-from mirrorlake.mirror.properties import KEYS_PROPERTY
+from mirrorlake.delta.vectors import without_deleted
+from mirrorlake.landing.check import FileFacts
+from mirrorlake.landing.metadata import Identity, read_identity
+from mirrorlake.mirror.plan import find_plan, staging
+from mirrorlake.mirror.properties import KEYS_PROPERTY, Batch
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState
-from mirrorlake.names import TableName, file_number
+from mirrorlake.names import STATE, TableName, file_number
 from mirrorlake.results import Result, TextTable
+from mirrorlake.spark.sql import delta_name
 from mirrorlake.storage import Storage
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+QUARANTINE = f"{STATE}/quarantine"
+_COLUMNS = (
+    "`schema` string, `table` string, `file` string, `number` long, `row` long, `column` string,"
+    " `reason` string, `content` string, `incarnation` string, `at` timestamp"
+)
 _BACK = 50  # versions to look through for the mirror's own last commit
 
 
@@ -145,13 +164,16 @@ class Ledger(Result):
         """One row for each file."""
         columns = ("number", "file", "rows", "rejected", "skipped", "version", "lag_seconds")
         rows = tuple(
-            tuple(
-                ", ".join(f"{n} {op}" for op, n in e.rows.items())
-                if name == "rows"
-                else getattr(e, name)
-                for name in columns
+            (
+                entry.number,
+                entry.file,
+                ", ".join(f"{n} {operation}" for operation, n in entry.rows.items()),
+                entry.rejected,
+                entry.skipped,
+                entry.version,
+                entry.lag_seconds,
             )
-            for e in self.entries
+            for entry in self.entries
         )
         return TextTable(columns, rows)
 
@@ -185,10 +207,10 @@ def read_ledger(storage: Storage, table: TableName, *, last: int | None = None) 
     entries: list[LedgerEntry] = []
     for plan in plans:
         note = notes.get(plan.last, {})
-        for file in plan.files:
+        for number, file in enumerate(plan.files, plan.first):
             entries.append(
                 LedgerEntry(
-                    plan.numbers[file.name],
+                    number,
                     file.name,
                     file.size,
                     file.sha256,
@@ -209,3 +231,71 @@ def _lag(published: str | None, applied: str | None) -> float | None:
         return None
     seconds = datetime.fromisoformat(applied) - datetime.fromisoformat(published)
     return max(0.0, round(seconds.total_seconds(), 3))
+
+
+def put_into_quarantine(spark: SparkSession, batch: Batch, *, at: str) -> None:
+    """Appends a batch's bad rows and files, once: the commit carries the batch's last number.
+
+    Args:
+        spark: the running session.
+        batch: the files, those without anything bad included.
+        at: when the batch was planned, ISO-8601; the same at every try.
+    """
+    from mirrorlake.spark.session import new_session
+
+    identity, storage = batch.at.identity, batch.at.storage
+    path = f"{staging(identity)}/quarantine.json"
+    with storage.open_writer(path) as sink:
+        for record in _records(identity, batch.facts, at):
+            sink.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+    rows = new_session(spark).read.schema(_COLUMNS).json(storage.path(path))
+    (
+        rows.write.format("delta")
+        .options(txnAppId=identity.app_id, txnVersion=str(batch.last))
+        .mode("append")
+        .save(storage.path(QUARANTINE))
+    )
+
+
+def _records(identity: Identity, files: tuple[FileFacts, ...], at: str) -> Iterator[dict[str, Any]]:
+    for file in files:
+        known = {
+            "schema": identity.table.schema,
+            "table": identity.table.name,
+            "file": file.name,
+            "number": file.number,
+            "incarnation": identity.incarnation,
+            "at": at,
+        }
+        if error := file.skipped:
+            fault = {"row": error.row, "column": error.column, "reason": error.message}
+            yield known | fault | {"content": None}
+        for reject in file.rejects:
+            yield known | asdict(reject)
+
+
+def count_quarantined(storage: Storage) -> dict[str, int]:
+    """How many rows and files were passed over, by a table's full name; starts no Spark."""
+    snapshot, places = read_snapshot(storage, QUARANTINE), Places(storage, QUARANTINE)
+    found: Counter[str] = Counter()
+    for file in live_files(storage, QUARANTINE, snapshot.version) if snapshot else ():
+        where, path = places.place(unquote(file["path"]))
+        with where.open(path) as source:
+            rows = pq.ParquetFile(source).read(columns=["schema", "table"])
+        # Somebody may delete what is dealt with.
+        rows = without_deleted(rows, places.place, file.get("deletionVector"))
+        counted = rows.group_by(["schema", "table"]).aggregate([([], "count_all")])
+        for row in counted.to_pylist():  # a row a table
+            found[".".join(filter(None, (row["schema"], row["table"])))] += row["count_all"]
+    return dict(found)
+
+
+def read_quarantine(spark: SparkSession, storage: Storage, table: TableName | None) -> DataFrame:
+    """The quarantine's rows, of one table or of all; none if nothing was ever passed over."""
+    if read_snapshot(storage, QUARANTINE) is None:
+        return spark.createDataFrame([], _COLUMNS)
+    rows = spark.sql(f"SELECT * FROM {delta_name(storage.path(QUARANTINE))}")
+    if table is not None:
+        of_schema = rows["schema"].isNull() if not table.schema else rows["schema"] == table.schema
+        rows = rows.where(of_schema & (rows["table"] == table.name))
+    return rows.orderBy("schema", "table", "number", "row")

@@ -1,16 +1,32 @@
-"""The options of the mirror, and the steps that it reports."""
+"""What a mirror is told: the options of a cycle, a table's settings, the defaults of new tables.
+
+An operator's settings (paused, files to skip) are one small file per table in the lake. Every
+mirror of the lake obeys them, and a killed one finds them again.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime, timezone
 from enum import Enum
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 from mirrorlake.errors import UsageError
-from mirrorlake.names import TableName
+from mirrorlake.kept import read_kept
+from mirrorlake.names import STATE, TableName
+from mirrorlake.results import Outcome
+from mirrorlake.storage import Storage
+from mirrorlake.stores.listing import AT_ONCE
 
+FORMAT = 1  # of settings and defaults
+_CONTROL, _DEFAULTS = f"{STATE}/control", f"{STATE}/defaults.json"
+_One = TypeVar("_One")
+_Done = TypeVar("_Done")
 _MOST_HERE, _MOST_OF_A_CLUSTER = 8, 32
 STOP, SKIP_ROW, SKIP_FILE = "stop", "skip-row", "skip-file"
 
@@ -78,6 +94,19 @@ def at_once(options: MirrorOptions, cores: int | None = None) -> int:
     return min(_MOST_HERE, (os.cpu_count() or 1) + 1)
 
 
+def side_by_side(
+    storage: Storage, do: Callable[[_One], _Done], items: Iterable[_One]
+) -> list[_Done]:
+    """What comes of each item: in a store many at a time, on a disk one after the other.
+
+    There a step is so short that threads would only wait for each other.
+    """
+    if storage.local is not None:
+        return [do(item) for item in items]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(do, items))
+
+
 def retention(options: MirrorOptions) -> dict[str, str]:
     """How long the log reaches back, and removed files with the feed, as Delta's properties."""
     days = {
@@ -120,3 +149,118 @@ StepListener = Callable[[TableName, Step], None]
 
 def noop(*_ignored: object) -> None:
     """A listener that does nothing."""
+
+
+@dataclass(frozen=True)
+class OperatorSettings:
+    """An operator's settings for one table.
+
+    Attributes:
+        paused: since when nothing is to be applied, ISO-8601 UTC; None if the table is not paused.
+        skip: numbers of files that are not to be applied, whether they are there or not.
+    """
+
+    paused: str | None = None
+    skip: frozenset[int] = frozenset()
+
+
+def _settings_path(table: TableName) -> str:
+    return f"{_CONTROL}/{table.place}.json"
+
+
+def read_settings(storage: Storage, table: TableName) -> OperatorSettings:
+    """The settings of a table; the defaults if there are none.
+
+    Raises:
+        FormatError: they are of a newer format.
+    """
+    document = read_kept(storage, _settings_path(table), FORMAT) or {}
+    return OperatorSettings(document.get("paused"), frozenset(document.get("skip", ())))
+
+
+def all_settings(storage: Storage) -> Callable[[TableName], OperatorSettings]:
+    """The settings of a lake's tables, by table; raises as `read_settings`.
+
+    Costs a listing now, and one read per table that has some.
+    """
+    listing = storage.list(_CONTROL)
+    names = [entry.name for entry in listing.files]
+    for folder in listing.folders:
+        names += [f"{folder}/{entry.name}" for entry in storage.list(f"{_CONTROL}/{folder}").files]
+    there = {name.removesuffix(".json") for name in names}
+
+    @cache
+    def settings_of(table: TableName) -> OperatorSettings:
+        return read_settings(storage, table) if table.place in there else OperatorSettings()
+
+    return settings_of
+
+
+def _write_settings(storage: Storage, table: TableName, settings: OperatorSettings) -> None:
+    if settings == OperatorSettings():
+        storage.delete(_settings_path(table))
+        return
+    document = {"format": FORMAT, "paused": settings.paused, "skip": sorted(settings.skip)}
+    storage.write_json(_settings_path(table), document)
+
+
+def pause(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outcome:
+    """Lets no further file of the table be applied; what runs is ended."""
+    settings = read_settings(storage, table)
+    if settings.paused is None and not dry_run:
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        _write_settings(storage, table, OperatorSettings(now, settings.skip))
+    effect = "no further files are applied until it is resumed"
+    return Outcome("pause", str(table), effect, applied=not dry_run)
+
+
+def resume(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outcome:
+    """Lets the table go on."""
+    settings = read_settings(storage, table)
+    if not dry_run:
+        _write_settings(storage, table, OperatorSettings(None, settings.skip))
+    return Outcome("resume", str(table), "it goes on with the next cycle", applied=not dry_run)
+
+
+@contextmanager
+def paused(storage: Storage, table: TableName) -> Iterator[None]:
+    """Pauses a table meanwhile; after an error it stays so, until what was begun is ended."""
+    before = read_settings(storage, table).paused
+    pause(storage, table)
+    yield
+    if before is None:
+        resume(storage, table)
+
+
+def skip(storage: Storage, table: TableName, number: int, *, apply: bool = False) -> Outcome:
+    """Lets a file that can't be applied, or never comes, be passed over; says so, or does it."""
+    settings = read_settings(storage, table)
+    if apply:
+        _write_settings(storage, table, OperatorSettings(settings.paused, settings.skip | {number}))
+    return Outcome("skip", str(table), f"file {number} is passed over", applied=apply)
+
+
+@dataclass(frozen=True)
+class TableDefaults:
+    """The defaults of a lake's new tables.
+
+    Attributes:
+        deletion_vectors: whether they have deletion vectors; see `MirrorOptions`.
+    """
+
+    deletion_vectors: bool = False
+
+
+def read_defaults(storage: Storage) -> TableDefaults:
+    """A lake's defaults.
+
+    Raises:
+        FormatError: they are of a newer format.
+    """
+    document = read_kept(storage, _DEFAULTS, FORMAT) or {}
+    return TableDefaults(bool(document.get("deletion_vectors", False)))
+
+
+def write_defaults(storage: Storage, defaults: TableDefaults) -> None:
+    """Puts a lake's defaults down."""
+    storage.write_json(_DEFAULTS, {"format": FORMAT} | asdict(defaults))

@@ -50,13 +50,6 @@ class PlannedFile:
     skipped: str | None = None
     etag: str | None = None
 
-    def document(self) -> dict[str, Any]:
-        """The file as it lies on disk."""
-        document = asdict(self)
-        if self.etag is None:
-            del document["etag"]
-        return document
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -88,14 +81,17 @@ class Plan:
 
     def document(self) -> dict[str, Any]:
         """The plan as it lies on disk."""
-        tagged = any(file.etag is not None for file in self.files)
+        files = [asdict(file) for file in self.files]
+        plain = [file for file in files if file["etag"] is None]
+        for file in plain:
+            del file["etag"]
         return {
-            "format": FORMAT if tagged else PLAIN_FORMAT,
+            "format": PLAIN_FORMAT if len(plain) == len(files) else FORMAT,
             "first": self.first,
             "last": self.last,
             "planned": self.planned,
             "on_error": self.on_error,
-            "files": [file.document() for file in self.files],
+            "files": files,
         }
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 from mirrorlake.delta.actions import LiveFiles
-from mirrorlake.delta.snapshot import FEED, Snapshot
-from mirrorlake.delta.table import mapping_property
+from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.errors import (
     InvalidNameError,
     MetadataError,
@@ -24,7 +23,6 @@ from mirrorlake.landing.check import FileFacts, inspect_file, skipped_file
 from mirrorlake.landing.metadata import BY_TIME, Identity, Marker, TableMetadata, check_keys_kept
 from mirrorlake.landing.types import fits, widened
 from mirrorlake.landing.zone import Folder
-from mirrorlake.mirror.inspection import Inspect
 from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions
 from mirrorlake.mirror.plan import Plan, number_files, staging
 from mirrorlake.mirror.state import TableState, file_signature
@@ -35,7 +33,6 @@ KEYS_PROPERTY = "mirrorlake.keys"
 INCARNATION_PROPERTY = "mirrorlake.incarnation"
 VIEW_PROPERTY = "mirrorlake.view"
 _READERS = 8
-_FEED_RESTS = "mirrorlake.feedRests"  # switched off by the mirror, which switches it on again
 
 
 def is_stale_incarnation(snapshot: Snapshot | None, identity: Identity) -> bool:
@@ -56,31 +53,6 @@ def declared_keys(properties: dict[str, str]) -> tuple[str, ...]:
     return tuple(json.loads(properties.get(KEYS_PROPERTY, "[]")))
 
 
-def suspend_feed(
-    known: dict[str, str], before: dict[str, str], after: dict[str, str]
-) -> dict[str, str]:
-    """What to set before a table is replaced by one of other columns; empty where nothing is.
-
-    With column mapping Delta refuses to drop columns and write rows in one commit while the feed is
-    on. No feed can be read across that commit anyway.
-
-    Args:
-        known: the table's properties.
-        before: its columns with their types.
-        after: the columns it will have.
-    """
-    mapped = known.get("delta.columnMapping.mode", "none") != "none" or mapping_property(after)
-    drops = any(after.get(name) != kind for name, kind in before.items())
-    if mapped and drops and known.get(FEED) == "true":
-        return {FEED: "false", _FEED_RESTS: "true"}
-    return {}
-
-
-def reenable_feed(known: dict[str, str]) -> dict[str, str]:
-    """What to set after such a commit."""
-    return {FEED: "true", _FEED_RESTS: "false"} if known.get(_FEED_RESTS) == "true" else {}
-
-
 @dataclass(frozen=True)
 class Target:
     """The columns of a table after a batch.
@@ -99,78 +71,6 @@ class Target:
     def evolved(self) -> bool:
         """Whether the table's schema changes with the batch."""
         return bool(self.added or self.widened)
-
-
-def plan_schema(
-    table: dict[str, str],
-    files: Iterable[FileFacts],
-    *,
-    declared: dict[str, str] | None = None,
-    widen: bool = False,
-) -> Target:
-    """The union of the table's columns and the files'.
-
-    A column that has only NULLs so far has no type yet and is left out until it has one.
-
-    Args:
-        table: the table's columns with their types, as Delta names them.
-        files: what is to be applied, in order.
-        declared: the columns that the folder's metadata declare.
-        widen: whether a column of the table may get a wider type that holds all values, old and
-            new; otherwise that is an error like any other change of type.
-
-    Raises:
-        SchemaError: a file's column doesn't fit the type that the table or an earlier file gave it;
-            or no column has a type at all.
-    """
-    columns = dict(table)
-    spelling = {name.lower(): name for name in columns}
-    for column, wanted in (declared or {}).items():
-        known = columns.setdefault(spelling.setdefault(column.lower(), column), wanted)
-        if not (fits(wanted, known) or fits(known, wanted)):
-            raise SchemaError(
-                f"Column {column!r} is declared as {wanted}, but the table has {known}.",
-                file=METADATA,
-                column=column,
-                hint="declare it as it was, or delete the table's folder and publish it again.",
-            )
-    wide: dict[str, str] = {}
-    last: FileFacts | None = None
-    for file in files:
-        if file.skipped is not None:
-            continue
-        last = file
-        for column, kind in file.columns.items():
-            if kind.table == "void":
-                continue
-            name = spelling.setdefault(column.lower(), column)
-            known = columns.setdefault(name, kind.table)
-            if fits(kind.table, known):
-                continue
-            if name not in table and fits(known, kind.table):
-                columns[name] = kind.table  # not in the table yet: the wider of two files wins
-                continue
-            wider = widened(known, kind.table)
-            if widen and wider is not None:
-                columns[name] = wider
-                if name in table and wider != table[name]:
-                    wide[name] = wider
-                continue
-            raise SchemaError(
-                f"Column {name!r} is {kind.table}, but the table has {known}.",
-                file=file.name,
-                column=name,
-                hint="delete the table's folder and publish it again with the new type"
-                + ("." if wider is None else ", or mirror with --widen."),
-            )
-    if last is not None and not columns:
-        raise SchemaError(
-            "All columns have only NULLs so far, so that none has a type.",
-            file=last.name,
-            hint="publish a row with values, or give the columns types.",
-        )
-    added = tuple(name for name in columns if name not in table)
-    return Target(columns, added, tuple(wide))
 
 
 def check_keys_known(keys: tuple[str, ...], target: Target) -> tuple[str, ...]:
@@ -229,17 +129,78 @@ class TableContext:
             return {}
         return {name: str(kind) for name, kind in self.snapshot.schema.items()}
 
-    def target(self, files: Iterable[FileFacts], *, widen: bool) -> Target:
-        """The columns after files of the folder; raises as `plan_schema`."""
-        declared = self.metadata.table_columns
-        return plan_schema(self.columns, files, declared=declared, widen=widen)
-
     @property
     def tail(self) -> str | None:
         """The last applied file where files have no numbers, as later listings show it."""
         applied = self.folder.numbered.get(self.last)
         by_time = self.metadata.strategy == BY_TIME
         return file_signature(applied) if applied and by_time else None
+
+
+def plan_schema(at: TableContext, files: Iterable[FileFacts], *, widen: bool) -> Target:
+    """The columns after files of the folder: the union of the table's, the declared and the files'.
+
+    A column that has only NULLs so far has no type yet and is left out until it has one.
+
+    Args:
+        at: what the files are to be applied to.
+        files: what is to be applied, in order.
+        widen: whether a column of the table may get a wider type that holds all values, old and
+            new; otherwise that is an error like any other change of type.
+
+    Raises:
+        SchemaError: a file's column doesn't fit the type that the table or an earlier file gave it;
+            or no column has a type at all.
+    """
+    table = at.columns
+    columns = dict(table)
+    spelling = {name.lower(): name for name in columns}
+    for column, wanted in at.metadata.table_columns.items():
+        known = columns.setdefault(spelling.setdefault(column.lower(), column), wanted)
+        if not (fits(wanted, known) or fits(known, wanted)):
+            raise SchemaError(
+                f"Column {column!r} is declared as {wanted}, but the table has {known}.",
+                file=METADATA,
+                column=column,
+                hint="declare it as it was, or delete the table's folder and publish it again.",
+            )
+    wide: dict[str, str] = {}
+    last: FileFacts | None = None
+    for file in files:
+        if file.skipped is not None:
+            continue
+        last = file
+        for column, kind in file.columns.items():
+            if kind.table == "void":
+                continue
+            name = spelling.setdefault(column.lower(), column)
+            known = columns.setdefault(name, kind.table)
+            if fits(kind.table, known):
+                continue
+            if name not in table and fits(known, kind.table):
+                columns[name] = kind.table  # not in the table yet: the wider of two files wins
+                continue
+            wider = widened(known, kind.table)
+            if widen and wider is not None:
+                columns[name] = wider
+                if name in table and wider != table[name]:
+                    wide[name] = wider
+                continue
+            raise SchemaError(
+                f"Column {name!r} is {kind.table}, but the table has {known}.",
+                file=file.name,
+                column=name,
+                hint="delete the table's folder and publish it again with the new type"
+                + ("." if wider is None else ", or mirror with --widen."),
+            )
+    if last is not None and not columns:
+        raise SchemaError(
+            "All columns have only NULLs so far, so that none has a type.",
+            file=last.name,
+            hint="publish a row with values, or give the columns types.",
+        )
+    added = tuple(name for name in columns if name not in table)
+    return Target(columns, added, tuple(wide))
 
 
 @dataclass(frozen=True)
@@ -302,7 +263,7 @@ def load_context(
             hint="rename one of the two, or move that table away.",
         )
     if snapshot is not None and not is_stale_incarnation(snapshot, identity):
-        check_keys_kept(table, tuple(json.loads(snapshot.properties[KEYS_PROPERTY])), metadata.keys)
+        check_keys_kept(table, declared_keys(snapshot.properties), metadata.keys)
     last = snapshot.txns.get(identity.app_id, 0) if snapshot else 0
     folder = number_files(storage, identity, metadata, listing, last)
     files = LiveFiles(storage, table.table_path)
@@ -316,7 +277,7 @@ def check_batch(
     skip: dict[int, str],
     *,
     stage: bool = True,
-    inspect: Inspect = inspect_file,
+    inspect: Callable[..., FileFacts] = inspect_file,
 ) -> Batch:
     """The longest sound beginning of a batch, and what is wrong with the next file.
 
@@ -326,7 +287,7 @@ def check_batch(
         options: say what bad files do, and whether columns may be widened.
         skip: numbers of files that are passed over in any case, with the reason.
         stage: whether text is left in the lake as Parquet.
-        inspect: what looks into a file.
+        inspect: what looks into a file, called as `inspect_file` is.
     """
     if not names:
         return Batch(at)
@@ -365,7 +326,7 @@ def check_batch(
     target: Target | None = None
     while target is None:
         try:
-            target = at.target(facts, widen=options.widen)
+            target = plan_schema(at, facts, widen=options.widen)
         except SchemaError as misfit:
             if options.on_error == SKIP_FILE and misfit.file in names:
                 facts = tuple(

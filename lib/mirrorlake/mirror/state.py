@@ -1,27 +1,48 @@
-"""What the mirror knows of each table, kept between cycles, and how it is reported.
+"""What the mirror knows of each table between cycles: its documents in the lake, its monitoring.
 
-`Files/_mirrorlake/state.json` is a cache: all of it can be read again from the zone and the tables'
-logs. For many tables it is several documents, see `state_documents`. `Files/Monitoring/` has the
-same facts in the words of Fabric's monitoring files.
+The documents are a cache: all of it can be read again from the zone and the tables' logs. Up to 64
+tables are in `Files/_mirrorlake/state.json`. More are in `state-3-of-8.json` and so on, each with
+the tables of one share, see `shards`; a save writes those that have changed. The mirror of a shard
+has documents of its own, which are shares of its share, so that no two mirrors write one file.
+
+Documents may overlap: where one goes over from few tables to many, or to shards and back, and where
+a mirror was killed meanwhile. A table's state is in the newest of those that could have it.
+
+`Files/Monitoring/` has the same facts in the words of Fabric's monitoring files.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from math import gcd
 from typing import Any
 
-from mirrorlake.errors import InvalidNameError
+from mirrorlake.errors import MirrorlakeError
+from mirrorlake.kept import read_kept
 from mirrorlake.landing.metadata import SEQUENTIAL
+from mirrorlake.mirror.options import side_by_side
 from mirrorlake.mirror.shards import ALL, Shard
-from mirrorlake.mirror.state_documents import FORMAT as FORMAT
-from mirrorlake.mirror.state_documents import StateDocuments
-from mirrorlake.names import MONITORING, TableName
-from mirrorlake.results import Result, TextTable
-from mirrorlake.storage import Entry, Storage
+from mirrorlake.names import MONITORING, STATE, TableName, file_number
+from mirrorlake.spark.sql import spark_message
+from mirrorlake.storage import Entry, Storage, to_json
 
+FORMAT = 2
+TABLES = 64
+"""How many tables a document has before there are twice as many documents."""
+MOST = 64
+"""How many documents a mirror has at most: what an idle cycle reads does not grow further."""
+_WHOLE, _PART, _ENDING = "state.json", "state-", ".json"  # the latter two around a share's label
+_LARGEST = 9999  # the largest number of shares that a name can tell
+_NOW = datetime.max.replace(tzinfo=timezone.utc)
 _REPLICATOR = f"{MONITORING}/replicator.json"
 _NEVER = "0001-01-01T00:00:00"  # how the format's readers know "not yet"
+_FILE = re.compile(r"(\d{20}\.\w+)")
+_LONGEST = 500
 
 INITIALIZED = "Initialized"
 REPLICATING = "Replicating"
@@ -77,132 +98,188 @@ def file_signature(entry: Entry) -> str:
     return f"{entry.name} {entry.size} {entry.state}"
 
 
-@dataclass(frozen=True)
-class TableStatus:
-    """One table's entry of a report.
-
-    Attributes:
-        rows: operations applied so far.
-        last_file: the number of the last applied file, 0 if none.
-        backlog_files: files published and not yet applied.
-        backlog_bytes: their sizes.
-        waiting_for: the number of the missing file that blocks later ones, or None.
-        waiting_since: when the first file behind it came, ISO-8601 UTC.
-        lag_seconds: age of the oldest file not yet applied; 0 if there is none.
-    """
-
-    name: str
-    schema: str | None
-    state: str
-    rows: int
-    last_file: int
-    backlog_files: int
-    backlog_bytes: int
-    waiting_for: int | None
-    waiting_since: str | None
-    lag_seconds: float
-    error: dict[str, Any] | None
-
-    @property
-    def table(self) -> TableName | None:
-        """Which table this is; None for a folder whose name no table can have."""
-        try:
-            return TableName(self.schema, self.name)
-        except InvalidNameError:
-            return None
-
-    @property
-    def full_name(self) -> str:
-        """The table's name with its schema, for people."""
-        return self.name if self.schema is None else f"{self.schema}.{self.name}"
+def failed(state: TableState, error: BaseException) -> TableState:
+    """The same table, stopped by an error: its message, with file, row and column."""
+    if isinstance(error, MirrorlakeError):
+        told = error.as_dict()
+    else:
+        text = spark_message(error)
+        named = _FILE.search(text)
+        file = named[1] if named and file_number(named[1]) is not None else None
+        told = {"message": text[:_LONGEST], "file": file, "row": None, "column": None}
+    return replace(state, state=FAILED, error=told)
 
 
 @dataclass(frozen=True)
-class Report(Result):
-    """What a cycle did, or how things stand: one entry per table, ordered by name.
+class _Document:
+    """One document.
 
     Attributes:
-        dropped: the tables that this cycle dropped because their folders are gone.
+        part: the share whose tables it has.
+        entry: its file as it was read; None for one that was just written.
+        states: what it holds; None if it is broken, of an older format, or not read.
     """
 
-    tables: tuple[TableStatus, ...] = field(default=())
-    dropped: tuple[str, ...] = ()
-
-    @property
-    def failed(self) -> tuple[TableStatus, ...]:
-        """The tables with an error."""
-        return tuple(table for table in self.tables if table.error)
-
-    @property
-    def fed(self) -> set[TableName]:
-        """The tables that publishers feed."""
-        return {table for line in self.tables if (table := line.table) is not None}
-
-    @property
-    def progress(self) -> tuple[Any, ...]:
-        """What differs between two reports when something was done, or is there to be done."""
-        lines = ((t.schema, t.name, t.last_file, t.backlog_files) for t in self.tables)
-        return (self.dropped, *lines)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The document that `--json` prints."""
-        return {"tables": [asdict(table) for table in self.tables]}
-
-    def shown(self) -> TextTable:
-        """One row per table, without what changes from run to run."""
-        columns = ("table", "state", "rows", "last_file", "backlog_files", "error")
-        rows = tuple(
-            (
-                table.full_name,
-                table.state,
-                table.rows,
-                table.last_file,
-                table.backlog_files,
-                table.error and table.error["message"],
-            )
-            for table in self.tables
-        )
-        # A column of nothing but "no error" tells nothing.
-        keep = len(columns) if self.failed else len(columns) - 1
-        return TextTable(columns[:keep], tuple(row[:keep] for row in rows))
-
-    def __repr__(self) -> str:
-        rows = sum(table.rows for table in self.tables)
-        text = f"{len(self.tables)} tables, {rows:,} rows applied so far"
-        return f"{text}, {len(self.failed)} failed" if self.failed else text
+    part: Shard
+    entry: Entry | None
+    states: dict[str, TableState] | None = None
 
 
-def state_documents(storage: Storage, shard: Shard = ALL) -> StateDocuments:
-    """The documents with the tables' states, for a mirror that goes on.
+class StateDocuments:
+    """The documents of one lake, as one mirror reads and writes them.
+
+    It remembers what it has read: a store's file with the same tag is not read again.
 
     Args:
         storage: the lake's files.
-        shard: the mirror's own.
+        shard: the mirror's own share.
     """
-    return StateDocuments(storage, shard, _is_sound)
+
+    def __init__(self, storage: Storage, shard: Shard = ALL) -> None:
+        self._storage = storage
+        self.shard = shard
+        self._known: dict[str, _Document] | None = None
+
+    def load(self, *, some: bool = False) -> dict[str, TableState] | None:
+        """The states of all tables by their folders; None if this mirror's are in no document.
+
+        Args:
+            some: whether they are wanted if only some of this mirror's tables have one, too.
+
+        Raises:
+            FormatError: a document is of a newer format. They could be made again, but a newer
+                mirror may keep more in other files, too; so it is left to people to overwrite them.
+        """
+        self._known = self._look(self._known or {})
+        found = [document for document in self._known.values() if document.states is not None]
+        if not (found and some) and not _covers({document.part for document in found}, self.shard):
+            return None
+        states: dict[str, TableState] = {}
+        for document in sorted(found, key=_age):
+            kept = {f: s for f, s in states.items() if not document.part.has(f)}
+            states = kept | (document.states or {})
+        return states
+
+    def save(self, states: dict[str, TableState]) -> None:
+        """Writes the documents of this mirror's tables that have changed since they were read.
+
+        Args:
+            states: of all tables; those of other shards stay where they are.
+        """
+        if self._known is None:
+            found = self._storage.list(STATE).files
+            self._known = {e.name: _Document(p, e) for e in found if (p := _part(e.name))}
+        own = {folder: state for folder, state in sorted(states.items()) if self.shard.has(folder)}
+        parts = self._parts(len(own))
+        names = {_name(part) for part in parts}
+        others = {name: d for name, d in self._known.items() if name not in names}
+        for part in parts:
+            name = _name(part)
+            mine = {folder: state for folder, state in own.items() if part.has(folder)}
+            before = self._known.get(name)
+            if before and before.states == mine and not _is_outdone(before, others.values()):
+                continue
+            tables = {folder: asdict(state) for folder, state in mine.items()}
+            self._storage.write(f"{STATE}/{name}", to_json({"format": FORMAT, "tables": tables}))
+            self._known[name] = _Document(part, None, mine)
+        # Only now: what a kill leaves of both is read by its age.
+        inside = [name for name, old in others.items() if _is_inside(old.part, self.shard)]
+        self._storage.delete_files(f"{STATE}/{name}" for name in inside)
+        for name in inside:
+            del self._known[name]
+
+    def _parts(self, tables: int) -> list[Shard]:
+        """The shares of this mirror's documents: as many as before, unless that is far off."""
+        most = min(MOST, _LARGEST // self.shard.count)
+        wanted = 1
+        while wanted * 2 <= most and tables > wanted * TABLES:
+            wanted *= 2
+        there = {document.part for document in (self._known or {}).values()}
+        fewer = _split(self.shard, wanted * 2)
+        return fewer if there.issuperset(fewer) else _split(self.shard, wanted)
+
+    def _look(self, before: dict[str, _Document]) -> dict[str, _Document]:
+        """Lists the documents and reads those that are not known."""
+        found = {e.name: (e, p) for e in self._storage.list(STATE).files if (p := _part(e.name))}
+        same = {
+            name: before[name]
+            for name, (entry, _) in found.items()
+            if entry.etag and name in before and before[name].entry == entry
+        }
+        new = [one for name, one in found.items() if name not in same]
+        read = side_by_side(self._storage, lambda one: self._read(*one), new)
+        return same | {_name(document.part): document for document in read}
+
+    def _read(self, entry: Entry, part: Shard) -> _Document:
+        path, hint = f"{STATE}/{entry.name}", "make it again with status --rebuild"
+        states = None
+        # One that is broken counts as none: it is a cache, and can be made again.
+        with suppress(ValueError, TypeError, KeyError, AttributeError):
+            document = read_kept(self._storage, path, FORMAT, hint=hint)
+            if document is not None and document["format"] == FORMAT:
+                states = {f: TableState(**state) for f, state in document["tables"].items()}
+        return _Document(part, entry, states)
 
 
-def _is_sound(state: dict[str, Any]) -> bool:
-    TableState(**state)
-    return True
+def _name(part: Shard) -> str:
+    return _WHOLE if part == ALL else f"{_PART}{part.label}{_ENDING}"
 
 
-def load_states(
-    storage: Storage, shard: Shard = ALL, documents: StateDocuments | None = None
-) -> dict[str, TableState] | None:
+def _part(name: str) -> Shard | None:
+    """The share whose tables are in a document; None if the file is none of them."""
+    if name == _WHOLE:
+        return ALL
+    part = Shard.of_label(name.removeprefix(_PART).removesuffix(_ENDING))
+    return part if part and part != ALL and name == _name(part) else None
+
+
+def _age(document: _Document) -> tuple[datetime, bool]:
+    """In which order documents count: a store's times are of whole seconds."""
+    when = document.entry.modified if document.entry else _NOW
+    return when, document.part.count > 1
+
+
+def _is_outdone(document: _Document, others: Iterable[_Document]) -> bool:
+    """Whether a newer document has some of its tables."""
+    meeting = (other for other in others if _meet(other.part, document.part))
+    return any(_age(other) > _age(document) for other in meeting)
+
+
+def _split(part: Shard, count: int) -> list[Shard]:
+    """A share, in so many equal ones."""
+    numbers = range(part.number, part.count * count + 1, part.count)
+    return [Shard(number, part.count * count) for number in numbers]
+
+
+def _covers(parts: set[Shard], own: Shard) -> bool:
+    """Whether all tables of a share have a document, by shares of one size."""
+    if any(_is_inside(own, part) for part in parts):
+        return True
+    sizes = [(w, p.count // w.count) for w in (own, ALL) for p in parts if _is_inside(p, w)]
+    return any(parts.issuperset(_split(whole, count)) for whole, count in set(sizes))
+
+
+def _is_inside(part: Shard, whole: Shard) -> bool:
+    """Whether all tables of one share are in another."""
+    return part.count % whole.count == 0 and (part.number - whole.number) % whole.count == 0
+
+
+def _meet(one: Shard, other: Shard) -> bool:
+    """Whether tables may be in both."""
+    return (one.number - other.number) % gcd(one.count, other.count) == 0
+
+
+def load_states(storage: Storage, shard: Shard = ALL) -> dict[str, TableState] | None:
     """The kept states by the table's folder; None if there are none, or only of an older format.
 
     Args:
         storage: the lake's files.
         shard: the mirror's own; without documents of all its tables there are no states.
-        documents: those of a mirror that goes on, for all its tables.
 
     Raises:
         FormatError: they are of a newer format.
     """
-    kept = documents or state_documents(storage, shard)
-    states = kept.load(some=documents is None and shard == ALL)
-    return None if states is None else {f: TableState(**state) for f, state in states.items()}
+    return StateDocuments(storage, shard).load(some=shard == ALL)
 
 
 def is_told_running(storage: Storage) -> bool:
@@ -228,12 +305,12 @@ def save_states(
         states: of all tables, by their folders.
         replicator: the state of the whole mirror.
         shard: the mirror's own; the other tables' states stay where they are.
-        documents: those of a mirror that goes on: only what has changed is written.
+        documents: those of a mirror that goes on, and its shard: only what has changed is written.
     """
-    kept = documents or state_documents(storage, shard)
-    kept.save({folder: asdict(state) for folder, state in states.items()})
-    if shard != ALL:
-        states = load_states(storage, shard) or states  # the others may have gone on
+    documents = documents or StateDocuments(storage, shard)
+    documents.save(states)
+    if documents.shard != ALL:
+        states = load_states(storage, documents.shard) or states  # the others may have gone on
     tell_states(storage, states, replicator)
 
 
@@ -253,14 +330,11 @@ def _monitoring(state: TableState) -> dict[str, Any]:
 
     Clients compare the schema's name with `""` where there is none.
     """
-    error = state.error or {}
-    place = [f"{key} {error[key]}" for key in ("file", "row", "column") if error.get(key)]
-    where = f" [{', '.join(place)}]" if place else ""
     return {
         "id": _id(state.incarnation),
         "status": state.state,
-        "errorCode": "TableFailed" if error else "",
-        "errorMessage": f"{error['message']}{where}" if error else "",
+        "errorCode": "TableFailed" if state.error else "",
+        "errorMessage": error_text(state.error) if state.error else "",
         "normalizedTableName": f"{state.schema}.{state.name}" if state.schema else state.name,
         "sourceTableName": state.name,
         "sourceSchemaName": state.schema or "",
@@ -274,13 +348,14 @@ def _monitoring(state: TableState) -> dict[str, Any]:
     }
 
 
+def error_text(error: dict[str, Any]) -> str:
+    """A table's error in a sentence, with its place."""
+    place = [f"{key} {error[key]}" for key in ("file", "row", "column") if error.get(key)]
+    return f"{error['message']} [{', '.join(place)}]" if place else str(error["message"])
+
+
 def _id(incarnation: str | None) -> str:
     try:
         return str(uuid.UUID(incarnation or ""))
     except ValueError:
         return str(uuid.UUID(int=0))  # the mirror has not seen the folder yet
-
-
-def failed(state: TableState, error: dict[str, Any]) -> TableState:
-    """The same table, stopped by an error."""
-    return replace(state, state=FAILED, error=error)

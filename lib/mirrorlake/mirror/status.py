@@ -1,35 +1,147 @@
-"""The state of each table: from a listing and the kept state alone, without Spark."""
+"""How tables stand, and what the next cycle would apply: from listings, kept states, and checks.
+
+Neither needs Spark, and neither writes: no identity, plan or state; text files are checked as
+Parquet in a temporary folder. Files that are late by time are found by the cycle only.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
+from typing import Any
 
-from mirrorlake.delta.snapshot import delta_tables
-from mirrorlake.errors import (
-    FormatError,
-    MirrorlakeError,
-    SequenceError,
+from mirrorlake.delta.snapshot import delta_tables, read_snapshot
+from mirrorlake.errors import FormatError, InvalidNameError, MirrorlakeError, SequenceError
+from mirrorlake.landing.metadata import (
+    BY_TIME,
+    Identity,
+    last_applied,
+    read_identity,
+    read_metadata,
 )
-from mirrorlake.landing.metadata import BY_TIME, last_applied
-from mirrorlake.landing.zone import BadFolder, Folder, by_number, by_time, find_tables
+from mirrorlake.landing.zone import (
+    BadFolder,
+    Folder,
+    by_number,
+    by_time,
+    find_tables,
+    no_folder,
+    published_tables,
+)
 from mirrorlake.mirror.ledger import rebuild_states
-from mirrorlake.mirror.operator_settings import all_settings
+from mirrorlake.mirror.options import MirrorOptions, all_settings, read_settings
+from mirrorlake.mirror.plan import cut_batch, find_plan
+from mirrorlake.mirror.properties import Batch, check_batch, load_context
+from mirrorlake.mirror.shards import Shard
 from mirrorlake.mirror.state import (
     REPLICATING,
     STOPPED,
-    Report,
     TableState,
-    TableStatus,
     failed,
     file_signature,
     load_states,
     save_states,
 )
-from mirrorlake.names import IDENTITY, METADATA, ZONE, TableName
+from mirrorlake.names import IDENTITY, METADATA, ZONE, TableName, place_of
+from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Listing, Storage
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """One table's entry of a report.
+
+    Attributes:
+        rows: operations applied so far.
+        last_file: the number of the last applied file, 0 if none.
+        backlog_files: files published and not yet applied.
+        backlog_bytes: their sizes.
+        waiting_for: the number of the missing file that blocks later ones, or None.
+        waiting_since: when the first file behind it came, ISO-8601 UTC.
+        lag_seconds: age of the oldest file not yet applied; 0 if there is none.
+    """
+
+    name: str
+    schema: str | None
+    state: str
+    rows: int
+    last_file: int
+    backlog_files: int
+    backlog_bytes: int
+    waiting_for: int | None
+    waiting_since: str | None
+    lag_seconds: float
+    error: dict[str, Any] | None
+
+    @property
+    def table(self) -> TableName | None:
+        """Which table this is; None for a folder whose name no table can have."""
+        try:
+            return TableName(self.schema, self.name)
+        except InvalidNameError:
+            return None
+
+    @property
+    def full_name(self) -> str:
+        """The table's name with its schema, for people."""
+        return self.name if self.schema is None else f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Report(Result):
+    """What a cycle did, or how things stand: one entry per table, ordered by name.
+
+    Attributes:
+        dropped: the tables that this cycle dropped because their folders are gone.
+    """
+
+    tables: tuple[TableStatus, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> tuple[TableStatus, ...]:
+        """The tables with an error."""
+        return tuple(table for table in self.tables if table.error)
+
+    @property
+    def fed(self) -> set[TableName]:
+        """The tables that publishers feed."""
+        return {table for line in self.tables if (table := line.table) is not None}
+
+    @property
+    def progress(self) -> tuple[Any, ...]:
+        """What differs between two reports when something was done, or is there to be done."""
+        lines = ((t.schema, t.name, t.last_file, t.backlog_files) for t in self.tables)
+        return (self.dropped, *lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `--json` prints."""
+        return {"tables": [asdict(table) for table in self.tables]}
+
+    def shown(self) -> TextTable:
+        """One row per table, without what changes from run to run."""
+        columns = ("table", "state", "rows", "last_file", "backlog_files", "error")
+        rows = tuple(
+            (
+                table.full_name,
+                table.state,
+                table.rows,
+                table.last_file,
+                table.backlog_files,
+                table.error and table.error["message"],
+            )
+            for table in self.tables
+        )
+        # A column of nothing but "no error" tells nothing.
+        keep = len(columns) if self.failed else len(columns) - 1
+        return TextTable(columns[:keep], tuple(row[:keep] for row in rows))
+
+    def __repr__(self) -> str:
+        rows = sum(table.rows for table in self.tables)
+        text = f"{len(self.tables)} tables, {rows:,} rows applied so far"
+        return f"{text}, {len(self.failed)} failed" if self.failed else text
 
 
 def listed_folder(table: TableName, listing: Listing, state: TableState) -> Folder | None:
@@ -47,10 +159,8 @@ def is_idle(listing: Listing, state: TableState) -> bool:
     """Whether a listing alone shows that there is nothing to do."""
     if state.error is not None or state.seen is None:
         return False
-    if (listing.state_of(IDENTITY), listing.state_of(METADATA)) != (
-        state.seen,
-        state.declared,
-    ):
+    now = (listing.state_of(IDENTITY), listing.state_of(METADATA))
+    if now != (state.seen, state.declared):
         return False
     folder = listed_folder(state.table, listing, state)
     return folder is not None and all(number == state.last_file for number in folder.numbered)
@@ -95,8 +205,8 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
             states = load_states(storage) or {}
     if states is None:
         states = rebuild_states(storage, delta_tables(storage))
-    if rebuild:
-        save_states(storage, states)
+        if rebuild:
+            save_states(storage, states)
     settings_of = all_settings(storage)
     tables = list(find_tables(storage))
     listed = storage.list_many(ZONE, {table.folder for table in tables})
@@ -104,7 +214,7 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
     for table in tables:
         state = states.get(table.folder) or TableState(table.schema, table.name)
         if isinstance(table, BadFolder):
-            lines.append(status_of(failed(state, table.error.as_dict()), None))
+            lines.append(status_of(failed(state, table.error), None))
             continue
         try:
             asked = settings_of(table)
@@ -119,5 +229,150 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
                 state = replace(state, state=STOPPED)
             lines.append(status_of(state, listed_folder(table, listing, state), asked.skip))
         except MirrorlakeError as error:
-            lines.append(status_of(failed(state, error.as_dict()), None))
+            lines.append(status_of(failed(state, error), None))
     return Report(tuple(lines))
+
+
+@dataclass(frozen=True)
+class TablePreview:
+    """What a cycle would do with one table.
+
+    Attributes:
+        status: how the table stands; its error is the one that the cycle would end with.
+        files: the files that would be applied, in order.
+        rows: the rows in them.
+    """
+
+    status: TableStatus
+    files: tuple[str, ...] = ()
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class Preview(Result):
+    """What a cycle would do: an entry per table, ordered by name.
+
+    Attributes:
+        dropped: the tables that it would drop, because their folders are gone.
+    """
+
+    tables: tuple[TablePreview, ...]
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> tuple[TablePreview, ...]:
+        """The tables that would have an error."""
+        return tuple(table for table in self.tables if table.status.error)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `mirror --dry-run --json` prints."""
+        return {
+            "tables": [
+                {**asdict(one.status), "files": list(one.files), "rows_to_apply": one.rows}
+                for one in self.tables
+            ],
+            "dropped": list(self.dropped),
+        }
+
+    def shown(self) -> TextTable:
+        """One row a table."""
+        rows = tuple(
+            (
+                one.status.full_name,
+                len(one.files),
+                f"{one.files[0]} …" if len(one.files) > 1 else "".join(one.files),
+                one.rows,
+                one.status.waiting_for,
+                one.status.error and one.status.error["file"],
+            )
+            for one in self.tables
+        )
+        return TextTable(("table", "files", "first file", "rows", "waiting for", "bad file"), rows)
+
+    def __repr__(self) -> str:
+        files = sum(len(one.files) for one in self.tables)
+        dropped = f", {', '.join(self.dropped)} dropped" if self.dropped else ""
+        return f"{files} files of {len(self.tables)} tables would be applied{dropped}: a dry run"
+
+
+def preview_cycle(
+    storage: Storage, only: TableName | None = None, options: MirrorOptions | None = None
+) -> Preview:
+    """What the next cycle would apply.
+
+    Args:
+        storage: the lake's files.
+        only: a single table; by default all of the zone.
+        options: bounds of the cycle.
+
+    Raises:
+        TableNotFoundError: the single table has no folder in the zone.
+    """
+    lines = status_report(storage).tables
+    if only is not None:
+        lines = tuple(
+            line for line in lines if (line.schema, line.name) == (only.schema, only.name)
+        )
+        if not lines:
+            raise no_folder(only)
+    options = options or MirrorOptions()
+    if only is None:
+        shard = Shard.parse(options.shard)
+        places = ((line, place_of(line.schema, line.name)) for line in lines)
+        lines = tuple(line for line, place in places if shard.has(f"{ZONE}/{place}"))
+    return Preview(
+        tuple(_preview(storage, line, options) for line in lines),
+        () if only else _dropped(storage),
+    )
+
+
+def _dropped(storage: Storage) -> tuple[str, ...]:
+    """The kept states' tables whose folders are gone, under whatever name."""
+    present = published_tables(storage)
+    folders = {table.folder for table in present}
+    gone = [s for folder, s in (load_states(storage) or {}).items() if folder not in folders]
+    identities = [read_identity(storage, table) for table in present] if gone else []
+    renamed = {identity.incarnation for identity in identities if identity}
+    return tuple(
+        str(state.table)
+        for state in gone
+        if state.incarnation not in renamed and read_snapshot(storage, state.table.table_path)
+    )
+
+
+def _preview(storage: Storage, status: TableStatus, options: MirrorOptions) -> TablePreview:
+    table = status.table
+    if status.state == STOPPED or table is None:  # the status says what is wrong with its name
+        return TablePreview(status)
+    try:
+        batch = _next_batch(storage, table, options)
+    except MirrorlakeError as error:
+        return TablePreview(replace(status, error=error.as_dict()))
+    status = replace(status, error=None if batch.error is None else batch.error.as_dict())
+    facts = [file for file in batch.facts if file.skipped is None]
+    rows = sum(file.row_count for file in facts)
+    return TablePreview(status, tuple(file.name for file in facts), rows)
+
+
+def _next_batch(storage: Storage, table: TableName, options: MirrorOptions) -> Batch:
+    """The sound files that come next, and what is wrong with the one after them."""
+    metadata = read_metadata(storage, table)
+    at = load_context(
+        storage,
+        read_identity(storage, table) or Identity(table, "none yet"),
+        metadata,
+        read_snapshot(storage, table.table_path),
+        storage.list(table.folder),
+        TableState(table.schema, table.name),
+    )
+    skip = dict.fromkeys(read_settings(storage, table).skip, "")
+    ready, _ = at.folder.pending(at.last, skip)
+    plan = find_plan(storage, at.identity, at.last + 1)
+    names = [file.name for file in plan.files] if plan else []
+    rest = ready[len(names) :]
+    names += (
+        [entry.name for entry in rest]
+        if at.recreated
+        else cut_batch(rest, options.batch_files, options.batch_bytes)
+    )
+    return check_batch(at, names, options, skip, stage=False)

@@ -5,29 +5,39 @@ The cycle starts after the last number in the table's own log, never from what w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from mirrorlake.delta.exchange import DeletedRows
 from mirrorlake.delta.snapshot import Snapshot, has_policy, read_snapshot
-from mirrorlake.errors import MirrorlakeError
+from mirrorlake.errors import MirrorlakeError, SetupError
+from mirrorlake.landing.check import FileFacts, inspect_file
 from mirrorlake.landing.metadata import (
     BY_TIME,
     Identity,
+    TableMetadata,
     ensure_identity,
     read_metadata,
 )
+from mirrorlake.mirror.applied_files import move_applied, move_leftovers
 from mirrorlake.mirror.apply import compact, write_batch
-from mirrorlake.mirror.cleanup import move_applied, move_leftovers
-from mirrorlake.mirror.defaults import read_defaults
-from mirrorlake.mirror.inspection import choose_inspection
-from mirrorlake.mirror.ledger import committed_version, last_note, with_note
-from mirrorlake.mirror.operator_settings import OperatorSettings
-from mirrorlake.mirror.options import SKIP_FILE, MirrorOptions, Step, StepListener, retention
+from mirrorlake.mirror.ledger import committed_version, last_note, put_into_quarantine, with_note
+from mirrorlake.mirror.options import (
+    SKIP_FILE,
+    MirrorOptions,
+    OperatorSettings,
+    Step,
+    StepListener,
+    read_defaults,
+    retention,
+)
 from mirrorlake.mirror.plan import (
     Plan,
     cut_batch,
@@ -43,12 +53,16 @@ from mirrorlake.mirror.properties import (
     check_batch,
     is_stale_incarnation,
     load_context,
+    plan_schema,
 )
-from mirrorlake.mirror.quarantine import put_into_quarantine
 from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState, failed, file_signature
 from mirrorlake.mirror.trash import drop_table, take_back, was_elsewhere
 from mirrorlake.names import IDENTITY, METADATA, TableName
+from mirrorlake.spark.executors import map_in_arrow
+from mirrorlake.spark.session import cluster_cores
 from mirrorlake.storage import Listing, Storage
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -102,7 +116,7 @@ class TableCycle:
             if batch.error is not None:
                 break
         problem = batch.error or reused
-        return at.state if problem is None else failed(at.state, problem.as_dict())
+        return at.state if problem is None else failed(at.state, problem)
 
     def _done(self, step: Step) -> None:
         self._on_step(self._table, step)
@@ -169,9 +183,9 @@ class TableCycle:
             names = cut_batch(ready, self._options.batch_files, self._options.batch_bytes)
         skip, on_error = self._skip, self._options.on_error
         by_time = at.metadata.strategy == BY_TIME and not self._options.late_files
-        late = (
-            late_file(self._storage, at.identity, at.last, ready[0]) if ready and by_time else None
-        )
+        late = None
+        if ready and by_time:
+            late = late_file(self._storage, at.identity, at.last, ready[0])
         if late is not None:
             if on_error != SKIP_FILE:
                 return Batch(at, error=late)
@@ -193,7 +207,7 @@ class TableCycle:
         if not at.metadata.columns or (at.snapshot is not None and not at.recreated):
             return Batch(at)
         try:
-            return Batch(at, target=at.target((), widen=self._options.widen))
+            return Batch(at, target=plan_schema(at, (), widen=self._options.widen))
         except MirrorlakeError as error:
             return Batch(at, error=error)
 
@@ -268,3 +282,58 @@ class TableCycle:
             self._done(Step.COMPACTED)
             return version
         return before
+
+
+def choose_inspection(
+    start: Callable[[], SparkSession], sizes: Mapping[str, int], driver_bytes: int
+) -> Callable[..., FileFacts]:
+    """Who looks into the files of a batch: the driver, or for large ones on a cluster executors.
+
+    A check reads a file's marker column, and makes Parquet of text: for gigabytes that is more than
+    one process should do alone. What comes back is small.
+
+    Args:
+        start: called where a file is large and the environment names a cluster.
+        sizes: the files' bytes, by their names.
+        driver_bytes: the largest file that the driver looks into itself.
+    """
+    if max(sizes.values(), default=0) <= driver_bytes or cluster_cores(start) is None:
+        return inspect_file
+
+    def inspect(storage: Storage, path: str, metadata: TableMetadata, **options: Any) -> FileFacts:
+        if sizes.get(path.rpartition("/")[2], 0) > driver_bytes:
+            try:
+                return inspect_on_executor(start(), storage, path, metadata, **options)
+            except SetupError as error:
+                _log.warning("%s is read by the driver: %s", path, error)
+        return inspect_file(storage, path, metadata, **options)
+
+    return inspect
+
+
+def inspect_on_executor(
+    spark: SparkSession, storage: Storage, path: str, metadata: TableMetadata, **options: Any
+) -> FileFacts:
+    """`inspect_file`, in a task of its own.
+
+    Raises:
+        SetupError: the executors can't run it.
+        MirrorlakeError: as `inspect_file`.
+        FileNotFoundError: the file is gone.
+    """
+
+    def run(_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        found: FileFacts | Exception
+        try:
+            found = inspect_file(storage, path, metadata, **options)
+        except (MirrorlakeError, FileNotFoundError) as error:
+            found = error
+        yield pa.RecordBatch.from_pydict({"found": pa.array([pickle.dumps(found)], pa.binary())})
+
+    (row,) = map_in_arrow(spark.range(0, 1, 1, 1), run, "found binary").collect()
+    found = pickle.loads(bytes(row["found"]))  # noqa: S301 - what a function of ours has made
+    if isinstance(found, Exception):
+        raise found
+    return cast("FileFacts", found)

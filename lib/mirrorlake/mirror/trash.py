@@ -1,4 +1,4 @@
-"""Dropped tables: put aside, kept for a while, taken back on demand; see `follow` for when.
+"""Tables follow their folders: renamed with them, dropped when they go, taken back on demand.
 
 A folder is known by the identity in it, not by its name. Deleted means that its table is moved
 aside and kept for a while; renamed, that its table moves along with all it has; copied, that the
@@ -13,7 +13,6 @@ it in one commit, so that old versions, and frames of them, survive a drop.
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
@@ -27,11 +26,21 @@ from mirrorlake.delta.log_files import (
     take_note_back,
 )
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.errors import TableNotFoundError, UsageError
+from mirrorlake.errors import InvalidNameError, MirrorlakeError, TableNotFoundError, UsageError
 from mirrorlake.kept import read_kept
-from mirrorlake.landing.metadata import Identity, declare_keys, write_identity
-from mirrorlake.landing.zone import published_tables
-from mirrorlake.mirror.properties import KEYS_PROPERTY
+from mirrorlake.landing.metadata import (
+    Identity,
+    declare_keys,
+    is_in_folder,
+    read_identity,
+    renew_identity,
+    write_identity,
+)
+from mirrorlake.landing.zone import BadFolder, published_tables
+from mirrorlake.mirror.ledger import read_mirrored
+from mirrorlake.mirror.properties import declared_keys
+from mirrorlake.mirror.shards import ALL, Shard
+from mirrorlake.mirror.state import TableState, failed
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Outcome
 from mirrorlake.storage import Listing, Storage
@@ -171,9 +180,8 @@ def undrop(storage: Storage, table: TableName, *, dry_run: bool = False) -> Outc
     if dry_run:
         return done
     snapshot = read_snapshot(storage, chosen.path, dropped=True)
-    keys = json.loads(snapshot.properties.get(KEYS_PROPERTY, "[]")) if snapshot else []
     # The folder first: a mirror that finds it without its table takes the table back itself.
-    declare_keys(storage, table, tuple(keys))
+    declare_keys(storage, table, declared_keys(snapshot.properties) if snapshot else ())
     if chosen.identity is not None:
         write_identity(storage, replace(chosen.identity, table=table), make_folder=True)
     _move_back(storage, chosen, table)
@@ -186,17 +194,13 @@ def purge_dropped(storage: Storage, *, keep: timedelta) -> None:
     for dropped in dropped_tables(storage):
         if now - dropped.when >= keep:
             try:
-                _purge(storage, dropped)
+                if not dropped.is_in_place:
+                    storage.delete_folder(dropped.path.rpartition("/")[0])
+                elif _in_place(storage, dropped.table) == dropped:  # and not taken back meanwhile
+                    storage.delete_folder(dropped.path)
+                    take_note_back(storage, dropped.table)
             except Exception as error:  # what is left over stops no mirror
                 _log.warning("%s, dropped long ago, is kept: %s", dropped.table, error)
-
-
-def _purge(storage: Storage, dropped: DroppedTable) -> None:
-    if not dropped.is_in_place:
-        storage.delete_folder(dropped.path.rpartition("/")[0])
-    elif _in_place(storage, dropped.table) == dropped:  # and not taken back meanwhile
-        storage.delete_folder(dropped.path)
-        take_note_back(storage, dropped.table)
 
 
 def _move_back(storage: Storage, dropped: DroppedTable, table: TableName) -> bool:
@@ -214,3 +218,92 @@ def _move_back(storage: Storage, dropped: DroppedTable, table: TableName) -> boo
     else:
         storage.delete_folder(dropped.path.rpartition("/")[0])
     return True
+
+
+def follow_folders(
+    storage: Storage,
+    states: dict[str, TableState],
+    found: list[TableName | BadFolder],
+    shard: Shard = ALL,
+) -> tuple[list[TableName], list[TableState]]:
+    """Renames and drops tables as their folders were; `states` is brought in line.
+
+    A table that fails stops no other, and its folder must not be mirrored before it went well.
+
+    Args:
+        storage: the lake's files.
+        states: what was known of each folder.
+        found: the folders that the zone has now.
+        shard: only folders of this one are followed. A folder that came to another shard by its
+            new name is that one's to follow; its table is not dropped here meanwhile.
+
+    Returns:
+        The tables that were dropped; and those that could not be dropped, or moved to their new
+        name: each is tried again by the next cycle.
+    """
+    present = {table.folder for table in found}
+    dropped: list[TableName] = []
+    stuck: list[TableState] = []
+    held: set[str | None] = set()  # the incarnations whose rename failed, or is to come: no drop
+    others: list[TableName] = []  # another shard's new folders
+    for table in found:
+        if isinstance(table, TableName) and table.folder not in states:
+            if not shard.has(table.folder):
+                others.append(table)
+                continue
+            try:
+                _follow_rename(storage, states, present, table)
+            except Exception as error:  # the other tables are mirrored anyway
+                stuck.append(failed(TableState(table.schema, table.name), error))
+                held.add(_incarnation(storage, table))
+    gone = [f for f in states if f not in present and shard.has(f)]
+    if gone:
+        held |= {_incarnation(storage, table) for table in others}
+    for folder in gone:
+        state = states[folder]
+        if state.incarnation and state.incarnation in held:
+            continue
+        del states[folder]
+        try:
+            identity = Identity(state.table, state.incarnation) if state.incarnation else None
+            if read_mirrored(storage, state.table) and drop_table(storage, state.table, identity):
+                dropped.append(state.table)
+        except InvalidNameError:
+            continue  # it never had a table
+        except Exception as error:
+            states[folder] = failed(state, error)
+            stuck.append(states[folder])
+    return dropped, stuck
+
+
+def _incarnation(storage: Storage, table: TableName) -> str | None:
+    """The incarnation of a table's folder, where it can be read."""
+    try:
+        identity = read_identity(storage, table)
+    except Exception:  # the same store has just failed, and the table's error is told
+        return None
+    return identity.incarnation if identity else None
+
+
+def _follow_rename(
+    storage: Storage, states: dict[str, TableState], present: set[str], table: TableName
+) -> None:
+    try:
+        identity = read_identity(storage, table)
+    except MirrorlakeError:
+        return  # the table's own cycle reports it
+    if identity is None:
+        return
+    alike = (f for f, state in states.items() if state.incarnation == identity.incarnation)
+    old = next(alike, None)
+    if old is None:
+        return
+    before = states[old].table
+    if old in present and is_in_folder(storage, before, identity):
+        renew_identity(storage, table)
+    elif (
+        storage.move_folder(before.table_path, table.table_path)
+        or read_snapshot(storage, before.table_path) is None
+    ):
+        # Kept under the new name, so that a copy of the renamed folder is known as one.
+        states[table.folder] = replace(states.pop(old), schema=table.schema, name=table.name)

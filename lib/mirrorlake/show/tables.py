@@ -20,7 +20,7 @@ from mirrorlake.lake import Lake
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import Marker, read_metadata
 from mirrorlake.landing.zone import list_folder
-from mirrorlake.mirror.state import Report
+from mirrorlake.mirror.status import Report
 from mirrorlake.names import TableName
 from mirrorlake.paths import lake_path
 from mirrorlake.results import Count, TextTable

@@ -13,12 +13,12 @@ from mirrorlake.catalog import Catalog
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.landing.metadata import Identity, write_identity
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.follow import Followed, follow_folders
 from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.state import FAILED, save_states
 from mirrorlake.mirror.trash import (
     drop_table,
     dropped_tables,
+    follow_folders,
     purge_dropped,
     take_back,
     undrop,
@@ -124,11 +124,11 @@ def test_a_renamed_folder_takes_its_table_along_after_a_move_was_cut_short(
     proxy.faults = lambda request: (
         Fault(403, times=0) if request.method == "PUT" and "_delta_log" in request.key else Fault()
     )
-    stuck = follow_folders(storage, states, [IN_SCHEMA])
-    assert (stuck.dropped, [state.table for state in stuck.failed]) == ((), [IN_SCHEMA])
+    dropped, stuck = follow_folders(storage, states, [IN_SCHEMA])
+    assert (dropped, [state.table for state in stuck]) == ([], [IN_SCHEMA])
     assert read_snapshot(storage, A.table_path) is not None
     proxy.faults = lambda _request: Fault()
-    assert follow_folders(storage, states, [IN_SCHEMA]) == Followed()
+    assert follow_folders(storage, states, [IN_SCHEMA]) == ([], [])
     assert [state.table for state in states.values()] == [IN_SCHEMA]
     assert delta_tables(storage) == [IN_SCHEMA]
     assert storage.list("Tables").folders == ("s",)

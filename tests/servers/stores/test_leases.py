@@ -16,8 +16,8 @@ from helpers.fault_proxy import Fault, FaultProxy, LostAnswers, Request
 from helpers.s3_server import SECRET
 from mirrorlake.errors import BusyError
 from mirrorlake.landing.metadata import declare_keys
-from mirrorlake.lease import Lease, LeaseHeldError, is_held
-from mirrorlake.mirror.lock import only_mirror, only_one
+from mirrorlake.lease import Lease, LeaseHeldError, is_held, only_one
+from mirrorlake.mirror.shards import only_mirror
 from mirrorlake.mirror.state import file_signature
 from mirrorlake.names import METADATA, STATE, TableName
 from mirrorlake.paths import PROJECT

@@ -25,7 +25,7 @@ from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.landing.metadata import MARKER
 from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.mirror.state import Report
+from mirrorlake.mirror.status import Report
 from mirrorlake.names import file_name
 
 Action = Callable[[Path], None]

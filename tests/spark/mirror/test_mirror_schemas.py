@@ -28,7 +28,7 @@ from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.mirror.options import MirrorOptions, Step
-from mirrorlake.mirror.state import Report
+from mirrorlake.mirror.status import Report
 from mirrorlake.names import TableName, file_name
 
 TABLES, CYCLES = 8, 3

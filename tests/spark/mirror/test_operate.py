@@ -18,8 +18,8 @@ from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.errors import BusyError, SequenceError, UsageError
 from mirrorlake.landing.metadata import MARKER
+from mirrorlake.mirror.ledger import QUARANTINE, count_quarantined
 from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions, Step
-from mirrorlake.mirror.quarantine import QUARANTINE, count_quarantined
 from mirrorlake.names import file_name
 from mirrorlake.spark.sql import delta_name
 

@@ -11,7 +11,7 @@ from mirrorlake.errors import SequenceError
 from mirrorlake.landing.check import SMALL
 from mirrorlake.landing.metadata import Identity
 from mirrorlake.landing.zone import list_folder
-from mirrorlake.mirror.cleanup import move_applied, move_leftovers, sweep
+from mirrorlake.mirror.applied_files import move_applied, move_leftovers, sweep
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
 from mirrorlake.storage import Storage
 

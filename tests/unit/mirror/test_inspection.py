@@ -10,8 +10,8 @@ import pytest
 from mirrorlake.errors import DataFileError, MirrorlakeError
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import TableMetadata
-from mirrorlake.mirror.inspection import choose_inspection
 from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.mirror.table_cycle import choose_inspection
 from mirrorlake.storage import Storage
 
 

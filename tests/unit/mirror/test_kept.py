@@ -15,9 +15,9 @@ from mirrorlake.landing.manifest import Manifest, read_manifest, write_manifest
 from mirrorlake.landing.metadata import Identity, read_identity, write_identity
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.lint.zone import lint_zone
-from mirrorlake.mirror import operator_settings, plan, state, trash
+from mirrorlake.mirror import options, plan, state, trash
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.operator_settings import all_settings, pause, read_settings, skip
+from mirrorlake.mirror.options import all_settings, pause, read_settings, skip
 from mirrorlake.mirror.plan import find_plan, plan_path
 from mirrorlake.mirror.state import TableState, load_states, save_states
 from mirrorlake.mirror.status import status_report
@@ -71,8 +71,8 @@ CASES: list[tuple[Callable[[Storage], str], Callable[[Storage], object], int]] =
     (make_plan, lambda storage: find_plan(storage, LIFE, 1), plan.FORMAT),
     (make_identity, lambda storage: read_identity(storage, T), metadata.FORMAT),
     (make_manifest, lambda storage: read_manifest(storage, T), manifest.FORMAT),
-    (make_settings, lambda storage: read_settings(storage, T), operator_settings.FORMAT),
-    (make_settings, lambda storage: all_settings(storage)(T), operator_settings.FORMAT),
+    (make_settings, lambda storage: read_settings(storage, T), options.FORMAT),
+    (make_settings, lambda storage: all_settings(storage)(T), options.FORMAT),
     (make_trash, dropped_tables, trash.FORMAT),
     (make_state, load_states, state.FORMAT),
 ]
@@ -158,7 +158,7 @@ def test_newer_settings_of_one_table_stop_no_other(storage: Storage):
         Publisher(storage, table, keys=("id",)).upsert([{"id": 1}])
     skip(storage, T, 7, apply=True)
     path = "Files/_mirrorlake/control/t.json"
-    storage.write_json(path, storage.read_json(path) | {"format": operator_settings.FORMAT + 1})
+    storage.write_json(path, storage.read_json(path) | {"format": options.FORMAT + 1})
     one, other = status_report(storage).tables
     assert f"{path} is of format" in one.error["message"]
     assert (other.name, other.error, other.backlog_files) == ("u", None, 1)

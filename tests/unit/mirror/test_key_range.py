@@ -15,14 +15,8 @@ from hypothesis import strategies as st
 
 from mirrorlake.delta.exchange import DeletedRows
 from mirrorlake.landing.rows import footer_bounds
-from mirrorlake.mirror.key_bounds import (
-    Limits,
-    file_limits,
-    key_bounds,
-    key_conditions,
-    may_match,
-    wide_bounds,
-)
+from mirrorlake.mirror.batch import key_bounds, key_conditions
+from mirrorlake.mirror.exchange import Limits, file_limits, may_match, wide_bounds
 from mirrorlake.mirror.properties import Target
 
 

@@ -12,7 +12,7 @@ from helpers.plans import plan_files
 from mirrorlake.errors import SequenceError
 from mirrorlake.landing.metadata import BY_TIME, Identity, TableMetadata, write_identity
 from mirrorlake.landing.zone import list_folder
-from mirrorlake.mirror.cleanup import move_applied, move_leftovers
+from mirrorlake.mirror.applied_files import move_applied, move_leftovers
 from mirrorlake.mirror.plan import number_files
 from mirrorlake.mirror.state import REPLICATING, TableState, file_signature, save_states
 from mirrorlake.mirror.status import is_idle, listed_folder, status_report

@@ -11,12 +11,10 @@ import pytest
 from mirrorlake.errors import BusyError, UsageError
 from mirrorlake.landing.metadata import Identity, read_identity, write_identity
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.lock import only_mirror
 from mirrorlake.mirror.options import MirrorOptions
-from mirrorlake.mirror.preview import preview_cycle
-from mirrorlake.mirror.shards import ALL, Shard
+from mirrorlake.mirror.shards import ALL, Shard, only_mirror
 from mirrorlake.mirror.state import TableState, load_states, save_states
-from mirrorlake.mirror.status import status_report
+from mirrorlake.mirror.status import preview_cycle, status_report
 from mirrorlake.names import STATE, TableName
 from mirrorlake.storage import Storage
 

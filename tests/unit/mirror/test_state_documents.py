@@ -10,8 +10,15 @@ import pytest
 from mirrorlake.errors import FormatError
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.shards import Shard
-from mirrorlake.mirror.state import TableState, load_states, save_states, state_documents
-from mirrorlake.mirror.state_documents import FORMAT, MOST, TABLES
+from mirrorlake.mirror.state import (
+    FORMAT,
+    MOST,
+    TABLES,
+    StateDocuments,
+    TableState,
+    load_states,
+    save_states,
+)
 from mirrorlake.names import STATE
 from mirrorlake.storage import Storage
 
@@ -80,10 +87,10 @@ def test_many_tables_are_in_several_documents(storage: Storage, tables: int, cou
 
 def test_only_documents_with_changes_are_written(any_storage: Storage) -> None:
     states = states_of(200)
-    mirror = state_documents(any_storage)
-    assert load_states(any_storage, None, mirror) is None
+    mirror = StateDocuments(any_storage)
+    assert mirror.load() is None
     save_states(any_storage, states, documents=mirror)
-    assert load_states(any_storage, None, mirror) == states
+    assert mirror.load() == states
     names = documents(any_storage)
     assert len(names) == 4
     for name in names:
@@ -121,7 +128,7 @@ def test_a_kill_at_any_moment_loses_no_state(tmp_path: Path, tables: tuple[int, 
         try:
             save_states(Dying(root, after), later)
         except Killed:
-            found = load_states(Storage(root), None, state_documents(Storage(root)))
+            found = StateDocuments(Storage(root)).load()
             assert found is not None
             assert set(found) >= before.keys() & later.keys()
             assert all(state in (before.get(f), later.get(f)) for f, state in found.items())
@@ -135,7 +142,7 @@ def test_a_first_save_that_was_cut_short_counts_for_nothing(tmp_path: Path) -> N
         save_states(Dying(root, 2), states_of(200))
     storage = Storage(root)
     assert len(documents(storage)) == 2
-    assert load_states(storage, None, state_documents(storage)) is None  # the logs are read
+    assert StateDocuments(storage).load() is None  # the logs are read
     Engine(storage, lambda: pytest.fail("no")).close()
     assert len(documents(storage)) == 2
     assert load_states(storage) is not None  # a status tells what there is
@@ -187,7 +194,7 @@ def test_one_newer_document_of_several_is_refused(any_storage: Storage) -> None:
         Engine(any_storage, lambda: pytest.fail("no")).run_cycle()
     assert any_storage.read_json(path) == {"format": FORMAT + 1, "tables": {}}
     any_storage.write(path, b"{")
-    assert load_states(any_storage, None, state_documents(any_storage)) is None
+    assert StateDocuments(any_storage).load() is None
 
 
 def test_other_files_are_no_documents(storage: Storage) -> None:

@@ -11,13 +11,13 @@ from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import TableNotFoundError, UsageError
 from mirrorlake.landing.metadata import Identity, read_identity, read_metadata, write_identity
 from mirrorlake.mirror.engine import Engine
-from mirrorlake.mirror.follow import Followed, follow_folders
 from mirrorlake.mirror.ledger import rebuild_states
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import TableState, load_states
 from mirrorlake.mirror.trash import (
     drop_table,
     dropped_tables,
+    follow_folders,
     purge_dropped,
     take_back,
     undrop,
@@ -167,7 +167,7 @@ def test_a_folder_that_is_gone_drops_its_table_and_no_other(any_storage: Storage
     any_storage.write("Tables/c/_delta_log/00000000000000000000.json", b'{"metaData":{"id":"x"}}')
     nobodys = TableName(None, "c")
     states = states_of((A, "1"), (B, "2"), (nobodys, "3"))
-    assert follow_folders(any_storage, states, [B]).dropped == (A,)
+    assert follow_folders(any_storage, states, [B]) == ([A], [])
     assert list(states) == [B.folder]
     assert (content(any_storage, A), content(any_storage, B)) == (None, "rows")
     assert any_storage.files_below("Tables/c") != ()
@@ -182,7 +182,7 @@ def test_a_renamed_folder_takes_its_table_along(any_storage: Storage):
     make_table(any_storage, A)
     states = states_of((A, "1"))
     copy_identity(any_storage, Identity(A, "1"), IN_SCHEMA)
-    assert follow_folders(any_storage, states, [IN_SCHEMA]) == Followed()
+    assert follow_folders(any_storage, states, [IN_SCHEMA]) == ([], [])
     assert (content(any_storage, A), content(any_storage, IN_SCHEMA)) == (None, "rows")
     assert [state.table for state in states.values()] == [IN_SCHEMA]
     assert read_identity(any_storage, IN_SCHEMA) == Identity(IN_SCHEMA, "1", A)
@@ -211,7 +211,7 @@ def test_copies_live_on_their_own_even_of_a_folder_just_renamed(any_storage: Sto
 def test_copies_of_a_renamed_folder_without_a_table_are_copies_too(any_storage: Storage):
     states = states_of((A, "1"))
     copy_identity(any_storage, Identity(A, "1"), B, IN_SCHEMA)
-    assert follow_folders(any_storage, states, [B, IN_SCHEMA]) == Followed()
+    assert follow_folders(any_storage, states, [B, IN_SCHEMA]) == ([], [])
     assert [state.table for state in states.values()] == [B]
     assert read_identity(any_storage, B) == Identity(B, "1", A)
     own = read_identity(any_storage, IN_SCHEMA)

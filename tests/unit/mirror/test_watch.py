@@ -11,8 +11,8 @@ import pytest
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.mirror.engine import Engine, watch
 from mirrorlake.mirror.options import MirrorOptions, Step, at_once
-from mirrorlake.mirror.state import Report, TableState, load_states, save_states
-from mirrorlake.mirror.status import status_of
+from mirrorlake.mirror.state import TableState, load_states, save_states
+from mirrorlake.mirror.status import Report, status_of
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 

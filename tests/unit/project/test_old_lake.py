@@ -19,7 +19,7 @@ from helpers.old_lake import (
 )
 from mirrorlake import Lake
 from mirrorlake.errors import MetadataError, SchemaError, SequenceError
-from mirrorlake.mirror.quarantine import count_quarantined
+from mirrorlake.mirror.ledger import count_quarantined
 from mirrorlake.names import file_name
 from mirrorlake.storage import Storage
 

@@ -378,7 +378,8 @@ class TestKilledMakings:
 def test_what_a_making_publishes_again_is_its_own(root: Path, monkeypatch: Any) -> None:
     lake = open_sample(str(root), fresh=True, tables=["t"])
     lake.publisher("t", keys=["id"]).upsert([{"id": 1}])
-    monkeypatch.setattr("mirrorlake.mirror.replay.last_applied", lambda *_: 1)  # as if mirrored
+    # As if mirrored.
+    monkeypatch.setattr("mirrorlake.mirror.applied_files.last_applied", lambda *_: 1)
     assert lake.operations.replay("t", 1).files == (f"{2:020}.parquet",)
     seal_sample(lake)
     open_sample(str(root), fresh=True, tables=["t"])

@@ -7,7 +7,7 @@ import pytest
 
 from mirrorlake import Lake
 from mirrorlake.layout.partitioning.statistics import Spread
-from mirrorlake.mirror.state import Report, TableStatus
+from mirrorlake.mirror.status import Report, TableStatus
 from mirrorlake.results import Count, TextTable
 from mirrorlake.show.layouts import plot_spread
 from mirrorlake.show.plots import (

@@ -30,8 +30,7 @@ from mirrorlake.layout.partitioning.policy import Policy
 from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt
 from mirrorlake.layout.partitioning.statistics import newest_files
 from mirrorlake.layout.partitioning.store import Setting, read_setting
-from mirrorlake.lease import Lease, is_held
-from mirrorlake.mirror.lock import only_one
+from mirrorlake.lease import Lease, is_held, only_one
 from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName
 from mirrorlake.spark.gateway import Add, DeltaTransaction
