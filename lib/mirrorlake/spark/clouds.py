@@ -13,14 +13,21 @@ from urllib.parse import urlsplit
 
 from mirrorlake.errors import UsageError
 from mirrorlake.spark import s3
-from mirrorlake.spark.cloud_jars import AZURE
-from mirrorlake.spark.jars import fetched_jars
+from mirrorlake.spark.jars import HADOOP, JarSet, fetched_jars, read_sums
 from mirrorlake.spark.java import Java
 from mirrorlake.stores.opening import scheme_of, store_variables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+AZURE = JarSet(
+    "Azure",
+    f"azure-{HADOOP}",
+    (f"org.apache.hadoop:hadoop-azure:{HADOOP}",),
+    "org.slf4j:*,commons-logging:*,commons-codec:*,org.apache.httpcomponents:*",
+    read_sums("azure_jars.sha256"),
+    "6 MB",
+)
 _ABFS = ("abfs", "abfss")
 _AZURE_KEYS = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
 _SAS = ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY")
