@@ -50,12 +50,11 @@ if TYPE_CHECKING:
     from mirrorlake.paths import lake_path
     from mirrorlake.runs.record import record
     from mirrorlake.samples.sample_lake import make_sample
-    from mirrorlake.show.choices import plot_choices
-    from mirrorlake.show.feeds import plot_changes, plot_periods
     from mirrorlake.show.layouts import plot_gauge, plot_runs, plot_spread
     from mirrorlake.show.pictures import plot_backlog, plot_history, plot_kept, plot_lag, plot_rows
     from mirrorlake.show.plots import (
         plot_bars,
+        plot_choices,
         plot_lines,
         plot_matrix,
         plot_spans,
@@ -63,7 +62,7 @@ if TYPE_CHECKING:
     )
     from mirrorlake.show.system import plot_system
     from mirrorlake.show.tables import save_rows, show_errors, show_files, show_rows, show_status
-    from mirrorlake.show.versions import plot_files, plot_row_ids
+    from mirrorlake.show.versions import plot_changes, plot_files, plot_periods, plot_row_ids
     from mirrorlake.sources.postgres.publish import check_postgres, publish_postgres
 
 __version__ = "0.1.0"
@@ -176,14 +175,19 @@ _MODULES = {
     "paths": ["lake_path"],
     "runs.record": ["record"],
     "samples.sample_lake": ["make_sample"],
-    "show.choices": ["plot_choices"],
-    "show.feeds": ["plot_changes", "plot_periods"],
     "show.layouts": ["plot_gauge", "plot_runs", "plot_spread"],
     "show.pictures": ["plot_backlog", "plot_history", "plot_kept", "plot_lag", "plot_rows"],
-    "show.plots": ["plot_bars", "plot_lines", "plot_matrix", "plot_spans", "plot_stacks"],
+    "show.plots": [
+        "plot_bars",
+        "plot_choices",
+        "plot_lines",
+        "plot_matrix",
+        "plot_spans",
+        "plot_stacks",
+    ],
     "show.system": ["plot_system"],
     "show.tables": ["save_rows", "show_errors", "show_files", "show_rows", "show_status"],
-    "show.versions": ["plot_files", "plot_row_ids"],
+    "show.versions": ["plot_changes", "plot_files", "plot_periods", "plot_row_ids"],
     "sources.postgres.publish": ["check_postgres", "publish_postgres"],
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}
