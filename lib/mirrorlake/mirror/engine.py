@@ -14,6 +14,7 @@ from threading import Event, Lock
 
 from pyspark.sql import SparkSession
 
+from mirrorlake.catalog import keep_registered
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import (
     FormatError,
@@ -48,7 +49,6 @@ from mirrorlake.mirror.status import is_idle, listed_folder, status_of
 from mirrorlake.mirror.table_cycle import TableCycle
 from mirrorlake.mirror.trash import purge_dropped
 from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
-from mirrorlake.registration import keep_registered
 from mirrorlake.spark.session import cluster_cores
 from mirrorlake.storage import Listing, Storage
 from mirrorlake.stores.listing import AT_ONCE
