@@ -1,6 +1,7 @@
 """The command line, one module for each group of commands: thin calls into the library.
 
-Here is what they share: the app, and how they open lakes and tables.
+Here is what they share: the app, how they open lakes and tables, and the types of parameters that
+several of them have.
 
 One rule: what loses no row and no history acts, and `--dry-run` only says what would be done; what
 deletes, takes back or passes over only says it, and `--apply` does it.
@@ -8,29 +9,20 @@ deletes, takes back or passes over only says it, and `--apply` does it.
 
 from __future__ import annotations
 
+import os
 import signal
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mirrorlake.errors import UsageError
-from mirrorlake.names import TableName, split_names
+from mirrorlake.names import TableName
 from mirrorlake.paths import may_be_lake
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
     from mirrorlake.lake_table import LakeTable
-
-__all__ = [
-    "app",
-    "find_table",
-    "open_lake",
-    "open_table",
-    "split_names",
-    "stop_on_signals",
-    "verbs",
-]
 
 app = typer.Typer(
     add_completion=False,
@@ -38,6 +30,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="An open lakehouse in notebooks.",
 )
+
+
+Root = Annotated[str, typer.Argument(metavar="ROOT", help="The lake: a path or a URI.")]
+Table = Annotated[str, typer.Argument(metavar="TABLE", help="A table or schema.table.")]
+Only = Annotated[str | None, typer.Option("--table", help="Only this table.")]
+AnyTable = Annotated[str | None, typer.Argument(help="Only this table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
+Apply = Annotated[bool, typer.Option("--apply", help="Do it; otherwise it is a dry run.")]
+Watch = Annotated[bool, typer.Option("--watch/--once", help="Run until SIGTERM or Ctrl-C.")]
+Interval = Annotated[float, typer.Option(help="Seconds between two rounds.", min=0.1)]
+Limit = Annotated[int, typer.Option(help="Most rows to show; --json prints all.", min=0)]
+VOrder = Annotated[bool, typer.Option("--vorder", help="Then write files in V-Order.")]
 
 
 def verbs(noun: str, text: str) -> typer.Typer:
@@ -79,3 +84,12 @@ def stop_on_signals() -> Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
     return stop
+
+
+def warm_up() -> None:
+    """Makes what later starts of a local Spark are quicker with, if it is missing."""
+    if not {"SPARK_MASTER", "SPARK_REMOTE"} & set(os.environ):
+        from mirrorlake.spark.java import ensure_archive
+        from mirrorlake.spark.session import launch_environment
+
+        ensure_archive(*launch_environment())

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrorlake.commands import app, verbs
-from mirrorlake.commands.options import Apply, Json
+from mirrorlake.commands import Apply, Json, app, verbs, warm_up
 from mirrorlake.commands.printing import NOT_APPLIED, print_json, say, tell, warn
-from mirrorlake.commands.project import warm_up
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS
 from mirrorlake.results import TextTable, moment_text

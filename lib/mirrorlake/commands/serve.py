@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrorlake.commands import app, stop_on_signals
-from mirrorlake.commands.options import Json
+from mirrorlake.commands import Json, app, stop_on_signals
 from mirrorlake.commands.printing import say
 from mirrorlake.errors import UsageError
 

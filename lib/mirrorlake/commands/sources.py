@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mirrorlake.commands import split_names, stop_on_signals, verbs
-from mirrorlake.commands.options import Json, Root, Watch
+from mirrorlake.commands import Json, Root, Watch, stop_on_signals, verbs
 from mirrorlake.commands.printing import tell
 from mirrorlake.errors import UsageError
+from mirrorlake.names import split_names
 
 if TYPE_CHECKING:
     from mirrorlake.names import TableName
