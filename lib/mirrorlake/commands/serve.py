@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -60,8 +61,9 @@ def serve(
     served = Workspace(root, workspace, read_only=read_only)
 
     def ready(where: Ready) -> None:
-        if as_json:
-            print_line(where.document())
+        if as_json:  # on one line, at once
+            sys.stdout.write(json.dumps(where.document()) + "\n")
+            sys.stdout.flush()
         else:
             say(export_lines(where))
         if mirror and root is not None:
@@ -71,11 +73,3 @@ def serve(
         run_server(served, mirrors, Settings(port, bind, tuple(name or ()), proxy), stop, ready)
     finally:
         mirrors.close()
-
-
-def print_line(document: dict[str, Any]) -> None:
-    """One JSON document on one line, at once."""
-    import json
-
-    sys.stdout.write(json.dumps(document) + "\n")
-    sys.stdout.flush()

@@ -222,10 +222,9 @@ class Choices:
     ) -> None:
         self.label = label
         self.choices = list(choices)
-        self.chosen = chosen
         self._draw = draw
-        self._chart = draw(chosen)
         self._widget: ipywidgets.VBox | None = None
+        self.choose(chosen)
 
     def __repr__(self) -> str:
         return f"{self.label}: {self.chosen}, one of {len(self.choices)}"
@@ -301,7 +300,4 @@ def plot_choices(
     """
     if not choices:
         raise UsageError("There is nothing to choose from.", hint="give at least one choice.")
-    chosen = choices[0] if chosen is None else chosen
-    if chosen not in choices:
-        raise UsageError(f"{chosen!r} is none of the choices.", hint=f"{list(choices)}.")
-    return Choices(draw, choices, chosen, label)
+    return Choices(draw, choices, choices[0] if chosen is None else chosen, label)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 
 from matplotlib.ticker import MaxNLocator
@@ -85,7 +84,8 @@ def plot_periods(report: FollowReport) -> Chart:
                     edgecolor="white",
                     hatch="" if stop is not None else "//",
                 )
-        axes.set_yticks(range(len(periods)), _cut(list(periods)))
+        names = [n if len(n) <= _LETTERS else n[: _LETTERS - 1] + "…" for n in periods]
+        axes.set_yticks(range(len(periods)), names)
         axes.set_xlim(min(some[0][0] for some in periods.values()), end)
         axes.invert_yaxis()
         axes.tick_params(axis="y", length=0)
@@ -101,10 +101,6 @@ def _say(chart: Chart, text: str) -> Chart:
     axes.set_xticks([])
     axes.set_yticks([])
     return chart
-
-
-def _cut(names: Sequence[str]) -> list[str]:
-    return [name if len(name) <= _LETTERS else name[: _LETTERS - 1] + "…" for name in names]
 
 
 def plot_files(table: Table, *, first: int = 0) -> Chart:

@@ -128,25 +128,24 @@ def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSe
 
     profile = chosen_profile(profile)
     watch_cells()
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        extensions = running.conf.get("spark.sql.extensions", "") or ""
+    builder, spark = SparkSession.builder, SparkSession.getActiveSession()
+    if spark is not None:
+        extensions = spark.conf.get("spark.sql.extensions", "") or ""
         if "DeltaSparkSessionExtension" not in extensions:
             raise SetupError(
                 "The running Spark session has no Delta.",
                 hint="stop it, or start it with Delta's extension and catalog.",
             )
-        return _for_root(prepare(running), root)
-    builder = SparkSession.builder
-    if os.environ.get("SPARK_REMOTE"):
-        return _for_root(prepare(builder.getOrCreate()), root)
+    elif os.environ.get("SPARK_REMOTE"):
+        spark = builder.getOrCreate()
+    elif "PYSPARK_GATEWAY_PORT" in os.environ:  # under spark-submit its choices stand
+        show_notices()
+        spark = builder.config(map=DELTA_CONFS | SESSION_CONFS).getOrCreate()
+    if spark is not None:
+        check_session(prepare(spark), root)
+        return spark
     show_notices()
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # under spark-submit its choices stand
-    wanted = DELTA_CONFS | SESSION_CONFS if submitted else launch_conf(profile, root)
-    for name, value in wanted.items():
-        builder = builder.config(name, value)
-    if submitted:
-        return _for_root(prepare(builder.getOrCreate()), root)
+    builder = builder.config(map=launch_conf(profile, root))
     with _quiet_launch() as log:
         try:
             return prepare(builder.getOrCreate())
@@ -165,11 +164,6 @@ def chosen_profile(profile: str | None = None) -> str:
     if profile not in PROFILES:
         raise UsageError(f"There is no profile {profile!r}.", hint=f"choose one of {PROFILES}.")
     return profile
-
-
-def _for_root(spark: SparkSession, root: str | None) -> SparkSession:
-    check_session(spark, root)
-    return spark
 
 
 def launch_conf(profile: str, root: str | None = None) -> dict[str, str]:
