@@ -41,6 +41,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 Apply = Annotated[bool, typer.Option("--apply", help="Do it; otherwise it is a dry run.")]
 Watch = Annotated[bool, typer.Option("--watch/--once", help="Run until SIGTERM or Ctrl-C.")]
 Interval = Annotated[float, typer.Option(help="Seconds between two rounds.", min=0.1)]
+Port = Annotated[int, typer.Option(help="With --serve; 0: a free one.", min=0, max=65535)]
 Limit = Annotated[int, typer.Option(help="Most rows to show; --json prints all.", min=0)]
 VOrder = Annotated[bool, typer.Option("--vorder", help="Then write files in V-Order.")]
 
@@ -50,6 +51,13 @@ def verbs(noun: str, text: str) -> typer.Typer:
     group = typer.Typer(no_args_is_help=True, help=text)
     app.add_typer(group, name=noun)
     return group
+
+
+def at_most_one(**given: object) -> None:
+    """Refuses options that exclude each other, by their names."""
+    names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
+    if len(names) > 1:
+        raise UsageError(f"{' and '.join(names)} exclude each other.", hint="choose one.")
 
 
 def open_lake(root: str) -> Lake:

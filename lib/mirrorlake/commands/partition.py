@@ -15,6 +15,7 @@ from mirrorlake.commands import (
     Root,
     Table,
     Watch,
+    at_most_one,
     find_table,
     open_lake,
     open_table,
@@ -101,8 +102,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Partition new files and merge small ones; a dry run counts what is pending."""
-    if watch and dry_run:
-        raise UsageError("--watch and --dry-run exclude each other.", hint="choose one.")
+    at_most_one(watch=watch, dry_run=dry_run)
     from mirrorlake.delta.snapshot import tables_with_policies
 
     lake = open_lake(root)

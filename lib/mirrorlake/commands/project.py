@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from mirrorlake.commands import Json, app, stop_on_signals, warm_up
+from mirrorlake.commands import Json, Port, app, at_most_one, stop_on_signals, warm_up
 from mirrorlake.commands.printing import print_json, progress, say, tell, warn
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import PARAMETERS, PROJECT
@@ -183,14 +183,13 @@ def docs(
         Path | None, typer.Option("--out", metavar="DIR", help="Where it is built; else site/.")
     ] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Serve it until Ctrl-C.")] = False,
-    port: Annotated[int, typer.Option(help="With --serve; 0: a free one.", min=0, max=65535)] = 0,
+    port: Port = 0,
     as_json: Json = False,
 ) -> None:
     """Build the documentation's site: lessons, tools, how-to pages, reference; no network."""
     from mirrorlake.site.build import build_site
 
-    if serve and as_json:
-        raise UsageError("--serve and --json exclude each other.", hint="choose one.")
+    at_most_one(serve=serve, json=as_json)
     with progress("building the site …"):
         site = build_site((out or PROJECT / "site").absolute(), context.find_root().command)
     first = site.folder / "index.html"

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrorlake.commands import Apply, DryRun, Json, Root, Table, open_lake, open_table, verbs
+from mirrorlake.commands import (
+    Apply,
+    DryRun,
+    Json,
+    Root,
+    Table,
+    at_most_one,
+    open_lake,
+    open_table,
+    verbs,
+)
 from mirrorlake.commands.printing import APPLY_DOES_IT, first_rows, progress, tell
 from mirrorlake.errors import UsageError
 from mirrorlake.results import TextTable
@@ -143,8 +153,7 @@ def refresh(
     as_json: Json = False,
 ) -> None:
     """Bring a view up to date with its sources."""
-    if full and incremental:
-        raise UsageError("--full and --incremental exclude each other.", hint="choose one.")
+    at_most_one(full=full, incremental=incremental)
     how = "full" if full else "incremental" if incremental else "auto"
     with progress(f"refreshing {name} …"):
         done = open_lake(root).views.refresh(name, how=how, check=check, dry_run=dry_run)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mirrorlake.commands import Json, app, stop_on_signals
+from mirrorlake.commands import Json, app, at_most_one, stop_on_signals
 from mirrorlake.commands.printing import say
 from mirrorlake.errors import UsageError
 
@@ -49,8 +49,7 @@ def serve(
 
     if root is None and workspace is None:
         raise UsageError("There is nothing to serve.", hint="name a ROOT, or --workspace DIR.")
-    if mirror and read_only:
-        raise UsageError("--mirror and --read-only exclude each other.", hint="choose one.")
+    at_most_one(mirror=mirror, read_only=read_only)
     for found in (root, workspace):
         if found is not None and "://" not in found:
             Path(found).mkdir(parents=True, exist_ok=True)

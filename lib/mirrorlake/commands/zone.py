@@ -15,11 +15,13 @@ from mirrorlake.commands import (
     Interval,
     Json,
     Only,
+    Port,
     Root,
     Table,
     VOrder,
     Watch,
     app,
+    at_most_one,
     open_lake,
     stop_on_signals,
 )
@@ -204,7 +206,7 @@ def monitor(
         Path | None, typer.Option("--html", metavar="FILE", help="Write the page to a file.")
     ] = None,
     serve: Annotated[bool, typer.Option("--serve", help="Serve the page until Ctrl-C.")] = False,
-    port: Annotated[int, typer.Option(help="With --serve; 0: a free one.", min=0, max=65535)] = 0,
+    port: Port = 0,
     watch: Annotated[
         bool, typer.Option("--watch", help="With --html: write it again and again.")
     ] = False,
@@ -216,8 +218,7 @@ def monitor(
     from mirrorlake.explore.monitor import Monitor, render_health
     from mirrorlake.explore.serving import PageServer
 
-    if serve and page is not None:
-        raise UsageError("--html and --serve exclude each other.", hint="choose one.")
+    at_most_one(html=page, serve=serve)
     if watch and page is None:
         raise UsageError("--watch writes a page again.", hint="name it with --html FILE.")
     lake = open_lake(root)
