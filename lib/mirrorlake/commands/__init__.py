@@ -1,7 +1,6 @@
 """The command line, one module for each group of commands: thin calls into the library.
 
-Here is what they share: the app, how they open lakes and tables, and the types of parameters that
-several of them have.
+Here is what they share: the app, and how they open lakes and tables.
 
 One rule: what loses no row and no history acts, and `--dry-run` only says what would be done; what
 deletes, takes back or passes over only says it, and `--apply` does it.
@@ -12,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 from threading import Event
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -32,32 +31,11 @@ app = typer.Typer(
 )
 
 
-Root = Annotated[str, typer.Argument(metavar="ROOT", help="The lake: a path or a URI.")]
-Table = Annotated[str, typer.Argument(metavar="TABLE", help="A table or schema.table.")]
-Only = Annotated[str | None, typer.Option("--table", help="Only this table.")]
-AnyTable = Annotated[str | None, typer.Argument(help="Only this table.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
-Apply = Annotated[bool, typer.Option("--apply", help="Do it; otherwise it is a dry run.")]
-Watch = Annotated[bool, typer.Option("--watch/--once", help="Run until SIGTERM or Ctrl-C.")]
-Interval = Annotated[float, typer.Option(help="Seconds between two rounds.", min=0.1)]
-Port = Annotated[int, typer.Option(help="With --serve; 0: a free one.", min=0, max=65535)]
-Limit = Annotated[int, typer.Option(help="Most rows to show; --json prints all.", min=0)]
-VOrder = Annotated[bool, typer.Option("--vorder", help="Then write files in V-Order.")]
-
-
 def verbs(noun: str, text: str) -> typer.Typer:
     """A group of commands: `NOUN VERB ROOT …`, each verb with its own help and options."""
     group = typer.Typer(no_args_is_help=True, help=text)
     app.add_typer(group, name=noun)
     return group
-
-
-def at_most_one(**given: object) -> None:
-    """Refuses options that exclude each other, by their names."""
-    names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
-    if len(names) > 1:
-        raise UsageError(f"{' and '.join(names)} exclude each other.", hint="choose one.")
 
 
 def open_lake(root: str) -> Lake:

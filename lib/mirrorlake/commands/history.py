@@ -11,19 +11,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from mirrorlake.commands import (
-    Apply,
-    DryRun,
-    Json,
-    Limit,
-    Root,
-    Table,
-    app,
-    find_table,
-    open_lake,
-    open_table,
-    verbs,
-)
+from mirrorlake.commands import app, find_table, open_lake, open_table, verbs
+from mirrorlake.commands.options import Apply, DryRun, Json, Limit, Root, Table
 from mirrorlake.commands.printing import DRY_RUN, NOT_APPLIED, facts_of, print_rows, progress, tell
 from mirrorlake.names import split_names
 from mirrorlake.results import TextTable

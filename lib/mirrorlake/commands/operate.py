@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from mirrorlake.commands import AnyTable, Apply, DryRun, Json, Root, Table, app, open_lake
+from mirrorlake.commands import app, open_lake
+from mirrorlake.commands.options import AnyTable, Apply, DryRun, Json, Root, Table
 from mirrorlake.commands.printing import (
     APPLY_DOES_IT,
     DRY_RUN,

@@ -8,20 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mirrorlake.commands import (
-    DryRun,
-    Interval,
-    Json,
-    Root,
-    Table,
-    Watch,
-    at_most_one,
-    find_table,
-    open_lake,
-    open_table,
-    stop_on_signals,
-    verbs,
-)
+from mirrorlake.commands import find_table, open_lake, open_table, stop_on_signals, verbs
+from mirrorlake.commands.options import DryRun, Interval, Json, Root, Table, Watch, at_most_one
 from mirrorlake.commands.printing import DRY_RUN, progress, tell, warn
 from mirrorlake.errors import UsageError
 from mirrorlake.results import TextTable

@@ -14,7 +14,8 @@ from typing import Annotated
 
 import typer
 
-from mirrorlake.commands import Json, Port, app, at_most_one, stop_on_signals, warm_up
+from mirrorlake.commands import app, stop_on_signals, warm_up
+from mirrorlake.commands.options import Json, Port, at_most_one
 from mirrorlake.commands.printing import print_json, progress, say, tell, warn
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import PARAMETERS, PROJECT

@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrorlake.commands import (
-    Apply,
-    DryRun,
-    Json,
-    Root,
-    Table,
-    at_most_one,
-    open_lake,
-    open_table,
-    verbs,
-)
+from mirrorlake.commands import open_lake, open_table, verbs
+from mirrorlake.commands.options import Apply, DryRun, Json, Root, Table, at_most_one
 from mirrorlake.commands.printing import APPLY_DOES_IT, first_rows, progress, tell
 from mirrorlake.errors import UsageError
 from mirrorlake.results import TextTable

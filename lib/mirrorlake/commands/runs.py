@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrorlake.commands import Apply, Json, app, verbs, warm_up
+from mirrorlake.commands import app, verbs, warm_up
+from mirrorlake.commands.options import Apply, Json
 from mirrorlake.commands.printing import NOT_APPLIED, print_json, say, tell, warn
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mirrorlake.commands import Json, app, at_most_one, stop_on_signals
+from mirrorlake.commands import app, stop_on_signals
+from mirrorlake.commands.options import Json, at_most_one
 from mirrorlake.commands.printing import say
 from mirrorlake.errors import UsageError
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mirrorlake.commands import Json, Root, Watch, stop_on_signals, verbs
+from mirrorlake.commands import stop_on_signals, verbs
+from mirrorlake.commands.options import Json, Root, Watch
 from mirrorlake.commands.printing import tell
 from mirrorlake.errors import UsageError
 from mirrorlake.names import split_names

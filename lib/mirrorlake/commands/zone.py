@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.live import Live
 
-from mirrorlake.commands import (
+from mirrorlake.commands import app, open_lake, stop_on_signals
+from mirrorlake.commands.options import (
     DryRun,
     Interval,
     Json,
@@ -20,10 +21,7 @@ from mirrorlake.commands import (
     Table,
     VOrder,
     Watch,
-    app,
     at_most_one,
-    open_lake,
-    stop_on_signals,
 )
 from mirrorlake.commands.printing import (
     err,
