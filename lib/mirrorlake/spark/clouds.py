@@ -77,9 +77,9 @@ def cloud_conf(root: str | None, *, cluster: bool = False) -> dict[str, str]:
     if s3.is_s3(root):
         conf = s3.s3_conf()
     elif scheme in _ABFS:
-        conf = _azure_conf(root)
+        conf = _REDACTED | _azure_conf(root)
     elif scheme == "gs":
-        conf = _google_conf()
+        conf = _REDACTED | _google_conf()
     else:
         return {}
     shipped = store_variables(root) if cluster else {}
@@ -101,31 +101,30 @@ def _azure_conf(root: str) -> dict[str, str]:
     host = urlsplit(root).netloc.rpartition("@")[2]
     account, kind = f"spark.hadoop.fs.azure.account.{{}}.{host}", "auth.type"
     if key := _set(_AZURE_KEYS):
-        return _REDACTED | {
+        return {
             account.format(kind): "SharedKey",
             account.format("key"): _from_environment(key),
         }
     if token := _set(_SAS):
         fixed = f"spark.hadoop.fs.azure.sas.fixed.token.{host}"
-        return _REDACTED | {account.format(kind): "SAS", fixed: _from_environment(token)}
+        return {account.format(kind): "SAS", fixed: _from_environment(token)}
     package = "org.apache.hadoop.fs.azurebfs.oauth2"
     client, secret, tenant = _set(_CLIENT), _set(_CLIENT_SECRET), _set(_TENANT)
     oauth = {account.format(kind): "OAuth"}
     if client and secret and tenant:
         page = f"https://login.microsoftonline.com/{os.environ[tenant]}/oauth2/token"
-        return _REDACTED | oauth | {
+        return oauth | {
             account.format("oauth.provider.type"): f"{package}.ClientCredsTokenProvider",
             account.format("oauth2.client.endpoint"): page,
             account.format("oauth2.client.id"): os.environ[client],
             account.format("oauth2.client.secret"): _from_environment(secret),
         }  # fmt: skip
-    provider = {account.format("oauth.provider.type"): f"{package}.MsiTokenProvider"}
-    return _REDACTED | oauth | provider
+    return oauth | {account.format("oauth.provider.type"): f"{package}.MsiTokenProvider"}
 
 
 def _google_conf() -> dict[str, str]:
     hadoop = "com.google.cloud.hadoop.fs.gcs"
-    conf = _REDACTED | {
+    conf = {
         "spark.hadoop.fs.gs.impl": f"{hadoop}.GoogleHadoopFileSystem",
         "spark.hadoop.fs.AbstractFileSystem.gs.impl": f"{hadoop}.GoogleHadoopFS",
     }
