@@ -57,6 +57,7 @@ class QueriedLake(MirroredLake):
 
         Example:
             >>> import tempfile
+            >>> from mirrorlake import Lake
             >>> Lake(tempfile.mkdtemp()).publisher("stock", keys=["id"]).upsert([{"id": 1}]).rows
             1
         """

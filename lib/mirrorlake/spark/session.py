@@ -129,7 +129,6 @@ def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSe
     profile = chosen_profile(profile)
     watch_cells()
     builder, spark = SparkSession.builder, SparkSession.getActiveSession()
-    wanted: dict[str, Any] = DELTA_CONFS | SESSION_CONFS
     if spark is not None:
         extensions = spark.conf.get("spark.sql.extensions", "") or ""
         if "DeltaSparkSessionExtension" not in extensions:
@@ -141,13 +140,12 @@ def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSe
         spark = builder.getOrCreate()
     elif "PYSPARK_GATEWAY_PORT" in os.environ:  # under spark-submit its choices stand
         show_notices()
-        spark = builder.config(map=wanted).getOrCreate()
+        spark = builder.config(map={**DELTA_CONFS, **SESSION_CONFS}).getOrCreate()
     if spark is not None:
         check_session(prepare(spark), root)
         return spark
     show_notices()
-    wanted = launch_conf(profile, root)
-    builder = builder.config(map=wanted)
+    builder = builder.config(map={**launch_conf(profile, root)})
     with _quiet_launch() as log:
         try:
             return prepare(builder.getOrCreate())
