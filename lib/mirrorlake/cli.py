@@ -53,6 +53,7 @@ def command() -> Any:
     """All commands as one, as Click runs it."""
     order = [module.__name__ for module in COMMANDS]
     app.registered_commands.sort(key=lambda known: order.index(known.callback.__module__))
+    app.registered_groups.sort(key=lambda known: str(known.name))
     return typer.main.get_command(app)
 
 

@@ -153,7 +153,7 @@ class Monitoring(Result):
     def tables(self) -> TextTable:
         """One row for each table that a publisher feeds; if there is none, that."""
         if not self.report.tables:
-            return TextTable(("note",), (("No publisher feeds a table of this lake.",),))
+            return _note("No publisher feeds a table of this lake.")
         columns = (
             "table", "state", "rows", "last file", "waiting", "lag", "quarantined", "problem",
         )  # fmt: skip
@@ -180,7 +180,7 @@ class Monitoring(Result):
     def view_states(self) -> TextTable:
         """One row for each view; if there is none, that."""
         if not self.views:
-            return TextTable(("note",), (("The lake has no views.",),))
+            return _note("The lake has no views.")
         rows = tuple(
             (
                 one.view,
@@ -200,7 +200,7 @@ class Monitoring(Result):
     def source_states(self) -> TextTable:
         """One row for each source, with its lag and its slot's state; if there is none, that."""
         if not self.sources:
-            return TextTable(("note",), (("No source feeds this lake.",),))
+            return _note("No source feeds this lake.")
         rows = tuple(
             (
                 one.source,
@@ -230,6 +230,10 @@ class Monitoring(Result):
 
     def __repr__(self) -> str:
         return f"{len(self.report.tables)} tables, {len(self.problems)} problems"
+
+
+def _note(text: str) -> TextTable:
+    return TextTable(("note",), ((text,),))
 
 
 def monitor_lake(
