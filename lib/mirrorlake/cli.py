@@ -15,10 +15,6 @@ from typer.rich_utils import rich_format_error
 
 from mirrorlake.commands import (
     app,
-    course,
-    docs,
-    explore,
-    frames,
     history,
     maintenance,
     operate,
@@ -28,7 +24,6 @@ from mirrorlake.commands import (
     runs,
     serve,
     sources,
-    views,
     zone,
 )
 from mirrorlake.commands.printing import print_json, warn
@@ -38,19 +33,14 @@ from mirrorlake.notices import show_notices
 # Importing a module registers its commands; --help shows them in this order, groups of verbs last.
 COMMANDS = (
     project,
-    course,
-    docs,
     runs,
     zone,
-    explore,
     serve,
     operate,
     history,
     maintenance,
-    frames,
     partition,
     rows,
-    views,
     sources,
 )
 
@@ -63,6 +53,7 @@ def command() -> Any:
     """All commands as one, as Click runs it."""
     order = [module.__name__ for module in COMMANDS]
     app.registered_commands.sort(key=lambda known: order.index(known.callback.__module__))
+    app.registered_groups.sort(key=lambda known: str(known.name))
     return typer.main.get_command(app)
 
 

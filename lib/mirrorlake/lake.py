@@ -6,24 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from mirrorlake.catalog import Catalog
-from mirrorlake.delta.snapshot import delta_tables
-from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options, noop
 from mirrorlake.mirror.status import Report
-from mirrorlake.names import ZONE, TableName, as_table
+from mirrorlake.names import TableName, as_table
 from mirrorlake.querying import QueriedLake
 
 if TYPE_CHECKING:
+    from mirrorlake.explore.explorer import Explorer
+    from mirrorlake.explore.monitor import Monitor
+    from mirrorlake.explore.publish_form import PublishForm
     from mirrorlake.feed.archive import ArchiveReport
     from mirrorlake.feed.cursor import Batch
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, MaintenancePolicy
     from mirrorlake.lake_table import LakeTable
     from mirrorlake.layout.partitioning.process import LakePartitioning
-    from mirrorlake.lint.rules import LintReport
-    from mirrorlake.lint.zone import FileListener
-    from mirrorlake.rows.views.api import Views
+    from mirrorlake.monitoring import Expectations
 
 
 class Lake(QueriedLake):
@@ -40,51 +38,6 @@ class Lake(QueriedLake):
         >>> lake.publisher("inventory", keys=["id"]).upsert([{"id": 1, "item": "bolt"}]).rows
         1
     """
-
-    @property
-    def landing_zone(self) -> str:
-        """Where applications publish: a full path or URI."""
-        return self.storage.path(ZONE)
-
-    @property
-    def published_footer(self) -> dict[str, str]:
-        """What the footers of all files carry that are published through this lake."""
-        return {}
-
-    def publisher(
-        self,
-        table: str | TableName,
-        *,
-        keys: list[str] | tuple[str, ...] = (),
-        partner: Partner | None = None,
-        footer: Mapping[str, str] | None = None,
-        dry_run: bool = False,
-    ) -> Publisher:
-        """The publisher of one table; needs no Spark.
-
-        Args:
-            table: its name.
-            keys: the columns that tell rows apart; none for a table that only takes inserts.
-            partner: who publishes; written down once in the landing zone.
-            footer: what the footers of the published files carry besides.
-            dry_run: only check every batch; neither keys nor files are written.
-
-        Raises:
-            MetadataError: other keys are declared already.
-
-        Example:
-            >>> import tempfile
-            >>> Lake(tempfile.mkdtemp()).publisher("stock", keys=["id"]).upsert([{"id": 1}]).rows
-            1
-        """
-        return Publisher(
-            self.storage,
-            as_table(table),
-            keys=keys,
-            partner=partner,
-            footer=footer,
-            dry_run=dry_run,
-        )
 
     def mirror(
         self,
@@ -124,30 +77,6 @@ class Lake(QueriedLake):
             if (name.schema, name.name) in mirrored:
                 self.table(name).optimize.vorder()
         return report
-
-    def lint(
-        self, table: str | TableName | None = None, *, on_file: FileListener = noop
-    ) -> LintReport:
-        """Checks the landing zone against the format's rules; reads only, needs no Spark.
-
-        Args:
-            table: only this one; by default the whole zone.
-            on_file: called for each file with the table, the files done and their number.
-
-        Returns:
-            The findings, with file, row, column and fix.
-
-        Example:
-            >>> lake.lint().findings  # doctest: +SKIP
-            ()
-        """
-        from mirrorlake.lint.zone import lint_zone
-
-        return lint_zone(self.storage, None if table is None else as_table(table), on_file=on_file)
-
-    def tables(self) -> list[TableName]:
-        """The Delta tables of the lake, ordered by name."""
-        return delta_tables(self.storage)
 
     def table(self, name: str | TableName) -> LakeTable:
         """One Delta table; Spark starts when rows are asked for.
@@ -317,23 +246,12 @@ class Lake(QueriedLake):
             self.table(table), as_table(into), keys=keys, stored_as=stored_as, dry_run=dry_run
         )
 
-    def find(self, name: TableName) -> TableName | None:
-        """The lake's own spelling of a table's name: exact, else the only one but for case."""
-        return Catalog(self.storage).find(name)
-
     @property
     def frames(self) -> Frames:
         """The versions that models are read at; see `Frames`."""
         from mirrorlake.history.frames import Frames
 
         return Frames(self.storage, lambda: self.spark)
-
-    @property
-    def views(self) -> Views:
-        """Tables that follow a query by what changes in its sources; see `Views`."""
-        from mirrorlake.rows.views.api import Views
-
-        return Views(self.storage, lambda: self.spark)
 
     def maintain(
         self, policy: MaintenancePolicy, *, on_table: Callable[[str], None] = noop
@@ -361,3 +279,74 @@ class Lake(QueriedLake):
         from mirrorlake.layout.partitioning.process import LakePartitioning
 
         return LakePartitioning(self.storage, lambda: self.spark)
+
+    def check_expectations(self, queries: Mapping[str, str], *, limit: int = 5) -> Expectations:
+        """Runs queries that must return no row, each over the tables as they are now.
+
+        Args:
+            queries: SQL by what is expected, such as `{"every order has an item": "SELECT …"}`.
+            limit: how many rows of each are kept to look at.
+
+        Returns:
+            One entry for each; a query that fails is not met, and the others go on.
+
+        Raises:
+            UsageError: they are no mapping of names to queries.
+
+        Example:
+            >>> lake.check_expectations({"no order twice": "SELECT …"}).broken  # doctest: +SKIP
+            ()
+        """
+        from mirrorlake.monitoring import check_expectations
+
+        return check_expectations(self, queries, limit=limit)
+
+    def explore(self) -> Explorer:
+        """The lake to look at and click through, in Lab; Spark starts when rows are asked for.
+
+        Returns:
+            What Lab shows as tabs: Zone, Tables, Versions, Rows, Feed, Files, Views, Runs;
+            `to_html` makes a file of what can be shown without Spark.
+
+        Example:
+            >>> lake.explore().open("Versions")  # doctest: +SKIP
+        """
+        from mirrorlake.explore.explorer import Explorer
+
+        return Explorer(self)
+
+    def monitor(self, *, every: float = 10) -> Monitor:
+        """How the tables that publishers feed are, on a page that refreshes itself; no Spark.
+
+        Args:
+            every: seconds between two looks in Lab.
+
+        Returns:
+            What Lab shows as a live page; `to_html` makes a file of it, `close` ends the looking.
+
+        Raises:
+            UsageError: the seconds are less than 1.
+
+        Example:
+            >>> lake.monitor().to_html("monitor.html")  # doctest: +SKIP
+        """
+        from mirrorlake.explore.monitor import Monitor
+
+        return Monitor(self, every=every)
+
+    def publish_form(self, table: str = "") -> PublishForm:
+        """A form in Lab: choose a file, look at its rows, choose keys and marker, check, publish.
+
+        Args:
+            table: the table to begin with; it need not be there yet.
+
+        Returns:
+            The form. A file that is not sound is refused with row, column and fix, and nothing is
+            published; what is published is the same as by the command `publish`.
+
+        Example:
+            >>> lake.publish_form("stock")  # doctest: +SKIP
+        """
+        from mirrorlake.explore.publish_form import PublishForm
+
+        return PublishForm(self, table)

@@ -207,10 +207,10 @@ class LakeTable(Table):
             >>> lake.table("sales").explore()  # doctest: +SKIP
         """
         from mirrorlake.explore.explorer import Explorer
-        from mirrorlake.lake import Lake
+        from mirrorlake.querying import QueriedLake
 
         spark = None if callable(self._spark) else self._spark
-        return Explorer(Lake(self.storage.root, spark=spark), self.name)
+        return Explorer(QueriedLake(self.storage.root, spark=spark), self.name)
 
     def diff(
         self,

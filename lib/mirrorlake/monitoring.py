@@ -1,30 +1,115 @@
-"""How a lake is: what waits, what stopped, what is wrong in the zone, and what is beyond a limit.
+"""How a lake is: what waits, what stopped, what is wrong, and what is not as it is expected.
 
-Everything is read, nothing written. Spark starts only for expectations.
+Expectations are queries over the lake that must return no row; Spark starts only for them.
+Everything is read, nothing written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta.snapshot import delta_tables
-from mirrorlake.errors import CheckError, UsageError
-from mirrorlake.expectations import Expectations
+from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
 from mirrorlake.mirror.ledger import count_quarantined
 from mirrorlake.results import Result, TextTable, moment_text
 from mirrorlake.sources.status import SourceReport, read_reports
 
 if TYPE_CHECKING:
-    from mirrorlake.lake import Lake
     from mirrorlake.lint.rules import LintReport
     from mirrorlake.mirror.ledger import Ledger
     from mirrorlake.mirror.status import Report
+    from mirrorlake.querying import QueriedLake
     from mirrorlake.rows.views.definition import ViewStatus
 
 _MOST = 6
 _FILES = 200
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """One query that must return no row.
+
+    Attributes:
+        name: what is expected.
+        query: the SQL.
+        rows: how many rows it returned, at most one more than are kept; None if it failed.
+        found: the first of them.
+        error: why it failed, or None.
+    """
+
+    name: str
+    query: str
+    rows: int | None = 0
+    found: TextTable = field(default_factory=lambda: TextTable((), ()))
+    error: str | None = None
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the query ran and returned no row."""
+        return self.rows == 0
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, as a text; empty if nothing is."""
+        if self.error:
+            return self.error
+        some = f"more than {len(self.found.rows)}" if self.found.more else str(self.rows)
+        return "" if self.is_met else f"{some} row{'s' * (self.rows != 1)}"
+
+
+@dataclass(frozen=True)
+class Expectations(Result):
+    """All expectations, in the order in which they were given."""
+
+    checked: tuple[Expectation, ...]
+
+    @property
+    def broken(self) -> tuple[Expectation, ...]:
+        """Those that are not met."""
+        return tuple(one for one in self.checked if not one.is_met)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of the result."""
+        entries = [asdict(one) | {"found": one.found.document()} for one in self.checked]
+        return {"expectations": entries}
+
+    def shown(self) -> TextTable:
+        """One row for each expectation."""
+        rows = tuple(
+            (one.name, "met" if one.is_met else "not met", one.problem) for one in self.checked
+        )
+        return TextTable(("expectation", "result", "found"), rows)
+
+    def __repr__(self) -> str:
+        if not self.checked:
+            return "no expectations were given"
+        return f"{len(self.checked) - len(self.broken)} of {len(self.checked)} expectations are met"
+
+
+def check_expectations(
+    lake: QueriedLake, queries: Mapping[str, str], *, limit: int = 5
+) -> Expectations:
+    """Runs the queries; arguments and errors are those of `Lake.check_expectations`."""
+    if not isinstance(queries, Mapping) or not all(
+        isinstance(text, str) for pair in queries.items() for text in pair
+    ):
+        raise UsageError(
+            f"The expectations are {queries!r}.",
+            hint="they are a mapping: what is expected, and a query that must return no row.",
+        )
+    return Expectations(tuple(_check(lake, name, query, limit) for name, query in queries.items()))
+
+
+def _check(lake: QueriedLake, name: str, query: str, limit: int) -> Expectation:
+    from mirrorlake.show.tables import show_rows
+
+    try:
+        found = show_rows(lake.sql(query, read_only=True), limit=limit)
+    except MirrorlakeError as error:
+        return Expectation(name, query, None, error=str(error))
+    return Expectation(name, query, len(found.rows) + found.more, found)
 
 
 @dataclass(frozen=True)
@@ -68,7 +153,7 @@ class Monitoring(Result):
     def tables(self) -> TextTable:
         """One row for each table that a publisher feeds; if there is none, that."""
         if not self.report.tables:
-            return TextTable(("note",), (("No publisher feeds a table of this lake.",),))
+            return _note("No publisher feeds a table of this lake.")
         columns = (
             "table", "state", "rows", "last file", "waiting", "lag", "quarantined", "problem",
         )  # fmt: skip
@@ -95,7 +180,7 @@ class Monitoring(Result):
     def view_states(self) -> TextTable:
         """One row for each view; if there is none, that."""
         if not self.views:
-            return TextTable(("note",), (("The lake has no views.",),))
+            return _note("The lake has no views.")
         rows = tuple(
             (
                 one.view,
@@ -115,7 +200,7 @@ class Monitoring(Result):
     def source_states(self) -> TextTable:
         """One row for each source, with its lag and its slot's state; if there is none, that."""
         if not self.sources:
-            return TextTable(("note",), (("No source feeds this lake.",),))
+            return _note("No source feeds this lake.")
         rows = tuple(
             (
                 one.source,
@@ -147,8 +232,12 @@ class Monitoring(Result):
         return f"{len(self.report.tables)} tables, {len(self.problems)} problems"
 
 
+def _note(text: str) -> TextTable:
+    return TextTable(("note",), ((text,),))
+
+
 def monitor_lake(
-    lake: Lake,
+    lake: QueriedLake,
     *,
     max_lag: float = 0,
     max_backlog: int = 0,
@@ -174,7 +263,7 @@ def monitor_lake(
     """
     if max_lag < 0 or max_backlog < 0:
         raise UsageError("A limit is less than 0.", hint="0 stands for no limit.")
-    met = lake.check_expectations(expectations or {})
+    met = check_expectations(lake, expectations or {})
     report = lake.status()
     others = delta_tables(lake.storage, but=report.fed)
     views = tuple(lake.views.status(others)) if others else ()
@@ -202,7 +291,7 @@ def monitor_lake(
     return Monitoring(report, views, quarantined, lint, met, sources, tuple(problems))
 
 
-def recent_ledgers(lake: Lake) -> tuple[Ledger, ...]:
+def recent_ledgers(lake: QueriedLake) -> tuple[Ledger, ...]:
     """The newest batches of the tables that publishers feed, for a picture of their lag.
 
     Returns:

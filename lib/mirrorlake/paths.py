@@ -46,18 +46,19 @@ def shown_path(root: str) -> str:
 
 def cache() -> Path:
     """Where jars, archives and logs are kept: `MIRRORLAKE_CACHE`, or the user's cache folder."""
-    if chosen := os.environ.get("MIRRORLAKE_CACHE"):
-        return Path(chosen).absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base).absolute() / "mirrorlake"
+    return _folder_of("MIRRORLAKE_CACHE", "XDG_CACHE_HOME", ".cache")
 
 
 def state() -> Path:
     """Where locks of runs are kept: `MIRRORLAKE_STATE`, or the user's state folder."""
-    if chosen := os.environ.get("MIRRORLAKE_STATE"):
+    return _folder_of("MIRRORLAKE_STATE", "XDG_STATE_HOME", ".local/state")
+
+
+def _folder_of(variable: str, users: str, usual: str) -> Path:
+    """The folder that a variable names, else ours in the user's folder of that kind."""
+    if chosen := os.environ.get(variable):
         return Path(chosen).absolute()
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base).absolute() / "mirrorlake"
+    return Path(os.environ.get(users) or Path.home() / usual).absolute() / "mirrorlake"
 
 
 def make_once(target: Path, is_there: Callable[[], bool], make: Callable[[Path], object]) -> None:

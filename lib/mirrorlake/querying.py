@@ -1,4 +1,4 @@
-"""A lake as those see it who ask it: SQL, checks, names in the catalogue, pages to look at."""
+"""A lake as those see it who publish to it and ask it: publishers, names, SQL, the linter."""
 
 from __future__ import annotations
 
@@ -6,20 +6,104 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from mirrorlake.catalog import Catalog, Registration, register_tables, unregister_tables
+from mirrorlake.delta.snapshot import delta_tables
+from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.mirror.api import MirroredLake
+from mirrorlake.mirror.options import noop
+from mirrorlake.names import ZONE, TableName, as_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from mirrorlake.expectations import Expectations
-    from mirrorlake.explore.explorer import Explorer
-    from mirrorlake.explore.monitor import Monitor
-    from mirrorlake.explore.publish_form import PublishForm
-    from mirrorlake.registration import Registration
+    from mirrorlake.lint.rules import LintReport
+    from mirrorlake.lint.zone import FileListener
+    from mirrorlake.rows.views.api import Views
 
 
 class QueriedLake(MirroredLake):
-    """What `Lake` offers to those who query it, and to those who look at it."""
+    """What `Lake` offers to those who publish and query; pages and widgets need no more."""
+
+    @property
+    def landing_zone(self) -> str:
+        """Where applications publish: a full path or URI."""
+        return self.storage.path(ZONE)
+
+    @property
+    def published_footer(self) -> dict[str, str]:
+        """What the footers of all files carry that are published through this lake."""
+        return {}
+
+    def publisher(
+        self,
+        table: str | TableName,
+        *,
+        keys: list[str] | tuple[str, ...] = (),
+        partner: Partner | None = None,
+        footer: Mapping[str, str] | None = None,
+        dry_run: bool = False,
+    ) -> Publisher:
+        """The publisher of one table; needs no Spark.
+
+        Args:
+            table: its name.
+            keys: the columns that tell rows apart; none for a table that only takes inserts.
+            partner: who publishes; written down once in the landing zone.
+            footer: what the footers of the published files carry besides.
+            dry_run: only check every batch; neither keys nor files are written.
+
+        Raises:
+            MetadataError: other keys are declared already.
+
+        Example:
+            >>> import tempfile
+            >>> from mirrorlake import Lake
+            >>> Lake(tempfile.mkdtemp()).publisher("stock", keys=["id"]).upsert([{"id": 1}]).rows
+            1
+        """
+        return Publisher(
+            self.storage,
+            as_table(table),
+            keys=keys,
+            partner=partner,
+            footer=footer,
+            dry_run=dry_run,
+        )
+
+    def lint(
+        self, table: str | TableName | None = None, *, on_file: FileListener = noop
+    ) -> LintReport:
+        """Checks the landing zone against the format's rules; reads only, needs no Spark.
+
+        Args:
+            table: only this one; by default the whole zone.
+            on_file: called for each file with the table, the files done and their number.
+
+        Returns:
+            The findings, with file, row, column and fix.
+
+        Example:
+            >>> lake.lint().findings  # doctest: +SKIP
+            ()
+        """
+        from mirrorlake.lint.zone import lint_zone
+
+        return lint_zone(self.storage, None if table is None else as_table(table), on_file=on_file)
+
+    def tables(self) -> list[TableName]:
+        """The Delta tables of the lake, ordered by name."""
+        return delta_tables(self.storage)
+
+    def find(self, name: TableName) -> TableName | None:
+        """The lake's own spelling of a table's name: exact, else the only one but for case."""
+        return Catalog(self.storage).find(name)
+
+    @property
+    def views(self) -> Views:
+        """Tables that follow a query by what changes in its sources; see `Views`."""
+        from mirrorlake.rows.views.api import Views
+
+        return Views(self.storage, lambda: self.spark)
 
     def sql(
         self,
@@ -54,27 +138,6 @@ class QueriedLake(MirroredLake):
             self.spark, self.storage, query, frame=frame, as_of=as_of, read_only=read_only
         )
 
-    def check_expectations(self, queries: Mapping[str, str], *, limit: int = 5) -> Expectations:
-        """Runs queries that must return no row, each over the tables as they are now.
-
-        Args:
-            queries: SQL by what is expected, such as `{"every order has an item": "SELECT …"}`.
-            limit: how many rows of each are kept to look at.
-
-        Returns:
-            One entry for each; a query that fails is not met, and the others go on.
-
-        Raises:
-            UsageError: they are no mapping of names to queries.
-
-        Example:
-            >>> lake.check_expectations({"no order twice": "SELECT …"}).broken  # doctest: +SKIP
-            ()
-        """
-        from mirrorlake.expectations import check_expectations
-
-        return check_expectations(self.sql, queries, limit=limit)
-
     def register(
         self,
         catalog: str = "spark_catalog",
@@ -103,8 +166,6 @@ class QueriedLake(MirroredLake):
             >>> lake.register(database="sales")  # doctest: +SKIP
             spark_catalog: 3 added, 0 kept, 0 removed, 0 refused
         """
-        from mirrorlake.registration import register_tables
-
         return register_tables(
             self.spark, self.storage, catalog=catalog, database=database, dry_run=dry_run
         )
@@ -122,62 +183,4 @@ class QueriedLake(MirroredLake):
             >>> lake.unregister()  # doctest: +SKIP
             spark_catalog: 0 added, 0 kept, 3 removed, 0 refused
         """
-        from mirrorlake.registration import unregister_tables
-
         return unregister_tables(self.spark, self.storage, dry_run=dry_run)
-
-    def explore(self) -> Explorer:
-        """The lake to look at and click through, in Lab; Spark starts when rows are asked for.
-
-        Returns:
-            What Lab shows as tabs: Zone, Tables, Versions, Rows, Feed, Files, Views, Runs;
-            `to_html` makes a file of what can be shown without Spark.
-
-        Example:
-            >>> lake.explore().open("Versions")  # doctest: +SKIP
-        """
-        from mirrorlake.explore.explorer import Explorer
-        from mirrorlake.lake import Lake
-
-        assert isinstance(self, Lake)
-        return Explorer(self)
-
-    def monitor(self, *, every: float = 10) -> Monitor:
-        """How the tables that publishers feed are, on a page that refreshes itself; no Spark.
-
-        Args:
-            every: seconds between two looks in Lab.
-
-        Returns:
-            What Lab shows as a live page; `to_html` makes a file of it, `close` ends the looking.
-
-        Raises:
-            UsageError: the seconds are less than 1.
-
-        Example:
-            >>> lake.monitor().to_html("monitor.html")  # doctest: +SKIP
-        """
-        from mirrorlake.explore.monitor import Monitor
-        from mirrorlake.lake import Lake
-
-        assert isinstance(self, Lake)
-        return Monitor(self, every=every)
-
-    def publish_form(self, table: str = "") -> PublishForm:
-        """A form in Lab: choose a file, look at its rows, choose keys and marker, check, publish.
-
-        Args:
-            table: the table to begin with; it need not be there yet.
-
-        Returns:
-            The form. A file that is not sound is refused with row, column and fix, and nothing is
-            published; what is published is the same as by the command `publish`.
-
-        Example:
-            >>> lake.publish_form("stock")  # doctest: +SKIP
-        """
-        from mirrorlake.explore.publish_form import PublishForm
-        from mirrorlake.lake import Lake
-
-        assert isinstance(self, Lake)
-        return PublishForm(self, table)

@@ -14,7 +14,7 @@ plot_bars({"<img src=x>": 3, "nut": 4}, title="Stock", label="pieces")
 """
 SLOW = """
 import threading
-from mirrorlake.spark.progress import watch_cells
+from mirrorlake.notices import watch_cells
 watch_cells()
 _ = threading.Event().wait(6)
 """

@@ -14,7 +14,7 @@ import json
 import time
 from threading import Thread
 
-from mirrorlake.spark.progress import spark_work
+from mirrorlake.notices import spark_work
 from mirrorlake.spark.session import get_spark
 
 spark = get_spark()

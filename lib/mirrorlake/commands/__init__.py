@@ -8,6 +8,7 @@ deletes, takes back or passes over only says it, and `--apply` does it.
 
 from __future__ import annotations
 
+import os
 import signal
 from threading import Event
 from typing import TYPE_CHECKING
@@ -15,22 +16,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from mirrorlake.errors import UsageError
-from mirrorlake.names import TableName, split_names
+from mirrorlake.names import TableName
 from mirrorlake.paths import may_be_lake
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
     from mirrorlake.lake_table import LakeTable
-
-__all__ = [
-    "app",
-    "find_table",
-    "open_lake",
-    "open_table",
-    "split_names",
-    "stop_on_signals",
-    "verbs",
-]
 
 app = typer.Typer(
     add_completion=False,
@@ -79,3 +70,12 @@ def stop_on_signals() -> Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
     return stop
+
+
+def warm_up() -> None:
+    """Makes what later starts of a local Spark are quicker with, if it is missing."""
+    if not {"SPARK_MASTER", "SPARK_REMOTE"} & set(os.environ):
+        from mirrorlake.spark.java import ensure_archive
+        from mirrorlake.spark.session import launch_environment
+
+        ensure_archive(*launch_environment())

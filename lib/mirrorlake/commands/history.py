@@ -1,15 +1,21 @@
-"""Commands that read tables, now and as they were: sql, history, diff, restore, changes, doctor."""
+"""Commands that read tables, now and as they were: sql, history, …, doctor, and `frame …`.
+
+A frame is the versions of tables that a model's readers see.
+"""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Literal
 
 import typer
 
-from mirrorlake.commands import app, find_table, open_lake, open_table, split_names
-from mirrorlake.commands.options import Apply, Json, Limit, Root, Table
-from mirrorlake.commands.printing import NOT_APPLIED, facts_of, print_rows, progress, tell
+from mirrorlake.commands import app, find_table, open_lake, open_table, verbs
+from mirrorlake.commands.options import Apply, DryRun, Json, Limit, Root, Table
+from mirrorlake.commands.printing import DRY_RUN, NOT_APPLIED, facts_of, print_rows, progress, tell
+from mirrorlake.names import split_names
+from mirrorlake.results import TextTable
 
 Outside = Literal["error", "clip"]  # what happens to an end outside of what the feed holds
 END_HELP = "a version, or yyyy-MM-dd[ HH:mm:ss[.SSS]]"
@@ -121,3 +127,68 @@ def doctor(
     with progress("looking at the log and its files …"):
         found = open_table(root, table).changes.diagnose(start, end)
     tell(as_json, found.as_dict(), found.shown(), found, failed=found.blocking)
+
+
+frame = verbs("frame", "Frames: the versions of tables that a model's readers see.")
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")]
+
+
+@frame.command()
+def create(
+    root: Root,
+    model: Model,
+    tables: Annotated[str, typer.Option(help="Tables to frame, separated by commas.")] = "",
+    expires_in: Annotated[
+        float, typer.Option(help="Days until the frame expires; 0: never.", min=0)
+    ] = 30.0,
+    owner: Annotated[str | None, typer.Option(help="Whom to ask about the frame.")] = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Frame the newest versions of some tables, consistent at one timestamp."""
+    lake = open_lake(root)
+    names = [find_table(lake, name) for name in split_names(tables)]
+    with progress("framing …"):
+        done = lake.frames.create(
+            model, names, owner=owner, expires_in=expires_in or None, dry_run=dry_run
+        )
+    tell(as_json, done.as_dict(), done, DRY_RUN * dry_run)
+
+
+@frame.command("list")
+def list_(root: Root, as_json: Json = False) -> None:
+    """List the frame of each model."""
+    found = open_lake(root).frames.list()
+    rows = []
+    for one in found:
+        tables = ", ".join(f"{framed.table}@v{framed.version}" for framed in one.tables)
+        expires = one.expires or "never"
+        rows.append((one.model, one.number, one.state, one.owner, expires, tables))
+    columns = ("model", "frame", "state", "owner", "expires", "tables")
+    tell(as_json, {"frames": [one.as_dict() for one in found]}, TextTable(columns, tuple(rows)))
+
+
+@frame.command()
+def show(
+    root: Root,
+    model: Model,
+    delete_from: Annotated[
+        str | None, typer.Option(help="Show what a DELETE from this table would change.")
+    ] = None,
+    where: Annotated[str, typer.Option(help="The predicate of that DELETE.")] = "true",
+    as_json: Json = False,
+) -> None:
+    """Show what has changed since the frame, and what the next one would reload."""
+    lake = open_lake(root)
+    delete = (find_table(lake, delete_from), where) if delete_from else None
+    with progress("comparing …"):
+        lines = lake.frames.show(model, delete=delete)
+    tell(as_json, {"tables": [asdict(line) for line in lines]}, *(line.shown() for line in lines))
+
+
+@frame.command()
+def release(root: Root, model: Model, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Release the model's frame; its readers get an error until it is framed again."""
+    done = open_lake(root).frames.release(model, dry_run=dry_run)
+    tell(as_json, done.as_dict(), done, DRY_RUN * dry_run)

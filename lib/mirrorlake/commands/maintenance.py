@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from mirrorlake.commands import app, open_lake, open_table, split_names
+from mirrorlake.commands import app, open_lake, open_table
 from mirrorlake.commands.options import Apply, DryRun, Json, Root, Table, VOrder
 from mirrorlake.commands.printing import DRY_RUN, NOT_APPLIED, facts_of, progress, tell
+from mirrorlake.names import split_names
 from mirrorlake.paths import PARAMETERS
 from mirrorlake.results import TextTable
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from mirrorlake.errors import UsageError
+
 Root = Annotated[str, typer.Argument(metavar="ROOT", help="The lake: a path or a URI.")]
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="A table or schema.table.")]
 Only = Annotated[str | None, typer.Option("--table", help="Only this table.")]
@@ -15,5 +17,13 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 Apply = Annotated[bool, typer.Option("--apply", help="Do it; otherwise it is a dry run.")]
 Watch = Annotated[bool, typer.Option("--watch/--once", help="Run until SIGTERM or Ctrl-C.")]
 Interval = Annotated[float, typer.Option(help="Seconds between two rounds.", min=0.1)]
+Port = Annotated[int, typer.Option(help="With --serve; 0: a free one.", min=0, max=65535)]
 Limit = Annotated[int, typer.Option(help="Most rows to show; --json prints all.", min=0)]
 VOrder = Annotated[bool, typer.Option("--vorder", help="Then write files in V-Order.")]
+
+
+def at_most_one(**given: object) -> None:
+    """Refuses options that exclude each other, by their names."""
+    names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
+    if len(names) > 1:
+        raise UsageError(f"{' and '.join(names)} exclude each other.", hint="choose one.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mirrorlake.commands import find_table, open_lake, open_table, stop_on_signals, verbs
-from mirrorlake.commands.options import DryRun, Interval, Json, Root, Table, Watch
+from mirrorlake.commands.options import DryRun, Interval, Json, Root, Table, Watch, at_most_one
 from mirrorlake.commands.printing import DRY_RUN, progress, tell, warn
 from mirrorlake.errors import UsageError
 from mirrorlake.results import TextTable
@@ -90,8 +90,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Partition new files and merge small ones; a dry run counts what is pending."""
-    if watch and dry_run:
-        raise UsageError("--watch and --dry-run exclude each other.", hint="choose one.")
+    at_most_one(watch=watch, dry_run=dry_run)
     from mirrorlake.delta.snapshot import tables_with_policies
 
     lake = open_lake(root)

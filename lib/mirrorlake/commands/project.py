@@ -1,4 +1,4 @@
-"""Commands on the project itself: demo, sample, test, lab, bench."""
+"""Commands on the project itself: demo, sample, test, lab, bench, course, docs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
+from functools import partial
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mirrorlake.commands import app
-from mirrorlake.commands.options import Json
-from mirrorlake.commands.printing import print_json, progress, say, warn
+from mirrorlake.commands import app, stop_on_signals, warm_up
+from mirrorlake.commands.options import Json, Port, at_most_one
+from mirrorlake.commands.printing import print_json, progress, say, tell, warn
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import PARAMETERS, PROJECT
 from mirrorlake.results import TextTable, size_text
@@ -58,15 +60,6 @@ def _source(folder: Path, what: str) -> Path:
     if not folder.is_dir():
         raise UsageError(f"There are no {what} here.", hint="they lie in the project's source.")
     return folder
-
-
-def warm_up() -> None:
-    """Makes what later starts of a local Spark are quicker with, if it is missing."""
-    if not {"SPARK_MASTER", "SPARK_REMOTE"} & set(os.environ):
-        from mirrorlake.spark.class_data_sharing import ensure_archive
-        from mirrorlake.spark.session import launch_environment
-
-        ensure_archive(*launch_environment())
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -155,3 +148,78 @@ def bench(
             say(TextTable((f"bench {chosen}", "figure"), tuple(figures)))
     if as_json:
         print_json(documents[0] if name else {"benches": documents})
+
+
+@app.command()
+def course(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="Where the copies go; an empty folder.")
+    ] = None,
+    solutions: Annotated[
+        bool, typer.Option("--solutions", help="For teachers: with solutions, for nbgrader.")
+    ] = False,
+    show: Annotated[
+        str | None, typer.Option("--show", metavar="TASK", help="Only print a task's solution.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Copy the lessons to work on: tasks blank for students, with solutions for teachers."""
+    from mirrorlake.course.copies import find_solution, make_course
+
+    if (folder is None) == (show is None):
+        raise UsageError("Name a folder, or a task with --show.", hint="./mirrorlake course DIR")
+    if show is not None:
+        solution = find_solution(show)
+        tell(as_json, {"task": show, "solution": solution}, solution)
+        return
+    made = make_course(Path(str(folder)).absolute(), solutions=solutions)
+    done = f"✓ {len(made.notebooks)} lessons, {len(made.tasks)} tasks: {made.folder}"
+    tell(as_json, {"course": str(made.folder), "tasks": list(made.tasks)}, done)
+
+
+@app.command()
+def docs(
+    context: typer.Context,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where it is built; else site/.")
+    ] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve it until Ctrl-C.")] = False,
+    port: Port = 0,
+    as_json: Json = False,
+) -> None:
+    """Build the documentation's site: lessons, tools, how-to pages, reference; no network."""
+    from mirrorlake.site.build import build_site
+
+    at_most_one(serve=serve, json=as_json)
+    with progress("building the site …"):
+        site = build_site((out or PROJECT / "site").absolute(), context.find_root().command)
+    first = site.folder / "index.html"
+    document = {"site": str(first), "pages": site.pages}
+    tell(as_json, document, f"✓ {site.pages} pages: {first}")
+    if serve:
+        serve_folder(site.folder, port)
+
+
+def serve_folder(folder: Path, port: int) -> None:
+    """Serves a folder to this machine alone, until SIGTERM or Ctrl-C.
+
+    Args:
+        folder: what is served.
+        port: 0 takes a free one.
+
+    Raises:
+        SetupError: the port is taken.
+    """
+    from mirrorlake.explore.serving import LocalServer
+
+    stop = stop_on_signals()
+    server = LocalServer(partial(_Quiet, directory=str(folder)), port)
+    say(server.address)
+    server.run(stop)
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    """A line for each request would hide the address."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""

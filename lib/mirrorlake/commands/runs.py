@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirrorlake.commands import app, verbs
+from mirrorlake.commands import app, verbs, warm_up
 from mirrorlake.commands.options import Apply, Json
 from mirrorlake.commands.printing import NOT_APPLIED, print_json, say, tell, warn
-from mirrorlake.commands.project import warm_up
 from mirrorlake.errors import UsageError
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS
 from mirrorlake.results import TextTable, moment_text
@@ -158,24 +157,21 @@ def _finish(summaries: list[RunSummary], as_json: bool, *, backfill: bool = Fals
         documents = [summary.as_dict() for summary in summaries]
         print_json({"runs": documents} if backfill or len(documents) > 1 else documents[0])
     for summary in summaries:
-        finish_run(summary, as_json=as_json, printed=as_json)
+        finish_run(summary, printed=as_json)
 
 
-def finish_run(
-    summary: RunSummary, *answers: str, as_json: bool = False, printed: bool = False
-) -> None:
+def finish_run(summary: RunSummary, *answers: str, printed: bool = False) -> None:
     """Prints a run's summary, and ends the command if it is not done.
 
     Args:
         summary: the run.
         answers: lines that come first.
-        as_json: whether `--json` was given.
-        printed: whether its document was printed already.
+        printed: whether its document was printed instead.
     """
     rows = tuple((step.notebook, step.status, f"{step.seconds:.1f}") for step in summary.steps)
     table = TextTable(("notebook", "status", "seconds"), rows)
     if not printed:
-        tell(as_json, summary.as_dict(), *answers, table, f"executed notebooks: {summary.folder}")
+        say(*answers, table, f"executed notebooks: {summary.folder}")
     for step in summary.steps:
         if step.error:
             where = f", cell {step.error['cell']}" if step.error["cell"] else ""

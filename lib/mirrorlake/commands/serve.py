@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mirrorlake.commands import app, stop_on_signals
-from mirrorlake.commands.options import Json
+from mirrorlake.commands.options import Json, at_most_one
 from mirrorlake.commands.printing import say
 from mirrorlake.errors import UsageError
 
@@ -49,8 +50,7 @@ def serve(
 
     if root is None and workspace is None:
         raise UsageError("There is nothing to serve.", hint="name a ROOT, or --workspace DIR.")
-    if mirror and read_only:
-        raise UsageError("--mirror and --read-only exclude each other.", hint="choose one.")
+    at_most_one(mirror=mirror, read_only=read_only)
     for found in (root, workspace):
         if found is not None and "://" not in found:
             Path(found).mkdir(parents=True, exist_ok=True)
@@ -61,8 +61,9 @@ def serve(
     served = Workspace(root, workspace, read_only=read_only)
 
     def ready(where: Ready) -> None:
-        if as_json:
-            print_line(where.document())
+        if as_json:  # on one line, at once
+            sys.stdout.write(json.dumps(where.document()) + "\n")
+            sys.stdout.flush()
         else:
             say(export_lines(where))
         if mirror and root is not None:
@@ -72,11 +73,3 @@ def serve(
         run_server(served, mirrors, Settings(port, bind, tuple(name or ()), proxy), stop, ready)
     finally:
         mirrors.close()
-
-
-def print_line(document: dict[str, Any]) -> None:
-    """One JSON document on one line, at once."""
-    import json
-
-    sys.stdout.write(json.dumps(document) + "\n")
-    sys.stdout.flush()

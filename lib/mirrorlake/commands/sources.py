@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mirrorlake.commands import split_names, stop_on_signals, verbs
+from mirrorlake.commands import stop_on_signals, verbs
 from mirrorlake.commands.options import Json, Root, Watch
 from mirrorlake.commands.printing import tell
 from mirrorlake.errors import UsageError
+from mirrorlake.names import split_names
 
 if TYPE_CHECKING:
     from mirrorlake.names import TableName
@@ -77,7 +78,7 @@ def debezium(
     from mirrorlake.storage import Storage
 
     one = DebeziumFiles(folder, Storage(root), keys=_keys(keys))
-    _run(root, one, watch=watch, reseed=[], as_json=as_json)
+    _run(root, one, watch=watch, as_json=as_json)
 
 
 @source.command()
@@ -107,7 +108,7 @@ def kafka(
         settings=_settings(settings),
         interval=interval,
     )
-    _run(root, one, watch=watch, reseed=[], as_json=as_json)
+    _run(root, one, watch=watch, as_json=as_json)
 
 
 def _settings(file: Path | None) -> dict[str, str]:
@@ -141,7 +142,7 @@ def csv_drops(
     from mirrorlake.sources.csv_drops import CsvDrops
 
     one = CsvDrops(folder, keys=_keys(keys))
-    _run(root, one, watch=watch, reseed=[], as_json=as_json)
+    _run(root, one, watch=watch, as_json=as_json)
 
 
 def _keys(given: list[str] | None) -> dict[str, list[str]]:
@@ -154,11 +155,13 @@ def _keys(given: list[str] | None) -> dict[str, list[str]]:
     return found
 
 
-def _run(root: str, one: Source, *, watch: bool, reseed: list[TableName], as_json: bool) -> None:
+def _run(
+    root: str, one: Source, *, watch: bool, as_json: bool, reseed: Sequence[TableName] = ()
+) -> None:
     from mirrorlake.sources.engine import run_source, stopped_tables
     from mirrorlake.storage import Storage
 
-    stop: Event = stop_on_signals()
+    stop = stop_on_signals()
     report = run_source(Storage(root), one, once=not watch, stop=stop, reseed=reseed)
     shown = (report.shown(), *stopped_tables(report), report)
     tell(as_json, report.as_dict(), *shown, failed=report.failed)

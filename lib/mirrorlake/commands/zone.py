@@ -1,4 +1,4 @@
-"""Commands from the landing zone to the tables: publish, mirror, status, lint."""
+"""Commands from the landing zone to the tables: publish, mirror, status, lint, monitor."""
 
 from __future__ import annotations
 
@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.live import Live
 
-from mirrorlake.commands import app, open_lake, split_names, stop_on_signals
-from mirrorlake.commands.options import DryRun, Interval, Json, Only, Root, Table, VOrder, Watch
+from mirrorlake.commands import app, open_lake, stop_on_signals
+from mirrorlake.commands.options import (
+    DryRun,
+    Interval,
+    Json,
+    Only,
+    Port,
+    Root,
+    Table,
+    VOrder,
+    Watch,
+    at_most_one,
+)
 from mirrorlake.commands.printing import (
     err,
     finding_line,
@@ -24,7 +35,7 @@ from mirrorlake.commands.printing import (
     warn,
 )
 from mirrorlake.errors import SetupError, UsageError
-from mirrorlake.names import TableName
+from mirrorlake.names import TableName, split_names
 from mirrorlake.results import TextTable
 
 if TYPE_CHECKING:
@@ -184,6 +195,51 @@ def lint(
         )
     lines = [f"{found.severity} {finding_line(found)}" for found in report.findings]
     tell(as_json, report.as_dict(), *lines, report, failed=report.errors)
+
+
+@app.command()
+def monitor(
+    root: Root,
+    page: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the page to a file.")
+    ] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve the page until Ctrl-C.")] = False,
+    port: Port = 0,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="With --html: write it again and again.")
+    ] = False,
+    interval: Interval = 10,
+    as_json: Json = False,
+) -> None:
+    """Show how replication is: backlog, gaps, lag, last errors with their fixes; no Spark."""
+    from mirrorlake.explore.html import page as whole_page
+    from mirrorlake.explore.monitor import Monitor, render_health
+    from mirrorlake.explore.serving import PageServer
+
+    at_most_one(html=page, serve=serve)
+    if watch and page is None:
+        raise UsageError("--watch writes a page again.", hint="name it with --html FILE.")
+    lake = open_lake(root)
+    every = max(1.0, interval)
+    shown = Monitor(lake, every=every)
+    if serve:
+        stop = stop_on_signals()
+
+        def make() -> str:
+            return whole_page("Monitor", render_health(shown.refresh()), every=every)
+
+        server = PageServer(make, port)
+        say(server.address)
+        server.run(stop)
+        return
+    if page is not None:
+        shown.to_html(page, every=every if watch else None)
+        ended = stop_on_signals() if watch else None
+        while ended is not None and not ended.wait(interval):
+            shown.refresh()
+            shown.to_html(page, every=every)
+    parts = (shown.health.shown(), shown.health) if page is None else (shown.health,)
+    tell(as_json, shown.health.as_dict(), *parts, failed=shown.health.problems)
 
 
 def _report_parts(report: Report) -> list[object]:

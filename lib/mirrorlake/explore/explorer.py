@@ -26,7 +26,7 @@ from mirrorlake.explore.zone import ZoneTab
 from mirrorlake.names import TableName, as_table
 
 if TYPE_CHECKING:
-    from mirrorlake.lake import Lake
+    from mirrorlake.querying import QueriedLake
 
 TABS: tuple[type[Tab], ...] = (
     *(ZoneTab, TablesTab, VersionsTab, RowsTab, FeedTab, FilesTab, ViewsTab, RunsTab),
@@ -44,7 +44,7 @@ class Explorer:
         TableNotFoundError: there is none of that name.
     """
 
-    def __init__(self, lake: Lake, table: str | TableName | None = None) -> None:
+    def __init__(self, lake: QueriedLake, table: str | TableName | None = None) -> None:
         self.lake = lake
         self._names = lake.tables()
         chosen = self._names[0] if self._names else None

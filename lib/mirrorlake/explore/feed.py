@@ -45,8 +45,10 @@ class FeedTab(Tab):
 
     def read(self) -> None:
         """Shows what changed in the range, and the history of the key that changed most often."""
+        from mirrorlake.feed.api import Changes
+
         self.say("Spark reads the changes …")
-        report = self.lake.table(self.table).changes.report(
+        report = Changes(self.handle).report(
             self.start.value.strip(),
             self.end.value.strip(),
             newest=_NEWEST,

@@ -81,9 +81,10 @@ class FilesTab(Tab):
     def advise(self) -> None:
         """Says what could be better about the files; Spark reads the footers for it."""
         from mirrorlake.layout.advice import advise
+        from mirrorlake.layout.analysis import analyze_table
 
         self.say("Spark analyses the files …")
-        analysis = self.lake.table(self.table).analyze(scan=False)
+        analysis = analyze_table(self.handle, scan=False)
         try:
             found = advise(analysis, columns=False)
         finally:

@@ -20,7 +20,7 @@ from mirrorlake.sources.status import SourceReport, read_reports
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
-    from mirrorlake.lake import Lake
+    from mirrorlake.querying import QueriedLake
     from mirrorlake.rows.views.definition import ViewStatus
 
 BATCHES = 20
@@ -133,7 +133,7 @@ class LakeHealth(Result):
         return f"{len(self.tables)} tables, {self.problems} problems"
 
 
-def read_health(lake: Lake) -> LakeHealth:
+def read_health(lake: QueriedLake) -> LakeHealth:
     """Looks at a lake's tables, views and sources; changes nothing.
 
     Args:

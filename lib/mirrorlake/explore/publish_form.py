@@ -23,7 +23,7 @@ from mirrorlake.results import TextTable
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
-    from mirrorlake.lake import Lake
+    from mirrorlake.querying import QueriedLake
 
 AS_IT_IS = "as the file says"
 MARKERS = (AS_IT_IS, "insert", "update", "delete", "upsert")
@@ -39,7 +39,7 @@ class PublishForm(Guarded):
         table: the table to begin with; it need not be there yet.
     """
 
-    def __init__(self, lake: Lake, table: str = "") -> None:
+    def __init__(self, lake: QueriedLake, table: str = "") -> None:
         super().__init__()
         self.lake = lake
         self._scratch = TemporaryDirectory()

@@ -11,6 +11,7 @@ from mirrorlake.explore import html
 from mirrorlake.explore.guarded import label
 from mirrorlake.explore.pager import Pager
 from mirrorlake.explore.tab import Tab
+from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.results import TextTable
 
 if TYPE_CHECKING:
@@ -65,12 +66,16 @@ class RowsTab(Tab):
 
     def read(self) -> None:
         """Shows the first page of a version's rows."""
+        from mirrorlake.history.versions import check_when, is_enforced
         from mirrorlake.spark.sql import query_errors, quote
 
         with query_errors():
             self.say("Spark reads the rows …")
-            table = self.lake.table(self.table)
-            frame = table.read(self.where.value.strip() or None, version=self.version.value)
+            table, version = self.handle, self.version.value
+            check_when(self.storage, self.table, version, enforced=is_enforced(table.spark))
+            frame = table.rows(version)
+            if where := self.where.value.strip():
+                frame = frame.where(where)
             start = self.first.value - 1
             sort = self.order.value
             shown = [quote(name) for name in frame.columns[start : start + _COLUMNS]]
@@ -82,13 +87,14 @@ class RowsTab(Tab):
 
     def compare(self) -> None:
         """Shows the first page of what changed; changed cells are marked where rows have keys."""
+        from mirrorlake.history.diff import diff_versions
         from mirrorlake.spark.sql import query_errors, quote
 
         with query_errors():
             self.say("Spark compares the versions …")
-            table = self.lake.table(self.table)
-            self._keys = table.keys
-            frame = table.diff(self.before.value, self.after.value)
+            table = self.handle
+            self._keys = declared_keys(table.snapshot().properties)
+            frame = diff_versions(table, self.before.value, self.after.value)
             others = [name for name in frame.columns if name not in (*self._keys, _KIND)]
             start = self.first.value - 1
             chosen = [_KIND, *self._keys, *others[start : start + _COLUMNS]]

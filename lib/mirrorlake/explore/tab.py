@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from mirrorlake.delta.table import Table
 from mirrorlake.explore.guarded import Guarded
 from mirrorlake.names import TableName
 from mirrorlake.storage import Storage
 
 if TYPE_CHECKING:
-    from mirrorlake.lake import Lake
+    from mirrorlake.querying import QueriedLake
 
 
 class Tab(Guarded):
@@ -26,7 +27,7 @@ class Tab(Guarded):
     title = ""
     of_table = True
 
-    def __init__(self, lake: Lake, choose: Callable[[TableName], None]) -> None:
+    def __init__(self, lake: QueriedLake, choose: Callable[[TableName], None]) -> None:
         super().__init__()
         self.lake = lake
         self.choose = choose
@@ -45,6 +46,11 @@ class Tab(Guarded):
         """The chosen table."""
         assert self.name is not None
         return self.name
+
+    @property
+    def handle(self) -> Table:
+        """The chosen table, to be read with Spark."""
+        return Table(lambda: self.lake.spark, self.storage, self.table)
 
     def _build(self) -> list[widgets.Widget]:
         """The tab's widgets, still empty."""

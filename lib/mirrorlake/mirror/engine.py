@@ -13,6 +13,7 @@ from threading import Event, Lock
 
 from pyspark.sql import SparkSession
 
+from mirrorlake.catalog import keep_registered
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import FormatError, InvalidNameError, UsageError
 from mirrorlake.landing.zone import BadFolder, find_tables, no_folder
@@ -44,7 +45,6 @@ from mirrorlake.mirror.status import Report, TableStatus, is_idle, listed_folder
 from mirrorlake.mirror.table_cycle import TableCycle
 from mirrorlake.mirror.trash import follow_folders, purge_dropped
 from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
-from mirrorlake.registration import keep_registered
 from mirrorlake.spark.session import cluster_cores
 from mirrorlake.storage import Listing, Storage
 

@@ -23,11 +23,11 @@ from jupyter_client.kernelspec import NoSuchKernel, get_kernel_spec
 from mirrorlake.course.copies import student_copy
 from mirrorlake.errors import UsageError
 from mirrorlake.names import fingerprint
+from mirrorlake.notices import VARIABLE
 from mirrorlake.paths import NOTEBOOKS, PROJECT, cache, home
 from mirrorlake.runs.notebook_files import first_words, nbformat
 from mirrorlake.runs.plan import notebook_names
 from mirrorlake.runs.store import list_runs, write_whole
-from mirrorlake.spark.progress import VARIABLE
 
 START = "START.md"
 MARK = ".mirrorlake-lab.json"

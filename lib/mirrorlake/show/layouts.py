@@ -12,8 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from mirrorlake.layout.guardrails import GuardrailReport, Limit
 from mirrorlake.layout.partitioning.statistics import Spread
 from mirrorlake.layout.vorder_file import column_codes
-from mirrorlake.show.alt_text import in_words, listed
-from mirrorlake.show.plots import Chart, start_chart, styled
+from mirrorlake.show.chart import Chart, in_words, listed, start_chart, start_panels, styled
 
 _BANDS = 24
 _ROWS = 400
@@ -74,11 +73,9 @@ def plot_runs(
         rows: how many rows to show, from each table's middle.
     """
     with styled():
-        chart = Chart(figsize=(7.5, 4.2))
-        chart.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        chart, panels = start_panels(title, 4.2, len(files))
         said: list[str] = []
-        places = chart.subplots(1, len(files), squeeze=False)[0]
-        for axes, (name, table) in zip(places, files.items(), strict=True):
+        for axes, (name, table) in zip(panels, files.items(), strict=True):
             start = max(0, (table.num_rows - rows) // 2)
             codes = [column_codes(table.column(c)) for c in columns]
             strips = np.stack([some[start : start + rows] % _BANDS for some in codes], axis=1)
@@ -102,10 +99,8 @@ def plot_spread(spreads: Mapping[str, Spread], *, title: str) -> Chart:
         title: what the figure says.
     """
     with styled():
-        chart = Chart(figsize=(7.5, 3.6))
-        chart.suptitle(title, x=0.01, ha="left", fontweight="bold")
-        places = chart.subplots(1, len(spreads), squeeze=False)[0]
-        for axes, (name, spread) in zip(places, spreads.items(), strict=True):
+        chart, panels = start_panels(title, 3.6, len(spreads))
+        for axes, (name, spread) in zip(panels, spreads.items(), strict=True):
             counts = np.array(spread.counts, dtype=float)
             shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
             # By the root: a file with a little of each of many buckets must not look empty.

@@ -19,15 +19,8 @@ from mirrorlake.delta.commits import History
 from mirrorlake.history.maintenance import Maintenance
 from mirrorlake.mirror.ledger import Ledger
 from mirrorlake.results import TextTable
-from mirrorlake.show.plots import (
-    Chart,
-    finish_chart,
-    plot_bars,
-    plot_lines,
-    plot_stacks,
-    start_chart,
-    styled,
-)
+from mirrorlake.show.chart import Chart, finish_chart, start_chart, styled
+from mirrorlake.show.plots import plot_bars, plot_lines, plot_stacks
 
 _MOST = 40
 _MOST_LABELS = 20

@@ -1,89 +1,34 @@
-"""Figures in one style. Each function returns a `Chart`, and nothing is drawn behind one's back.
-
-No pyplot: its global state shows a figure twice and keeps every one of them alive. The colours are
-Okabe and Ito's, which people with any colour vision can tell apart.
-"""
+"""Figures of any numbers and texts, and several figures to choose from; each returns a `Chart`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from io import BytesIO
-from typing import Any, Final
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.rcsetup import cycler
 from matplotlib.ticker import StrMethodFormatter
 
-from mirrorlake.show.alt_text import alt_text, in_words, listed
-from mirrorlake.show.fitting import fit_figure, whole_ticks
+from mirrorlake.errors import UsageError
+from mirrorlake.show.chart import (
+    COLOURS,
+    ROW_INCHES,
+    WITH_SEPARATORS,
+    Chart,
+    finish_chart,
+    in_words,
+    listed,
+    stack_bars,
+    start_chart,
+    styled,
+    whole_ticks,
+)
 
-_WIDTH, _HEIGHT = 7.5, 3.6  # inches
-COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
-STYLE: Final[Mapping[str, Any]] = {
-    "figure.figsize": (_WIDTH, _HEIGHT),
-    "figure.dpi": 110,
-    "figure.facecolor": "white",
-    "figure.constrained_layout.use": True,
-    "font.family": "DejaVu Sans",
-    "font.size": 9.5,
-    "text.parse_math": False,  # names of tables and columns may hold a $
-    "axes.titlesize": 11.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 12,
-    "axes.labelcolor": "#444444",
-    "axes.edgecolor": "#999999",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.prop_cycle": cycler(color=COLOURS),
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.color": "#E6E6E6",
-    "xtick.color": "#444444",
-    "ytick.color": "#444444",
-    "lines.linewidth": 2,
-    "lines.marker": "o",
-    "lines.markersize": 4,
-    "legend.frameon": False,
-}
-ROW_INCHES: Final = 0.27
-WITH_SEPARATORS: Final = "{x:,.10g}"  # `g` alone writes a million as 1e+06
-_SHARP = 2  # pixels of the picture for one on the screen
+if TYPE_CHECKING:
+    import ipywidgets
+
 _SAME, _CHANGED = "#DCE9F3", "#F6CF93"  # light tints of the first and the fourth colour
-
-
-class Chart(Figure):
-    """A figure that a notebook shows without pyplot; its picture is made when it is looked at.
-
-    Attributes:
-        words: what it says, for those who do not see it; empty to make them from what is drawn.
-    """
-
-    words: str = ""
-
-    def to_png(self) -> bytes:
-        """The picture, with twice the pixels that it is shown in: sharp on any screen."""
-        with styled():
-            fit_figure(self)
-            buffer = BytesIO()
-            self.savefig(buffer, format="png", dpi=_SHARP * self.dpi)
-        return buffer.getvalue()
-
-    def describe(self) -> str:
-        """What it says in words, as screen readers are told."""
-        if self.words:
-            return self.words
-        with styled():
-            fit_figure(self)
-        return alt_text(self)
-
-    def _repr_png_(self) -> tuple[bytes, dict[str, Any]]:
-        width, height = (round(inches * self.dpi) for inches in self.get_size_inches())
-        return self.to_png(), {"alt": self.describe(), "width": width, "height": height}
 
 
 def plot_bars(
@@ -142,10 +87,7 @@ def plot_stacks(
     """
     with styled():
         chart, axes = start_chart(title)
-        bottom = [0.0] * len(labels)
-        for name, heights in series.items():
-            axes.bar(labels, heights, width=0.7, bottom=bottom, label=name)
-            bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+        stack_bars(axes, labels, series, 0.7)
         axes.grid(visible=False, axis="x")
         whole_ticks(axes.yaxis, [value for values in series.values() for value in values])
         finish_chart(chart, axes, label, len(series))
@@ -266,23 +208,96 @@ def plot_presence(
     return chart
 
 
-def styled() -> AbstractContextManager[None]:
-    """The style of all figures, for as long as the context lasts."""
-    settings: Any = dict(STYLE)  # its keys are typed as the literal names of all settings
-    return mpl.rc_context(settings)
+class Choices:
+    """Pictures to choose from; each is drawn when it is chosen.
+
+    Attributes:
+        label: what is chosen.
+        choices: what there is to choose from.
+        chosen: the choice that is shown.
+    """
+
+    def __init__(
+        self, draw: Callable[[Any], Chart], choices: Sequence[Any], chosen: Any, label: str
+    ) -> None:
+        self.label = label
+        self.choices = list(choices)
+        self._draw = draw
+        self._widget: ipywidgets.VBox | None = None
+        self.choose(chosen)
+
+    def __repr__(self) -> str:
+        return f"{self.label}: {self.chosen}, one of {len(self.choices)}"
+
+    def choose(self, chosen: Any) -> Chart:
+        """Draws another one, and shows it where the widget is shown.
+
+        Raises:
+            UsageError: it is none of the choices.
+        """
+        if chosen not in self.choices:
+            raise UsageError(f"{chosen!r} is none of the choices.", hint=f"{self.choices}.")
+        self.chosen, self._chart = chosen, self._draw(chosen)
+        if self._widget is not None:
+            self._widget.children[1].value = self._picture()
+        return self._chart
+
+    @property
+    def widget(self) -> ipywidgets.VBox:
+        """The choices above the picture, made when first asked for.
+
+        Numbers have a slider, which draws when it is let go; texts have a list.
+        """
+        if self._widget is None:
+            import ipywidgets as widgets
+
+            options: dict[str, Any] = {"options": self.choices, "value": self.chosen}
+            if all(isinstance(choice, int) for choice in self.choices):
+                control = widgets.SelectionSlider(continuous_update=False, **options)
+            else:
+                control = widgets.Dropdown(**options)
+            control.description = self.label
+            control.observe(lambda change: self.choose(change["new"]), names="value")
+            self._widget = widgets.VBox([control, widgets.HTML(self._picture())])
+        return self._widget
+
+    def _picture(self) -> str:
+        data, facts = self._chart._repr_png_()
+        return (
+            f'<img class="mirrorlake-figure" alt="{escape(facts["alt"])}" width="{facts["width"]}"'
+            f' src="data:image/png;base64,{base64.b64encode(data).decode()}">'
+        )
+
+    def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The widget, and the chosen picture for readers without a kernel."""
+        data, facts = self._chart._repr_png_()
+        bundle: dict[str, Any] = {"text/plain": repr(self), "image/png": data}
+        try:
+            live = self.widget._repr_mimebundle_(**options)
+        except ImportError:
+            live = None
+        return {**(live or {}), **bundle}, {"image/png": facts}
 
 
-def start_chart(title: str, height: float = _HEIGHT) -> tuple[Chart, Axes]:
-    """A figure with its title, as high as so many inches; for a block that is `styled`."""
-    chart = Chart(figsize=(_WIDTH, height))
-    axes = chart.add_subplot()
-    axes.set_title(title)
-    return chart, axes
+def plot_choices(
+    draw: Callable[[Any], Chart], choices: Sequence[Any], *, chosen: Any = None, label: str = ""
+) -> Choices:
+    """One picture of several, chosen in Lab by a list, or numbers by a slider.
 
+    Args:
+        draw: makes the picture of a choice.
+        choices: texts or whole numbers, at least one.
+        chosen: the first to be shown; by default the first of the choices.
+        label: what is chosen.
 
-def finish_chart(chart: Chart, axes: Axes, label: str, count: int) -> None:
-    """Says what the values are, and where there are several series of them, which is which."""
-    axes.set_ylabel(label)
-    axes.yaxis.set_major_formatter(StrMethodFormatter(WITH_SEPARATORS))
-    if count > 1:
-        chart.legend(loc="outside right upper")
+    Raises:
+        UsageError: there is nothing to choose, or `chosen` is none of the choices.
+
+    Example:
+        >>> from mirrorlake import plot_bars
+        >>> plot_choices(lambda n: plot_bars({"n": n}, title="n"), [1, 2, 3], label="n")
+        n: 1, one of 3
+    """
+    if not choices:
+        raise UsageError("There is nothing to choose from.", hint="give at least one choice.")
+    return Choices(draw, choices, choices[0] if chosen is None else chosen, label)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from mirrorlake.errors import UsageError
-from mirrorlake.show.plots import COLOURS, Chart, start_chart, styled
+from mirrorlake.show.chart import COLOURS, Chart, start_chart, styled
 
 # Where each part stands, in columns and rows from the top left, and what it holds or does.
 SYSTEM: Final[dict[str, tuple[float, float, str]]] = {

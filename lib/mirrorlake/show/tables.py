@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame
@@ -16,7 +16,6 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import NumericType
 
 from mirrorlake.errors import UsageError
-from mirrorlake.lake import Lake
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import Marker, read_metadata
 from mirrorlake.landing.zone import list_folder
@@ -26,6 +25,9 @@ from mirrorlake.paths import lake_path
 from mirrorlake.results import Count, TextTable
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import query_errors
+
+if TYPE_CHECKING:
+    from mirrorlake.querying import QueriedLake
 
 
 @query_errors()
@@ -117,7 +119,7 @@ def show_errors(report: Report) -> TextTable:
     )
 
 
-def show_files(lake: Lake, table: str) -> TextTable:
+def show_files(lake: QueriedLake, table: str) -> TextTable:
     """The data files that lie in a table's folder of the zone, with their rows by marker.
 
     Raises:

@@ -1,60 +1,134 @@
-"""Which file belongs to which version: what a table's log tells, as a picture."""
+"""Pictures of a table over its versions: its changes, a dimension's periods, files and row ids."""
 
 from __future__ import annotations
 
 from functools import reduce
 
+from matplotlib.ticker import MaxNLocator
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import file_actions
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.delta.table import Table
+from mirrorlake.feed.cursor import FollowReport
+from mirrorlake.feed.report import KINDS, FeedReport
 from mirrorlake.rows.changes import ID_NAMES, read_with_ids
-from mirrorlake.show.plots import Chart, plot_matrix, plot_presence
+from mirrorlake.show.chart import (
+    COLOURS,
+    ROW_INCHES,
+    Chart,
+    finish_chart,
+    stack_bars,
+    start_chart,
+    styled,
+)
+from mirrorlake.show.plots import plot_matrix, plot_presence
 from mirrorlake.spark.sql import quote
 
-WHOLE, MASKED = "all its rows", "some rows deleted"
+_MOST_BARS = 60
+_MOST_ROWS = 200
+_LETTERS = 32
 
 
-def file_presence(table: Table, *, first: int = 0) -> dict[tuple[str, int], str]:
-    """The files of each version, numbered in the order in which they came.
+def plot_changes(report: FeedReport) -> Chart:
+    """Rows inserted, updated and deleted, a bar a version; many versions share a bar.
+
+    Args:
+        report: of a range of a feed; an empty one gives an empty picture that says so.
+    """
+    lines = report.by_version.rows
+    step = max(1, -(-len(lines) // _MOST_BARS))
+    groups = [lines[at : at + step] for at in range(0, len(lines), step)]
+    with styled():
+        chart, axes = start_chart(f"Changes of {report.table} by version")
+        if not groups:
+            return _say(chart, "no version's changes can be read")
+        begins = [group[0][0] for group in groups]
+        places = [begin + (step - 1) / 2 for begin in begins]
+        series = {
+            kind: [float(sum(line[3 + number] for line in group)) for group in groups]
+            for number, kind in enumerate(KINDS)
+        }
+        tops = stack_bars(axes, places, series, 0.8 * step)
+        axes.set_xlim(begins[0] - 0.6, begins[-1] + step - 0.4)
+        axes.set_ylim(0, max(1.0, 1.05 * max(tops)))
+        axes.set_xlabel("version" if step == 1 else f"version, {step} in each bar")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(visible=False, axis="x")
+        finish_chart(chart, axes, "rows", len(KINDS))
+    return chart
+
+
+def plot_periods(report: FollowReport) -> Chart:
+    """The periods of a type 2 dimension's keys: a line a key, a bar a period.
+
+    Args:
+        report: of a dimension; without periods it gives an empty picture that says so.
+    """
+    periods = report.periods
+    with styled():
+        rows = max(4, len(periods))
+        chart, axes = start_chart(f"Periods of {report.into}", 1.3 + 1.3 * ROW_INCHES * rows)
+        if not periods:
+            return _say(chart, "there are no periods to show")
+        end = report.newest + 1
+        for place, some in enumerate(periods.values()):
+            for number, (start, stop) in enumerate(some):
+                axes.barh(
+                    place,
+                    (end if stop is None else stop) - start,
+                    left=start,
+                    height=0.7,
+                    color=COLOURS[number % 2 * 5],
+                    edgecolor="white",
+                    hatch="" if stop is not None else "//",
+                )
+        names = [n if len(n) <= _LETTERS else n[: _LETTERS - 1] + "…" for n in periods]
+        axes.set_yticks(range(len(periods)), names)
+        axes.set_xlim(min(some[0][0] for some in periods.values()), end)
+        axes.invert_yaxis()
+        axes.tick_params(axis="y", length=0)
+        axes.grid(visible=False, axis="y")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel(f"version of {report.table}; hatched: goes on")
+    return chart
+
+
+def _say(chart: Chart, text: str) -> Chart:
+    axes = chart.axes[0]
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, color="#444444")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    return chart
+
+
+def plot_files(table: Table, *, first: int = 0) -> Chart:
+    """A picture of which Parquet file belongs to which version, and whether rows of it are deleted.
 
     Args:
         table: which table; all commits since `first` are read.
         first: the version to begin with.
-
-    Returns:
-        `all its rows` or `some rows deleted`, by the file's number (`file 1`) and the version.
     """
-    path = table.name.table_path
-    numbers: dict[str, str] = {}
+    numbers: dict[str, str] = {}  # the files in the order in which they came
     live: dict[str, str] = {}
-    found: dict[tuple[str, int], str] = {}
-    for version in range(first, table.snapshot().version + 1):
-        for _, kind, action in file_actions(table.storage, path, version, version):
+    found: dict[tuple[str, str], str] = {}
+    newest = table.snapshot().version
+    for version in range(first, newest + 1):
+        for _, kind, action in file_actions(table.storage, table.name.table_path, version, version):
             name = numbers.setdefault(action["path"], f"file {len(numbers) + 1}")
             live.pop(name, None)
             if kind == "add":
-                live[name] = MASKED if action.get("deletionVector") else WHOLE
-        found |= {(name, version): kind for name, kind in live.items()}
-    return found
-
-
-def plot_files(table: Table, *, first: int = 0) -> Chart:
-    """A picture of which Parquet file belongs to which version; see `file_presence`."""
-    found = file_presence(table, first=first)
-    files = sorted({name for name, _ in found}, key=lambda name: int(name.split()[1]))
-    versions = [str(v) for v in range(first, table.snapshot().version + 1)]
+                live[name] = "some rows deleted" if action.get("deletionVector") else "all its rows"
+        found |= {(name, str(version)): kind for name, kind in live.items()}
+    seen = {name for name, _ in found}
     return plot_presence(
-        files,
-        versions,
-        {(name, str(version)): kind for (name, version), kind in found.items()},
+        [name for name in numbers.values() if name in seen],
+        [str(version) for version in range(first, newest + 1)],
+        found,
         title=f"The Parquet files of {table.name}, version by version",
         label="version",
     )
-
-
-_MOST = 200
 
 
 def plot_row_ids(table: Table, *, name: str, first: int = 1) -> Chart:
@@ -73,7 +147,7 @@ def plot_row_ids(table: Table, *, name: str, first: int = 1) -> Chart:
         )
         for version in range(first, newest + 1)
     ]
-    ordered = reduce(lambda a, b: a.unionAll(b), parts).orderBy("at", "_row_id").limit(_MOST)
+    ordered = reduce(lambda a, b: a.unionAll(b), parts).orderBy("at", "_row_id").limit(_MOST_ROWS)
     texts: dict[str, list[str]] = {}
     for row in ordered.collect():
         line = texts.setdefault(row["row"], [""] * len(parts))

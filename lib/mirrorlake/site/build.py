@@ -43,11 +43,12 @@ class Site:
     pages: int
 
 
-def build_site(folder: Path) -> Site:
+def build_site(folder: Path, program: Any) -> Site:
     """Builds the site into a folder; one that it built before is replaced.
 
     Args:
         folder: absent, empty, or with a site in it.
+        program: the command line, as Click has it, whose help is a page.
 
     Raises:
         UsageError: the folder holds something else, or there is no source of the docs here.
@@ -66,7 +67,7 @@ def build_site(folder: Path) -> Site:
     with tempfile.TemporaryDirectory() as scratch:
         source, built = Path(scratch) / "source", Path(scratch) / "site"
         source.mkdir()
-        write_sources(source)
+        write_sources(source, program)
         with patch_docutils(), docutils_namespace():
             sphinx = Sphinx(
                 srcdir=source,

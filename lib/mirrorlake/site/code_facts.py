@@ -25,12 +25,10 @@ _PROMISE = "pytest.mark.promise"
 _STATUS = {"UsageError": 2, "InvalidNameError": 2, "AlreadyRunningError": 3}
 
 
-def commands_page() -> str:
-    """Every command and verb with its own help."""
-    from mirrorlake.cli import command as program
-
+def commands_page(program: Any) -> str:
+    """Every command and verb of the program, as Click has it, with its own help."""
     parts = ["# Every command", "", "The program's own help, command by command.", ""]
-    for name, command in _commands(program()):
+    for name, command in _commands(program):
         parts += [f"## `{name}`", "", *_help_of(name, command), ""]
     return "\n".join(parts)
 

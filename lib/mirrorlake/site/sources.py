@@ -27,11 +27,12 @@ _CHECK = "check.task("
 _BARE = {"image/png": ("text/plain",), "text/html": ("text/plain",)}
 
 
-def write_sources(folder: Path) -> None:
+def write_sources(folder: Path, program: Any) -> None:
     """Writes everything that Sphinx reads.
 
     Args:
         folder: an empty folder.
+        program: the command line, as Click has it.
     """
     shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns("_static", "index.md"))
     shutil.copytree(DOCS / "_static", folder / "_static")
@@ -49,14 +50,14 @@ def write_sources(folder: Path) -> None:
         _prepare(notebook, target, folder)
         nbformat.write(notebook, target)  # type: ignore[no-untyped-call]
     _write_tools(folder)
-    _write_reference(folder / "reference")
+    _write_reference(folder / "reference", program)
     draw_figures(folder / "docs" / "pictures")
 
 
-def _write_reference(folder: Path) -> None:
+def _write_reference(folder: Path, program: Any) -> None:
     (folder / "api").mkdir(parents=True)
     pages = {
-        "commands": commands_page(),
+        "commands": commands_page(program),
         "parameters": parameters_page(),
         "errors": errors_page(),
         "promises": promises_page(),

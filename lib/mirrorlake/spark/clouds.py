@@ -13,14 +13,21 @@ from urllib.parse import urlsplit
 
 from mirrorlake.errors import UsageError
 from mirrorlake.spark import s3
-from mirrorlake.spark.cloud_jars import AZURE
-from mirrorlake.spark.jars import fetched_jars
+from mirrorlake.spark.jars import HADOOP, JarSet, fetched_jars, read_sums
 from mirrorlake.spark.java import Java
 from mirrorlake.stores.opening import scheme_of, store_variables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+AZURE = JarSet(
+    "Azure",
+    f"azure-{HADOOP}",
+    (f"org.apache.hadoop:hadoop-azure:{HADOOP}",),
+    "org.slf4j:*,commons-logging:*,commons-codec:*,org.apache.httpcomponents:*",
+    read_sums("azure_jars.sha256"),
+    "6 MB",
+)
 _ABFS = ("abfs", "abfss")
 _AZURE_KEYS = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
 _SAS = ("AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY")
@@ -70,9 +77,9 @@ def cloud_conf(root: str | None, *, cluster: bool = False) -> dict[str, str]:
     if s3.is_s3(root):
         conf = s3.s3_conf()
     elif scheme in _ABFS:
-        conf = _azure_conf(root)
+        conf = _REDACTED | _azure_conf(root)
     elif scheme == "gs":
-        conf = _google_conf()
+        conf = _REDACTED | _google_conf()
     else:
         return {}
     shipped = store_variables(root) if cluster else {}
@@ -94,31 +101,30 @@ def _azure_conf(root: str) -> dict[str, str]:
     host = urlsplit(root).netloc.rpartition("@")[2]
     account, kind = f"spark.hadoop.fs.azure.account.{{}}.{host}", "auth.type"
     if key := _set(_AZURE_KEYS):
-        return _REDACTED | {
+        return {
             account.format(kind): "SharedKey",
             account.format("key"): _from_environment(key),
         }
     if token := _set(_SAS):
         fixed = f"spark.hadoop.fs.azure.sas.fixed.token.{host}"
-        return _REDACTED | {account.format(kind): "SAS", fixed: _from_environment(token)}
+        return {account.format(kind): "SAS", fixed: _from_environment(token)}
     package = "org.apache.hadoop.fs.azurebfs.oauth2"
     client, secret, tenant = _set(_CLIENT), _set(_CLIENT_SECRET), _set(_TENANT)
     oauth = {account.format(kind): "OAuth"}
     if client and secret and tenant:
         page = f"https://login.microsoftonline.com/{os.environ[tenant]}/oauth2/token"
-        return _REDACTED | oauth | {
+        return oauth | {
             account.format("oauth.provider.type"): f"{package}.ClientCredsTokenProvider",
             account.format("oauth2.client.endpoint"): page,
             account.format("oauth2.client.id"): os.environ[client],
             account.format("oauth2.client.secret"): _from_environment(secret),
         }  # fmt: skip
-    provider = {account.format("oauth.provider.type"): f"{package}.MsiTokenProvider"}
-    return _REDACTED | oauth | provider
+    return oauth | {account.format("oauth.provider.type"): f"{package}.MsiTokenProvider"}
 
 
 def _google_conf() -> dict[str, str]:
     hadoop = "com.google.cloud.hadoop.fs.gcs"
-    conf = _REDACTED | {
+    conf = {
         "spark.hadoop.fs.gs.impl": f"{hadoop}.GoogleHadoopFileSystem",
         "spark.hadoop.fs.AbstractFileSystem.gs.impl": f"{hadoop}.GoogleHadoopFS",
     }

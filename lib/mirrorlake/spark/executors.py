@@ -1,8 +1,12 @@
-"""Python on a cluster's executors: this package is shipped to them, and what they lack is said.
+"""Python in Spark's workers: what a cluster's executors need, and what forks those of one machine.
 
 Executors run some of this package's code: V-Order, footers, listings. They need a Python of the
 driver's version with a few packages; the package itself they get from the driver, so that both have
 the same one. A session on one machine, or of a Connect server, is left alone.
+
+As a program this module forks the Python workers of a local Spark, with what they need already
+imported: Spark starts it instead of its own (`spark.python.daemon.module`). A worker lives for a
+minute after its last task; importing pandas and Arrow in each new one takes a second of a core.
 """
 
 from __future__ import annotations
@@ -111,3 +115,12 @@ def _cause(error: Exception) -> str:
     marks = ("Cannot run program", "PYTHON_VERSION_MISMATCH", "ModuleNotFoundError", "ImportError")
     found = [line for line in lines if any(mark in line for mark in marks)]
     return (found[0] if found else first_line(error)).rstrip(".") + "."
+
+
+if __name__ == "__main__":
+    import pandas  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+    import pyspark.worker  # noqa: F401
+    from pyspark.daemon import manager
+
+    manager()  # type: ignore[no-untyped-call]

@@ -23,6 +23,7 @@ from mirrorlake.paths import cache, make_once
 
 _log = logging.getLogger(__name__)
 VERSION = "4.4.0"
+HADOOP = "3.4.2"
 SHA256 = {
     "delta-spark_4.1_2.13": "75a9400986853c061f5109f012547de2545a5759e5e752e5ef633dabe16a4f10",
     "delta-storage": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",

@@ -153,9 +153,16 @@ def delta_module(session: Any, name: str) -> Any:
 
 @cache
 def _module(jvm: Any, name: str) -> Any:
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    found = jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}$", True, loader)
-    return found.getField("MODULE$").get(None)
+    return _class(jvm, f"{name}$").getField("MODULE$").get(None)
+
+
+def _class(jvm: Any, name: str) -> Any:
+    """One of Delta's classes, as Java's reflection has it."""
+    return jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}", True, _loader(jvm))
+
+
+def _loader(jvm: Any) -> Any:
+    return jvm.java.lang.Thread.currentThread().getContextClassLoader()
 
 
 def operation(session: Any, name: str, *given: Any) -> Any:
@@ -167,9 +174,7 @@ def operation(session: Any, name: str, *given: Any) -> Any:
         given: what it is made of, in its order; what it has besides is left out.
     """
     jvm = session._jvm
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    kind = jvm.java.lang.Class.forName(f"{_PACKAGE}.DeltaOperations${name}", True, loader)
-    count = kind.getConstructors()[0].getParameterCount()
+    count = _class(jvm, f"DeltaOperations${name}").getConstructors()[0].getParameterCount()
     rest = [jvm.scala.Option.empty()] * (count - len(given))
     return getattr(jvm.org.apache.spark.sql.delta.DeltaOperations, name)(*given[:count], *rest)
 
@@ -218,7 +223,7 @@ def known_snapshot(session: Any, snapshot: Any) -> Any:
 def _snapshot_maker(jvm: Any) -> Any:
     """What makes a `mirrorlake.KnownSnapshot`, compiled once a JVM by the compiler in Spark."""
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    compiler.setParentClassLoader(_loader(jvm))
     try:
         compiler.cook(_KNOWN_SNAPSHOT.read_text(encoding="utf-8"))
     except Exception as error:
@@ -241,9 +246,8 @@ def method_takes(jvm: Any, name: str, method: str, count: int) -> bool:
 
 @cache
 def _methods(jvm: Any, name: str) -> frozenset[tuple[str, int]]:
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
-        found = jvm.java.lang.Class.forName(f"{_PACKAGE}.{name}", True, loader)
+        found = _class(jvm, name)
     except Exception as error:
         if "ClassNotFoundException" not in str(error):
             raise

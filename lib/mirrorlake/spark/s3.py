@@ -1,28 +1,55 @@
 """What Spark needs for lakes on S3: jars, settings from the standard variables, the log store.
 
 Spark and obstore read the same variables and the same `s3://` URIs. Keys stay in the environment:
-no setting holds them on this machine, and on a cluster Spark hides those that it ships.
+no setting holds them on this machine, and on a cluster Spark hides those that it ships. The log
+store, by which any number of drivers can commit to one table, is `ConditionalLogStore.java` beside
+this module; the compiler that PySpark ships, Janino, makes a jar of it, once.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
 import shlex
+import subprocess
+import zipfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import SetupError
-from mirrorlake.paths import cache
-from mirrorlake.spark.cloud_jars import S3
-from mirrorlake.spark.jars import VERSION, fetched_jars
+from mirrorlake.paths import cache, make_once
+from mirrorlake.spark.jars import HADOOP, VERSION, JarSet, fetched_jars, read_sums
 from mirrorlake.spark.java import Java
-from mirrorlake.spark.log_store import CLASS, log_store_jar, log_store_path
 from mirrorlake.stores.opening import s3_endpoint, scheme_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger(__name__)
 _SCHEMES = ("s3", "s3a")
+_SDK = "2.29.52"
+# 35 jars: Hadoop's S3A and what it uses of Amazon's SDK, without the SDK's bundle of 640 MB. What
+# else they name comes with Spark.
+S3 = JarSet(
+    "S3",
+    f"s3-{HADOOP}",
+    (
+        f"org.apache.hadoop:hadoop-aws:{HADOOP}",
+        *(
+            f"software.amazon.awssdk:{name}:{_SDK}"
+            for name in ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
+        ),
+    ),
+    "software.amazon.awssdk:bundle,io.netty:*,org.slf4j:*,commons-logging:*,commons-codec:*,"
+    "org.apache.httpcomponents:*,org.wildfly.openssl:*",
+    read_sums("s3_jars.sha256"),
+)
+CLASS = "mirrorlake.ConditionalLogStore"
+_SOURCE = Path(__file__).with_name("ConditionalLogStore.java")
+_COMPILE = Path(__file__).with_name("Compile.java")
+_SECONDS = 300
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 DRIVER_PATH = "spark.driver.extraClassPath"
 REDACTED = "(?i)secret|password|token|access[._]?key|account[._]key"
@@ -44,6 +71,50 @@ def store_jars(java: Java, delta: list[Path]) -> list[Path]:
     """The jars for S3 on this machine, fetched and compiled now if this is the first start."""
     hadoop = fetched_jars(S3)
     return [*hadoop, log_store_jar(java, [*delta, *hadoop])]
+
+
+def log_store_path() -> Path:
+    """Where the compiled log store lies, or will."""
+    key = hashlib.sha256(_SOURCE.read_bytes() + VERSION.encode()).hexdigest()[:16]
+    return cache() / "log_store" / f"mirrorlake-log-store-{key}.jar"
+
+
+def log_store_jar(java: Java, jars: list[Path]) -> Path:
+    """The jar with the log store, compiled now if it is not in the cache.
+
+    Args:
+        java: what compiles it.
+        jars: Delta's and Hadoop's for S3, which it stands on.
+
+    Raises:
+        SetupError: it can't be compiled.
+    """
+    target = log_store_path()
+    make_once(target, target.is_file, partial(_compile, java, jars))
+    return target
+
+
+def _compile(java: Java, jars: list[Path], target: Path) -> None:
+    import pyspark
+
+    spark = Path(pyspark.__file__).parent / "jars"
+    classes = target.parent / "classes"
+    class_path = os.pathsep.join([f"{spark}/*", *map(str, jars)])
+    command = [
+        *(str(java.home / "bin" / "java"), "-cp", class_path, "org.codehaus.janino.SimpleCompiler"),
+        *(str(_COMPILE), "Compile", str(_SOURCE), str(classes)),
+    ]
+    _log.info("compiling the log store for S3 (once) …")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    found = sorted(classes.rglob("*.class")) if classes.is_dir() else []
+    if done.returncode != 0 or not found:
+        raise SetupError(
+            f"The log store for S3 could not be compiled: {done.stderr.strip()[-500:]}",
+            hint="tables on S3 are not written without it.",
+        )
+    with zipfile.ZipFile(target, "w") as jar:
+        for file in found:
+            jar.write(file, file.relative_to(classes).as_posix())
 
 
 def s3_conf() -> dict[str, str]:

@@ -11,24 +11,22 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import SetupError, UsageError
-from mirrorlake.notices import show_notices
+from mirrorlake.notices import show_notices, watch_cells
 from mirrorlake.paths import cache
 from mirrorlake.spark import jars
-from mirrorlake.spark.class_data_sharing import archive_flags
 from mirrorlake.spark.clouds import check_session, cloud_conf, cloud_jars
-from mirrorlake.spark.defaults import joined, spark_defaults
-from mirrorlake.spark.java import Java, find_java
-from mirrorlake.spark.progress import watch_cells
+from mirrorlake.spark.java import Java, archive_flags, find_java
 from mirrorlake.spark.s3 import DELTA_CONFS, DRIVER_PATH
 
 if TYPE_CHECKING:
@@ -38,6 +36,7 @@ PROFILES = ("notebook", "batch", "small")
 PROFILE_VARIABLE = "MIRRORLAKE_PROFILE"
 DRIVER_MEMORY = "spark.driver.memory"
 _DAY = 86_400
+_DEFAULT = re.compile(r"\s*([^#!\s=:]+)(?:\s*[=:]\s*|\s+)(.*?)\s*$")  # a line of the user's file
 
 # What every session needs for the same results everywhere.
 SESSION_CONFS = {
@@ -50,7 +49,7 @@ _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.python.daemon.module": "mirrorlake.spark.daemon",
+    "spark.python.daemon.module": "mirrorlake.spark.executors",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
     # Of 100 the code of one small cycle drops that of another, and Delta's state compiles for long.
@@ -129,25 +128,24 @@ def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSe
 
     profile = chosen_profile(profile)
     watch_cells()
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        extensions = running.conf.get("spark.sql.extensions", "") or ""
+    builder, spark = SparkSession.builder, SparkSession.getActiveSession()
+    if spark is not None:
+        extensions = spark.conf.get("spark.sql.extensions", "") or ""
         if "DeltaSparkSessionExtension" not in extensions:
             raise SetupError(
                 "The running Spark session has no Delta.",
                 hint="stop it, or start it with Delta's extension and catalog.",
             )
-        return _for_root(prepare(running), root)
-    builder = SparkSession.builder
-    if os.environ.get("SPARK_REMOTE"):
-        return _for_root(prepare(builder.getOrCreate()), root)
+    elif os.environ.get("SPARK_REMOTE"):
+        spark = builder.getOrCreate()
+    elif "PYSPARK_GATEWAY_PORT" in os.environ:  # under spark-submit its choices stand
+        show_notices()
+        spark = builder.config(map={**DELTA_CONFS, **SESSION_CONFS}).getOrCreate()
+    if spark is not None:
+        check_session(prepare(spark), root)
+        return spark
     show_notices()
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # under spark-submit its choices stand
-    wanted = DELTA_CONFS | SESSION_CONFS if submitted else launch_conf(profile, root)
-    for name, value in wanted.items():
-        builder = builder.config(name, value)
-    if submitted:
-        return _for_root(prepare(builder.getOrCreate()), root)
+    builder = builder.config(map={**launch_conf(profile, root)})
     with _quiet_launch() as log:
         try:
             return prepare(builder.getOrCreate())
@@ -166,11 +164,6 @@ def chosen_profile(profile: str | None = None) -> str:
     if profile not in PROFILES:
         raise UsageError(f"There is no profile {profile!r}.", hint=f"choose one of {PROFILES}.")
     return profile
-
-
-def _for_root(spark: SparkSession, root: str | None) -> SparkSession:
-    check_session(spark, root)
-    return spark
 
 
 def launch_conf(profile: str, root: str | None = None) -> dict[str, str]:
@@ -200,6 +193,29 @@ def launch_conf(profile: str, root: str | None = None) -> dict[str, str]:
     flags = f"{_FLAGS[profile]} {archive_flags(java, needed)}".strip()
     conf["spark.driver.extraJavaOptions"] = flags
     return conf
+
+
+def spark_defaults() -> dict[str, str]:
+    """The settings in the file that Spark's launcher reads: of `SPARK_CONF_DIR`, or Spark's own."""
+    folder = os.environ.get("SPARK_CONF_DIR")
+    home = os.environ.get("SPARK_HOME")
+    if folder is None and home is not None:
+        folder = f"{home}/conf"
+    if folder is None:
+        import pyspark
+
+        folder = str(Path(pyspark.__file__).parent / "conf")
+    try:
+        lines = (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    return {found[1]: found[2] for line in lines if (found := _DEFAULT.match(line))}
+
+
+def joined(ours: Iterable[str], theirs: str | None, separator: str) -> str:
+    """A setting that is a list: ours first, then what the user's file adds."""
+    added = [one for one in (theirs or "").split(separator) if one]
+    return separator.join(dict.fromkeys([*ours, *added]))
 
 
 def prepare(spark: SparkSession) -> SparkSession:

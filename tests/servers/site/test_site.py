@@ -107,7 +107,7 @@ def test_the_api_has_every_public_name(site: Path, pages: dict[Path, Page]) -> N
 
 
 def test_the_commands_are_the_programs_own_help() -> None:
-    text = commands_page()
+    text = commands_page(program())
     for name, command in program().commands.items():
         verbs = getattr(command, "commands", None)
         for one in [f"{name} {verb}" for verb in verbs] if verbs else [name]:
@@ -144,7 +144,7 @@ def test_every_promise_has_a_test_that_holds_it() -> None:
 def test_a_folder_with_something_else_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(UsageError, match="holds something else"):
-        build_site(tmp_path)
+        build_site(tmp_path, program())
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 

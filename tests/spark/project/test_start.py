@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from mirrorlake.paths import cache
-from mirrorlake.spark.class_data_sharing import archive_path
+from mirrorlake.spark.java import archive_path
 from mirrorlake.spark.session import launch_environment
 
 GARBAGE = """
-from mirrorlake.spark.class_data_sharing import archive_path
+from mirrorlake.spark.java import archive_path
 from mirrorlake.spark.session import get_spark, launch_environment
 
 path = archive_path(*launch_environment())

@@ -7,8 +7,7 @@ from pyspark.sql import SparkSession
 
 from mirrorlake import Lake
 from mirrorlake.errors import SetupError
-from mirrorlake.spark.log_store import CLASS
-from mirrorlake.spark.s3 import LOG_STORE_CONF
+from mirrorlake.spark.s3 import CLASS, LOG_STORE_CONF
 from mirrorlake.spark.session import get_spark
 
 

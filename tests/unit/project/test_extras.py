@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from helpers.project import SETTINGS
-from mirrorlake.extras import EXTRAS
+from mirrorlake import EXTRAS
 from mirrorlake.paths import PROJECT
 
 # Finds nothing that an extra brings, as if it were not installed.

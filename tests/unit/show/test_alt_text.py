@@ -15,9 +15,9 @@ from helpers.html_tags import Tags
 from mirrorlake.layout.partitioning.statistics import Spread
 from mirrorlake.runs.notebook_files import clean_notebook
 from mirrorlake.runs.report import render_report
+from mirrorlake.show.chart import Chart
 from mirrorlake.show.layouts import plot_runs, plot_spread
 from mirrorlake.show.plots import (
-    Chart,
     plot_bars,
     plot_lines,
     plot_matrix,

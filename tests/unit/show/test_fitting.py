@@ -11,7 +11,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
-from mirrorlake.show.plots import Chart, plot_bars, plot_lines, plot_matrix, plot_stacks
+from mirrorlake.show.chart import Chart
+from mirrorlake.show.plots import plot_bars, plot_lines, plot_matrix, plot_stacks
 
 LONG = "What the frame of the model reads again after the night's load, version by version, in MiB"
 

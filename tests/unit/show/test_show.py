@@ -9,10 +9,9 @@ from mirrorlake import Lake
 from mirrorlake.layout.partitioning.statistics import Spread
 from mirrorlake.mirror.status import Report, TableStatus
 from mirrorlake.results import Count, TextTable
+from mirrorlake.show.chart import COLOURS, Chart
 from mirrorlake.show.layouts import plot_spread
 from mirrorlake.show.plots import (
-    COLOURS,
-    Chart,
     plot_bars,
     plot_lines,
     plot_matrix,

@@ -10,7 +10,7 @@ from mirrorlake.feed.cursor import FollowReport
 from mirrorlake.feed.doctor import Diagnosis
 from mirrorlake.feed.report import FeedReport
 from mirrorlake.results import TextTable
-from mirrorlake.show.feeds import plot_changes, plot_periods
+from mirrorlake.show.versions import plot_changes, plot_periods
 
 PNG = b"\x89PNG\r\n"
 COLUMNS = ("version", "made (UTC)", "operation", "inserted", "updated", "deleted")

@@ -11,8 +11,8 @@ from matplotlib.patches import FancyBboxPatch
 
 from mirrorlake.course.tasks import lessons
 from mirrorlake.errors import UsageError
-from mirrorlake.show.choices import plot_choices
-from mirrorlake.show.plots import COLOURS, Chart, plot_bars
+from mirrorlake.show.chart import COLOURS, Chart
+from mirrorlake.show.plots import plot_bars, plot_choices
 from mirrorlake.show.system import SYSTEM, plot_system
 
 

@@ -11,7 +11,9 @@ from urllib.request import urlopen
 
 from mirrorlake.paths import PROJECT
 
-SERVE = "import sys; from pathlib import Path; from mirrorlake.commands.docs import serve_folder\n"
+SERVE = (
+    "import sys; from pathlib import Path; from mirrorlake.commands.project import serve_folder\n"
+)
 SERVE += "serve_folder(Path(sys.argv[1]), 0)"
 
 

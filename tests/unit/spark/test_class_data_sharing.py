@@ -10,8 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from mirrorlake.spark.class_data_sharing import archive_flags, archive_path, ensure_archive
-from mirrorlake.spark.java import Java
+from mirrorlake.spark.java import Java, archive_flags, archive_path, ensure_archive
 
 JAVA = Java(Path("/jdk"), "17.0.1")
 PATHS = [Path("a.jar"), Path("b.jar")]

@@ -7,8 +7,7 @@ import os
 import pytest
 
 from mirrorlake.errors import UsageError
-from mirrorlake.spark.cloud_jars import AZURE
-from mirrorlake.spark.clouds import cloud_conf
+from mirrorlake.spark.clouds import AZURE, cloud_conf
 
 ABFSS = "abfss://lakes@account.dfs.core.windows.net/one"
 ACCOUNT = "spark.hadoop.fs.azure.account.{}.account.dfs.core.windows.net"

@@ -6,9 +6,8 @@ import os
 
 import pytest
 
-from mirrorlake.spark.cloud_jars import S3
 from mirrorlake.spark.clouds import cloud_conf
-from mirrorlake.spark.s3 import LOG_STORE_CONF, is_s3, s3_conf
+from mirrorlake.spark.s3 import LOG_STORE_CONF, S3, is_s3, s3_conf
 
 SECRET = "not for logs"
 

@@ -59,15 +59,9 @@ class FakeBuilder:
         self.session = FakeSession()
         self.failure: Exception | None = None
 
-    def config(self, name: str, value: Any) -> FakeBuilder:
-        self.confs[name] = value
+    def config(self, *, map: dict[str, Any]) -> FakeBuilder:
+        self.confs |= map
         return self
-
-    def master(self, master: str) -> FakeBuilder:
-        return self.config("spark.master", master)
-
-    def appName(self, name: str) -> FakeBuilder:
-        return self.config("spark.app.name", name)
 
     def getOrCreate(self) -> FakeSession:
         if self.failure is not None:

@@ -1,0 +1,261 @@
+"""What all figures are made of: one style, titles and labels that fit, and what they say in words.
+
+No pyplot: its global state shows a figure twice and keeps every one of them alive. The colours are
+Okabe and Ito's, which people with any colour vision can tell apart. The words are for those who do
+not see a figure; they are made from what is drawn in it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from io import BytesIO
+from itertools import pairwise
+from typing import Any, Final
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+from matplotlib.rcsetup import cycler
+from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+_WIDTH, _HEIGHT = 7.5, 3.6  # inches
+COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
+STYLE: Final[Mapping[str, Any]] = {
+    "figure.figsize": (_WIDTH, _HEIGHT),
+    "figure.dpi": 110,
+    "figure.facecolor": "white",
+    "figure.constrained_layout.use": True,
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "text.parse_math": False,  # names of tables and columns may hold a $
+    "axes.titlesize": 11.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 12,
+    "axes.labelcolor": "#444444",
+    "axes.edgecolor": "#999999",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.prop_cycle": cycler(color=COLOURS),
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#E6E6E6",
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+    "lines.linewidth": 2,
+    "lines.marker": "o",
+    "lines.markersize": 4,
+    "legend.frameon": False,
+}
+ROW_INCHES: Final = 0.27
+WITH_SEPARATORS: Final = "{x:,.10g}"  # `g` alone writes a million as 1e+06
+_SHARP = 2  # pixels of the picture for one on the screen
+_ROOM = 6  # pixels between a title and the edge, and between two labels
+_MOST_VALUES = 12
+_MOST_LETTERS = 600
+
+
+class Chart(Figure):
+    """A figure that a notebook shows without pyplot; its picture is made when it is looked at.
+
+    Attributes:
+        words: what it says, for those who do not see it; empty to make them from what is drawn.
+    """
+
+    words: str = ""
+
+    def to_png(self) -> bytes:
+        """The picture, with twice the pixels that it is shown in: sharp on any screen."""
+        with styled():
+            fit_figure(self)
+            buffer = BytesIO()
+            self.savefig(buffer, format="png", dpi=_SHARP * self.dpi)
+        return buffer.getvalue()
+
+    def describe(self) -> str:
+        """What it says in words, as screen readers are told."""
+        if self.words:
+            return self.words
+        with styled():
+            fit_figure(self)
+        return alt_text(self)
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, Any]]:
+        width, height = (round(inches * self.dpi) for inches in self.get_size_inches())
+        return self.to_png(), {"alt": self.describe(), "width": width, "height": height}
+
+
+def styled() -> AbstractContextManager[None]:
+    """The style of all figures, for as long as the context lasts."""
+    settings: Any = dict(STYLE)  # its keys are typed as the literal names of all settings
+    return mpl.rc_context(settings)
+
+
+def start_chart(title: str, height: float = _HEIGHT) -> tuple[Chart, Axes]:
+    """A figure with its title, as high as so many inches; for a block that is `styled`."""
+    chart = Chart(figsize=(_WIDTH, height))
+    axes = chart.add_subplot()
+    axes.set_title(title)
+    return chart, axes
+
+
+def start_panels(title: str, height: float, count: int) -> tuple[Chart, list[Axes]]:
+    """A figure with its title above several panels side by side; for a block that is `styled`."""
+    chart = Chart(figsize=(_WIDTH, height))
+    chart.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    return chart, list(chart.subplots(1, count, squeeze=False)[0])
+
+
+def stack_bars(
+    axes: Axes, places: Sequence[Any], series: Mapping[str, Sequence[float]], width: float
+) -> list[float]:
+    """Draws upright bars, the series on top of each other, and returns how high each came."""
+    tops = [0.0] * len(places)
+    for name, heights in series.items():
+        axes.bar(places, heights, width=width, bottom=tops, label=name)
+        tops = [low + height for low, height in zip(tops, heights, strict=True)]
+    return tops
+
+
+def finish_chart(chart: Chart, axes: Axes, label: str, count: int) -> None:
+    """Says what the values are, and where there are several series of them, which is which."""
+    axes.set_ylabel(label)
+    axes.yaxis.set_major_formatter(StrMethodFormatter(WITH_SEPARATORS))
+    if count > 1:
+        chart.legend(loc="outside right upper")
+
+
+def fit_figure(figure: Figure) -> None:
+    """Wraps titles and hides tick labels until everything fits; a figure that fits stays as it is.
+
+    Args:
+        figure: with a layout of its own, which makes room for the lines of a title.
+    """
+    canvas: Any = figure.canvas  # its methods have no types
+    if not isinstance(canvas, FigureCanvasAgg):
+        canvas = FigureCanvasAgg(figure)
+    renderer = canvas.get_renderer()
+    figure.draw_without_rendering()
+    titles = [title for axes in figure.axes for title in _titles(axes)]
+    wrapped = [_wrap(title, figure, renderer) for title in titles]
+    if any(wrapped):
+        figure.draw_without_rendering()
+    for axes in figure.axes:
+        _thin(axes.xaxis, renderer)
+
+
+def whole_ticks(axis: Axis, values: Iterable[object]) -> None:
+    """Lets an axis have ticks at whole numbers only, where all that is drawn along it is whole."""
+    found = list(values)
+    if found and all(isinstance(v, (int, float)) and float(v).is_integer() for v in found):
+        axis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _titles(axes: Axes) -> list[Text]:
+    wanted = {axes.get_title(loc="left"), axes.get_title(), axes.get_title(loc="right")} - {""}
+    return [
+        one for one in axes.get_children() if isinstance(one, Text) and one.get_text() in wanted
+    ]
+
+
+def _wrap(title: Text, figure: Figure, renderer: Any) -> bool:
+    """Puts a title on several lines where one is too long; whether it had to."""
+    box = title.get_window_extent(renderer)
+    room = figure.bbox.width - box.x0 - _ROOM
+    if box.width <= room or room <= 0:
+        return False
+    text = " ".join(title.get_text().split())
+    letters = max(8, int(len(text) * room / box.width))
+    title.set_text(textwrap.fill(text, letters))
+    return True
+
+
+def _thin(axis: Axis, renderer: Any) -> None:
+    """Hides labels of ticks until no two touch: every second one stays, or every third."""
+    labels = [one.label1 for one in axis.get_major_ticks() if one.label1.get_text()]
+    boxes = [label.get_window_extent(renderer) for label in labels]
+    slanted = any(label.get_rotation() for label in labels)
+    for step in range(1, len(labels) + 1):
+        kept = boxes[::step]
+        pairs = pairwise(kept)
+        if slanted or all(a.x1 + _ROOM <= b.x0 for a, b in pairs):
+            for place, label in enumerate(labels):
+                label.set_visible(place % step == 0)
+            return
+
+
+def alt_text(figure: Figure) -> str:
+    """Title, axes, series and the first values, in sentences.
+
+    Args:
+        figure: drawn once, so that its ticks have their texts.
+
+    Returns:
+        At most 600 letters; `A figure.` for an empty one.
+
+    Example:
+        >>> from mirrorlake.show.plots import plot_bars
+        >>> plot_bars({"bolt": 3, "nut": 4}, title="Stock", label="pieces").describe()
+        'Stock. pieces. bolt 3, nut 4.'
+    """
+    found = [figure.get_suptitle()]
+    for axes in figure.axes:
+        found += _sentences(axes)
+    names = [text for legend in figure.legends for text in _texts(legend.get_texts())]
+    found.append(f"Shown are {', '.join(names)}" if names else "")
+    return in_words(*found)
+
+
+def in_words(*sentences: str) -> str:
+    """Sentences without their full stops as a text of at most 600 letters; empty ones are left out.
+
+    Example:
+        >>> in_words("Stock", "", "bolt: 3")
+        'Stock. bolt: 3.'
+    """
+    words = ". ".join(" ".join(part.split()) for part in sentences if part.strip())
+    if len(words) >= _MOST_LETTERS:
+        words = words[: _MOST_LETTERS - 2] + "…"
+    return f"{words or 'A figure'}."
+
+
+def _sentences(axes: Axes) -> Iterator[str]:
+    yield next(filter(None, (axes.get_title(loc=side) for side in ("left", "center"))), "")
+    across, up = axes.get_xlabel(), axes.get_ylabel()
+    yield f"{up} by {across}" if across and up else across or up
+    names = _texts(axes.get_yticklabels())
+    values = _texts(axes.texts)
+    if names and len(names) == len(values):  # bars, each with its value at its end
+        yield listed(f"{name} {value}" for name, value in zip(names, values, strict=True))
+        return
+    for bars in axes.containers:
+        if isinstance(bars, BarContainer) and not str(bars.get_label()).startswith("_"):
+            heights = listed(_figure(bar.get_height()) for bar in bars)
+            yield f"{bars.get_label()}: {heights}" if heights else ""
+    for line in axes.lines:
+        points = np.asarray(line.get_ydata(), dtype=float)
+        if points.size and not str(line.get_label()).startswith("_"):
+            ends = f"{_figure(points[0])} to {_figure(points[-1])}"
+            yield f"{line.get_label()} from {ends}, at most {_figure(points.max())}"
+
+
+def _texts(found: Iterable[Text]) -> list[str]:
+    return [one.get_text() for one in found if one.get_text().strip()]
+
+
+def listed(found: Iterable[str]) -> str:
+    """Texts one after the other, the first twelve."""
+    parts = list(found)
+    more = ["and so on"] if len(parts) > _MOST_VALUES else []
+    return ", ".join([*parts[:_MOST_VALUES], *more])
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.10g}"
