@@ -20,7 +20,6 @@ from mirrorlake.errors import ConflictError, UsageError
 from mirrorlake.spark.jvm import (
     delta_module,
     items_of,
-    known_snapshot,
     method_takes,
     observed,
     operation,
@@ -133,9 +132,8 @@ class DeltaTransaction:
         self._delta = jvm.org.apache.spark.sql.delta
         self._none = jvm.scala.Option.empty()
         self._log = self._delta.DeltaLog.forTable(self.session._jsparkSession, path)
-        latest = self._log.startTransaction(self._none, self._none).snapshot()
-        self._snapshot = known_snapshot(self.session, latest)
-        self._txn = self._log.startTransaction(self._none, jvm.scala.Some(self._snapshot))
+        self._txn = self._log.startTransaction(self._none, self._none)
+        self._snapshot = self._txn.snapshot()
         self._tracking = delta_module(self.session, "RowTracking")
         self._taken: dict[str, Any] = {}
 

@@ -26,12 +26,14 @@ _MISSING = re.compile(
     r"|does not exist in the JVM",
     re.DOTALL,
 )
+# How a Delta says that it has other classes, fields or methods than are looked for.
+_OTHERWISE = re.compile(rf"{_MISSING.pattern}|org\.codehaus|NoSuchField|ClassNotFound", re.DOTALL)
 _FALSE_HITS = 0.01
 MOST_BROADCAST = 500_000
 """As many rows are sent to every task of a join, rather than the other side be shuffled."""
 # Of a key: where values are equal, so are their hashes.
 _HASHED = frozenset(("tinyint", "smallint", "int", "bigint", "string", "date", "boolean"))
-_KNOWN_SNAPSHOT = Path(__file__).with_name("KnownSnapshot.java")
+_KNOWN_LOGS = Path(__file__).with_name("KnownLogs.java")
 
 
 def session_class(jvm: Any) -> Any:
@@ -201,37 +203,37 @@ def observed(observation: Any, names: list[str], patience: float) -> list[Any] |
     return [seen[0][name] for name in names] if seen else None
 
 
-def known_snapshot(session: Any, snapshot: Any) -> Any:
-    """A version of a table that is quick to commit to: what its checksum has is not computed.
+def know_logs(spark: SparkSession) -> None:
+    """Has Delta take from a version's checksum what it computes from all files for each statement.
+
+    Once a JVM. Nothing happens on Spark Connect, and where this Delta is made otherwise.
 
     Args:
-        session: a classic session.
-        snapshot: Delta's.
-
-    Returns:
-        The same version; what was given, if this Delta's snapshots are made otherwise.
+        spark: any session.
     """
-    make = _snapshot_maker(session._jvm)
-    if make is None:
-        return snapshot
-    given = session.sparkContext._gateway.new_array(session._jvm.java.lang.Object, 1)
-    given[0] = snapshot
-    return make.newInstance(given)
+    if hasattr(spark, "_jsparkSession"):
+        _install_known_logs(spark._jvm, spark.sparkContext._gateway)
 
 
 @cache
-def _snapshot_maker(jvm: Any) -> Any:
-    """What makes a `mirrorlake.KnownSnapshot`, compiled once a JVM by the compiler in Spark."""
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(_loader(jvm))
+def _install_known_logs(jvm: Any, gateway: Any) -> None:
+    """Compiles `KnownLogs.java` by the compiler in Spark, and puts it into its place."""
     try:
-        compiler.cook(_KNOWN_SNAPSHOT.read_text(encoding="utf-8"))
+        logs = _module(jvm, "DeltaLog").getOrCreateCache(
+            jvm.org.apache.spark.sql.internal.SQLConf.get()
+        )
+        if logs.getClass().getName() == "mirrorlake.KnownLogs":  # by another process of this JVM
+            return
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(_loader(jvm))
+        compiler.cook(_KNOWN_LOGS.read_text(encoding="utf-8"))
+        given = gateway.new_array(jvm.java.lang.Object, 1)
+        given[0] = logs
+        known = compiler.getClassLoader().loadClass("mirrorlake.KnownLogs")
+        known.getConstructors()[0].newInstance(given).install()
     except Exception as error:
-        if "org.codehaus" not in str(error):
+        if not _OTHERWISE.search(str(error)):
             raise
-        return None  # the compiler finds another constructor
-    loaded = compiler.getClassLoader().loadClass("mirrorlake.KnownSnapshot")
-    return loaded.getConstructors()[0]
 
 
 def items_of(found: Any) -> list[Any]:

@@ -27,6 +27,7 @@ from mirrorlake.paths import cache
 from mirrorlake.spark import jars
 from mirrorlake.spark.clouds import check_session, cloud_conf, cloud_jars
 from mirrorlake.spark.java import Java, archive_flags, find_java
+from mirrorlake.spark.jvm import know_logs
 from mirrorlake.spark.s3 import DELTA_CONFS, DRIVER_PATH
 
 if TYPE_CHECKING:
@@ -225,6 +226,7 @@ def prepare(spark: SparkSession) -> SparkSession:
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     for name, value in SESSION_CONFS.items():
         spark.conf.set(name, value)
+    know_logs(spark)
     return spark
 
 

@@ -142,6 +142,23 @@ def test_a_commit_reads_no_state_that_the_checksum_has(lake: Lake) -> None:
         assert not txn._snapshot._computedStateTriggered()
 
 
+def test_a_statement_reads_no_state_that_the_checksum_has(lake: Lake) -> None:
+    lake.publisher("t", keys=["n"]).insert([{"n": n, "v": "a"} for n in range(10)])
+    lake.mirror()
+    path = lake.storage.path("Tables/t")
+    before = []
+    for number in (10, 11):
+        with transaction(lake.spark, path) as txn:
+            before.append(txn._snapshot)
+        lake.spark.sql(f"INSERT INTO delta.`{path}` VALUES ({number}, 'b')")
+    assert not any(snapshot._computedStateTriggered() for snapshot in before)
+    counted = [(snapshot.numOfFiles(), snapshot.sizeInBytes()) for snapshot in before]
+    computed = [snapshot.computedState() for snapshot in before]
+    assert counted == [(state.numOfFiles(), state.sizeInBytes()) for state in computed]
+    rows = lake.table("t").read().selectExpr("_metadata.row_id AS id").collect()
+    assert len({row.id for row in rows}) == 12
+
+
 def test_row_ids_stay_distinct_without_a_checksum(lake: Lake) -> None:
     publisher = lake.publisher("t", keys=["n"])
     publisher.insert([{"n": n, "v": "a"} for n in range(10)])

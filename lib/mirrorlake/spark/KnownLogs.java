@@ -1,0 +1,116 @@
+package mirrorlake;
+
+import com.google.common.cache.Cache;
+import com.google.common.cache.ForwardingCache;
+import java.lang.reflect.Field;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutionException;
+import org.apache.spark.sql.delta.CapturedSnapshot;
+import org.apache.spark.sql.delta.DeltaLog;
+import org.apache.spark.sql.delta.DeltaLog$;
+import org.apache.spark.sql.delta.Snapshot;
+import org.apache.spark.sql.delta.VersionChecksum;
+import scala.Option;
+import scala.Some;
+import scala.collection.immutable.Seq;
+
+/**
+ * Delta's cache of logs, whose versions take from their checksum what Delta reads the state for.
+ *
+ * Every commit to a table with row ids asks for the highest id, a transaction of an application for
+ * its last number, a statement for the number of files and their size. The checksum has them all;
+ * the state gives them after a Spark job over all files. Without a checksum Delta's way is used.
+ */
+public class KnownLogs extends ForwardingCache {
+    private final Cache cache;
+
+    public KnownLogs(Cache cache) {
+        this.cache = cache;
+    }
+
+    protected Cache delegate() {
+        return cache;
+    }
+
+    public Object get(Object key, final Callable make) throws ExecutionException {
+        return cache.get(key, new Callable() {
+            public Object call() throws Exception {
+                Object made = make.call();
+                return made.getClass().equals(DeltaLog.class) ? new KnownLog((DeltaLog) made) : made;
+            }
+        });
+    }
+
+    /** Puts this cache in the place of Delta's; what Delta has read it reads again. */
+    public void install() throws Exception {
+        Field field = DeltaLog$.class.getDeclaredField("deltaLogCache");
+        field.setAccessible(true);
+        field.set(null, new Some(this));
+        invalidateAll();
+    }
+
+    /** A log that has been read, with such versions. */
+    public static class KnownLog extends DeltaLog {
+        public KnownLog(DeltaLog read) {
+            super(
+                read.logPath(),
+                read.dataPath(),
+                read.options(),
+                read.allOptions(),
+                read.clock(),
+                Option.empty());
+            CapturedSnapshot captured = read.getCapturedSnapshot();
+            if (captured.snapshot().getClass().equals(Snapshot.class)) {
+                currentSnapshot_$eq(captured);
+                lastSeenChecksumFileStatusOpt_$eq(read.lastSeenChecksumFileStatusOpt());
+            } else { // there is no table yet, and that version belongs to the log that was read
+                super.createSnapshotAtInit(Option.empty());
+            }
+        }
+
+        /** Not while it is made: its version has been read. */
+        public void createSnapshotAtInit(Option table) {}
+
+        public void currentSnapshot_$eq(CapturedSnapshot captured) {
+            Snapshot read = captured.snapshot();
+            boolean isPlain = read.getClass().equals(Snapshot.class);
+            super.currentSnapshot_$eq(
+                isPlain
+                    ? new CapturedSnapshot(new KnownSnapshot(read, this), captured.updateTimestamp())
+                    : captured);
+        }
+    }
+
+    /** A version of a table. */
+    public static class KnownSnapshot extends Snapshot {
+        public KnownSnapshot(Snapshot read, DeltaLog log) {
+            super(read.path(), read.version(), read.logSegment(), log, read.checksumOpt());
+        }
+
+        public Seq domainMetadata() {
+            VersionChecksum checksum = checksum();
+            Option known = checksum == null ? Option.empty() : checksum.domainMetadata();
+            return known.isDefined() ? (Seq) known.get() : super.domainMetadata();
+        }
+
+        public Seq setTransactions() {
+            VersionChecksum checksum = checksum();
+            Option known = checksum == null ? Option.empty() : checksum.setTransactions();
+            return known.isDefined() ? (Seq) known.get() : super.setTransactions();
+        }
+
+        public long sizeInBytes() {
+            VersionChecksum checksum = checksum();
+            return checksum == null ? super.sizeInBytes() : checksum.tableSizeBytes();
+        }
+
+        public long numOfFiles() {
+            VersionChecksum checksum = checksum();
+            return checksum == null ? super.numOfFiles() : checksum.numFiles();
+        }
+
+        private VersionChecksum checksum() {
+            return checksumOpt().isDefined() ? (VersionChecksum) checksumOpt().get() : null;
+        }
+    }
+}
