@@ -130,7 +130,10 @@ class Publisher:
     ) -> Published:
         """Rows to add, without checking for existing keys (marker 0).
 
-        rows, token, footer: as for `write`.
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
         """
         return self._publish(rows, Marker.INSERT, token, footer)
 
@@ -139,7 +142,10 @@ class Publisher:
     ) -> Published:
         """Rows to replace whole, by key; added where the key is missing (marker 1).
 
-        rows, token, footer: as for `write`.
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
         """
         return self._publish(rows, Marker.UPDATE, token, footer)
 
@@ -148,7 +154,10 @@ class Publisher:
     ) -> Published:
         """Keys to remove; further columns are ignored, missing keys too (marker 2).
 
-        rows, token, footer: as for `write`.
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
         """
         return self._publish(rows, Marker.DELETE, token, footer)
 
@@ -157,7 +166,10 @@ class Publisher:
     ) -> Published:
         """Rows to replace whole, by key, or else to add (marker 4).
 
-        rows, token, footer: as for `write`.
+        Args:
+            rows: as for `write`.
+            token: as for `write`.
+            footer: as for `write`.
         """
         return self._publish(rows, Marker.UPSERT, token, footer)
 

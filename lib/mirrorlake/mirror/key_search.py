@@ -1,7 +1,8 @@
 """Where a person's rows lie: in the files of a table by key, whatever a file is made of.
 
-All files are looked at as they lie on disk, never through a table's log: what a log has removed, or
-a deletion vector hides, is still in the file.
+All files are looked at as they lie on disk, not as a table's log shows them: what a log has
+removed, or a deletion vector hides, is still in the file. The log only says what a file is to the
+table.
 """
 
 from __future__ import annotations

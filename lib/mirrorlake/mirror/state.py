@@ -305,7 +305,8 @@ def save_states(
         states: of all tables, by their folders.
         replicator: the state of the whole mirror.
         shard: the mirror's own; the other tables' states stay where they are.
-        documents: those of a mirror that goes on, and its shard: only what has changed is written.
+        documents: what a mirror that goes on has written before, with its own shard: only what has
+            changed since is written.
     """
     documents = documents or StateDocuments(storage, shard)
     documents.save(states)

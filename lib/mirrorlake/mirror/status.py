@@ -1,7 +1,8 @@
 """How tables stand, and what the next cycle would apply: from listings, kept states, and checks.
 
-Neither needs Spark, and neither writes: no identity, plan or state; text files are checked as
-Parquet in a temporary folder. Files that are late by time are found by the cycle only.
+Neither needs Spark. `status` writes states only where it is asked to rebuild them; a preview writes
+no identity, plan or state, and checks text files as Parquet in a temporary folder. Files that are
+late by time are found by the cycle only.
 """
 
 from __future__ import annotations

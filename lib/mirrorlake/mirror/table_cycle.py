@@ -323,8 +323,6 @@ def inspect_on_executor(
     """
 
     def run(_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         found: FileFacts | Exception
         try:
             found = inspect_file(storage, path, metadata, **options)

@@ -1,4 +1,4 @@
-"""Creates and renames on an object store that know their outcome, whatever the answer was.
+"""Creates and renames that know their outcome: on an object store, whatever the answer was.
 
 An answer can be lost after the store did what it was asked for: the connection breaks, a gateway
 says 503. Repeated, the request is refused on account of itself: 412, since the file is there, or
@@ -73,7 +73,7 @@ def create_file(store: Any, path: str, data: bytes) -> bool:
 
 
 def create_in_folder(target: Path, data: bytes) -> bool:
-    """The same on a local disk, in a folder that is not made: False, too, if it is gone."""
+    """Creates a file on a disk, in a folder that is not made; False if either is not to be had."""
     staged = target.with_name(f"_{uuid.uuid4().hex}")
     try:
         staged.write_bytes(data)
