@@ -15,7 +15,7 @@ IS_CHECKOUT = (PROJECT / "pyproject.toml").is_file()
 _CARRIED = Path(__file__).resolve().parent / "carried"  # a wheel has the notebooks in here
 NOTEBOOKS = (PROJECT if IS_CHECKOUT else _CARRIED) / "notebooks"
 PARAMETERS = (PROJECT if IS_CHECKOUT else _CARRIED) / "parameters"
-_URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
 def home() -> Path:
@@ -29,17 +29,17 @@ def home() -> Path:
 
 def lake_path(root: str) -> str:
     """Where the lake of a notebook lies: relative paths start from `home()`, URIs stay."""
-    return root if _URI.match(root) else str(home() / Path(root).expanduser())
+    return root if URI.match(root) else str(home() / Path(root).expanduser())
 
 
 def may_be_lake(root: str) -> bool:
     """Whether a lake may be at a root: a folder that is there, or any URI; no store is asked."""
-    return bool(_URI.match(root)) or Path(root).is_dir()
+    return bool(URI.match(root)) or Path(root).is_dir()
 
 
 def shown_path(root: str) -> str:
     """A lake's root as people name it: relative to `home()` where it lies below, else as it is."""
-    if _URI.match(root) or not Path(root).is_relative_to(home()):
+    if URI.match(root) or not Path(root).is_relative_to(home()):
         return root
     return Path(root).relative_to(home()).as_posix()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
 from mirrorlake.errors import MirrorlakeError, SetupError, first_line
+from mirrorlake.paths import URI
 from mirrorlake.stores import conditional
 from mirrorlake.stores.listing import AT_ONCE, PAGE, list_local, split_pages
 from mirrorlake.stores.listing import Entry as Entry
@@ -42,7 +42,6 @@ from mirrorlake.stores.streams import Writer, open_tail
 _COPIES = 16
 _CHUNK = 2**20
 _CHECKED: set[str] = set()  # the roots whose stores are known to keep conditions
-URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
 @contextlib.contextmanager

@@ -29,7 +29,8 @@ from mirrorlake.delta.vectors import vector_id, vector_path
 from mirrorlake.storage import Storage
 
 _THREADS = 16
-URI = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
+# As Hadoop prints them, with one slash: `file:/…`.
+HADOOP_URI = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 # What only ever writes new rows; any other operation may carry rows and their ids along.
 _NEW_ROWS = ("WRITE", "STREAMING UPDATE", "CREATE TABLE AS SELECT")
 _KEPT = ("path", "partitionValues", "size", "stats", "deletionVector")
@@ -128,7 +129,7 @@ class Places:
 
     def place(self, path: str) -> tuple[Storage, str]:
         """The storage that has a file, and the file's path in it."""
-        if not URI.match(path) and not path.startswith("/"):
+        if not HADOOP_URI.match(path) and not path.startswith("/"):
             return self._own, f"{self._table_path}/{path}"
         if path.lower().startswith("file:"):
             path = "/" + path[5:].lstrip("/")

@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import Timeline, read_commit_info, read_versions
+from mirrorlake.delta.files import total
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import Table, column_types
 from mirrorlake.delta.timestamps import timestamp_text
@@ -25,11 +26,11 @@ from mirrorlake.feed.cursor import (
     FollowReport,
     Lag,
     consumer_folder,
+    follow_or_why_not,
     lag_of,
     report_run,
     table_id,
     target_name,
-    why_no_feed,
 )
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.report import KINDS
@@ -282,7 +283,7 @@ def archive_table(
         sales → sales_history: 3 new versions, archived up to 7
     """
     target = target_name(table, into, "{}_history")
-    if why := why_no_feed(table, enable=enable and not dry_run):
+    if why := follow_or_why_not(table, enable=enable and not dry_run):
         return report_run(table, target, why_not=why)
     archive = Archive(table, target)
     done = archive.plan() if dry_run else archive.run()
@@ -294,7 +295,7 @@ def archive_table(
     rows = Table(table.spark, table.storage, target).rows()
     counted = [F.count_if(F.col(kind) == feed).alias(name) for name, feed in KINDS.items()]
     by_version = rows.groupBy(version).agg(F.max(moment).alias("made (UTC)"), *counted)
-    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(f"rows {name}") for name in KINDS]
+    sums = [total(name).alias(f"rows {name}") for name in KINDS]
     (line,) = by_version.agg(F.count(F.lit(1)).alias("versions archived"), *sums).collect()
     newest = by_version.orderBy(F.desc(version)).limit(_MOST_VERSIONS + 1)
     moments = F.date_format("made (UTC)", "yyyy-MM-dd HH:mm:ss").alias("made (UTC)")

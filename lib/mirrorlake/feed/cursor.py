@@ -1,8 +1,9 @@
-"""A consumer's place in a feed: what it has read, what is new, how far it is behind, what it did.
+"""A consumer's place in a feed: what it has read, what is new, how far it is behind.
 
 The place is a version of the table. Versions only grow, a RESTORE makes one more, so a place stays
 good; a table that was dropped and made again is noticed. A consumer reads, does its work, and then
-commits; killed in between, it reads the same again.
+commits; killed in between, it reads the same again. At the end: what a run of an archive or of a
+dimension starts with, and tells of itself.
 """
 
 from __future__ import annotations
@@ -246,7 +247,7 @@ def report_run(table: Table, into: TableName, did: str = "", **found: Any) -> Fo
     return FollowReport(str(table.name), str(into), did, newest=table.snapshot().version, **found)
 
 
-def why_no_feed(table: Table, *, enable: bool) -> str:
+def follow_or_why_not(table: Table, *, enable: bool) -> str:
     """Why a table's feed can't be followed; empty if it is on, or `enable` has switched it on."""
     if table.snapshot().has_feed:
         return ""

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import read_versions
+from mirrorlake.delta.files import total
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
@@ -27,9 +28,9 @@ from mirrorlake.feed.cursor import (
     Batch,
     Cursor,
     FollowReport,
+    follow_or_why_not,
     report_run,
     target_name,
-    why_no_feed,
 )
 from mirrorlake.feed.dimension import (
     END,
@@ -183,7 +184,7 @@ def update_dimension(
         return report_run(table, target, why_not=why)
     chosen = key_columns(table, list(keys) or None)
     _check_target(table, target, stored_as)
-    if why := why_no_feed(table, enable=enable and not dry_run):
+    if why := follow_or_why_not(table, enable=enable and not dry_run):
         return report_run(table, target, why_not=why)
     kind: Literal[1, 2] = 1 if stored_as == 1 else 2
     cursor = Cursor(table, f"dimension {target}")
@@ -229,8 +230,8 @@ def _periods(rows: DataFrame, keys: Sequence[str]) -> dict[str, Any]:
     )
     (line,) = by_key.agg(
         F.count(F.lit(1)).alias("keys"),
-        F.coalesce(F.sum(f"{START}s"), F.lit(0)).alias("periods"),
-        F.coalesce(F.sum(f"{END}s"), F.lit(0)).alias("keys that are there now"),
+        total(f"{START}s").alias("periods"),
+        total(f"{END}s").alias("keys that are there now"),
         F.coalesce(F.max(f"{START}s"), F.lit(0)).alias("most periods of a key"),
     ).collect()
     most = by_key.withColumn(START, F.slice(START, 1, _MOST_PERIODS))

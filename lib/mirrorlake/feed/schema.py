@@ -1,4 +1,4 @@
-"""The feed's own columns: tables that record their changes, and what a feed can be read across.
+"""The feed of a table: switched on, its own columns, and what it can be read across.
 
 Columns are known by their physical name where the table maps columns, else by their name. Added
 columns are harmless; so is a column that becomes nullable.

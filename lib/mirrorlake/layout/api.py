@@ -1,4 +1,7 @@
-"""Ways to better files: `lake.table(…).optimize`, rows written in V-Order, layouts compared."""
+"""Rewrites a table's files and none of its rows: `lake.table(…).optimize`.
+
+Also writes rows in V-Order, and compares layouts.
+"""
 
 from __future__ import annotations
 

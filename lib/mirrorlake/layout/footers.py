@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from mirrorlake.delta.actions import URI, Places
+from mirrorlake.delta.actions import HADOOP_URI, Places
 from mirrorlake.layout.leaves import Ints, cut, read_bounds
 from mirrorlake.layout.thrift import Level, Parsed, Path, parse_footers
 from mirrorlake.spark.executors import map_in_arrow
@@ -127,7 +127,7 @@ class Storages(Places):
     def all_local(self, paths: Sequence[str]) -> bool:
         """Whether files lie on local disks, where threads cost more than they save."""
         return self._own.local is not None and not any(
-            match[0].lower() != "file:/" for match in map(URI.match, paths) if match
+            match[0].lower() != "file:/" for match in map(HADOOP_URI.match, paths) if match
         )
 
     def try_tail(self, path: str, size: int) -> bytes | str:

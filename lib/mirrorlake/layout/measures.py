@@ -1,4 +1,4 @@
-"""The tables of an analysis, made from the files' facts, and of columns from what the rows show."""
+"""The tables of an analysis: made from the files' facts; for columns also from the rows."""
 
 from __future__ import annotations
 

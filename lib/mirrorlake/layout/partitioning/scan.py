@@ -1,8 +1,8 @@
 """Looking at a partitioned table: which files a predicate needs, and a report; nothing is written.
 
-Only the buckets that a predicate needs are read, and unpartitioned files.
-Statistics can't prune a hash, the tags can. What Delta itself skips by statistics stays skipped, so
-bins of time and every other column count too.
+Only the buckets that a predicate needs are read, and unpartitioned files. Statistics can't prune a
+hash, the tags can. What Delta itself skips by statistics stays skipped, so bins of time and every
+other column count too.
 
 Which values of the key a predicate can be true for must be certain. So only comparisons of the
 plain column with plain text count, joined by AND and OR. A number would make Spark compare numbers,

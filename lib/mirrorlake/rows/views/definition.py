@@ -281,7 +281,7 @@ def view_status(storage: Storage, definition: Definition) -> ViewStatus:
     )
 
 
-# What a query can be that no rule covers.
+# What a query can be that no rule covers; `docs/views.md` lists all codes.
 QUERY_REASONS = {
     "AGGREGATE_OF_WINDOW": "a window over groups has no rule",
     "DISTINCT_OF_GROUPS": "DISTINCT over groups or windows has no rule",
