@@ -17,8 +17,7 @@ from mirrorlake.delta.snapshot import FEED, ROW_TRACKING, physical_name
 from mirrorlake.delta.table import Table, create_delta
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.mirror.properties import KEYS_PROPERTY
-from mirrorlake.spark.gateway import has_gateway
-from mirrorlake.spark.jvm import feed_scan
+from mirrorlake.spark.jvm import feed_scan, has_gateway
 from mirrorlake.spark.sql import delta_name, quote
 
 Field = dict[str, Any]

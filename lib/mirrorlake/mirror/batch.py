@@ -22,7 +22,7 @@ from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import UNCHANGED, Marker
 from mirrorlake.mirror.properties import Batch, Target
 from mirrorlake.names import file_number
-from mirrorlake.spark.gateway import has_gateway
+from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.sql import escape_glob, literal, quote
 from mirrorlake.storage import Storage
 

@@ -28,7 +28,7 @@ from mirrorlake.results import Result, TextTable
 from mirrorlake.rows.changes import ID_NAMES, ROW_FILES, read_with_ids
 from mirrorlake.rows.row_history import read_row_history
 from mirrorlake.rows.tracking import FeatureChange, Tracking, change_tracking, read_tracking
-from mirrorlake.spark.gateway import has_gateway
+from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.sql import query_errors, quote
 from mirrorlake.storage import Storage
 

@@ -207,10 +207,15 @@ def _lives(process: dict[str, Any], place: Path | Storage, path: str) -> bool:
 
 def _silence(place: Path | Storage, path: str) -> float:
     """Seconds since a record was written, by one clock: that of its disk or of its store."""
-    if isinstance(place, Path):
-        place, path = Storage((place / path).parent), RECORD
-    found = place.stat(path)
-    return (store_now(place, path) - found.modified).total_seconds() if found else 0.0
+    if isinstance(place, Storage):
+        found = place.stat(path)
+        return (store_now(place, path) - found.modified).total_seconds() if found else 0.0
+    probe = (place / path).with_name(f".clock-{uuid.uuid4().hex}")
+    try:
+        probe.touch()
+        return probe.stat().st_mtime - (place / path).stat().st_mtime
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def slug(name: str) -> str:

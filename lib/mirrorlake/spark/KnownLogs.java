@@ -61,7 +61,8 @@ public class KnownLogs extends ForwardingCache {
                 Option.empty());
             CapturedSnapshot captured = read.getCapturedSnapshot();
             if (captured.snapshot().getClass().equals(Snapshot.class)) {
-                currentSnapshot_$eq(captured);
+                currentSnapshot_$eq(
+                    new CapturedSnapshot(known(captured.snapshot()), captured.updateTimestamp()));
                 lastSeenChecksumFileStatusOpt_$eq(read.lastSeenChecksumFileStatusOpt());
             } else { // there is no table yet, and that version belongs to the log that was read
                 super.createSnapshotAtInit(Option.empty());
@@ -71,13 +72,14 @@ public class KnownLogs extends ForwardingCache {
         /** Not while it is made: its version has been read. */
         public void createSnapshotAtInit(Option table) {}
 
-        public void currentSnapshot_$eq(CapturedSnapshot captured) {
-            Snapshot read = captured.snapshot();
+        /** Of a version that is read later, whoever has made it. */
+        public Snapshot installSnapshot(Snapshot read, long at) {
+            return super.installSnapshot(known(read), at);
+        }
+
+        private Snapshot known(Snapshot read) {
             boolean isPlain = read.getClass().equals(Snapshot.class);
-            super.currentSnapshot_$eq(
-                isPlain
-                    ? new CapturedSnapshot(new KnownSnapshot(read, this), captured.updateTimestamp())
-                    : captured);
+            return isPlain ? new KnownSnapshot(read, this) : read;
         }
     }
 

@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from mirrorlake.errors import ConflictError, UsageError
 from mirrorlake.spark.jvm import (
     delta_module,
+    has_gateway,
     items_of,
     method_takes,
     observed,
@@ -83,11 +84,6 @@ def transaction(
     finally:
         for name in settings:
             session.conf.unset(name)
-
-
-def has_gateway(spark: SparkSession) -> bool:
-    """Whether a session has a JVM to talk to; Spark Connect's have not."""
-    return hasattr(spark, "_jsparkSession")
 
 
 _EXCHANGES = {  # what `mark_deleted` and `commit_exchange` ask of Delta

@@ -1,7 +1,11 @@
-"""The JVM behind a classic session, for what is no transaction: Delta's objects, Hadoop's files."""
+"""The JVM behind a classic session, for what is no transaction.
+
+Delta's objects and its cache of logs, Hadoop's files.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from contextlib import suppress
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+_log = logging.getLogger(__name__)
 _PACKAGE = "org.apache.spark.sql.delta"
 _READER = "commands.cdc.CDCReader"
 # How Py4J says that a class or a method is not there, or takes other arguments.
@@ -26,8 +31,6 @@ _MISSING = re.compile(
     r"|does not exist in the JVM",
     re.DOTALL,
 )
-# How a Delta says that it has other classes, fields or methods than are looked for.
-_OTHERWISE = re.compile(rf"{_MISSING.pattern}|org\.codehaus|NoSuchField|ClassNotFound", re.DOTALL)
 _FALSE_HITS = 0.01
 MOST_BROADCAST = 500_000
 """As many rows are sent to every task of a join, rather than the other side be shuffled."""
@@ -40,6 +43,11 @@ def session_class(jvm: Any) -> Any:
     """Spark's class of sessions with a JVM; before 4.0 there is no other, and its name is plain."""
     found = jvm.org.apache.spark.sql.classic.SparkSession
     return jvm.org.apache.spark.sql.SparkSession if is_missing(found) else found
+
+
+def has_gateway(spark: SparkSession) -> bool:
+    """Whether a session has a JVM to talk to; Spark Connect's have not."""
+    return hasattr(spark, "_jsparkSession")
 
 
 def is_missing(found: Any) -> bool:
@@ -206,12 +214,13 @@ def observed(observation: Any, names: list[str], patience: float) -> list[Any] |
 def know_logs(spark: SparkSession) -> None:
     """Has Delta take from a version's checksum what it computes from all files for each statement.
 
-    Once a JVM. Nothing happens on Spark Connect, and where this Delta is made otherwise.
+    Once a JVM, for all its sessions; what Delta has read before is read again. Nothing happens on
+    Spark Connect, and where this Delta is made otherwise.
 
     Args:
         spark: any session.
     """
-    if hasattr(spark, "_jsparkSession"):
+    if has_gateway(spark):
         _install_known_logs(spark._jvm, spark.sparkContext._gateway)
 
 
@@ -219,9 +228,8 @@ def know_logs(spark: SparkSession) -> None:
 def _install_known_logs(jvm: Any, gateway: Any) -> None:
     """Compiles `KnownLogs.java` by the compiler in Spark, and puts it into its place."""
     try:
-        logs = _module(jvm, "DeltaLog").getOrCreateCache(
-            jvm.org.apache.spark.sql.internal.SQLConf.get()
-        )
+        conf = jvm.org.apache.spark.sql.internal.SQLConf.get()
+        logs = _module(jvm, "DeltaLog").getOrCreateCache(conf)
         if logs.getClass().getName() == "mirrorlake.KnownLogs":  # by another process of this JVM
             return
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
@@ -232,8 +240,8 @@ def _install_known_logs(jvm: Any, gateway: Any) -> None:
         known = compiler.getClassLoader().loadClass("mirrorlake.KnownLogs")
         known.getConstructors()[0].newInstance(given).install()
     except Exception as error:
-        if not _OTHERWISE.search(str(error)):
-            raise
+        # It only saves time: whatever this Delta lacks, its own way is right.
+        _log.debug("Delta's logs stay as they are: %s", first_line(str(error)))
 
 
 def items_of(found: Any) -> list[Any]:
@@ -269,7 +277,7 @@ def remove_empty_folders(spark: SparkSession, path: str) -> None:
         path: the folder, in full.
     """
     session: Any = spark
-    if not hasattr(session, "_jsparkSession"):
+    if not has_gateway(session):
         return
     folder = session._jvm.org.apache.hadoop.fs.Path(path)
     with suppress(Exception):  # it is not there, or not empty: nothing is to be removed

@@ -6,6 +6,7 @@ Two lakes get the same files; one of them has deletion vectors.
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -157,6 +158,22 @@ def test_a_statement_reads_no_state_that_the_checksum_has(lake: Lake) -> None:
     assert counted == [(state.numOfFiles(), state.sizeInBytes()) for state in computed]
     rows = lake.table("t").read().selectExpr("_metadata.row_id AS id").collect()
     assert len({row.id for row in rows}) == 12
+
+
+def test_nor_does_one_after_somebody_elses_commit(lake: Lake, tmp_path: Path) -> None:
+    lake.publisher("t", keys=["n"]).insert([{"n": n, "v": "a"} for n in range(10)])
+    lake.mirror()
+    table, elsewhere = Path(lake.storage.path("Tables/t")), tmp_path / "elsewhere"
+    shutil.copytree(table, elsewhere)
+    lake.spark.sql(f"INSERT INTO delta.`{elsewhere}` VALUES (10, 'b')")
+    with transaction(lake.spark, str(table)) as txn:
+        before = txn.version
+    shutil.copytree(elsewhere, table, dirs_exist_ok=True)
+    with transaction(lake.spark, str(table)) as txn:
+        assert txn.version == before + 1
+        assert txn._snapshot.numOfFiles() == 2
+        assert not txn.has_seen("another", 1)
+        assert not txn._snapshot._computedStateTriggered()
 
 
 def test_row_ids_stay_distinct_without_a_checksum(lake: Lake) -> None:

@@ -43,7 +43,8 @@ from mirrorlake.layout.partitioning.store import (
     write_setting,
 )
 from mirrorlake.results import Result, TextTable, size_text
-from mirrorlake.spark.gateway import has_gateway, transaction
+from mirrorlake.spark.gateway import transaction
+from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.sql import literal, query_errors, quote
 
 Values = frozenset[str | None]

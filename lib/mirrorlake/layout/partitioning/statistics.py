@@ -23,7 +23,8 @@ from mirrorlake.layout.partitioning.store import Setting, why_not_hashed
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.gateway import has_gateway, transaction
+from mirrorlake.spark.gateway import transaction
+from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.sql import quote
 
 LOW_PERCENTAGE = 90.0
