@@ -241,7 +241,7 @@ def _install_known_logs(jvm: Any, gateway: Any) -> None:
         known.getConstructors()[0].newInstance(given).install()
     except Exception as error:
         # It only saves time: whatever this Delta lacks, its own way is right.
-        _log.debug("Delta's logs stay as they are: %s", first_line(str(error)))
+        _log.debug("Delta's logs stay as they are: %s", first_line(error))
 
 
 def items_of(found: Any) -> list[Any]:
