@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,15 +20,17 @@ PAIR = ("learn/10_file_diagnostics", "learn/14_incremental_views")
 @pytest.mark.long
 def test_two_open_notebooks_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PROFILE_VARIABLE, raising=False)
-    runs = []
-    for notebook in PAIR:
-        home = tmp_path / Path(notebook).name
-        command = [sys.executable, "-m", "mirrorlake.cli", "run", notebook]
-        command += ["-p", f"root={home / 'lake'}", "--out", str(home / "runs")]
-        run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        runs.append((run, PeakMemory(0.5, run.pid)))
-    said = [run.communicate()[0] for run, _ in runs]
-    assert [run.returncode for run, _ in runs] == [0, 0], said
+    with ExitStack() as stack:
+        runs = []
+        for notebook in PAIR:
+            home = tmp_path / Path(notebook).name
+            command = [sys.executable, "-m", "mirrorlake.cli", "run", notebook]
+            command += ["-p", f"root={home / 'lake'}", "--out", str(home / "runs")]
+            said = stack.enter_context((tmp_path / f"{home.name}.log").open("w"))
+            run = subprocess.Popen(command, stdout=said, stderr=said)
+            runs.append((stack.enter_context(run), PeakMemory(0.5, run.pid)))
+        ended = [run.wait() for run, _ in runs]
+    assert ended == [0, 0], [log.read_text() for log in tmp_path.glob("*.log")]
     peaks = [watch.stop() for _, watch in runs]
     assert all("java" in peak.sizes for peak in peaks), peaks
     assert sum(peak.total for peak in peaks) < MOST, peaks
