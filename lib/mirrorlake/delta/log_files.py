@@ -34,7 +34,8 @@ _CHECKPOINT = re.compile(
     re.ASCII,
 )
 _KIND = re.compile(rb'\s*\{\s*"(\w+)"')
-_BATCH = 4096
+_BATCH = 65_536  # smaller ones cost more than what is in them, where most are NULL
+_PIECE = 4096  # as Python's objects at a time
 FORMAT = 1
 _NOTES = f"{STATE}/dropped_in_place"
 _ENDING = ".json"
@@ -101,7 +102,9 @@ def read_actions(
         for batch in file.iter_batches(_BATCH, columns=columns) if columns else ():
             for kind in batch.schema.names:
                 found = batch.column(kind).drop_null()
-                yield from ((kind, a) for a in found.to_pylist(maps_as_pydicts="strict"))
+                for start in range(0, len(found), _PIECE):
+                    piece = found.slice(start, _PIECE).to_pylist(maps_as_pydicts="strict")
+                    yield from ((kind, action) for action in piece)
 
 
 @dataclass(frozen=True)
