@@ -164,10 +164,10 @@ def test_shards_divide_what_lies_in_several_documents(any_storage: Storage) -> N
     save_states(any_storage, states)
     assert len(documents(any_storage)) == 8
     for n in (1, 2, 3):  # the shares of three lie across those of eight
-        found = load_states(any_storage, Shard(n, 3)) or {}
+        found = StateDocuments(any_storage, Shard(n, 3)).load() or {}
         assert rows_of(found) == rows_until(states, n)
         later = {f: replace(s, rows=n + 1) for f, s in found.items()}
-        save_states(any_storage, later, shard=Shard(n, 3))
+        save_states(any_storage, later, documents=StateDocuments(any_storage, Shard(n, 3)))
     found = load_states(any_storage) or {}
     assert rows_of(found) == rows_until(states, 4)
     save_states(any_storage, found)
@@ -178,10 +178,10 @@ def test_shards_divide_what_lies_in_several_documents(any_storage: Storage) -> N
 def test_a_shard_of_many_tables_has_several_documents(storage: Storage) -> None:
     states = states_of(400)
     for n in (1, 2):
-        save_states(storage, states, shard=Shard(n, 2))
+        save_states(storage, states, documents=StateDocuments(storage, Shard(n, 2)))
     assert set(documents(storage)) == {f"state-{n}-of-8.json" for n in range(1, 9)}
-    assert load_states(storage) == load_states(storage, Shard(2, 2)) == states
-    save_states(storage, states_of(40), shard=Shard(1, 2))
+    assert load_states(storage) == StateDocuments(storage, Shard(2, 2)).load() == states
+    save_states(storage, states_of(40), documents=StateDocuments(storage, Shard(1, 2)))
     assert "state-1-of-2.json" in documents(storage)
     assert set(documents(storage)) & {f"state-{n}-of-8.json" for n in (1, 3, 5, 7)} == set()
 
