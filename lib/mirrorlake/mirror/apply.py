@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.exchange import MOST_DELETED
-from mirrorlake.delta.snapshot import FEED, VECTORS, Snapshot, read_snapshot
+from mirrorlake.delta.snapshot import FEED, Snapshot, read_snapshot
 from mirrorlake.delta.table import OWN_TABLE, committing, create_delta, mapping_property
 from mirrorlake.errors import SchemaError
 from mirrorlake.landing.metadata import Marker
@@ -99,17 +99,13 @@ def compact(spark: SparkSession, path: str) -> bool:
 
 
 def write_batch(
-    spark: Callable[[], SparkSession],
-    batch: Batch,
-    retention: dict[str, str],
-    done: Callable[[Step], None],
+    spark: Callable[[], SparkSession], batch: Batch, done: Callable[[Step], None]
 ) -> None:
     """Makes version 0, or adds what an existing table lacks; then commits the data.
 
     Args:
         spark: called when a session is needed.
         batch: what to commit; a table that is only declared has no data, unless it replaces one.
-        retention: properties that say how long the table keeps its past.
         done: is called after every finished step.
     """
     at = batch.at
@@ -117,11 +113,11 @@ def write_batch(
         # Version 0: no rows yet, but all properties, so that feed and row ids cover everything.
         check_keys_known(at.metadata.keys, batch.target)
         made_for = {INCARNATION_PROPERTY: at.identity.incarnation}
-        wanted = retention | OWN_TABLE | made_for | keys_property(at.metadata) | _vectors(batch)
+        wanted = batch.properties | OWN_TABLE | made_for | keys_property(at.metadata)
         create_delta(new_session(spark()), at.path, batch.target.columns, wanted)
         done(Step.CREATED)
     else:
-        _set_properties(spark, at, _new_properties(at.snapshot, batch, retention))
+        _set_properties(spark, at, _new_properties(at.snapshot, batch))
     if batch.plan is None and not at.recreated:
         return
     commit_with_retries(lambda: _apply_batch(spark(), batch))
@@ -131,39 +127,35 @@ def write_batch(
         _set_properties(spark, at, _reenable_feed(found.properties) if found else {})
 
 
-def _new_properties(snapshot: Snapshot, batch: Batch, retention: dict[str, str]) -> dict[str, str]:
+def _new_properties(snapshot: Snapshot, batch: Batch) -> dict[str, str]:
     """What an existing table lacks: late keys, and what a first odd name or plain clock needs."""
     known, at, columns = snapshot.properties, batch.at, batch.target.columns
-    wanted = retention | mapping_property(columns) | _vectors(batch)
+    wanted = batch.properties | mapping_property(columns)
     if batch.target.widened:
         wanted["delta.enableTypeWidening"] = "true"
     if "timestamp_ntz" in columns.values() and "timestampNtz" not in snapshot.writer_features:
         wanted["delta.feature.timestampNtz"] = "supported"  # Delta does so at creation only
     wanted |= keys_property(at.metadata)
     if at.recreated:
-        before = {name: str(kind) for name, kind in snapshot.schema.items()}
-        wanted |= _suspend_feed(known, before, columns)
+        wanted |= _suspend_feed(snapshot, columns)
     else:
         wanted |= _reenable_feed(known)
     return {name: value for name, value in wanted.items() if known.get(name) != value}
 
 
-def _suspend_feed(
-    known: dict[str, str], before: dict[str, str], after: dict[str, str]
-) -> dict[str, str]:
+def _suspend_feed(snapshot: Snapshot, after: dict[str, str]) -> dict[str, str]:
     """What to set before a table is replaced by one of other columns; empty where nothing is.
 
     With column mapping Delta refuses to drop columns and write rows in one commit while the feed is
     on. No feed can be read across that commit anyway.
 
     Args:
-        known: the table's properties.
-        before: its columns with their types.
-        after: the columns it will have.
+        snapshot: the table as it is.
+        after: the columns it will have, with their types.
     """
-    mapped = known.get("delta.columnMapping.mode", "none") != "none" or mapping_property(after)
-    drops = any(after.get(name) != kind for name, kind in before.items())
-    if mapped and drops and known.get(FEED) == "true":
+    mapped = snapshot.is_mapped or mapping_property(after)
+    drops = any(after.get(name) != str(kind) for name, kind in snapshot.schema.items())
+    if mapped and drops and snapshot.properties.get(FEED) == "true":
         return {FEED: "false", _FEED_RESTS: "true"}
     return {}
 
@@ -171,10 +163,6 @@ def _suspend_feed(
 def _reenable_feed(known: dict[str, str]) -> dict[str, str]:
     """What to set after such a commit."""
     return {FEED: "true", _FEED_RESTS: "false"} if known.get(_FEED_RESTS) == "true" else {}
-
-
-def _vectors(batch: Batch) -> dict[str, str]:
-    return {VECTORS: "true"} if batch.vectors else {}
 
 
 def _set_properties(
