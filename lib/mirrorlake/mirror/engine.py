@@ -50,6 +50,7 @@ from mirrorlake.storage import Listing, Storage
 
 _TRIES = 3
 _SLOWER = 1.5  # how much longer each pause gets while nothing happens
+_LONGEST_PAUSE = 60  # seconds, where the interval is shorter
 _Entry = tuple[str, TableState, TableStatus]  # the table's folder, what to keep, what to report
 
 
@@ -293,7 +294,6 @@ def watch(
     *,
     only: TableName | None = None,
     interval: float = 5,
-    longest: float = 60,
     on_report: Callable[[Report], None] = noop,
 ) -> Report:
     """Runs cycles until `stop` is set; a running commit is always ended.
@@ -303,7 +303,6 @@ def watch(
         stop: set by a signal's handler or another thread.
         only: a single table; by default all of the zone.
         interval: seconds from one cycle to the next while there is something to do.
-        longest: seconds that a pause may grow to while there is nothing to do.
         on_report: is called after every cycle.
 
     Returns:
@@ -316,7 +315,7 @@ def watch(
             report = engine.run_cycle(only)
             on_report(report)
             busy = before is None or report.progress != before.progress
-            pause = interval if busy else min(pause * _SLOWER, max(interval, longest))
+            pause = interval if busy else min(pause * _SLOWER, max(interval, _LONGEST_PAUSE))
             before = report
             if stop.wait(pause):
                 return report

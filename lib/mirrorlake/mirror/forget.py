@@ -32,7 +32,7 @@ from mirrorlake.mirror.apply import commit_with_retries
 from mirrorlake.mirror.key_search import UNKNOWN, DeltaTraces, Tracer, delta_paths, read_key
 from mirrorlake.mirror.ledger import QUARANTINE
 from mirrorlake.mirror.options import paused
-from mirrorlake.mirror.plan import Plan, is_as_planned, plan_of, plan_path, staging
+from mirrorlake.mirror.plan import Plan, is_as_planned, plan_of, rewrite_plan, staging
 from mirrorlake.mirror.shards import only_mirror
 from mirrorlake.names import (
     IDENTITY,
@@ -310,8 +310,7 @@ def _renew(tracer: Tracer, identity: Identity, file: str) -> None:
         else planned
         for planned in plan.files
     )
-    renewed = replace(plan, files=files)
-    tracer.storage.write_json(plan_path(identity, plan.first), renewed.document())
+    rewrite_plan(tracer.storage, identity, replace(plan, files=files))
     tracer.storage.write(file, data)
 
 
