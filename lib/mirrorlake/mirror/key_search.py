@@ -148,9 +148,14 @@ class DeltaTraces:
     versions: tuple[int, ...]
 
     @property
+    def has_rows(self) -> bool:
+        """Whether the rows are, or were, in the table itself."""
+        return bool(self.current or self.history)
+
+    @property
     def found(self) -> bool:
         """Whether anything has to be done about this table."""
-        return bool(self.current or self.history or self.feed or self.log)
+        return bool(self.has_rows or self.feed or self.log)
 
 
 class Tracer:
