@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import time
-import uuid
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +42,7 @@ from mirrorlake.mirror.properties import (
 )
 from mirrorlake.spark.gateway import can_exchange
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, literal, quote, spark_message
+from mirrorlake.spark.sql import delta_name, literal, quote, spark_message, temporary_view
 
 _TRIES = 5
 CONFLICT = re.compile(
@@ -215,8 +214,6 @@ def _write(rows: DataFrame, batch: Batch) -> None:
 
 
 def _merge(session: SparkSession, changes: Changes, batch: Batch) -> None:
-    view = f"changes_{uuid.uuid4().hex}"
-    changes.rows.createOrReplaceTempView(view)
     names = [quote(name) for name in batch.target.columns]
     updated, inserted = _values(batch, names, changes.unchanged)
     action = f"s.{quote(ACTION)}"
@@ -226,16 +223,17 @@ def _merge(session: SparkSession, changes: Changes, batch: Batch) -> None:
     )
     if can_exchange(session):  # where files are to be written anew, vectors go with them
         session.conf.set(_MARKS, "false")
-    statement = f"""
-        MERGE INTO {delta_name(batch.at.path)} t USING {view} s
+    clauses = f"""
         ON {on} AND {action} <> '{APPEND}'
         WHEN MATCHED AND {action} = '{DELETE}' THEN DELETE
         WHEN MATCHED THEN UPDATE SET {", ".join(f"{n} = {value}" for n, value in updated.items())}
         WHEN NOT MATCHED AND {action} IN ('{REPLACE}', '{APPEND}')
         THEN INSERT ({", ".join(names)}) VALUES ({", ".join(inserted.values())})
     """
+    note, app_id = json.dumps(batch.note), batch.at.identity.app_id
     try:
-        with committing(session, json.dumps(batch.note), batch.at.identity.app_id, batch.last):
+        with temporary_view(changes.rows) as view, committing(session, note, app_id, batch.last):
+            statement = f"MERGE INTO {delta_name(batch.at.path)} t USING {view} s {clauses}"
             _run_merge(session, statement, evolves=batch.target.evolved)
     except Exception as error:
         # Delta 4.4 doesn't double a name's backticks where it writes an update's change rows.
@@ -248,8 +246,6 @@ def _merge(session: SparkSession, changes: Changes, batch: Batch) -> None:
             column=ticked,
             hint="rename the column, without a backtick, and publish into a new folder.",
         ) from error
-    finally:
-        session.catalog.dropTempView(view)
 
 
 def _run_merge(session: SparkSession, statement: str, *, evolves: bool) -> None:

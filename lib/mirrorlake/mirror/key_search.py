@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import named_files
@@ -27,6 +27,7 @@ from mirrorlake.landing.check import inspect_file, is_text
 from mirrorlake.landing.metadata import TableMetadata, read_metadata
 from mirrorlake.landing.text_format import open_decompressed
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
+from mirrorlake.mirror.batch import published_reader
 from mirrorlake.mirror.ledger import QUARANTINE
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.mirror.trash import dropped_tables
@@ -323,13 +324,10 @@ class Tracer:
             parts.append(f"{_value(field.name, kind, part)} <=> {part.sql}")
         return ", ".join(read), " AND ".join(parts)
 
-    def _read(self, files: list[str], condition: _Condition) -> Any:
+    def _read(self, files: list[str], condition: _Condition) -> DataFrame:
         read, matches = condition
-        reader = self.spark.read.options(
-            datetimeRebaseMode="CORRECTED", int96RebaseMode="CORRECTED"
-        )
         paths = [escape_glob(self.storage.path(file)) for file in files]
-        return reader.schema(read).parquet(*paths).where(matches)
+        return published_reader(self.spark, read).parquet(*paths).where(matches)
 
     def _count(self, files: Iterable[tuple[str, str, _Condition | None]]) -> dict[str, int]:
         """Rows by file, one scan for all files that are read alike."""

@@ -234,7 +234,7 @@ class TableCycle:
             "first": plan.first,
             "last": plan.last,
             "rows": {marker.name.lower(): count for marker, count in batch.rows.items()},
-            "total_rows": at.state.rows + sum(file.row_count for file in batch.facts),
+            "total_rows": at.state.rows + batch.row_count,
             "total_bytes": at.state.bytes + sum(file.size for file in batch.facts),
             "synced": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         }
