@@ -51,7 +51,7 @@ from mirrorlake.storage import Listing, Storage
 _TRIES = 3
 _SLOWER = 1.5  # how much longer each pause gets while nothing happens
 _LONGEST_PAUSE = 60  # seconds, where the interval is shorter
-_Entry = tuple[str, TableState, TableStatus]  # the table's folder, what to keep, what to report
+_Entry = tuple[TableState, TableStatus]  # what to keep of a table, what to report
 
 
 class Engine:
@@ -118,7 +118,7 @@ class Engine:
             states = rebuild_states(self._storage, delta_tables(self._storage))
         if only is None:
             dropped, stuck = follow_folders(self._storage, states, found, self._shard)
-            left_out = {state.table.folder for state in stuck}
+            left_out = {state.folder for state in stuck}
             found = [t for t in found if t.folder not in left_out and self._shard.has(t.folder)]
             self._purge(bool(dropped))
         schemas = set(zone)
@@ -140,13 +140,13 @@ class Engine:
             def look(table: TableName | BadFolder) -> _Entry | None:
                 if isinstance(table, BadFolder):
                     state = failed(TableState(table.schema, table.name), table.error)
-                    return table.folder, state, status_of(state, None)
+                    return state, status_of(state, None)
                 if clash(table):
                     return None
                 return self._if_idle(table, states.get(table.folder), listed.get(table.folder))
 
             entries = side_by_side(self._storage, look, tables)
-            latest.update({entry[0]: entry for entry in entries if entry is not None})
+            latest.update({entry[0].folder: entry for entry in entries if entry is not None})
             seen = zip(tables, entries, strict=True)
             return [t for t, entry in seen if entry is None and isinstance(t, TableName)]
 
@@ -156,9 +156,9 @@ class Engine:
             while running:
                 for done in wait(running, self._others_after).done:
                     del running[done]
-                    entry = done.result()
-                    latest[entry[0]] = entry
-                states |= {folder: state for folder, state, _ in latest.values()}
+                    state, status = done.result()
+                    latest[state.folder] = state, status
+                states |= {folder: state for folder, (state, _) in latest.items()}
                 if running and not self._stop.is_set():
                     slow = {table.folder for table in running.values()}
                     if states != told:
@@ -166,13 +166,12 @@ class Engine:
                         told = dict(states)
                     again = begin([table for table in found if table.folder not in slow])
                     running |= {pool.submit(run, table): table for table in again}
-        finished = [latest[table.folder] for table in found]
-        states |= {folder: state for folder, state, _ in finished}
+        states |= {folder: state for folder, (state, _) in latest.items()}
         if states != kept or not is_told_running(self._storage):
             self._save(states)
         mirrored = (entry.table for entry in states.values() if entry.state == REPLICATING)
         keep_registered(self._storage, self._spark, mirrored, dropped)
-        lines = [status for _, _, status in finished]
+        lines = [latest[table.folder][1] for table in found]
         lines += [status_of(state, None) for state in stuck]
         return Report(tuple(lines), tuple(str(table) for table in dropped))
 
@@ -215,11 +214,11 @@ class Engine:
             return None  # said where the table's other errors are
         if known is not None and paused:
             stopped = replace(known, state=STOPPED, error=None)
-            return _entry(table, listed or self._storage.list(table.folder), stopped)
+            return _entry(listed or self._storage.list(table.folder), stopped)
         if known is None or known.state == STOPPED or self._sweep_due(known):
             return None
         listing = listed or self._storage.list(table.folder)
-        return _entry(table, listing, known) if is_idle(listing, known) else None
+        return _entry(listing, known) if is_idle(listing, known) else None
 
     def _run_table(self, table: TableName, known: TableState | None, *, clash: bool) -> _Entry:
         state = known or TableState(table.schema, table.name)
@@ -263,7 +262,7 @@ class Engine:
         if first != listing == Listing((), ()):
             # A folder that was deleted under our hands is no failure: the next cycle drops it.
             state = replace(state, state=INITIALIZED, error=None)
-        return _entry(table, listing, state)
+        return _entry(listing, state)
 
     def _sweep_due(self, state: TableState) -> bool:
         """Once a day applied files are moved on, of idle tables too."""
@@ -284,8 +283,8 @@ def _is_due(last: datetime | None, keep: timedelta) -> bool:
     return last is None or datetime.now(timezone.utc) - last >= min(keep, timedelta(days=1))
 
 
-def _entry(table: TableName, listing: Listing, state: TableState) -> _Entry:
-    return table.folder, state, status_of(state, listed_folder(table, listing, state))
+def _entry(listing: Listing, state: TableState) -> _Entry:
+    return state, status_of(state, listed_folder(listing, state))
 
 
 def watch(

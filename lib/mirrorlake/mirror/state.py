@@ -27,7 +27,7 @@ from mirrorlake.kept import read_kept
 from mirrorlake.landing.metadata import SEQUENTIAL
 from mirrorlake.mirror.options import side_by_side
 from mirrorlake.mirror.shards import ALL, Shard
-from mirrorlake.names import MONITORING, STATE, TableName, file_number
+from mirrorlake.names import MONITORING, STATE, ZONE, TableName, file_number, place_of
 from mirrorlake.spark.sql import spark_message
 from mirrorlake.storage import Entry, Storage
 
@@ -91,6 +91,11 @@ class TableState:
     def table(self) -> TableName:
         """Which table this is."""
         return TableName(self.schema, self.name)
+
+    @property
+    def folder(self) -> str:
+        """The table's folder in the landing zone, also of a name that no table can have."""
+        return f"{ZONE}/{place_of(self.schema, self.name)}"
 
 
 def file_signature(entry: Entry) -> str:

@@ -116,7 +116,7 @@ def test_a_timeline(tmp_path: Path) -> None:
     (tmp_path / "t/_delta_log" / f"{1:020d}.json").unlink()
     (tmp_path / "t/_delta_log" / f"{3:020d}.checkpoint.parquet").touch()
     cut = read_versions(Storage(tmp_path), "t")
-    assert (cut.first, cut.versions) == (3, (2, 3, 4))
+    assert (cut.first, cut.versions) == (3, range(2, 5))
 
 
 def test_in_commit_timestamps(tmp_path: Path) -> None:
