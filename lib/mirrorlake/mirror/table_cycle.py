@@ -15,7 +15,7 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta.exchange import DeletedRows
+from mirrorlake.delta.exchange import has_too_many_deleted
 from mirrorlake.delta.snapshot import VECTORS, Snapshot, has_policy, read_snapshot
 from mirrorlake.errors import MirrorlakeError, SetupError
 from mirrorlake.landing.check import FileFacts, inspect_file
@@ -276,7 +276,7 @@ class TableCycle:
         due = bool(every and version - before >= every)
         vectors = self._options.deletion_vectors or bool(at.snapshot and at.snapshot.has_vectors)
         if not due and vectors:
-            due = DeletedRows.of(at.files.of(version)).is_too_many
+            due = has_too_many_deleted(at.files.of(version))
         # Partitioned files are merged by their own process, and only with their like.
         if due and not has_policy(self._storage, self._table) and compact(self._spark(), at.path):
             self._done(Step.COMPACTED)
