@@ -268,8 +268,7 @@ def _values(
     updated = {name: f"s.{name}" for name in names}
     inserted = dict(updated)
     spelled = {name.lower(): name for name in batch.target.columns}
-    snapshot = batch.at.snapshot
-    known = {name.lower() for name in (snapshot.schema if snapshot else batch.target.columns)}
+    known = {name.lower() for name in batch.at.columns or batch.target.columns}
     kept = f"s.{quote(KEPT)}"
     for name in unchanged:
         column = quote(spelled[name.lower()])
