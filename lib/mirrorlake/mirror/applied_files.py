@@ -110,7 +110,6 @@ def _move_all(
     Returns:
         What is wrong with the first one that can't be moved; the others are.
     """
-
     done = side_by_side(storage, lambda file: _move(storage, identity, *file), files)
     storage.delete_files(path for path in done if isinstance(path, str))
     return next((error for error in done if isinstance(error, SequenceError)), None)
