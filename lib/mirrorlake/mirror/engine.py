@@ -32,13 +32,11 @@ from mirrorlake.mirror.shards import Shard, only_mirror
 from mirrorlake.mirror.state import (
     INITIALIZED,
     REPLICATING,
-    RUNNING,
     STOPPED,
     StateDocuments,
     TableState,
     failed,
     is_told_running,
-    save_states,
     tell_states,
 )
 from mirrorlake.mirror.status import Report, TableStatus, is_idle, listed_folder, status_of
@@ -162,13 +160,13 @@ class Engine:
                 if running and not self._stop.is_set():
                     slow = {table.folder for table in running.values()}
                     if states != told:
-                        self._save(states)
+                        self._documents.save(states)
                         told = dict(states)
                     again = begin([table for table in found if table.folder not in slow])
                     running |= {pool.submit(run, table): table for table in again}
         states |= {folder: state for folder, (state, _) in latest.items()}
         if states != kept or not is_told_running(self._storage):
-            self._save(states)
+            self._documents.save(states)
         mirrored = (entry.table for entry in states.values() if entry.state == REPLICATING)
         keep_registered(self._storage, self._spark, mirrored, dropped)
         lines = [latest[table.folder][1] for table in found]
@@ -181,10 +179,7 @@ class Engine:
         if states is None:  # no cycle has ended: the next mirror reads the logs
             tell_states(self._storage, {}, STOPPED)
         else:
-            self._save(states, STOPPED)
-
-    def _save(self, states: dict[str, TableState], replicator: str = RUNNING) -> None:
-        save_states(self._storage, states, replicator=replicator, documents=self._documents)
+            self._documents.save(states, STOPPED)
 
     def _at_once(self, busy: int) -> int:
         """How many tables are worked on side by side; where they are many, a cluster is asked."""

@@ -163,12 +163,19 @@ class StateDocuments:
             states = kept | (document.states or {})
         return states
 
-    def save(self, states: dict[str, TableState]) -> None:
-        """Writes the documents of this mirror's tables that have changed since they were read.
+    def save(self, states: dict[str, TableState], replicator: str = RUNNING) -> None:
+        """Writes the documents that have changed since they were read, and the monitoring files.
 
         Args:
-            states: of all tables; those of other shards stay where they are.
+            states: of all tables, by their folders; those of other shards stay where they are.
+            replicator: the state of the whole mirror.
         """
+        self._write(states)
+        if self.shard != ALL:
+            states = self.load() or states  # the others may have gone on
+        tell_states(self._storage, states, replicator)
+
+    def _write(self, states: dict[str, TableState]) -> None:
         if self._known is None:
             self._known = {part: _Document(entry) for part, entry in self._list().items()}
         own = {folder: state for folder, state in sorted(states.items()) if self.shard.has(folder)}
@@ -292,31 +299,13 @@ def is_told_running(storage: Storage) -> bool:
         return False
 
 
-def save_states(
-    storage: Storage,
-    states: dict[str, TableState],
-    *,
-    replicator: str = RUNNING,
-    documents: StateDocuments | None = None,
-) -> None:
-    """Writes cache and monitoring files.
-
-    Args:
-        storage: the lake's files.
-        states: of all tables, by their folders.
-        replicator: the state of the whole mirror.
-        documents: what a mirror that goes on has written before, with its own shard: only what has
-            changed since is written, and the other tables' states stay where they are.
-    """
-    documents = documents or StateDocuments(storage)
-    documents.save(states)
-    if documents.shard != ALL:
-        states = documents.load() or states  # the others may have gone on
-    tell_states(storage, states, replicator)
+def save_states(storage: Storage, states: dict[str, TableState]) -> None:
+    """Writes the states of all tables, by their folders; see `StateDocuments.save`."""
+    StateDocuments(storage).save(states)
 
 
 def tell_states(storage: Storage, states: dict[str, TableState], replicator: str) -> None:
-    """Writes the monitoring files, and no more; see `save_states`."""
+    """Writes the monitoring files, and no more; see `StateDocuments.save`."""
     entries = [_monitoring(state) for _, state in sorted(states.items())]
     storage.write_json(f"{MONITORING}/tables.json", {"tables": entries})
     storage.write_json(_REPLICATOR, _replicator(replicator))

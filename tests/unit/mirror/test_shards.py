@@ -117,14 +117,14 @@ def test_going_over_to_shards_and_back_loses_no_state(storage: Storage) -> None:
     for shard in SHARDS:
         assert StateDocuments(storage, shard).load() == (load_states(storage) or {})
         later = {f: TableState(None, s.name, last_file=2, rows=2) for f, s in rows.items()}
-        save_states(storage, later, documents=StateDocuments(storage, shard))
+        StateDocuments(storage, shard).save(later)
     assert {state.rows for state in (load_states(storage) or {}).values()} == {2}
     gone = name_in(SHARDS[0])
     del later[folder(gone)]
-    save_states(storage, later, documents=StateDocuments(storage, SHARDS[0]))
+    StateDocuments(storage, SHARDS[0]).save(later)
     assert folder(gone) not in (load_states(storage) or {})  # though an older document has it
     four = Shard(1, 4)
-    save_states(storage, load_states(storage) or {}, documents=StateDocuments(storage, four))
+    StateDocuments(storage, four).save(load_states(storage) or {})
     assert set(load_states(storage) or {}) == set(later)
     save_states(storage, rows)
     assert load_states(storage) == StateDocuments(storage, four).load() == rows
