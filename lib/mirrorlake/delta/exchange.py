@@ -34,7 +34,7 @@ def count_rows(files: Sequence[Action]) -> int:
 
 def has_too_many_deleted(files: Sequence[Action]) -> bool:
     """Whether live files are to be written again without their deleted rows; few don't matter."""
-    deleted = sum((add.get("deletionVector") or {}).get("cardinality", 0) for add in files)
+    deleted = sum(int((add.get("deletionVector") or {}).get("cardinality", 0)) for add in files)
     return deleted > max(FEW_DELETED, MOST_DELETED * (deleted + count_rows(files)))
 
 
