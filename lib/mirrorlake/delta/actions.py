@@ -51,25 +51,20 @@ class Removed:
     """A file that a version had and a later one has not.
 
     Attributes:
-        path: relative to the table's folder, or a full URI for files that lie elsewhere.
-        vector: the file of its deletion vector, likewise, or None.
+        files: all that reading it needs, its deletion vector's file the last one: relative to the
+            table's folder, or full URIs for files that lie elsewhere.
         at: when it was removed, milliseconds since 1970.
     """
 
-    path: str
-    vector: str | None
+    files: tuple[str, ...]
     at: int
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """All files that reading it needs."""
-        return (self.path,) if self.vector is None else (self.path, self.vector)
 
     @classmethod
     def of(cls, action: Action) -> Removed:
         """The file of an action."""
-        vector = vector_path(action.get("deletionVector"))
-        return cls(unquote(action["path"]), vector, int(action.get("deletionTimestamp") or 0))
+        path, vector = unquote(action["path"]), vector_path(action.get("deletionVector"))
+        files = (path,) if vector is None else (path, vector)
+        return cls(files, int(action.get("deletionTimestamp") or 0))
 
 
 def recent_removals(storage: Storage, table_path: str, newest: int) -> list[Removed]:

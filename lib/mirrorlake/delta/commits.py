@@ -111,29 +111,30 @@ class Timeline:
 
     Attributes:
         first: the oldest version whose changes can still be read.
-        latest: the newest version.
-        versions: all that have a commit file, ascending.
+        versions: all that have a commit file.
         times: their timestamps in milliseconds since 1970, strictly ascending.
     """
 
     first: int
-    latest: int
-    versions: tuple[int, ...]
+    versions: range
     times: tuple[int, ...]
+
+    @property
+    def latest(self) -> int:
+        """The newest version."""
+        return self.versions[-1]
 
     def time(self, version: int) -> int:
         """A version's timestamp, milliseconds since 1970."""
-        return self.times[bisect.bisect_left(self.versions, version)]
+        return self.times[self.versions.index(version)]
 
     def at_or_after(self, moment: int) -> int:
         """The first version committed then or later; the one after the latest if there is none."""
-        index = bisect.bisect_left(self.times, moment)
-        return self.versions[index] if index < len(self.versions) else self.latest + 1
+        return self.versions.start + bisect.bisect_left(self.times, moment)
 
     def at_or_before(self, moment: int) -> int:
         """The last version committed then or earlier; the one before the oldest if none is."""
-        index = bisect.bisect_right(self.times, moment)
-        return self.versions[index - 1] if index else self.versions[0] - 1
+        return self.versions.start + bisect.bisect_right(self.times, moment) - 1
 
 
 @dataclass(kw_only=True)
@@ -279,14 +280,15 @@ def read_versions(storage: Storage, table_path: str) -> Timeline:
     newest = read_snapshot(storage, table_path)
     in_commit = newest is not None and newest.properties.get("delta.enableInCommitTimestamps")
     times: list[int] = []
-    for version in range(oldest, latest + 1):
+    held = range(oldest, latest + 1)
+    for version in held:
         moment = to_milliseconds(log.commits[version].modified)
         if in_commit == "true":
             info = read_commit_info(storage, table_path, version)
             moment = int(info.get("inCommitTimestamp", moment))
         # Delta moves a commit that seems to be older than the one before it.
         times.append(max(moment, times[-1] + 1) if times else moment)
-    return Timeline(first, latest, tuple(range(oldest, latest + 1)), tuple(times))
+    return Timeline(first, held, tuple(times))
 
 
 def read_commit_info(storage: Storage, table_path: str, version: int) -> dict[str, Any]:

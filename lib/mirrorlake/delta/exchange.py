@@ -7,7 +7,6 @@ have the rows, and the writing of the new ones; no file is written again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
@@ -28,33 +27,15 @@ _ADD = ("path", "partitionValues", "size", "modificationTime", "stats", "deletio
 _IDS = ("baseRowId", "defaultRowCommitVersion", "clusteringProvider")
 
 
-@dataclass(frozen=True)
-class DeletedRows:
-    """How many rows of a table's files are deleted, but still lie in them.
-
-    Attributes:
-        deleted: those that deletion vectors hide.
-        rows: all rows of the files, hidden ones included.
-    """
-
-    deleted: int = 0
-    rows: int = 0
-
-    @classmethod
-    def of(cls, files: Sequence[Action]) -> DeletedRows:
-        """Those of live files."""
-        deleted = sum((add.get("deletionVector") or {}).get("cardinality", 0) for add in files)
-        return cls(deleted, deleted + count_rows(files))
-
-    @property
-    def is_too_many(self) -> bool:
-        """Whether the files are to be written again without them; few rows don't matter."""
-        return self.deleted > max(FEW_DELETED, MOST_DELETED * self.rows)
-
-
 def count_rows(files: Sequence[Action]) -> int:
     """The rows of live files without deleted ones; files without statistics count as empty."""
     return sum(max(int(add["records"]), 0) for add in files)
+
+
+def has_too_many_deleted(files: Sequence[Action]) -> bool:
+    """Whether live files are to be written again without their deleted rows; few don't matter."""
+    deleted = sum(int((add.get("deletionVector") or {}).get("cardinality", 0)) for add in files)
+    return deleted > max(FEW_DELETED, MOST_DELETED * (deleted + count_rows(files)))
 
 
 def placed_rows(

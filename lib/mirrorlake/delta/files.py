@@ -67,7 +67,7 @@ def read_actions(spark: SparkSession, storage: Storage, segment: Segment) -> Dat
         .when(F.col("remove").isNotNull(), "remove")
         .otherwise("commitInfo")
         .alias("kind"),
-        _decoded(F.coalesce("add.path", "remove.path")).alias("path"),
+        decoded_path(F.coalesce("add.path", "remove.path")).alias("path"),
         F.when(is_file, F.concat_ws("", *told)).alias("vector"),
         F.coalesce("add.size", "remove.size").alias("size"),
         F.coalesce("add.modificationTime", "remove.deletionTimestamp").alias("modified"),
@@ -189,7 +189,7 @@ def _records() -> Column:
 
 def full_path(path: Column, base: str) -> Column:
     """A path of the log, which is URL-encoded and mostly relative, as Hadoop prints it."""
-    decoded = _decoded(path)
+    decoded = decoded_path(path)
     absolute = F.regexp_replace(decoded, "^file:/+", "file:/")
     return (
         F.when(decoded.startswith("/"), F.concat(F.lit("file:"), decoded))
@@ -198,7 +198,8 @@ def full_path(path: Column, base: str) -> Column:
     )
 
 
-def _decoded(path: Column) -> Column:
+def decoded_path(path: Column) -> Column:
+    """A URL-encoded path as it is written."""
     # url_decode is made for forms, where a plus is a space.
     return F.url_decode(F.replace(path, F.lit("+"), F.lit("%2B")))
 

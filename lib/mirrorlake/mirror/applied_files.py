@@ -110,20 +110,18 @@ def _move_all(
     Returns:
         What is wrong with the first one that can't be moved; the others are.
     """
-
-    def move(file: tuple[int, Entry]) -> str | SequenceError | None:
-        try:
-            return _move(storage, identity, *file)
-        except SequenceError as error:
-            return error
-
-    done = side_by_side(storage, move, files)
+    done = side_by_side(storage, lambda file: _move(storage, identity, *file), files)
     storage.delete_files(path for path in done if isinstance(path, str))
     return next((error for error in done if isinstance(error, SequenceError)), None)
 
 
-def _move(storage: Storage, identity: Identity, number: int, entry: Entry) -> str | None:
-    """Moves a file, or copies it and returns the path that is left to be deleted."""
+def _move(
+    storage: Storage, identity: Identity, number: int, entry: Entry
+) -> str | SequenceError | None:
+    """Moves a file, or copies it and returns the path that is left to be deleted.
+
+    Where it can't be moved, returns why.
+    """
     folder = identity.table.folder
     source = f"{folder}/{entry.name}"
     target = f"{folder}/{PROCESSED}/{_processed_name(number, entry.name)}"
@@ -136,7 +134,7 @@ def _move(storage: Storage, identity: Identity, number: int, entry: Entry) -> st
         storage.touch(target)  # from now on it tells when the file was applied
         return source if is_copied else None
     if not storage.exists(target) or file_hash(storage, source) != file_hash(storage, target):
-        raise _reused(entry)
+        return _reused(entry)
     return source  # a rename that was cut short between its two halves
 
 

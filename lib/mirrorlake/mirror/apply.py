@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import re
 import time
-import uuid
 from collections.abc import Callable
 
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.exchange import MOST_DELETED
-from mirrorlake.delta.snapshot import FEED, VECTORS, Snapshot, read_snapshot
+from mirrorlake.delta.snapshot import FEED, Snapshot, read_snapshot
 from mirrorlake.delta.table import OWN_TABLE, committing, create_delta, mapping_property
 from mirrorlake.errors import SchemaError
 from mirrorlake.landing.metadata import Marker
@@ -43,7 +42,7 @@ from mirrorlake.mirror.properties import (
 )
 from mirrorlake.spark.gateway import can_exchange
 from mirrorlake.spark.session import new_session
-from mirrorlake.spark.sql import delta_name, literal, quote, spark_message
+from mirrorlake.spark.sql import delta_name, literal, quote, spark_message, temporary_view
 
 _TRIES = 5
 CONFLICT = re.compile(
@@ -99,17 +98,13 @@ def compact(spark: SparkSession, path: str) -> bool:
 
 
 def write_batch(
-    spark: Callable[[], SparkSession],
-    batch: Batch,
-    retention: dict[str, str],
-    done: Callable[[Step], None],
+    spark: Callable[[], SparkSession], batch: Batch, done: Callable[[Step], None]
 ) -> None:
     """Makes version 0, or adds what an existing table lacks; then commits the data.
 
     Args:
         spark: called when a session is needed.
         batch: what to commit; a table that is only declared has no data, unless it replaces one.
-        retention: properties that say how long the table keeps its past.
         done: is called after every finished step.
     """
     at = batch.at
@@ -117,11 +112,11 @@ def write_batch(
         # Version 0: no rows yet, but all properties, so that feed and row ids cover everything.
         check_keys_known(at.metadata.keys, batch.target)
         made_for = {INCARNATION_PROPERTY: at.identity.incarnation}
-        wanted = retention | OWN_TABLE | made_for | keys_property(at.metadata) | _vectors(batch)
+        wanted = batch.properties | OWN_TABLE | made_for | keys_property(at.metadata)
         create_delta(new_session(spark()), at.path, batch.target.columns, wanted)
         done(Step.CREATED)
     else:
-        _set_properties(spark, at, _new_properties(at.snapshot, batch, retention))
+        _set_properties(spark, at, _new_properties(at.snapshot, batch))
     if batch.plan is None and not at.recreated:
         return
     commit_with_retries(lambda: _apply_batch(spark(), batch))
@@ -131,39 +126,35 @@ def write_batch(
         _set_properties(spark, at, _reenable_feed(found.properties) if found else {})
 
 
-def _new_properties(snapshot: Snapshot, batch: Batch, retention: dict[str, str]) -> dict[str, str]:
+def _new_properties(snapshot: Snapshot, batch: Batch) -> dict[str, str]:
     """What an existing table lacks: late keys, and what a first odd name or plain clock needs."""
     known, at, columns = snapshot.properties, batch.at, batch.target.columns
-    wanted = retention | mapping_property(columns) | _vectors(batch)
+    wanted = batch.properties | mapping_property(columns)
     if batch.target.widened:
         wanted["delta.enableTypeWidening"] = "true"
     if "timestamp_ntz" in columns.values() and "timestampNtz" not in snapshot.writer_features:
         wanted["delta.feature.timestampNtz"] = "supported"  # Delta does so at creation only
     wanted |= keys_property(at.metadata)
     if at.recreated:
-        before = {name: str(kind) for name, kind in snapshot.schema.items()}
-        wanted |= _suspend_feed(known, before, columns)
+        wanted |= _suspend_feed(snapshot, columns)
     else:
         wanted |= _reenable_feed(known)
     return {name: value for name, value in wanted.items() if known.get(name) != value}
 
 
-def _suspend_feed(
-    known: dict[str, str], before: dict[str, str], after: dict[str, str]
-) -> dict[str, str]:
+def _suspend_feed(snapshot: Snapshot, after: dict[str, str]) -> dict[str, str]:
     """What to set before a table is replaced by one of other columns; empty where nothing is.
 
     With column mapping Delta refuses to drop columns and write rows in one commit while the feed is
     on. No feed can be read across that commit anyway.
 
     Args:
-        known: the table's properties.
-        before: its columns with their types.
-        after: the columns it will have.
+        snapshot: the table as it is.
+        after: the columns it will have, with their types.
     """
-    mapped = known.get("delta.columnMapping.mode", "none") != "none" or mapping_property(after)
-    drops = any(after.get(name) != kind for name, kind in before.items())
-    if mapped and drops and known.get(FEED) == "true":
+    mapped = snapshot.is_mapped or mapping_property(after)
+    drops = any(after.get(name) != str(kind) for name, kind in snapshot.schema.items())
+    if mapped and drops and snapshot.properties.get(FEED) == "true":
         return {FEED: "false", _FEED_RESTS: "true"}
     return {}
 
@@ -171,10 +162,6 @@ def _suspend_feed(
 def _reenable_feed(known: dict[str, str]) -> dict[str, str]:
     """What to set after such a commit."""
     return {FEED: "true", _FEED_RESTS: "false"} if known.get(_FEED_RESTS) == "true" else {}
-
-
-def _vectors(batch: Batch) -> dict[str, str]:
-    return {VECTORS: "true"} if batch.vectors else {}
 
 
 def _set_properties(
@@ -227,8 +214,6 @@ def _write(rows: DataFrame, batch: Batch) -> None:
 
 
 def _merge(session: SparkSession, changes: Changes, batch: Batch) -> None:
-    view = f"changes_{uuid.uuid4().hex}"
-    changes.rows.createOrReplaceTempView(view)
     names = [quote(name) for name in batch.target.columns]
     updated, inserted = _values(batch, names, changes.unchanged)
     action = f"s.{quote(ACTION)}"
@@ -238,16 +223,17 @@ def _merge(session: SparkSession, changes: Changes, batch: Batch) -> None:
     )
     if can_exchange(session):  # where files are to be written anew, vectors go with them
         session.conf.set(_MARKS, "false")
-    statement = f"""
-        MERGE INTO {delta_name(batch.at.path)} t USING {view} s
+    clauses = f"""
         ON {on} AND {action} <> '{APPEND}'
         WHEN MATCHED AND {action} = '{DELETE}' THEN DELETE
         WHEN MATCHED THEN UPDATE SET {", ".join(f"{n} = {value}" for n, value in updated.items())}
         WHEN NOT MATCHED AND {action} IN ('{REPLACE}', '{APPEND}')
         THEN INSERT ({", ".join(names)}) VALUES ({", ".join(inserted.values())})
     """
+    note, app_id = json.dumps(batch.note), batch.at.identity.app_id
     try:
-        with committing(session, json.dumps(batch.note), batch.at.identity.app_id, batch.last):
+        with temporary_view(changes.rows) as view, committing(session, note, app_id, batch.last):
+            statement = f"MERGE INTO {delta_name(batch.at.path)} t USING {view} s {clauses}"
             _run_merge(session, statement, evolves=batch.target.evolved)
     except Exception as error:
         # Delta 4.4 doesn't double a name's backticks where it writes an update's change rows.
@@ -260,8 +246,6 @@ def _merge(session: SparkSession, changes: Changes, batch: Batch) -> None:
             column=ticked,
             hint="rename the column, without a backtick, and publish into a new folder.",
         ) from error
-    finally:
-        session.catalog.dropTempView(view)
 
 
 def _run_merge(session: SparkSession, statement: str, *, evolves: bool) -> None:
@@ -284,8 +268,7 @@ def _values(
     updated = {name: f"s.{name}" for name in names}
     inserted = dict(updated)
     spelled = {name.lower(): name for name in batch.target.columns}
-    snapshot = batch.at.snapshot
-    known = {name.lower() for name in (snapshot.schema if snapshot else batch.target.columns)}
+    known = {name.lower() for name in batch.at.columns or batch.target.columns}
     kept = f"s.{quote(KEPT)}"
     for name in unchanged:
         column = quote(spelled[name.lower()])

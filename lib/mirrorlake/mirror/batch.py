@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window, WindowSpec
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession, Window, WindowSpec
 from pyspark.sql import functions as F
 
+from mirrorlake.delta.files import decoded_path
 from mirrorlake.landing import rows
 from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import UNCHANGED, Marker
@@ -144,6 +145,7 @@ def refused(name: str, value: str, kept: str) -> str:
 
 _ROWS = 2**40  # more rows than one file can hold; positions of later files start beyond
 _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
+_FILE_NAME = "_metadata.file_name"  # URL-encoded
 _NAME, _NUMBER = "__mirrorlake_name", "__mirrorlake_number"
 
 
@@ -210,12 +212,19 @@ def _read_group(
     )
 
 
+def published_reader(spark: SparkSession, schema: str) -> DataFrameReader:
+    """What reads published Parquet files.
+
+    Other writers' days before 1582 are what they say, whatever the session makes of Spark 2's.
+    """
+    options = {"datetimeRebaseMode": "CORRECTED", "int96RebaseMode": "CORRECTED"}
+    return spark.read.options(**options).schema(schema)
+
+
 def _read_files(
     spark: SparkSession, storage: Storage, files: list[FileFacts], schema: str
 ) -> DataFrame:
-    # Other writers' days before 1582 are what they say, whatever the session makes of Spark 2's.
-    options = {"datetimeRebaseMode": "CORRECTED", "int96RebaseMode": "CORRECTED"}
-    reader = spark.read.options(**options).schema(schema)
+    reader = published_reader(spark, schema)
     folders = {file.source.rpartition("/")[0] for file in files}
     names = {file.source.rpartition("/")[2] for file in files}
     plain = all(_PLAIN_NAME.fullmatch(name) for name in names)
@@ -233,14 +242,9 @@ def _is_left_out(files: list[FileFacts]) -> Column:
     """Whether a row is one of those that its file is applied without."""
     row = F.col("_metadata.row_index")
     names = {file.source.rpartition("/")[2]: file.left_out for file in files}
-    conditions = [(_plain_name() == name) & row.isin(*rows) for name, rows in names.items()]
+    plain = decoded_path(F.col(_FILE_NAME))
+    conditions = [(plain == name) & row.isin(*rows) for name, rows in names.items()]
     return reduce(lambda one, other: one | other, conditions)
-
-
-def _plain_name() -> Column:
-    """The file's name; Spark has it as a URL's path, where a plus is a plus."""
-    name = F.col("_metadata.file_name")
-    return F.url_decode(F.replace(name, F.lit("+"), F.lit("%2B")))
 
 
 def _with_place(
@@ -257,11 +261,11 @@ def _with_place(
     names = {file.source.rpartition("/")[2]: file.number for file in files}
     if all(file_number(name) == number for name, number in names.items()):
         # A whole number becomes part of the code that Spark compiles, in each cycle; this does not.
-        number, before = F.substring("_metadata.file_name", 1, 20), F.lit(str(first))
+        number, before = F.substring(_FILE_NAME, 1, 20), F.lit(str(first))
         return raw, (number.cast("decimal(20,0)") - before.cast("decimal(20,0)")).cast("long")
     places = [(name, number - first) for name, number in names.items()]
     places_by_name = spark.createDataFrame(places, f"{_NAME} string, {_NUMBER} long")
-    plain = _plain_name()
+    plain = decoded_path(F.col(_FILE_NAME))
     lost = F.raise_error(F.concat(F.lit("no number for the file "), plain)).cast("long")
     found = F.coalesce(F.col(_NUMBER), lost)
     return raw.join(F.broadcast(places_by_name), plain == F.col(_NAME), "left"), found

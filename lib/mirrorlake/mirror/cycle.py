@@ -7,7 +7,7 @@ would do; with `apply` it does it. `ledger` and `quarantine` only look.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +48,19 @@ class CycleLine:
     waiting: int
     waiting_for: int | None
     error: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, status: TableStatus, files: int, rows: int) -> CycleLine:
+        """A table as it is reported, and what was applied of it, or would be."""
+        return cls(
+            status.full_name,
+            status.state,
+            files,
+            rows,
+            status.backlog_files,
+            status.waiting_for,
+            status.error,
+        )
 
     @property
     def problem(self) -> str:
@@ -156,39 +169,22 @@ def run_cycle(
     before = {line.full_name: line for line in lake.status().tables}
     with storage_errors(lake.storage.root):
         report = lake.mirror(only, options=options, vorder=vorder)
-    lines = tuple(_line(line, before.get(line.full_name)) for line in report.tables)
+    lines = tuple(_applied(line, before.get(line.full_name)) for line in report.tables)
     return Cycle(lines, dropped=report.dropped)
 
 
 def _preview(lake: Lake, only: TableName | None, options: MirrorOptions) -> Cycle:
     plan = lake.preview(only, options=options)
-    lines = tuple(
-        CycleLine(
-            one.status.full_name,
-            one.status.state,
-            len(one.files),
-            one.rows,
-            one.status.backlog_files - len(one.files),
-            one.status.waiting_for,
-            one.status.error,
-        )
-        for one in plan.tables
-    )
-    return Cycle(lines, True, plan.dropped)
+    lines = (CycleLine.of(one.status, len(one.files), one.rows) for one in plan.tables)
+    # Nothing was applied: the backlog has these files, too.
+    waiting = tuple(replace(line, waiting=line.waiting - line.files) for line in lines)
+    return Cycle(waiting, True, plan.dropped)
 
 
-def _line(after: TableStatus, before: TableStatus | None) -> CycleLine:
+def _applied(after: TableStatus, before: TableStatus | None) -> CycleLine:
     is_same = before is not None and after.last_file >= before.last_file
     files, rows = (before.last_file, before.rows) if before and is_same else (0, 0)
-    return CycleLine(
-        after.full_name,
-        after.state,
-        after.last_file - files,
-        max(0, after.rows - rows),
-        after.backlog_files,
-        after.waiting_for,
-        after.error,
-    )
+    return CycleLine.of(after, after.last_file - files, max(0, after.rows - rows))
 
 
 def operate(

@@ -32,13 +32,11 @@ from mirrorlake.mirror.shards import Shard, only_mirror
 from mirrorlake.mirror.state import (
     INITIALIZED,
     REPLICATING,
-    RUNNING,
     STOPPED,
     StateDocuments,
     TableState,
     failed,
     is_told_running,
-    save_states,
     tell_states,
 )
 from mirrorlake.mirror.status import Report, TableStatus, is_idle, listed_folder, status_of
@@ -50,7 +48,8 @@ from mirrorlake.storage import Listing, Storage
 
 _TRIES = 3
 _SLOWER = 1.5  # how much longer each pause gets while nothing happens
-_Entry = tuple[str, TableState, TableStatus]  # the table's folder, what to keep, what to report
+_LONGEST_PAUSE = 60  # seconds, where the interval is shorter
+_Entry = tuple[TableState, TableStatus]  # what to keep of a table, what to report
 
 
 class Engine:
@@ -117,7 +116,7 @@ class Engine:
             states = rebuild_states(self._storage, delta_tables(self._storage))
         if only is None:
             dropped, stuck = follow_folders(self._storage, states, found, self._shard)
-            left_out = {state.table.folder for state in stuck}
+            left_out = {state.folder for state in stuck}
             found = [t for t in found if t.folder not in left_out and self._shard.has(t.folder)]
             self._purge(bool(dropped))
         schemas = set(zone)
@@ -139,13 +138,13 @@ class Engine:
             def look(table: TableName | BadFolder) -> _Entry | None:
                 if isinstance(table, BadFolder):
                     state = failed(TableState(table.schema, table.name), table.error)
-                    return table.folder, state, status_of(state, None)
+                    return state, status_of(state, None)
                 if clash(table):
                     return None
                 return self._if_idle(table, states.get(table.folder), listed.get(table.folder))
 
             entries = side_by_side(self._storage, look, tables)
-            latest.update({entry[0]: entry for entry in entries if entry is not None})
+            latest.update({entry[0].folder: entry for entry in entries if entry is not None})
             seen = zip(tables, entries, strict=True)
             return [t for t, entry in seen if entry is None and isinstance(t, TableName)]
 
@@ -155,23 +154,22 @@ class Engine:
             while running:
                 for done in wait(running, self._others_after).done:
                     del running[done]
-                    entry = done.result()
-                    latest[entry[0]] = entry
-                states |= {folder: state for folder, state, _ in latest.values()}
+                    state, status = done.result()
+                    latest[state.folder] = state, status
+                states |= {folder: state for folder, (state, _) in latest.items()}
                 if running and not self._stop.is_set():
                     slow = {table.folder for table in running.values()}
                     if states != told:
-                        self._save(states)
+                        self._documents.save(states)
                         told = dict(states)
                     again = begin([table for table in found if table.folder not in slow])
                     running |= {pool.submit(run, table): table for table in again}
-        finished = [latest[table.folder] for table in found]
-        states |= {folder: state for folder, state, _ in finished}
+        states |= {folder: state for folder, (state, _) in latest.items()}
         if states != kept or not is_told_running(self._storage):
-            self._save(states)
+            self._documents.save(states)
         mirrored = (entry.table for entry in states.values() if entry.state == REPLICATING)
         keep_registered(self._storage, self._spark, mirrored, dropped)
-        lines = [status for _, _, status in finished]
+        lines = [latest[table.folder][1] for table in found]
         lines += [status_of(state, None) for state in stuck]
         return Report(tuple(lines), tuple(str(table) for table in dropped))
 
@@ -181,10 +179,7 @@ class Engine:
         if states is None:  # no cycle has ended: the next mirror reads the logs
             tell_states(self._storage, {}, STOPPED)
         else:
-            self._save(states, STOPPED)
-
-    def _save(self, states: dict[str, TableState], replicator: str = RUNNING) -> None:
-        save_states(self._storage, states, replicator=replicator, documents=self._documents)
+            self._documents.save(states, STOPPED)
 
     def _at_once(self, busy: int) -> int:
         """How many tables are worked on side by side; where they are many, a cluster is asked."""
@@ -214,11 +209,11 @@ class Engine:
             return None  # said where the table's other errors are
         if known is not None and paused:
             stopped = replace(known, state=STOPPED, error=None)
-            return _entry(table, listed or self._storage.list(table.folder), stopped)
+            return _entry(listed or self._storage.list(table.folder), stopped)
         if known is None or known.state == STOPPED or self._sweep_due(known):
             return None
         listing = listed or self._storage.list(table.folder)
-        return _entry(table, listing, known) if is_idle(listing, known) else None
+        return _entry(listing, known) if is_idle(listing, known) else None
 
     def _run_table(self, table: TableName, known: TableState | None, *, clash: bool) -> _Entry:
         state = known or TableState(table.schema, table.name)
@@ -262,7 +257,7 @@ class Engine:
         if first != listing == Listing((), ()):
             # A folder that was deleted under our hands is no failure: the next cycle drops it.
             state = replace(state, state=INITIALIZED, error=None)
-        return _entry(table, listing, state)
+        return _entry(listing, state)
 
     def _sweep_due(self, state: TableState) -> bool:
         """Once a day applied files are moved on, of idle tables too."""
@@ -283,8 +278,8 @@ def _is_due(last: datetime | None, keep: timedelta) -> bool:
     return last is None or datetime.now(timezone.utc) - last >= min(keep, timedelta(days=1))
 
 
-def _entry(table: TableName, listing: Listing, state: TableState) -> _Entry:
-    return table.folder, state, status_of(state, listed_folder(table, listing, state))
+def _entry(listing: Listing, state: TableState) -> _Entry:
+    return state, status_of(state, listed_folder(listing, state))
 
 
 def watch(
@@ -293,7 +288,6 @@ def watch(
     *,
     only: TableName | None = None,
     interval: float = 5,
-    longest: float = 60,
     on_report: Callable[[Report], None] = noop,
 ) -> Report:
     """Runs cycles until `stop` is set; a running commit is always ended.
@@ -303,7 +297,6 @@ def watch(
         stop: set by a signal's handler or another thread.
         only: a single table; by default all of the zone.
         interval: seconds from one cycle to the next while there is something to do.
-        longest: seconds that a pause may grow to while there is nothing to do.
         on_report: is called after every cycle.
 
     Returns:
@@ -316,7 +309,7 @@ def watch(
             report = engine.run_cycle(only)
             on_report(report)
             busy = before is None or report.progress != before.progress
-            pause = interval if busy else min(pause * _SLOWER, max(interval, longest))
+            pause = interval if busy else min(pause * _SLOWER, max(interval, _LONGEST_PAUSE))
             before = report
             if stop.wait(pause):
                 return report

@@ -28,6 +28,7 @@ from mirrorlake.delta.log_files import Action
 from mirrorlake.delta.snapshot import (
     ROW_ID_COLUMN,
     ROW_VERSION_COLUMN,
+    VECTORS,
     Snapshot,
     has_policy,
     physical_names,
@@ -116,7 +117,7 @@ def exchange_batch(session: SparkSession, changes: Changes, batch: Batch) -> boo
 
 def _exchange(session: SparkSession, changes: Changes, batch: Batch) -> bool:
     at = batch.at
-    has_vectors = batch.vectors or bool(at.snapshot and at.snapshot.has_vectors)
+    has_vectors = VECTORS in batch.properties or bool(at.snapshot and at.snapshot.has_vectors)
     if not has_vectors or batch.target.evolved or not can_exchange(session):
         return False
     confs, note = _settings(session, batch), json.dumps(batch.note)

@@ -32,7 +32,7 @@ from mirrorlake.mirror.apply import commit_with_retries
 from mirrorlake.mirror.key_search import UNKNOWN, DeltaTraces, Tracer, delta_paths, read_key
 from mirrorlake.mirror.ledger import QUARANTINE
 from mirrorlake.mirror.options import paused
-from mirrorlake.mirror.plan import Plan, is_as_planned, plan_of, plan_path, staging
+from mirrorlake.mirror.plan import Plan, is_as_planned, plan_of, rewrite_plan, staging
 from mirrorlake.mirror.shards import only_mirror
 from mirrorlake.names import (
     IDENTITY,
@@ -125,7 +125,7 @@ class _Found:
     """All traces, as they are to be dealt with.
 
     Attributes:
-        deltas: what of each Delta table holds something: `table`, `dropped copies`, `quarantine`.
+        deltas: the Delta tables that hold something: `table`, `dropped copies`, `quarantine`.
         files: rows by file, of each place in the zone.
     """
 
@@ -193,12 +193,11 @@ def _search(tracer: Tracer) -> _Found:
     storage, table = tracer.storage, tracer.table
     own, *copies = map(tracer.in_table, delta_paths(storage, table))
     quarantine = tracer.in_table(QUARANTINE)
-    # Its log tells of other tables' rows, too.
-    held = quarantine is not None and (quarantine.current or quarantine.history)
     deltas = {
-        "table": [own] if own else [],
-        "dropped copies": [copy for copy in copies if copy is not None and copy.found],
-        "quarantine": [quarantine] if quarantine is not None and held else [],
+        "table": [own] if own and own.found else [],
+        "dropped copies": [copy for copy in copies if copy and copy.found],
+        # Its log tells of other tables' rows, too.
+        "quarantine": [quarantine] if quarantine and quarantine.has_rows else [],
     }
     identity = read_identity(storage, table)
     folders = {
@@ -264,7 +263,7 @@ def _report(table: TableName, found: _Found, *, applied: bool) -> Forgotten:
         if logs := sum(len(part.log) for part in parts):
             traces.append(Trace(f"log{of}", logs, None, "cut back to a checkpoint of now"))
     traces += [_trace(place, [found.files[place]], action) for place, action in _ACTIONS.items()]
-    seen = [own.versions for own in found.deltas["table"] if own.found and own.versions]
+    seen = [own.versions for own in found.deltas["table"] if own.versions]
     lost = (seen[0][0], seen[0][-1]) if seen else None
     return Forgotten(str(table), tuple(t for t in traces if t.files), applied, lost)
 
@@ -290,8 +289,7 @@ def _remove(tracer: Tracer, found: _Found) -> None:
     condition = " AND ".join(f"{quote(part.column)} <=> {part.sql}" for part in tracer.key)
     columns = [part.column for part in tracer.key]
     for traces in [*found.deltas["table"], *found.deltas["dropped copies"]]:
-        if traces.found:
-            _erase_rows(tracer, traces, columns, condition)
+        _erase_rows(tracer, traces, columns, condition)
     for traces in found.deltas["quarantine"]:
         columns = ["schema", "table", "content"]
         _erase_rows(tracer, traces, columns, tracer.quarantine_condition())
@@ -310,8 +308,7 @@ def _renew(tracer: Tracer, identity: Identity, file: str) -> None:
         else planned
         for planned in plan.files
     )
-    renewed = replace(plan, files=files)
-    tracer.storage.write_json(plan_path(identity, plan.first), renewed.document())
+    rewrite_plan(tracer.storage, identity, replace(plan, files=files))
     tracer.storage.write(file, data)
 
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import named_files
@@ -27,6 +27,7 @@ from mirrorlake.landing.check import inspect_file, is_text
 from mirrorlake.landing.metadata import TableMetadata, read_metadata
 from mirrorlake.landing.text_format import open_decompressed
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
+from mirrorlake.mirror.batch import published_reader
 from mirrorlake.mirror.ledger import QUARANTINE
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.mirror.trash import dropped_tables
@@ -148,9 +149,14 @@ class DeltaTraces:
     versions: tuple[int, ...]
 
     @property
+    def has_rows(self) -> bool:
+        """Whether the rows are, or were, in the table itself."""
+        return bool(self.current or self.history)
+
+    @property
     def found(self) -> bool:
         """Whether anything has to be done about this table."""
-        return bool(self.current or self.history or self.feed or self.log)
+        return bool(self.has_rows or self.feed or self.log)
 
 
 class Tracer:
@@ -192,11 +198,10 @@ class Tracer:
         live = {_name(uri) for uri in frame.inputFiles()}
         if path == QUARANTINE:
             read = "`schema` string, `table` string, content string"
-            condition = self.quarantine_condition()
-            rows = self._count((file, file, (read, condition)) for file in data)
+            rows = self._count(dict.fromkeys(data, (read, self.quarantine_condition())))
         else:
             names = self._names_in_files(path)
-            rows = self._count((file, file, self._typed(file, names)) for file in data)
+            rows = self._count({file: self._typed(file, names) for file in data})
         # By name: under column mapping the feed's files lie in folders with random names.
         feed = {file: n for file, n in rows.items() if _name(file).startswith("cdc-")}
         others = {file: n for file, n in rows.items() if file not in feed}
@@ -241,21 +246,24 @@ class Tracer:
         """How many rows each published file has; `UNKNOWN` where only its bytes tell."""
         metadata = read_metadata(self.storage, self.table)
         names = [part.column for part in self.key]
-        readable, found = [], {}
+        found: dict[str, int] = {}
+        originals: dict[str, str] = {}
+        conditions: dict[str, _Condition | None] = {}
         for file in files:
             copy, rejected = self._readable(file, metadata)
             try:
                 condition = None if copy is None else self._typed(copy, names)
             except (pa.ArrowException, OSError, SchemaError):
-                copy = condition = None
+                copy = None
             if copy is None:
                 if self._in_bytes(file):
                     found[file] = UNKNOWN
                 continue
             if rejected:
                 found[file] = rejected
-            readable.append((file, copy, condition))
-        for file, rows in self._count(readable).items():
+            originals[copy], conditions[copy] = file, condition
+        for copy, rows in self._count(conditions).items():
+            file = originals[copy]
             found[file] = found.get(file, 0) + rows
         return found
 
@@ -318,29 +326,25 @@ class Tracer:
             parts.append(f"{_value(field.name, kind, part)} <=> {part.sql}")
         return ", ".join(read), " AND ".join(parts)
 
-    def _read(self, files: list[str], condition: _Condition) -> Any:
+    def _read(self, files: list[str], condition: _Condition) -> DataFrame:
         read, matches = condition
-        reader = self.spark.read.options(
-            datetimeRebaseMode="CORRECTED", int96RebaseMode="CORRECTED"
-        )
         paths = [escape_glob(self.storage.path(file)) for file in files]
-        return reader.schema(read).parquet(*paths).where(matches)
+        return published_reader(self.spark, read).parquet(*paths).where(matches)
 
-    def _count(self, files: Iterable[tuple[str, str, _Condition | None]]) -> dict[str, int]:
+    def _count(self, conditions: Mapping[str, _Condition | None]) -> dict[str, int]:
         """Rows by file, one scan for all files that are read alike."""
-        groups: dict[_Condition, dict[str, str]] = {}
-        for file, copy, condition in files:
+        alike: dict[_Condition, list[str]] = {}
+        for file, condition in conditions.items():
             if condition is not None:
-                groups.setdefault(condition, {})[copy] = file
+                alike.setdefault(condition, []).append(file)
         found: dict[str, int] = {}
-        for condition, copies in groups.items():
+        for condition, files in alike.items():
             path = F.col("_metadata.file_path").alias("path")
-            rows = self._read(list(copies), condition).groupBy(path).count().collect()
+            rows = self._read(files, condition).groupBy(path).count().collect()
             for uri, count in rows:
                 # As a URI: other schemes for the same store, and odd characters escaped.
                 plain = unquote(uri)
-                copy = max((c for c in copies if plain.endswith(f"/{c}")), key=len)
-                found[copies[copy]] = count
+                found[max((f for f in files if plain.endswith(f"/{f}")), key=len)] = count
         return found
 
 

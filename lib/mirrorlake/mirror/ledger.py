@@ -189,13 +189,10 @@ def read_ledger(storage: Storage, table: TableName, *, last: int | None = None) 
     identity = read_identity(storage, table)
     if identity is None:
         return Ledger(str(table), ())
-    plans = []
     listed = storage.list(identity.plans).files
-    for entry in listed if last is None else listed[-last:]:
-        first = file_number(entry.name)
-        plan = None if first is None else find_plan(storage, identity, first)
-        if plan is not None:
-            plans.append(plan)
+    firsts = (file_number(entry.name) for entry in (listed if last is None else listed[-last:]))
+    found = (find_plan(storage, identity, first) for first in firsts if first is not None)
+    plans = [plan for plan in found if plan is not None]
     oldest = plans[0].last if plans else 0
     notes: dict[int, dict[str, Any]] = {}
     for version in reversed(versions(storage, table.table_path)):

@@ -154,8 +154,12 @@ def renew_plan(
     """
     files = _fix_all(storage, identity, facts)
     if files != plan.files:
-        renewed = replace(plan, files=files)
-        storage.write_json(plan_path(identity, plan.first), renewed.document())
+        rewrite_plan(storage, identity, replace(plan, files=files))
+
+
+def rewrite_plan(storage: Storage, identity: Identity, plan: Plan) -> None:
+    """Puts a plan in the place of the one with the same first number."""
+    storage.write_json(plan_path(identity, plan.first), plan.document())
 
 
 def _fix_all(

@@ -214,7 +214,7 @@ class Batch:
         plan: the files as planned; None for a table that is only declared.
         error: what is wrong with the next file.
         note: what the commit's userMetadata says.
-        vectors: whether the table is to have deletion vectors from now on.
+        properties: what options and defaults ask of the table from now on.
     """
 
     at: TableContext
@@ -223,7 +223,7 @@ class Batch:
     plan: Plan | None = None
     error: MirrorlakeError | None = None
     note: dict[str, Any] = field(default_factory=dict)
-    vectors: bool = False
+    properties: dict[str, str] = field(default_factory=dict)
 
     @property
     def last(self) -> int:
@@ -323,10 +323,10 @@ def check_batch(
                 break
             sound.append(result)
     facts = tuple(sound)
-    target: Target | None = None
-    while target is None:
+    while True:
         try:
             target = plan_schema(at, facts, widen=options.widen)
+            return Batch(at, facts, target, error=error) if facts else Batch(at, error=error)
         except SchemaError as misfit:
             if options.on_error == SKIP_FILE and misfit.file in names:
                 facts = tuple(
@@ -341,5 +341,4 @@ def check_batch(
             facts = facts[: before.index(misfit.file)] if misfit.file in before else ()
             error = misfit
             if not facts:
-                break
-    return Batch(at, facts, target, error=error) if target and facts else Batch(at, error=error)
+                return Batch(at, error=error)

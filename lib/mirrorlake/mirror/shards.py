@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -23,7 +23,6 @@ from mirrorlake.names import STATE
 from mirrorlake.storage import Storage
 
 _WRITTEN = re.compile(r"(\d{1,4})/(\d{1,4})", re.ASCII)
-_LABEL = re.compile(r"(\d{1,4})-of-(\d{1,4})", re.ASCII)
 _WHOLE = f"{STATE}/mirror.lock"
 _PART, _ENDING = "mirror-", ".lock"  # around a shard's label
 
@@ -78,10 +77,9 @@ class Shard:
     @classmethod
     def of_label(cls, label: str) -> Shard | None:
         """The shard that a part of a file's name tells of; None if it tells of none."""
-        found = _LABEL.fullmatch(label)
-        if found is None or not 1 <= int(found[1]) <= int(found[2]):
-            return None
-        return cls(int(found[1]), int(found[2]))
+        with suppress(UsageError):
+            return cls.parse(label.replace("-of-", "/"))
+        return None
 
     def has(self, folder: str) -> bool:
         """Whether a table is in this shard, by its folder relative to the lake's root."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
@@ -27,9 +27,9 @@ from mirrorlake.kept import read_kept
 from mirrorlake.landing.metadata import SEQUENTIAL
 from mirrorlake.mirror.options import side_by_side
 from mirrorlake.mirror.shards import ALL, Shard
-from mirrorlake.names import MONITORING, STATE, TableName, file_number
+from mirrorlake.names import MONITORING, STATE, ZONE, TableName, file_number, place_of
 from mirrorlake.spark.sql import spark_message
-from mirrorlake.storage import Entry, Storage, to_json
+from mirrorlake.storage import Entry, Storage
 
 FORMAT = 2
 TABLES = 64
@@ -92,6 +92,11 @@ class TableState:
         """Which table this is."""
         return TableName(self.schema, self.name)
 
+    @property
+    def folder(self) -> str:
+        """The table's folder in the landing zone, also of a name that no table can have."""
+        return f"{ZONE}/{place_of(self.schema, self.name)}"
+
 
 def file_signature(entry: Entry) -> str:
     """A file without a number of its own, as it is recognised in a later listing."""
@@ -112,15 +117,13 @@ def failed(state: TableState, error: BaseException) -> TableState:
 
 @dataclass(frozen=True)
 class _Document:
-    """One document.
+    """The document of one share's tables.
 
     Attributes:
-        part: the share whose tables it has.
         entry: its file as it was read; None for one that was just written.
         states: what it holds; None if it is broken, of an older format, or not read.
     """
 
-    part: Shard
     entry: Entry | None
     states: dict[str, TableState] | None = None
 
@@ -138,7 +141,7 @@ class StateDocuments:
     def __init__(self, storage: Storage, shard: Shard = ALL) -> None:
         self._storage = storage
         self.shard = shard
-        self._known: dict[str, _Document] | None = None
+        self._known: dict[Shard, _Document] | None = None
 
     def load(self, *, some: bool = False) -> dict[str, TableState] | None:
         """The states of all tables by their folders; None if this mirror's are in no document.
@@ -151,66 +154,75 @@ class StateDocuments:
                 mirror may keep more in other files, too; so it is left to people to overwrite them.
         """
         self._known = self._look(self._known or {})
-        found = [document for document in self._known.values() if document.states is not None]
-        if not (found and some) and not _covers({document.part for document in found}, self.shard):
+        found = [(part, d) for part, d in self._known.items() if d.states is not None]
+        if not (found and some) and not _covers({part for part, _ in found}, self.shard):
             return None
         states: dict[str, TableState] = {}
-        for document in sorted(found, key=_age):
-            kept = {f: s for f, s in states.items() if not document.part.has(f)}
+        for part, document in sorted(found, key=_age):
+            kept = {f: s for f, s in states.items() if not part.has(f)}
             states = kept | (document.states or {})
         return states
 
-    def save(self, states: dict[str, TableState]) -> None:
-        """Writes the documents of this mirror's tables that have changed since they were read.
+    def save(self, states: dict[str, TableState], replicator: str = RUNNING) -> None:
+        """Writes the documents that have changed since they were read, and the monitoring files.
 
         Args:
-            states: of all tables; those of other shards stay where they are.
+            states: of all tables, by their folders; those of other shards stay where they are.
+            replicator: the state of the whole mirror.
         """
+        self._write(states)
+        if self.shard != ALL:
+            states = self.load() or states  # the others may have gone on
+        tell_states(self._storage, states, replicator)
+
+    def _write(self, states: dict[str, TableState]) -> None:
         if self._known is None:
-            found = self._storage.list(STATE).files
-            self._known = {e.name: _Document(p, e) for e in found if (p := _part(e.name))}
+            self._known = {part: _Document(entry) for part, entry in self._list().items()}
         own = {folder: state for folder, state in sorted(states.items()) if self.shard.has(folder)}
-        parts = self._parts(len(own))
-        names = {_name(part) for part in parts}
-        others = {name: d for name, d in self._known.items() if name not in names}
+        parts = self._parts(len(own), self._known)
+        others = {part: document for part, document in self._known.items() if part not in parts}
         for part in parts:
-            name = _name(part)
             mine = {folder: state for folder, state in own.items() if part.has(folder)}
-            before = self._known.get(name)
-            if before and before.states == mine and not _is_outdone(before, others.values()):
+            before = self._known.get(part)
+            if before and before.states == mine and not _is_outdone(part, before, others):
                 continue
             tables = {folder: asdict(state) for folder, state in mine.items()}
-            self._storage.write(f"{STATE}/{name}", to_json({"format": FORMAT, "tables": tables}))
-            self._known[name] = _Document(part, None, mine)
+            document = {"format": FORMAT, "tables": tables}
+            self._storage.write_json(f"{STATE}/{_name(part)}", document)
+            self._known[part] = _Document(None, mine)
         # Only now: what a kill leaves of both is read by its age.
-        inside = [name for name, old in others.items() if _is_inside(old.part, self.shard)]
-        self._storage.delete_files(f"{STATE}/{name}" for name in inside)
-        for name in inside:
-            del self._known[name]
+        inside = [part for part in others if _is_inside(part, self.shard)]
+        self._storage.delete_files(f"{STATE}/{_name(part)}" for part in inside)
+        for part in inside:
+            del self._known[part]
 
-    def _parts(self, tables: int) -> list[Shard]:
+    def _parts(self, tables: int, there: Collection[Shard]) -> list[Shard]:
         """The shares of this mirror's documents: as many as before, unless that is far off."""
         most = min(MOST, _LARGEST // self.shard.count)
         wanted = 1
         while wanted * 2 <= most and tables > wanted * TABLES:
             wanted *= 2
-        there = {document.part for document in (self._known or {}).values()}
         fewer = _split(self.shard, wanted * 2)
-        return fewer if there.issuperset(fewer) else _split(self.shard, wanted)
+        return fewer if set(there).issuperset(fewer) else _split(self.shard, wanted)
 
-    def _look(self, before: dict[str, _Document]) -> dict[str, _Document]:
+    def _list(self) -> dict[Shard, Entry]:
+        """The documents that are there, by their shares."""
+        entries = self._storage.list(STATE).files
+        return {part: entry for entry in entries if (part := _part(entry.name))}
+
+    def _look(self, before: dict[Shard, _Document]) -> dict[Shard, _Document]:
         """Lists the documents and reads those that are not known."""
-        found = {e.name: (e, p) for e in self._storage.list(STATE).files if (p := _part(e.name))}
+        found = self._list()
         same = {
-            name: before[name]
-            for name, (entry, _) in found.items()
-            if entry.etag and name in before and before[name].entry == entry
+            part: before[part]
+            for part, entry in found.items()
+            if entry.etag and part in before and before[part].entry == entry
         }
-        new = [one for name, one in found.items() if name not in same]
-        read = side_by_side(self._storage, lambda one: self._read(*one), new)
-        return same | {_name(document.part): document for document in read}
+        new = {part: entry for part, entry in found.items() if part not in same}
+        read = side_by_side(self._storage, self._read, new.values())
+        return same | dict(zip(new, read, strict=True))
 
-    def _read(self, entry: Entry, part: Shard) -> _Document:
+    def _read(self, entry: Entry) -> _Document:
         path, hint = f"{STATE}/{entry.name}", "make it again with status --rebuild"
         states = None
         # One that is broken counts as none: it is a cache, and can be made again.
@@ -218,7 +230,7 @@ class StateDocuments:
             document = read_kept(self._storage, path, FORMAT, hint=hint)
             if document is not None and document["format"] == FORMAT:
                 states = {f: TableState(**state) for f, state in document["tables"].items()}
-        return _Document(part, entry, states)
+        return _Document(entry, states)
 
 
 def _name(part: Shard) -> str:
@@ -233,16 +245,17 @@ def _part(name: str) -> Shard | None:
     return part if part and part != ALL and name == _name(part) else None
 
 
-def _age(document: _Document) -> tuple[datetime, bool]:
+def _age(one: tuple[Shard, _Document]) -> tuple[datetime, bool]:
     """In which order documents count: a store's times are of whole seconds."""
+    part, document = one
     when = document.entry.modified if document.entry else _NOW
-    return when, document.part.count > 1
+    return when, part.count > 1
 
 
-def _is_outdone(document: _Document, others: Iterable[_Document]) -> bool:
+def _is_outdone(part: Shard, document: _Document, others: dict[Shard, _Document]) -> bool:
     """Whether a newer document has some of its tables."""
-    meeting = (other for other in others if _meet(other.part, document.part))
-    return any(_age(other) > _age(document) for other in meeting)
+    meeting = (other for other in others.items() if _meet(other[0], part))
+    return any(_age(other) > _age((part, document)) for other in meeting)
 
 
 def _split(part: Shard, count: int) -> list[Shard]:
@@ -269,17 +282,13 @@ def _meet(one: Shard, other: Shard) -> bool:
     return (one.number - other.number) % gcd(one.count, other.count) == 0
 
 
-def load_states(storage: Storage, shard: Shard = ALL) -> dict[str, TableState] | None:
+def load_states(storage: Storage) -> dict[str, TableState] | None:
     """The kept states by the table's folder; None if there are none, or only of an older format.
-
-    Args:
-        storage: the lake's files.
-        shard: the mirror's own; without documents of all its tables there are no states.
 
     Raises:
         FormatError: they are of a newer format.
     """
-    return StateDocuments(storage, shard).load(some=shard == ALL)
+    return StateDocuments(storage).load(some=True)
 
 
 def is_told_running(storage: Storage) -> bool:
@@ -290,33 +299,13 @@ def is_told_running(storage: Storage) -> bool:
         return False
 
 
-def save_states(
-    storage: Storage,
-    states: dict[str, TableState],
-    *,
-    replicator: str = RUNNING,
-    shard: Shard = ALL,
-    documents: StateDocuments | None = None,
-) -> None:
-    """Writes cache and monitoring files.
-
-    Args:
-        storage: the lake's files.
-        states: of all tables, by their folders.
-        replicator: the state of the whole mirror.
-        shard: the mirror's own; the other tables' states stay where they are.
-        documents: what a mirror that goes on has written before, with its own shard: only what has
-            changed since is written.
-    """
-    documents = documents or StateDocuments(storage, shard)
-    documents.save(states)
-    if documents.shard != ALL:
-        states = load_states(storage, documents.shard) or states  # the others may have gone on
-    tell_states(storage, states, replicator)
+def save_states(storage: Storage, states: dict[str, TableState]) -> None:
+    """Writes the states of all tables, by their folders; see `StateDocuments.save`."""
+    StateDocuments(storage).save(states)
 
 
 def tell_states(storage: Storage, states: dict[str, TableState], replicator: str) -> None:
-    """Writes the monitoring files, and no more; see `save_states`."""
+    """Writes the monitoring files, and no more; see `StateDocuments.save`."""
     entries = [_monitoring(state) for _, state in sorted(states.items())]
     storage.write_json(f"{MONITORING}/tables.json", {"tables": entries})
     storage.write_json(_REPLICATOR, _replicator(replicator))

@@ -145,13 +145,14 @@ class Report(Result):
         return f"{text}, {len(self.failed)} failed" if self.failed else text
 
 
-def listed_folder(table: TableName, listing: Listing, state: TableState) -> Folder | None:
+def listed_folder(listing: Listing, state: TableState) -> Folder | None:
     """The folder's files as a report counts them, from the listing alone; None if it can't."""
     if state.strategy == BY_TIME:
         tails = (entry.name for entry in listing.files if file_signature(entry) == state.tail)
-        return by_time(table, listing, dict.fromkeys(tails, state.last_file), state.last_file)
+        last = state.last_file
+        return by_time(state.table, listing, dict.fromkeys(tails, last), last)
     try:
-        return by_number(table, listing)
+        return by_number(state.table, listing)
     except SequenceError:
         return None  # it is in the state as the table's error
 
@@ -163,7 +164,7 @@ def is_idle(listing: Listing, state: TableState) -> bool:
     now = (listing.state_of(IDENTITY), listing.state_of(METADATA))
     if now != (state.seen, state.declared):
         return False
-    folder = listed_folder(state.table, listing, state)
+    folder = listed_folder(listing, state)
     return folder is not None and all(number == state.last_file for number in folder.numbered)
 
 
@@ -220,7 +221,7 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
         try:
             asked = settings_of(table)
             listing = listed.get(table.folder) or storage.list(table.folder)
-            folder = listed_folder(table, listing, state) or by_number(table, listing)
+            folder = listed_folder(listing, state) or by_number(table, listing)
             if folder.behind(state.last_file):
                 state = _caught_up(storage, state, table)
             elif state.seen not in (None, listing.state_of(IDENTITY)):
@@ -228,7 +229,7 @@ def status_report(storage: Storage, *, rebuild: bool = False) -> Report:
                 state = _caught_up(storage, replace(state, last_file=0), table)
             if asked.paused is not None:
                 state = replace(state, state=STOPPED)
-            lines.append(status_of(state, listed_folder(table, listing, state), asked.skip))
+            lines.append(status_of(state, listed_folder(listing, state), asked.skip))
         except MirrorlakeError as error:
             lines.append(status_of(failed(state, error), None))
     return Report(tuple(lines))
@@ -311,9 +312,7 @@ def preview_cycle(
     """
     lines = status_report(storage).tables
     if only is not None:
-        lines = tuple(
-            line for line in lines if (line.schema, line.name) == (only.schema, only.name)
-        )
+        lines = tuple(line for line in lines if line.table == only)
         if not lines:
             raise no_folder(only)
     options = options or MirrorOptions()

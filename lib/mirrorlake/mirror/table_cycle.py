@@ -15,8 +15,8 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from mirrorlake.delta.exchange import DeletedRows
-from mirrorlake.delta.snapshot import Snapshot, has_policy, read_snapshot
+from mirrorlake.delta.exchange import has_too_many_deleted
+from mirrorlake.delta.snapshot import VECTORS, Snapshot, has_policy, read_snapshot
 from mirrorlake.errors import MirrorlakeError, SetupError
 from mirrorlake.landing.check import FileFacts, inspect_file
 from mirrorlake.landing.metadata import (
@@ -158,9 +158,8 @@ class TableCycle:
 
     def _planned_batch(self, at: TableContext, plan: Plan) -> Batch:
         """The batch of a plan that was found, as it stands; all of it or nothing."""
-        skip = {
-            plan.numbers[file.name]: file.skipped for file in plan.files if file.skipped is not None
-        }
+        numbered = enumerate(plan.files, plan.first)
+        skip = {number: file.skipped for number, file in numbered if file.skipped is not None}
         names = [file.name for file in plan.files]
         batch = self._check(at, names, plan.on_error, self._skip | skip)
         if batch.error is not None:
@@ -227,23 +226,22 @@ class TableCycle:
         """Commits a checked batch and moves its files; what is known of the table then."""
         at, plan = batch.at, batch.plan
         note: dict[str, Any] = {"incarnation": at.identity.incarnation}
-        kept = retention(self._options)
         if plan is None:
             if batch.target.columns:  # a declared table without files
-                write_batch(self._spark, self._noted(batch, note), kept, self._done)
+                self._write(batch, note)
             return at
         note |= {
             "first": plan.first,
             "last": plan.last,
             "rows": {marker.name.lower(): count for marker, count in batch.rows.items()},
-            "total_rows": at.state.rows + sum(file.row_count for file in batch.facts),
+            "total_rows": at.state.rows + batch.row_count,
             "total_bytes": at.state.bytes + sum(file.size for file in batch.facts),
             "synced": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         }
         if any(file.skipped or file.rejects for file in batch.facts):
             put_into_quarantine(self._spark(), batch, at=plan.planned)
             self._done(Step.QUARANTINED)
-        write_batch(self._spark, self._noted(batch, note), kept, self._done)
+        self._write(batch, note)
         before = at.snapshot.version if at.snapshot else -1
         version = committed_version(self._storage, self._table, before, note)
         published = at.folder.listing.file(plan.files[-1].name)
@@ -257,26 +255,28 @@ class TableCycle:
         move_applied(self._storage, at.identity, at.folder, plan)
         self._storage.delete_folder(staging(at.identity))
         self._done(Step.MOVED)
-        vectors = self._options.deletion_vectors or bool(at.snapshot and at.snapshot.has_vectors)
-        compacted = self._compact(at, version or 0, state.compacted, vectors=vectors)
+        compacted = self._compact(at, version or 0, state.compacted)
         return replace(at, state=replace(state, compacted=compacted))
 
-    def _noted(self, batch: Batch, note: dict[str, Any]) -> Batch:
-        """The batch with what its commit says, and what the table is to have."""
+    def _write(self, batch: Batch, note: dict[str, Any]) -> None:
+        """Writes a batch with what its commit says, and what the table is to have."""
         vectors = self._options.deletion_vectors
         if batch.at.snapshot is None:
             vectors = vectors or read_defaults(self._storage).deletion_vectors
-        return replace(batch, note=note, vectors=vectors)
+        properties = retention(self._options) | ({VECTORS: "true"} if vectors else {})
+        noted = replace(batch, note=note, properties=properties)
+        write_batch(self._spark, noted, self._done)
 
-    def _compact(self, at: TableContext, version: int, before: int, *, vectors: bool) -> int:
+    def _compact(self, at: TableContext, version: int, before: int) -> int:
         """Now and then compacts the small files of many commits; the version that it did so at.
 
         So that reading stays quick, a table is also compacted once too many rows are deleted.
         """
         every = self._options.compact_after
         due = bool(every and version - before >= every)
+        vectors = self._options.deletion_vectors or bool(at.snapshot and at.snapshot.has_vectors)
         if not due and vectors:
-            due = DeletedRows.of(at.files.of(version)).is_too_many
+            due = has_too_many_deleted(at.files.of(version))
         # Partitioned files are merged by their own process, and only with their like.
         if due and not has_policy(self._storage, self._table) and compact(self._spark(), at.path):
             self._done(Step.COMPACTED)

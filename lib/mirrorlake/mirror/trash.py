@@ -66,10 +66,26 @@ class DroppedTable:
     path: str
     identity: Identity | None
 
+    @classmethod
+    def of(
+        cls, table: TableName, stamp: str, path: str, document: dict[str, Any] | None
+    ) -> DroppedTable:
+        """A table by the stamp of its drop, and by the document that was left then."""
+        when = datetime.strptime(stamp, _STAMP).replace(tzinfo=timezone.utc)
+        identity = None
+        if document is not None and "incarnation" in document:
+            origin = TableName.parse(document["origin"])
+            identity = Identity(table, document["incarnation"], origin)
+        return cls(table, when, path, identity)
+
     @property
     def is_in_place(self) -> bool:
         """Whether it still lies where it was, hidden by a document."""
         return self.path == self.table.table_path
+
+    def is_of(self, identity: Identity) -> bool:
+        """Whether a folder's incarnation filled it last."""
+        return self.identity is not None and self.identity.incarnation == identity.incarnation
 
 
 def drop_table(storage: Storage, table: TableName, identity: Identity | None) -> bool:
@@ -96,12 +112,6 @@ def _told(identity: Identity | None) -> dict[str, Any]:
     return {"incarnation": identity.incarnation, "origin": str(origin)}
 
 
-def _known(table: TableName, document: dict[str, Any] | None) -> Identity | None:
-    if document is None or "incarnation" not in document:
-        return None
-    return Identity(table, document["incarnation"], TableName.parse(document["origin"]))
-
-
 def _move_aside(storage: Storage, table: TableName, identity: Identity | None, stamp: str) -> bool:
     folder = f"{_DROPPED}/{table.place}/{stamp}"
     if identity is not None:
@@ -118,12 +128,9 @@ def dropped_tables(storage: Storage) -> list[DroppedTable]:
     for table in published_tables(storage, _DROPPED):
         for stamp in storage.list(f"{_DROPPED}/{table.place}").folders:
             folder = f"{_DROPPED}/{table.place}/{stamp}"
-            when = datetime.strptime(stamp, _STAMP).replace(tzinfo=timezone.utc)
-            identity = _known(table, read_kept(storage, f"{folder}/identity.json", FORMAT))
-            found.append(DroppedTable(table, when, f"{folder}/table", identity))
-    for table in dropped_in_place(storage):
-        if (dropped := _in_place(storage, table)) is not None:
-            found.append(dropped)
+            document = read_kept(storage, f"{folder}/identity.json", FORMAT)
+            found.append(DroppedTable.of(table, stamp, f"{folder}/table", document))
+    found += filter(None, (_in_place(storage, table) for table in dropped_in_place(storage)))
     return sorted(found, key=lambda dropped: dropped.when, reverse=True)
 
 
@@ -131,8 +138,7 @@ def _in_place(storage: Storage, table: TableName) -> DroppedTable | None:
     document = read_drop(storage, table)
     if document is None:
         return None
-    when = datetime.strptime(document["when"], _STAMP).replace(tzinfo=timezone.utc)
-    return DroppedTable(table, when, table.table_path, _known(table, document))
+    return DroppedTable.of(table, document["when"], table.table_path, document)
 
 
 def take_back(storage: Storage, identity: Identity) -> bool:
@@ -141,7 +147,7 @@ def take_back(storage: Storage, identity: Identity) -> bool:
     The table of this very incarnation counts first, under any name; then the one of that name.
     """
     dropped = dropped_tables(storage)
-    own = [d for d in dropped if d.identity and d.identity.incarnation == identity.incarnation]
+    own = [d for d in dropped if d.is_of(identity)]
     alike = [d for d in dropped if d.table == identity.table]
     chosen = next(iter(own + alike), None)
     return chosen is not None and _move_back(storage, chosen, identity.table)
@@ -150,8 +156,7 @@ def take_back(storage: Storage, identity: Identity) -> bool:
 def was_elsewhere(storage: Storage, identity: Identity) -> bool:
     """Whether this incarnation's table was dropped under another name: its folder was renamed."""
     return identity.origin is not None and any(
-        dropped.identity is not None and dropped.identity.incarnation == identity.incarnation
-        for dropped in dropped_tables(storage)
+        dropped.is_of(identity) for dropped in dropped_tables(storage)
     )
 
 

@@ -138,7 +138,7 @@ def test_files_that_a_log_tells_of(storage: Storage, tmp_path: Path) -> None:
     assert list(named_files(storage, f"t/_delta_log/.{1:020d}.json.crc")) == []
     # Without the first commits, and without a pointer, the checkpoint is found by a listing.
     (log / f"{0:020d}.json").unlink()
-    assert {r.path for r in recent_removals(storage, "t", 3)} == {"gone", "b", "c"}
+    assert {r.files[0] for r in recent_removals(storage, "t", 3)} == {"gone", "b", "c"}
     (log / "_last_checkpoint").write_text('{"version":1}')
     cut_before_checkpoint(storage, "t")
     assert sorted(path.name for path in log.glob("0*.json")) == [

@@ -74,9 +74,9 @@ def test_what_was_removed_and_what_is_missing(any_storage: Storage) -> None:
     commit(any_storage, 0, META, add("a%20b"), add("c"))
     commit(any_storage, 1, remove("c", 5), add("d"))
     commit(any_storage, 2, remove("d", 7), add("e"))
-    assert removed_since(any_storage, "Tables/t", 0, 2) == [Removed("c", None, 5)]
-    assert removed_since(any_storage, "Tables/t", 1, 2) == [Removed("d", None, 7)]
-    assert {r.path for r in recent_removals(any_storage, "Tables/t", 2)} == {"c", "d"}
+    assert removed_since(any_storage, "Tables/t", 0, 2) == [Removed(("c",), 5)]
+    assert removed_since(any_storage, "Tables/t", 1, 2) == [Removed(("d",), 7)]
+    assert {r.files[0] for r in recent_removals(any_storage, "Tables/t", 2)} == {"c", "d"}
     any_storage.write("Tables/t/c", b"x")
     found = recent_removals(any_storage, "Tables/t", 2)
     assert missing_files(any_storage, "Tables/t", found) == ["d"]
@@ -116,7 +116,7 @@ def test_a_timeline(tmp_path: Path) -> None:
     (tmp_path / "t/_delta_log" / f"{1:020d}.json").unlink()
     (tmp_path / "t/_delta_log" / f"{3:020d}.checkpoint.parquet").touch()
     cut = read_versions(Storage(tmp_path), "t")
-    assert (cut.first, cut.versions) == (3, (2, 3, 4))
+    assert (cut.first, cut.versions) == (3, range(2, 5))
 
 
 def test_in_commit_timestamps(tmp_path: Path) -> None:

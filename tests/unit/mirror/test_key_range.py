@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorlake.delta.exchange import DeletedRows
+from mirrorlake.delta.exchange import has_too_many_deleted
 from mirrorlake.landing.rows import footer_bounds
 from mirrorlake.mirror.batch import key_bounds, key_conditions
 from mirrorlake.mirror.exchange import Limits, file_limits, may_match, wide_bounds
@@ -131,11 +131,11 @@ def test_deleted_rows_are_too_many_by_their_share_and_never_if_they_are_few() ->
         vector = {"deletionVector": {"cardinality": deleted}} if deleted else {}
         return {"records": records, **vector}
 
-    assert DeletedRows.of([file(80_000, 20_000), file(5, 0)]) == DeletedRows(20_000, 100_005)
-    assert not DeletedRows.of([file(80_000, 20_000), file(5, 0)]).is_too_many
-    assert DeletedRows.of([file(80_000, 20_010)]).is_too_many
-    assert not DeletedRows.of([file(1, 9_000)]).is_too_many
-    assert not DeletedRows.of([]).is_too_many
+    assert not has_too_many_deleted([file(80_000, 20_000), file(5, 0)])
+    assert has_too_many_deleted([file(80_000, 20_001)])
+    assert has_too_many_deleted([file(80_000, 20_010)])
+    assert not has_too_many_deleted([file(1, 9_000)])
+    assert not has_too_many_deleted([])
 
 
 def with_ids(least: int | None, most: int | None) -> Limits:

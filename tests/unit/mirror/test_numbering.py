@@ -192,7 +192,7 @@ def test_status_counts_the_backlog_of_a_folder_by_time(storage: Storage):
     entry = listed(storage).file("applied")
     assert entry is not None
     known = state(storage, file_signature(entry), 4)
-    folder = listed_folder(T, listed(storage), known)
+    folder = listed_folder(listed(storage), known)
     assert folder is not None
     assert {n: e.name for n, e in folder.numbered.items()} == {4: "applied", 5: "x", 6: "y"}
     save_states(storage, {T.folder: known})

@@ -13,7 +13,7 @@ from mirrorlake.landing.metadata import Identity, read_identity, write_identity
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.shards import ALL, Shard, only_mirror
-from mirrorlake.mirror.state import TableState, load_states, save_states
+from mirrorlake.mirror.state import StateDocuments, TableState, load_states, save_states
 from mirrorlake.mirror.status import preview_cycle, status_report
 from mirrorlake.names import STATE, TableName
 from mirrorlake.storage import Storage
@@ -115,19 +115,19 @@ def test_going_over_to_shards_and_back_loses_no_state(storage: Storage) -> None:
     rows = {folder(n): TableState(None, n, last_file=1, rows=1) for n in NAMES}
     save_states(storage, rows)
     for shard in SHARDS:
-        assert load_states(storage, shard) == (load_states(storage) or {})
+        assert StateDocuments(storage, shard).load() == (load_states(storage) or {})
         later = {f: TableState(None, s.name, last_file=2, rows=2) for f, s in rows.items()}
-        save_states(storage, later, shard=shard)
+        StateDocuments(storage, shard).save(later)
     assert {state.rows for state in (load_states(storage) or {}).values()} == {2}
     gone = name_in(SHARDS[0])
     del later[folder(gone)]
-    save_states(storage, later, shard=SHARDS[0])
+    StateDocuments(storage, SHARDS[0]).save(later)
     assert folder(gone) not in (load_states(storage) or {})  # though an older document has it
     four = Shard(1, 4)
-    save_states(storage, load_states(storage) or {}, shard=four)
+    StateDocuments(storage, four).save(load_states(storage) or {})
     assert set(load_states(storage) or {}) == set(later)
     save_states(storage, rows)
-    assert load_states(storage) == load_states(storage, four) == rows
+    assert load_states(storage) == StateDocuments(storage, four).load() == rows
 
 
 def test_a_shard_without_a_document_reads_the_logs(storage: Storage) -> None:
@@ -135,7 +135,7 @@ def test_a_shard_without_a_document_reads_the_logs(storage: Storage) -> None:
     make_table(storage, one, "1")
     make_table(storage, two, "2")
     cycle(storage, SHARDS[0])
-    assert load_states(storage, SHARDS[1]) is None
+    assert StateDocuments(storage, SHARDS[1]).load() is None
     storage.delete_folder(folder(two))
     report = Engine(storage, lambda: pytest.fail("no"), MirrorOptions(shard="2/3")).run_cycle()
     assert report.dropped == (two,)

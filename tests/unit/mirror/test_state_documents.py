@@ -89,14 +89,14 @@ def test_only_documents_with_changes_are_written(any_storage: Storage) -> None:
     states = states_of(200)
     mirror = StateDocuments(any_storage)
     assert mirror.load() is None
-    save_states(any_storage, states, documents=mirror)
+    mirror.save(states)
     assert mirror.load() == states
     names = documents(any_storage)
     assert len(names) == 4
     for name in names:
         any_storage.delete(f"{STATE}/{name}")  # what is written is there again
     states[folder(7)] = replace(states[folder(7)], rows=9)
-    save_states(any_storage, states, documents=mirror)
+    mirror.save(states)
     (written,) = documents(any_storage)
     kept = any_storage.read_json(f"{STATE}/{written}") or {}
     assert kept["format"] == FORMAT
@@ -164,10 +164,10 @@ def test_shards_divide_what_lies_in_several_documents(any_storage: Storage) -> N
     save_states(any_storage, states)
     assert len(documents(any_storage)) == 8
     for n in (1, 2, 3):  # the shares of three lie across those of eight
-        found = load_states(any_storage, Shard(n, 3)) or {}
+        found = StateDocuments(any_storage, Shard(n, 3)).load() or {}
         assert rows_of(found) == rows_until(states, n)
         later = {f: replace(s, rows=n + 1) for f, s in found.items()}
-        save_states(any_storage, later, shard=Shard(n, 3))
+        StateDocuments(any_storage, Shard(n, 3)).save(later)
     found = load_states(any_storage) or {}
     assert rows_of(found) == rows_until(states, 4)
     save_states(any_storage, found)
@@ -178,10 +178,10 @@ def test_shards_divide_what_lies_in_several_documents(any_storage: Storage) -> N
 def test_a_shard_of_many_tables_has_several_documents(storage: Storage) -> None:
     states = states_of(400)
     for n in (1, 2):
-        save_states(storage, states, shard=Shard(n, 2))
+        StateDocuments(storage, Shard(n, 2)).save(states)
     assert set(documents(storage)) == {f"state-{n}-of-8.json" for n in range(1, 9)}
-    assert load_states(storage) == load_states(storage, Shard(2, 2)) == states
-    save_states(storage, states_of(40), shard=Shard(1, 2))
+    assert load_states(storage) == StateDocuments(storage, Shard(2, 2)).load() == states
+    StateDocuments(storage, Shard(1, 2)).save(states_of(40))
     assert "state-1-of-2.json" in documents(storage)
     assert set(documents(storage)) & {f"state-{n}-of-8.json" for n in (1, 3, 5, 7)} == set()
 

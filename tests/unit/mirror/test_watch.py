@@ -74,8 +74,8 @@ def test_pauses_grow_while_nothing_happens_and_shrink_when_something_does(storag
 
 
 def test_no_pause_is_longer_than_the_longest_or_the_interval(storage: Storage):
-    assert pauses(storage, [report(1)] * 5, interval=10, longest=20) == [10, 15, 20, 20, 20]
-    assert pauses(storage, [report(1)] * 3, interval=90, longest=60) == [90, 90, 90]
+    assert pauses(storage, [report(1)] * 5, interval=30) == [30, 45, 60, 60, 60]
+    assert pauses(storage, [report(1)] * 3, interval=90) == [90, 90, 90]
 
 
 def test_a_stop_that_came_before_still_lets_one_cycle_end(storage: Storage):
