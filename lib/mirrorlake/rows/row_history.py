@@ -32,7 +32,7 @@ from mirrorlake.rows.changes import (
     missing_versions,
     read_file_rows,
 )
-from mirrorlake.rows.tracking import read_row_id_validity
+from mirrorlake.rows.tracking import read_tracking
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
 
@@ -101,13 +101,13 @@ def read_row_history(
     """
     if (key is None) == (row_id is None):
         raise UsageError("Give either a key or a row id.")
-    trust = read_row_id_validity(table)
+    tracking = read_tracking(table)
     snapshot = table.snapshot()
-    if trust.numbered_from is None:
+    if tracking.numbered_from is None:
         raise UsageError(
             f"The rows of {table.name} never had ids.", hint=f"`rows enable ROOT {table.name}`."
         )
-    oldest = max(trust.numbered_from, trust.readable_from, trust.first)
+    oldest = max(tracking.numbered_from, tracking.readable_from, tracking.first)
     if start is not None and not oldest <= start <= snapshot.version:
         raise UsageError(
             f"{start} can't be the first version.",
@@ -138,7 +138,7 @@ def read_row_history(
     timeline = read_versions(table.storage, table.name.table_path)
     changes = as_changes(table, snapshot, timeline, uses, ids=ids or [-1], lists=lists)
     events = _in_order(changes, first)
-    told = tuple(f for f in trust.findings if f.versions[1] >= first)
+    told = tuple(f for f in tracking.findings if f.versions[1] >= first)
     files, total = (len({use.file.key for use in some}) for some in (uses, seen))
     return RowHistory(
         str(table.name), tuple(ids), first, snapshot.version, files, total, events, told
