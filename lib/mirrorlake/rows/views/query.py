@@ -245,7 +245,7 @@ SUMS = frozenset({"avg", "count", "count_if", "mean", "sum"})
 EXTREMES = frozenset({"max", "min"})
 # The same whatever order rows are read in: a group that changed is computed again.
 _ANY_ORDER = frozenset({
-    "approx_count_distinct", "bit_and", "bit_or", "bit_xor", "bool_and", "bool_or", "corr",
+    "any", "approx_count_distinct", "bit_and", "bit_or", "bit_xor", "bool_and", "bool_or", "corr",
     "covar_pop", "covar_samp", "every", "kurtosis", "median", "percentile", "percentile_cont",
     "percentile_disc", "skewness", "some", "std", "stddev", "stddev_pop", "stddev_samp", "try_avg",
     "try_sum", "var_pop", "var_samp", "variance",
