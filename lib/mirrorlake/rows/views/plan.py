@@ -148,9 +148,8 @@ def look_at_changes(spark: SparkSession, storage: Storage, source: Source) -> Ch
         source: a source that moved.
     """
     assert source.old is not None, source
-    what = str(source.name)
     if source.id != source.old_id or source.old > source.new:
-        return reason("SOURCE_RECREATED", what)
+        return reason("SOURCE_RECREATED", str(source.name))
     table = Table(spark, storage, source.name)
     timeline = read_versions(storage, source.name.table_path)
     found = examine(table, timeline, source.old + 1, source.new, files=True)

@@ -110,6 +110,12 @@ class Extreme:
     column: str
     went: str
 
+    @classmethod
+    def of(cls, aggregate: Aggregate) -> Extreme:
+        """The columns of an aggregate that is an extreme."""
+        columns = (quote(f"{name}{aggregate.number}") for name in (_EXTREME, _WENT))
+        return cls(aggregate.function, *columns)
+
     @property
     def unmatched(self) -> str:
         """What went, unless something at least as extreme came."""
@@ -125,11 +131,7 @@ class Extreme:
 
 def extremes_of(plan: Plan) -> list[Extreme]:
     """The kept extremes."""
-    return [
-        Extreme(one.function, quote(f"{_EXTREME}{one.number}"), quote(f"{_WENT}{one.number}"))
-        for one in plan.shape.aggregates
-        if one.is_extreme
-    ]
+    return [Extreme.of(one) for one in plan.shape.aggregates if one.is_extreme]
 
 
 def _count_column(aggregate: Aggregate) -> str:
@@ -157,15 +159,13 @@ def state_of(plan: Plan, arguments: str, sign: str = "") -> str:
     """
     found = [f"{f'sum({sign})' if sign else 'count(*)'} AS {quote(ROWS)}"]
     for aggregate in plan.shape.aggregates:
-        number = aggregate.number
-        column, argument = _count_column(aggregate), quote(f"{_ARGUMENT}{number}")
+        column, argument = _count_column(aggregate), quote(f"{_ARGUMENT}{aggregate.number}")
         if aggregate.is_extreme:
+            extreme, value = Extreme.of(aggregate), f"{aggregate.function}({argument})"
             came = f" FILTER (WHERE {sign} > 0)" if sign else ""
-            extreme = f"{aggregate.function}({argument})"
-            found.append(f"{extreme}{came} AS {quote(f'{_EXTREME}{number}')}")
+            found.append(f"{value}{came} AS {extreme.column}")
             if sign:
-                went = quote(f"{_WENT}{number}")
-                found.append(f"{extreme} FILTER (WHERE {sign} < 0) AS {went}")
+                found.append(f"{value} FILTER (WHERE {sign} < 0) AS {extreme.went}")
             continue
         if column != ROWS:
             signs = f"sum(CASE WHEN {argument} IS NULL THEN 0 ELSE {sign} END)"
@@ -173,7 +173,7 @@ def state_of(plan: Plan, arguments: str, sign: str = "") -> str:
         if aggregate.function != "count":
             value = _summand(aggregate)
             signed = f"CASE WHEN {sign} < 0 THEN -{value} ELSE {value} END" if sign else value
-            found.append(f"sum({signed}) AS {quote(f'{_SUM}{number}')}")
+            found.append(f"sum({signed}) AS {quote(f'{_SUM}{aggregate.number}')}")
     return grouped(plan.keys, found, arguments)
 
 
@@ -223,7 +223,7 @@ def is_moved(plan: Plan) -> str:
 def _value(aggregate: Aggregate) -> str:
     """An aggregate's value, from what is kept."""
     if aggregate.is_extreme:
-        return quote(f"{_EXTREME}{aggregate.number}")
+        return Extreme.of(aggregate).column
     count = quote(_count_column(aggregate))
     if aggregate.function == "count":
         return count
