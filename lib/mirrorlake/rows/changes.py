@@ -141,7 +141,8 @@ def read_row_changes(
                 " deleted them.",
                 hint=f"start after version {max(gone)}.",
             )
-        parts.append(as_changes(table, snapshot, timeline, uses))
+        rows = read_file_rows(table, snapshot, files_of(uses))
+        parts.append(as_changes(rows, uses, timeline))
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1], allowMissingColumns=True)
 
 
@@ -154,33 +155,25 @@ def missing_versions(table: Table, uses: Iterable[FileChange]) -> list[int]:
     return sorted({use.version for use in uses if gone & set(use.file.names)})
 
 
-def as_changes(
-    table: Table,
-    snapshot: Snapshot,
-    timeline: Timeline,
-    uses: Sequence[FileChange],
-    *,
-    ids: Sequence[int] | None = None,
-    lists: Storage | None = None,
-) -> DataFrame:
+def files_of(uses: Iterable[FileChange]) -> list[DataFile]:
+    """The files that commits brought and took, each once."""
+    return list({use.file.key: use.file for use in uses}.values())
+
+
+def as_changes(rows: DataFrame, uses: Sequence[FileChange], timeline: Timeline) -> DataFrame:
     """What commits did, from the files that they brought and took.
 
     Args:
-        table: the table.
-        snapshot: the version whose columns are read.
-        timeline: when its versions were made.
+        rows: of the files, as `read_file_rows` gives them for `files_of` these.
         uses: the files.
-        ids: only these rows.
-        lists: as for `read_file_rows`.
+        timeline: when the table's versions were made.
     """
-    files: dict[tuple[str, str], DataFile] = {use.file.key: use.file for use in uses}
-    numbers = {key: number for number, key in enumerate(files)}
-    rows = read_file_rows(table, snapshot, list(files.values()), ids, lists=lists)
+    numbers = {file.key: number for number, file in enumerate(files_of(uses))}
     places = [
         (numbers[use.file.key], use.version, use.side, timeline.time(use.version)) for use in uses
     ]
     schema = f"{FILE} int, {_VERSION} bigint, {_SIDE} int, at bigint"
-    used = F.broadcast(table.spark.createDataFrame(places, schema))
+    used = F.broadcast(rows.sparkSession.createDataFrame(places, schema))
     state = F.struct(F.col(ROW), F.col(ROW_VERSION))
     found = (
         rows.join(used, FILE)

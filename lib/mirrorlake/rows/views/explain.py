@@ -203,6 +203,7 @@ class RefreshPlan:
         state: what the view shows.
         plan: its query, its sources at the versions to read.
         changes: what changed, by source; empty where that can't be read.
+        changed_bytes: how much there is to read of what changed.
         reason: why the refresh must be full; None if it need not be.
         costs: what the last refreshes cost.
         estimate: what the two ways are expected to take.
@@ -212,14 +213,10 @@ class RefreshPlan:
     state: ViewState
     plan: Plan
     changes: tuple[Changes, ...]
+    changed_bytes: int
     reason: Reason | None
     costs: Costs
     estimate: Estimate
-
-    @property
-    def changed_bytes(self) -> int:
-        """How much there is to read of what changed."""
-        return sum(one.bytes for one in self.changes)
 
 
 def refresh_session(spark: SparkSession) -> SparkSession:
@@ -260,7 +257,7 @@ def plan_refresh(
     costs = read_costs(storage, definition.name)
     least = COMMIT_SECONDS if "incremental" in costs else least_seconds(storage)
     guess = estimate(plan.shape.method, size, costs, least)
-    return RefreshPlan(session, state, plan, tuple(changes), why, costs, guess)
+    return RefreshPlan(session, state, plan, tuple(changes), size, why, costs, guess)
 
 
 def _columns_changed(session: SparkSession, storage: Storage, plan: Plan) -> Reason | None:

@@ -189,13 +189,15 @@ def find_stars(part: exp.Expr) -> list[exp.Star]:
     return [star for star in stars if star.parent is None or star.parent.name.lower() != "count"]
 
 
-def over_state(item: exp.Expr, keys: Sequence[exp.Expr], aggregates: list[Call]) -> str | None:
+def over_state(
+    item: exp.Expr, keys: Sequence[exp.Expr], aggregates: dict[exp.Expr, Call]
+) -> str | None:
     """A selected expression over the columns that are kept: the keys, and the aggregates' values.
 
     Args:
         item: as written.
         keys: what the query groups by.
-        aggregates: the distinct calls so far; new ones are added.
+        aggregates: the calls so far, by `alike`; new ones are added.
 
     Returns:
         None if it has columns besides these.
@@ -205,11 +207,8 @@ def over_state(item: exp.Expr, keys: Sequence[exp.Expr], aggregates: list[Call])
 
     def kept(node: exp.Expr) -> exp.Expr:
         if call := calls.get(id(node)):
-            known = [alike(one.node) for one in aggregates]
-            if alike(node) not in known:
-                aggregates.append(call)
-                known.append(alike(node))
-            return exp.column(f"{AGGREGATE}{known.index(alike(node))}")
+            aggregates.setdefault(alike(node), call)
+            return exp.column(f"{AGGREGATE}{list(aggregates).index(alike(node))}")
         number = _key_number(node, keys)
         return node if number is None else exp.column(f"{KEY}{number}")
 
@@ -220,10 +219,9 @@ def over_state(item: exp.Expr, keys: Sequence[exp.Expr], aggregates: list[Call])
 
 def _key_number(node: exp.Expr, keys: Sequence[exp.Expr]) -> int | None:
     """Which key a part of an expression is."""
-    spelled = alike(node)
-    for number, key in enumerate(keys):
-        if alike(key) == spelled:
-            return number
+    spellings = [alike(key) for key in keys]
+    if alike(node) in spellings:
+        return spellings.index(alike(node))
     # `f.origin` and `origin` are one column where only one key ends so.
     if not isinstance(node, exp.Column):
         return None

@@ -253,9 +253,9 @@ def _groups(shape: Shape, query: Query, columns: Columns) -> Shape:
     recompute = again if keys else full("GLOBAL_AGGREGATE")
     if query.condition("having") is not None:
         return recompute
-    aggregates: list[Call] = []
+    aggregates: dict[exp.Expr, Call] = {}
     items = [text for item in query.items if (text := over_state(item, keys, aggregates))]
-    kept = [one for n, call in enumerate(aggregates) if (one := _aggregate(n, call))]
+    kept = [one for n, call in enumerate(aggregates.values()) if (one := _aggregate(n, call))]
     if len(items) < len(query.items) or len(kept) < len(aggregates):
         return recompute
     extremes = any(one.is_extreme for one in kept)
@@ -277,7 +277,7 @@ def _group_keys(query: Query, columns: Columns) -> list[exp.Expr] | None:
         return [i for i in items if not any(call.is_aggregate for call in find_calls(i))]
     names = [expression.alias.lower() for expression in query.tree.expressions]
     known = {column.lower() for some in columns.values() for column in some}
-    keys: list[exp.Expr] = []
+    keys: dict[exp.Expr, exp.Expr] = {}
     for key in group.expressions:
         found, name = key, key.name.lower()
         if isinstance(key, exp.Literal) and key.is_int:
@@ -288,9 +288,8 @@ def _group_keys(query: Query, columns: Columns) -> list[exp.Expr] | None:
             found = items[names.index(name)] if names.count(name) == 1 else key
         if found.is_number:
             return None  # Spark would take the number for a column's place
-        if alike(found) not in map(alike, keys):
-            keys.append(found)
-    return keys
+        keys.setdefault(alike(found), found)
+    return list(keys.values())
 
 
 def _aggregate(number: int, call: Call) -> Aggregate | None:
