@@ -133,18 +133,18 @@ def read_costs(storage: Storage, name: TableName) -> Costs:
 
     Empty if none was measured, or if they are of another format: it is a cache.
     """
-    return _read(storage, _path(name))
+    return _costs_of(storage.read_json(_path(name)))
 
 
 def least_seconds(storage: Storage) -> float:
     """The fewest seconds that an incremental refresh of some of the lake's views took."""
     some = storage.files_below(f"{STATE}/views")[:_MOST]
-    measured = [_read(storage, path).get("incremental", ()) for path in some]
+    measured = [_costs_of(storage.read_json(path)).get("incremental", ()) for path in some]
     return min((cost.seconds for costs in measured for cost in costs), default=COMMIT_SECONDS)
 
 
-def _read(storage: Storage, path: str) -> Costs:
-    kept = storage.read_json(path)
+def _costs_of(kept: Any) -> Costs:
+    """The costs of a document."""
     if not isinstance(kept, dict) or kept.get("format") != FORMAT:
         return {}
     return {
@@ -162,7 +162,7 @@ def save_cost(storage: Storage, name: TableName, kind: str, cost: Cost) -> None:
     kept = storage.read_json(_path(name))
     if isinstance(kept, dict) and kept.get("format", 1) > FORMAT:
         return
-    costs = read_costs(storage, name)
+    costs = _costs_of(kept)
     others = [one for one in costs.get(kind, ()) if not _alike(one, cost)]
     costs[kind] = (cost, *others[: _MOST - 1]) if kind == "incremental" else (cost,)
     document: dict[str, Any] = {"format": FORMAT}

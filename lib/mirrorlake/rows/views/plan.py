@@ -25,7 +25,7 @@ from mirrorlake.history.diff import is_tracked
 from mirrorlake.history.versions import check_version, is_enforced, versions_at_once
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.definition import Definition, Reason, reason
-from mirrorlake.rows.views.query import HIDDEN, KEY, Query, as_sql, find_stars, parse_query
+from mirrorlake.rows.views.query import HIDDEN, KEY, Query, find_stars, parse_query
 from mirrorlake.rows.views.shape import Shape, read_shape, settle_types
 from mirrorlake.spark.sql import delta_name, quote, spark_message
 from mirrorlake.storage import Storage
@@ -296,9 +296,7 @@ class Plan:
             relations: what stands for the tables.
             condition: what must hold besides.
         """
-        conditions = [condition] if condition else []
-        if (where := self.query.condition("where")) is not None:
-            conditions.insert(0, f"({as_sql(where)})")
+        conditions = [f"({one})" for one in (self.query.condition("where"), condition) if one]
         fulfilled = f"\nWHERE {' AND '.join(conditions)}" if conditions else ""
         return f"{self.query.source(relations)}{fulfilled}"
 

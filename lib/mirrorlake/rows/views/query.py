@@ -50,10 +50,10 @@ class Query:
         """What a plain SELECT selects, without names."""
         return [item.unalias() for item in self.tree.expressions]
 
-    def condition(self, clause: str) -> exp.Expr | None:
-        """What `where` or `having` demands, or None."""
+    def condition(self, clause: str) -> str:
+        """What `where` or `having` demands, as SQL; empty for nothing."""
         found = self.tree.args.get(clause)
-        return None if found is None else found.this
+        return "" if found is None else as_sql(found.this)
 
     def replaced(self, relations: dict[int, str]) -> str:
         """The query with other relations for the tables that begin at these places of the text."""

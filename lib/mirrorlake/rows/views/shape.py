@@ -251,7 +251,7 @@ def _groups(shape: Shape, query: Query, columns: Columns) -> Shape:
         return full("SYNTAX", "GROUP BY")
     again = replace(shape, method=Method.GROUPS, keys=tuple(map(as_sql, keys)))
     recompute = again if keys else full("GLOBAL_AGGREGATE")
-    if query.condition("having") is not None:
+    if query.condition("having"):
         return recompute
     aggregates: dict[exp.Expr, Call] = {}
     items = [text for item in query.items if (text := over_state(item, keys, aggregates))]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.joins import Member, Role
 from mirrorlake.rows.views.plan import SIGN, Plan, Source, listed, named
-from mirrorlake.rows.views.query import AGGREGATE, HIDDEN, as_sql
+from mirrorlake.rows.views.query import AGGREGATE, HIDDEN
 from mirrorlake.rows.views.shape import Aggregate, Method
 from mirrorlake.spark.sql import quote
 
@@ -55,8 +55,8 @@ def selected_groups(plan: Plan, relations: dict[int, str], condition: str = "") 
     text = f"SELECT {items}{keys} {plan.inner(relations, condition)}"
     if plan.shape.method is Method.GROUPS:
         text += f"\nGROUP BY {', '.join(plan.shape.keys)}"
-        if (having := plan.query.condition("having")) is not None:
-            text += f"\nHAVING {as_sql(having)}"
+        if having := plan.query.condition("having"):
+            text += f"\nHAVING {having}"
     return text
 
 
