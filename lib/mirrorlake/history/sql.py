@@ -47,6 +47,11 @@ class AsWritten(Spark):
             for name, parse in SparkParser.FUNCTION_PARSERS.items()
             if name.removeprefix("TRY_") in _SYNTAX
         }
+        NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+            name: parse
+            for name, parse in SparkParser.NO_PAREN_FUNCTION_PARSERS.items()
+            if name != "ANY"  # in Spark `any(x)` is an aggregate
+        }
         NO_PAREN_FUNCTIONS: ClassVar[dict[TokenType, Any]] = {
             **SparkParser.NO_PAREN_FUNCTIONS,
             TokenType.CURRENT_CATALOG: exp.CurrentCatalog,

@@ -43,7 +43,7 @@ from mirrorlake.feed.changes import End, Outside, resolve_span
 from mirrorlake.feed.schema import RESERVED
 from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.names import STATE
-from mirrorlake.rows.tracking import check_tracked, read_row_id_validity
+from mirrorlake.rows.tracking import check_tracked, read_tracking
 from mirrorlake.spark.older import metadata_column
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
@@ -117,8 +117,8 @@ def read_row_changes(
     """
     timeline = read_versions(table.storage, table.name.table_path)
     span = resolve_span(table.spark, timeline, start, end, beyond_latest)
-    trust = read_row_id_validity(table)
-    numbered, readable = trust.numbered_from, trust.readable_from
+    tracking = read_tracking(table)
+    numbered, readable = tracking.numbered_from, tracking.readable_from
     first = max(span.start, span.end + 1 if numbered is None else numbered + (numbered > 0))
     parts = []
     if span.start < first or span.is_empty:
@@ -126,7 +126,7 @@ def read_row_changes(
         plain = Changes(table).read(span.start, last, beyond_latest="clip")
         parts.append(plain.selectExpr("*", *(f"CAST(NULL AS BIGINT) AS {n}" for n in ID_NAMES)))
     if first <= span.end:
-        if first <= readable and readable > trust.first:
+        if first <= readable and readable > tracking.first:
             raise FeedError(
                 f"A column of {table.name} changed its type in version {readable}: the files that"
                 " it took away don't fit it.",
@@ -141,49 +141,39 @@ def read_row_changes(
                 " deleted them.",
                 hint=f"start after version {max(gone)}.",
             )
-        parts.append(as_changes(table, snapshot, timeline, uses))
+        rows = read_file_rows(table, snapshot, files_of(uses))
+        parts.append(as_changes(rows, uses, timeline))
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1], allowMissingColumns=True)
 
 
 def missing_versions(table: Table, uses: Iterable[FileChange]) -> list[int]:
     """The versions that can't be read, because a file that they bring or take is gone."""
-    wanted = {name: use.version for use in uses for name in use.file.names}
-    names = list(wanted)
+    names = list(dict.fromkeys(name for use in uses for name in use.file.names))
     with ThreadPoolExecutor(_THREADS) as pool:
         found = pool.map(Places(table.storage, table.name.table_path).exists, names)
         gone = {name for name, there in zip(names, found, strict=True) if not there}
     return sorted({use.version for use in uses if gone & set(use.file.names)})
 
 
-def as_changes(
-    table: Table,
-    snapshot: Snapshot,
-    timeline: Timeline,
-    uses: Sequence[FileChange],
-    *,
-    ids: Sequence[int] | None = None,
-    lists: Storage | None = None,
-) -> DataFrame:
+def files_of(uses: Iterable[FileChange]) -> list[DataFile]:
+    """The files that commits brought and took, each once."""
+    return list({use.file.key: use.file for use in uses}.values())
+
+
+def as_changes(rows: DataFrame, uses: Sequence[FileChange], timeline: Timeline) -> DataFrame:
     """What commits did, from the files that they brought and took.
 
     Args:
-        table: the table.
-        snapshot: the version whose columns are read.
-        timeline: when its versions were made.
+        rows: of the files, as `read_file_rows` gives them for `files_of` these.
         uses: the files.
-        ids: only these rows.
-        lists: as for `read_file_rows`.
+        timeline: when the table's versions were made.
     """
-    if ROW_ID_COLUMN not in snapshot.properties:
-        raise UsageError(f"The rows of {table.name} never had ids.", hint="enable row tracking.")
-    files: dict[tuple[str, str], DataFile] = {use.file.key: use.file for use in uses}
-    numbers = {key: number for number, key in enumerate(files)}
-    rows = read_file_rows(table, snapshot, list(files.values()), ids, lists=lists)
+    numbers = {file.key: number for number, file in enumerate(files_of(uses))}
     places = [
         (numbers[use.file.key], use.version, use.side, timeline.time(use.version)) for use in uses
     ]
     schema = f"{FILE} int, {_VERSION} bigint, {_SIDE} int, at bigint"
-    used = F.broadcast(table.spark.createDataFrame(places, schema))
+    used = F.broadcast(rows.sparkSession.createDataFrame(places, schema))
     state = F.struct(F.col(ROW), F.col(ROW_VERSION))
     found = (
         rows.join(used, FILE)

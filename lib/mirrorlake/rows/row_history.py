@@ -7,7 +7,7 @@ the files by the statistics of the ids.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -29,10 +29,11 @@ from mirrorlake.rows.changes import (
     ROW,
     ROW_ID,
     as_changes,
+    files_of,
     missing_versions,
     read_file_rows,
 )
-from mirrorlake.rows.tracking import read_row_id_validity
+from mirrorlake.rows.tracking import read_tracking
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
 
@@ -101,13 +102,13 @@ def read_row_history(
     """
     if (key is None) == (row_id is None):
         raise UsageError("Give either a key or a row id.")
-    trust = read_row_id_validity(table)
+    tracking = read_tracking(table)
     snapshot = table.snapshot()
-    if trust.numbered_from is None:
+    if tracking.numbered_from is None:
         raise UsageError(
             f"The rows of {table.name} never had ids.", hint=f"`rows enable ROOT {table.name}`."
         )
-    oldest = max(trust.numbered_from, trust.readable_from, trust.first)
+    oldest = max(tracking.numbered_from, tracking.readable_from, tracking.first)
     if start is not None and not oldest <= start <= snapshot.version:
         raise UsageError(
             f"{start} can't be the first version.",
@@ -132,14 +133,15 @@ def read_row_history(
             first = gone[-1]  # what was taken then is not needed from then on
             seen = _uses(table, first, snapshot.version)
         elif ids is None:
-            ids = _ids_of(table, snapshot, uses, wanted, lists)
+            rows = read_file_rows(table, snapshot, files_of(uses), lists=lists)
+            ids = _ids_of(table, rows, wanted)
         else:
             break
+    rows = read_file_rows(table, snapshot, files_of(uses), ids or [-1], lists=lists)
     timeline = read_versions(table.storage, table.name.table_path)
-    changes = as_changes(table, snapshot, timeline, uses, ids=ids or [-1], lists=lists)
-    events = _in_order(changes, first)
-    told = tuple(f for f in trust.findings if f.versions[1] >= first)
-    files, total = (len({use.file.key for use in some}) for some in (uses, seen))
+    events = _in_order(as_changes(rows, uses, timeline), first)
+    told = tuple(f for f in tracking.findings if f.versions[1] >= first)
+    files, total = len(files_of(uses)), len(files_of(seen))
     return RowHistory(
         str(table.name), tuple(ids), first, snapshot.version, files, total, events, told
     )
@@ -149,12 +151,9 @@ def _uses(table: Table, first: int, newest: int) -> list[FileChange]:
     """The files that versions brought and took, those that the first one has included."""
     storage, path = table.storage, table.name.table_path
     history = FileHistory()
-    uses: list[FileChange] = []
-    if first > 0:
-        for action in live_files(storage, path, first):
-            if (found := history.data_file(action)) is not None:
-                uses.append(FileChange(first, 1, found))
-    return [*uses, *file_changes(storage, path, first + (first > 0), newest, history)]
+    files = map(history.data_file, live_files(storage, path, first) if first > 0 else ())
+    there = [FileChange(first, 1, file) for file in files if file is not None]
+    return [*there, *file_changes(storage, path, first + (first > 0), newest, history)]
 
 
 def _key(table: Table, key: Any) -> Key:
@@ -196,16 +195,8 @@ def _comparable(kind: Any, value: Any) -> Any:
     return None
 
 
-def _ids_of(
-    table: Table,
-    snapshot: Snapshot,
-    uses: Sequence[FileChange],
-    key: Key,
-    lists: Storage | None,
-) -> list[int]:
-    """The ids of all rows that ever had a key."""
-    files = list({use.file.key: use.file for use in uses}.values())
-    rows = read_file_rows(table, snapshot, files, lists=lists)
+def _ids_of(table: Table, rows: DataFrame, key: Key) -> list[int]:
+    """The ids of all rows that ever had a key, of the rows of files."""
     for column, value in key.items():
         name = f"{ROW}.{quote(column)}"
         kind = rows.select(name).schema[0].dataType

@@ -54,7 +54,7 @@ _ALL_LOST = (
 
 @dataclass(frozen=True)
 class Tracking(Result):
-    """How a table's rows are tracked.
+    """How a table's rows are tracked, and how far back their ids mean what they mean today.
 
     Attributes:
         version: the table's newest version.
@@ -64,6 +64,8 @@ class Tracking(Result):
             the same number named another row. None if the table was never tracked.
         trusted_from: the version since which rows have kept their ids, or None.
         findings: what to know about the ids, by version.
+        readable_from: the first version whose rows fit today's columns.
+        first: the oldest version that the log holds.
     """
 
     table: str
@@ -73,10 +75,14 @@ class Tracking(Result):
     numbered_from: int | None
     trusted_from: int | None
     findings: tuple[FeedFinding, ...]
+    readable_from: int
+    first: int
 
     def as_dict(self) -> dict[str, Any]:
         """The document that `rows … show --json` begins with."""
-        return vars(self) | {"findings": [finding.as_dict() for finding in self.findings]}
+        findings = [finding.as_dict() for finding in self.findings]
+        shown = ("table", "version", "enabled", "supported", "numbered_from", "trusted_from")
+        return {name: getattr(self, name) for name in shown} | {"findings": findings}
 
     def shown(self) -> TextTable:
         """The same facts, one a row."""
@@ -161,21 +167,6 @@ def check_tracked(table: Table, snapshot: Snapshot) -> None:
     )
 
 
-def read_tracking(table: Table) -> Tracking:
-    """How a table's rows are tracked, and how far their ids can be trusted; needs no Spark job."""
-    snapshot = table.snapshot()
-    trust = read_row_id_validity(table)
-    return Tracking(
-        str(table.name),
-        snapshot.version,
-        is_tracked(snapshot.properties),
-        is_supported(snapshot),
-        trust.numbered_from,
-        trust.trusted_from,
-        trust.findings,
-    )
-
-
 def change_tracking(table: Table, verb: str, *, dry_run: bool) -> FeatureChange:
     """Enables row tracking, disables it, or takes the feature out of the protocol.
 
@@ -193,25 +184,21 @@ def change_tracking(table: Table, verb: str, *, dry_run: bool) -> FeatureChange:
     snapshot = table.snapshot()
     nothing = FeatureChange(str(table.name), verb, snapshot.version, applied=not dry_run)
     enabled, supported = is_tracked(snapshot.properties), is_supported(snapshot)
+    if {"enable": enabled, "disable": not enabled, "drop": not supported}[verb]:
+        return nothing
     files: list[dict[str, Any]] = []
     if verb == "enable":
-        if enabled:
-            return nothing
         files, backfills = _listed_again(table, snapshot, "BACKFILL")
         commits = [*["UPGRADE PROTOCOL"] * (not supported), *backfills, "SET TBLPROPERTIES"]
         clauses, warnings = [f"SET TBLPROPERTIES ('{ROW_TRACKING}' = 'true')"], []
         if not supported:
             warnings = [_NEWER_WRITERS]
-        elif read_row_id_validity(table).numbered_from is not None:
+        elif read_tracking(table).numbered_from is not None:
             warnings = [_OTHER_IDS]
     elif verb == "disable":
-        if not enabled:
-            return nothing
         commits, warnings = ["SET TBLPROPERTIES"], [_NOT_KEPT, _STILL_ASKED]
         clauses = [f"SET TBLPROPERTIES ('{ROW_TRACKING}' = 'false')"]
     else:
-        if not supported:
-            return nothing
         files, backfills = _listed_again(table, snapshot, "UNBACKFILL")
         features = snapshot.writer_features
         alone = "clustering" not in features and "domainMetadata" in features
@@ -243,42 +230,29 @@ def _listed_again(
     return files, [f"ROW TRACKING {verb}"] * math.ceil(len(files) / most)
 
 
-@dataclass(frozen=True)
-class RowIdValidity:
-    """How far back a table's row ids mean what they mean today.
-
-    Attributes:
-        numbered_from: the first version of the present numbering, or None if there is none.
-        trusted_from: the version since which rows kept their ids.
-        readable_from: the first version whose rows fit today's columns.
-        first: the oldest version that the log holds.
-        findings: what to know, by version.
-    """
-
-    numbered_from: int | None
-    trusted_from: int | None
-    readable_from: int
-    first: int
-    findings: tuple[FeedFinding, ...]
-
-
-def read_row_id_validity(table: Table) -> RowIdValidity:
-    """Reads a table's history for what concerns its row ids; the cost is the commits in the log."""
-    path = table.name.table_path
+def read_tracking(table: Table) -> Tracking:
+    """How a table's rows are tracked; needs no Spark job, the cost is the commits in the log."""
+    path, snapshot = table.name.table_path, table.snapshot()
     timeline = read_versions(table.storage, path)
     states = list(read_states(table.storage, path, timeline.first, timeline.latest))
     name = str(table.name)
     numbered_states = [state for state in states if state.properties.get(ROW_ID_COLUMN)]
     findings = list(_switched(name, states))
     findings += [found for state in numbered_states if (found := _done(name, state))]
-    numbered = _numbered_from(states)
-    readable = _readable_from(states, wide="typeWidening" in table.snapshot().reader_features)
-    trusted = numbered
-    for finding in findings:
-        if trusted is not None and finding.blocks:
-            trusted = max(trusted, finding.versions[1])
     findings.sort(key=lambda finding: finding.versions)
-    return RowIdValidity(numbered, trusted, readable, timeline.first, tuple(findings))
+    numbered = _numbered_from(states)
+    broken = [finding.versions[1] for finding in findings if finding.blocks]
+    return Tracking(
+        name,
+        snapshot.version,
+        is_tracked(snapshot.properties),
+        is_supported(snapshot),
+        numbered,
+        None if numbered is None else max([numbered, *broken]),
+        tuple(findings),
+        _readable_from(states, wide="typeWidening" in snapshot.reader_features),
+        timeline.first,
+    )
 
 
 def _numbered_from(states: list[State]) -> int | None:

@@ -17,7 +17,7 @@ from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.commits import read_commit
 from mirrorlake.errors import QueryError, UsageError
 from mirrorlake.rows.views import shape
-from mirrorlake.rows.views.query import as_sql, parse_query
+from mirrorlake.rows.views.query import as_sql, find_calls, parse_query
 from mirrorlake.rows.views.refresh import Refresh, ViewStep
 
 SUMS = "SELECT g, count(*) AS n, sum(x) AS total FROM t GROUP BY g"
@@ -376,3 +376,15 @@ def test_what_is_put_together_again_means_the_same(lake: Lake) -> None:
     )
     assert found.dtypes == expected.dtypes
     assert found.collect() == expected.collect()
+
+
+def test_every_aggregate_of_spark_is_known_as_one(lake: Lake) -> None:
+    """What is taken for a function of single rows would make a wrong view."""
+    unknown = []
+    for (name,) in lake.spark.sql("SHOW SYSTEM FUNCTIONS").collect():
+        described = lake.spark.sql(f"DESCRIBE FUNCTION EXTENDED `{name}`").collect()
+        if any(".expressions.aggregate." in row[0] for row in described):
+            (call,) = find_calls(parse_query(f"SELECT {name}(x) FROM t").tree)
+            if not call.is_aggregate:
+                unknown.append(name)
+    assert unknown == []

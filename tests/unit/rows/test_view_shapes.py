@@ -20,7 +20,7 @@ COLUMNS = {
 }
 KNOWN = {"abs", "count", "date_trunc", "explode", "rank", "row_number", "round", "sum", "upper"}
 KNOWN |= {"min", "max", "avg", "count_if", "median", "collect_list", "first_value", "now", "rand"}
-KNOWN |= {"approx_top_k", "array", "coalesce", "unix_timestamp"}
+KNOWN |= {"any", "approx_top_k", "array", "coalesce", "unix_timestamp"}
 
 
 def shape_of(sql: str, kinds: str = "") -> Shape:
@@ -48,6 +48,7 @@ def shape_of(sql: str, kinds: str = "") -> Shape:
         ("SELECT g, max(x), count(DISTINCT x) FROM t GROUP BY g", "groups", ("g",)),
         ("SELECT g, count(DISTINCT x) FROM t GROUP BY g", "groups", ("g",)),
         ("SELECT g, count(x, d) FROM t GROUP BY g", "groups", ("g",)),
+        ("SELECT g, any(x > 1) FROM t GROUP BY g", "groups", ("g",)),
         ("SELECT g, sum(x) FROM t GROUP BY g HAVING sum(x) > 1", "groups", ("g",)),
         ("SELECT g, rank() OVER (PARTITION BY g ORDER BY x) r FROM t", "partitions", ("g",)),
         (
@@ -94,6 +95,10 @@ def test_queries_without_a_rule(code: str, sql: str) -> None:
 def test_an_aggregate_that_no_list_has_makes_no_view_of_rows() -> None:
     assert shape_of("SELECT approx_top_k(x) FROM t").method is Method.FULL
     assert shape_of("SELECT g, approx_top_k(x) FROM t GROUP BY g").method is Method.GROUPS
+
+
+def test_whether_any_row_fulfils_a_condition_makes_no_view_of_rows() -> None:
+    assert shape_of("SELECT any(x > 1) FROM t").method is Method.FULL
 
 
 def test_every_reason_of_a_query_has_a_case() -> None:

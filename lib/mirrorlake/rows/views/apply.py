@@ -18,10 +18,13 @@ from mirrorlake.rows.views.commit import (
     replace_rows,
     write_rows,
 )
-from mirrorlake.rows.views.plan import CHECK, HASH, ID, SIGN, Plan, listed, named, net_rows, same
+from mirrorlake.rows.views.plan import SIGN, Plan, listed, named, net_rows, same
 from mirrorlake.rows.views.query import HIDDEN
 from mirrorlake.rows.views.shape import Method
 from mirrorlake.rows.views.view_sql import (
+    CHECK,
+    HASH,
+    ID,
     Delta,
     arguments_of,
     extremes_of,
@@ -115,12 +118,12 @@ def _change_groups(delta: Delta, kept: Scratch, target: Target) -> None:
         likely = kept.among(table, view, plan.key_names, count)
         on = same(plan.key_names, "t", "k")
         there = f"FROM {likely} t JOIN {kept.broadcast(view, count)} k ON {on}"
-        if not partitions:
-            return kept.replacement(session.sql(_differing(plan, query, f"SELECT t.* {there}")))
-        places = listed([*_PLACE, *plan.key_columns], "t.")
-        return kept.replacement(
-            _both(session.sql(f"SELECT DISTINCT {places} {there}"), session.sql(query))
-        )
+        if partitions:
+            places = listed([*_PLACE, *plan.key_columns], "t.")
+            rows = _both(session.sql(f"SELECT DISTINCT {places} {there}"), session.sql(query))
+        else:
+            rows = session.sql(_differing(plan, query, f"SELECT t.* {there}"))
+        return kept.counted(kept.keep(rows))[0]
 
     on = same(plan.key_columns, "t", "s")
     if partitions:

@@ -98,10 +98,6 @@ class Scratch:
         (row,) = self.session.sql(f"SELECT count(*){also} FROM {view}").collect()
         return [int(value or 0) for value in row]
 
-    def replacement(self, rows: DataFrame) -> RowReplacement:
-        """Rows that go and come, kept and counted."""
-        return self.counted(self.keep(rows))[0]
-
     def counted(self, view: str, *aggregates: str) -> tuple[RowReplacement, list[int]]:
         """Kept rows that go and come, and what further aggregates say of them."""
         row, comes = quote(ROW), quote(COMES)

@@ -100,10 +100,8 @@ def list_definitions(
         storage: the lake's files.
         tables: look among these only.
     """
-    found = [
-        definition_of(name, read_snapshot(storage, name.table_path))
-        for name in (delta_tables(storage) if tables is None else tables)
-    ]
+    names = delta_tables(storage) if tables is None else tables
+    found = (definition_of(name, read_snapshot(storage, name.table_path)) for name in names)
     return [definition for definition in found if definition is not None]
 
 

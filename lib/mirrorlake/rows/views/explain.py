@@ -133,18 +133,18 @@ def read_costs(storage: Storage, name: TableName) -> Costs:
 
     Empty if none was measured, or if they are of another format: it is a cache.
     """
-    return _read(storage, _path(name))
+    return _costs_of(storage.read_json(_path(name)))
 
 
 def least_seconds(storage: Storage) -> float:
     """The fewest seconds that an incremental refresh of some of the lake's views took."""
     some = storage.files_below(f"{STATE}/views")[:_MOST]
-    measured = [_read(storage, path).get("incremental", ()) for path in some]
+    measured = [_costs_of(storage.read_json(path)).get("incremental", ()) for path in some]
     return min((cost.seconds for costs in measured for cost in costs), default=COMMIT_SECONDS)
 
 
-def _read(storage: Storage, path: str) -> Costs:
-    kept = storage.read_json(path)
+def _costs_of(kept: Any) -> Costs:
+    """The costs of a document."""
     if not isinstance(kept, dict) or kept.get("format") != FORMAT:
         return {}
     return {
@@ -162,7 +162,7 @@ def save_cost(storage: Storage, name: TableName, kind: str, cost: Cost) -> None:
     kept = storage.read_json(_path(name))
     if isinstance(kept, dict) and kept.get("format", 1) > FORMAT:
         return
-    costs = read_costs(storage, name)
+    costs = _costs_of(kept)
     others = [one for one in costs.get(kind, ()) if not _alike(one, cost)]
     costs[kind] = (cost, *others[: _MOST - 1]) if kind == "incremental" else (cost,)
     document: dict[str, Any] = {"format": FORMAT}
@@ -203,6 +203,7 @@ class RefreshPlan:
         state: what the view shows.
         plan: its query, its sources at the versions to read.
         changes: what changed, by source; empty where that can't be read.
+        changed_bytes: how much there is to read of what changed.
         reason: why the refresh must be full; None if it need not be.
         costs: what the last refreshes cost.
         estimate: what the two ways are expected to take.
@@ -212,14 +213,10 @@ class RefreshPlan:
     state: ViewState
     plan: Plan
     changes: tuple[Changes, ...]
+    changed_bytes: int
     reason: Reason | None
     costs: Costs
     estimate: Estimate
-
-    @property
-    def changed_bytes(self) -> int:
-        """How much there is to read of what changed."""
-        return sum(one.bytes for one in self.changes)
 
 
 def refresh_session(spark: SparkSession) -> SparkSession:
@@ -260,7 +257,7 @@ def plan_refresh(
     costs = read_costs(storage, definition.name)
     least = COMMIT_SECONDS if "incremental" in costs else least_seconds(storage)
     guess = estimate(plan.shape.method, size, costs, least)
-    return RefreshPlan(session, state, plan, tuple(changes), why, costs, guess)
+    return RefreshPlan(session, state, plan, tuple(changes), size, why, costs, guess)
 
 
 def _columns_changed(session: SparkSession, storage: Storage, plan: Plan) -> Reason | None:

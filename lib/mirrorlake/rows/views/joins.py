@@ -115,12 +115,11 @@ def _links(
     for part in (one.unnest() for one in parts):
         if not isinstance(part, (exp.EQ, exp.NullSafeEQ)):
             continue
-        owned = [(_owner(side, [*around, own], columns), side) for side in (part.left, part.right)]
-        mine = [side for owner, side in owned if owner == own]
-        for owner, side in owned if len(mine) == 1 else ():
-            if owner is not None and owner != own:
-                null_safe = isinstance(part, exp.NullSafeEQ)
-                links.append(Link(mine[0].name, owner.alias, side.name, null_safe))
+        null_safe = isinstance(part, exp.NullSafeEQ)
+        for mine, other in ((part.left, part.right), (part.right, part.left)):
+            owner, partner = (_owner(side, [*around, own], columns) for side in (mine, other))
+            if owner == own and partner is not None and partner != own:
+                links.append(Link(mine.name, partner.alias, other.name, null_safe))
     return tuple(links)
 
 

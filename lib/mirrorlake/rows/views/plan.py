@@ -25,7 +25,7 @@ from mirrorlake.history.diff import is_tracked
 from mirrorlake.history.versions import check_version, is_enforced, versions_at_once
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.definition import Definition, Reason, reason
-from mirrorlake.rows.views.query import HIDDEN, KEY, Query, as_sql, find_stars, parse_query
+from mirrorlake.rows.views.query import HIDDEN, KEY, Query, find_stars, parse_query
 from mirrorlake.rows.views.shape import Shape, read_shape, settle_types
 from mirrorlake.spark.sql import delta_name, quote, spark_message
 from mirrorlake.storage import Storage
@@ -148,9 +148,8 @@ def look_at_changes(spark: SparkSession, storage: Storage, source: Source) -> Ch
         source: a source that moved.
     """
     assert source.old is not None, source
-    what = str(source.name)
     if source.id != source.old_id or source.old > source.new:
-        return reason("SOURCE_RECREATED", what)
+        return reason("SOURCE_RECREATED", str(source.name))
     table = Table(spark, storage, source.name)
     timeline = read_versions(storage, source.name.table_path)
     found = examine(table, timeline, source.old + 1, source.new, files=True)
@@ -220,12 +219,6 @@ def net_rows(signed: DataFrame) -> DataFrame:
     return net.select(*kept, times.alias(SIGN))
 
 
-ROWS, COUNT, SUM = f"{HIDDEN}rows", f"{HIDDEN}count_", f"{HIDDEN}sum_"
-EXTREME, WENT = f"{HIDDEN}extreme_", f"{HIDDEN}went_"
-ARGUMENT = f"{HIDDEN}argument_"
-HASH, CHECK, ID = f"{HIDDEN}hash", f"{HIDDEN}check", f"{HIDDEN}id"
-
-
 @dataclass(frozen=True)
 class Plan:
     """A view's query, prepared.
@@ -236,8 +229,6 @@ class Plan:
         shape: its rule.
         sources: its tables, by where the query names them.
         columns: the view's columns: Spark's type by name.
-        arguments: Spark's types of what is summed up.
-        key_columns: under which names the table keeps what groups or partitions it.
     """
 
     definition: Definition
@@ -245,13 +236,20 @@ class Plan:
     shape: Shape
     sources: dict[int, Source]
     columns: dict[str, str]
-    arguments: tuple[str, ...] = ()
-    key_columns: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
         """The view's columns."""
         return list(self.columns)
+
+    @property
+    def key_columns(self) -> list[str]:
+        """What the table calls the keys: a key that the view shows as it is has its name there."""
+        items, names = self.shape.items, self.names
+        # An item such as `inline(x)` is several columns.
+        shown = dict(zip(items, names, strict=True)) if len(items) == len(names) else {}
+        keys = self.keys if self.shape.method.keeps_state else self.shape.keys
+        return [shown.get(key, own) for key, own in zip(keys, self.keys, strict=True)]
 
     @property
     def hidden_keys(self) -> list[tuple[str, str]]:
@@ -266,7 +264,7 @@ class Plan:
 
     @property
     def keys(self) -> list[str]:
-        """The names of the keys inside of a refresh, whatever the table calls them."""
+        """The names of the keys inside of a refresh: a plain name could mean a source's column."""
         return [f"{KEY}{number}" for number in range(len(self.shape.keys))]
 
     @property
@@ -298,9 +296,7 @@ class Plan:
             relations: what stands for the tables.
             condition: what must hold besides.
         """
-        conditions = [condition] if condition else []
-        if (where := self.query.condition("where")) is not None:
-            conditions.insert(0, f"({as_sql(where)})")
+        conditions = [f"({one})" for one in (self.query.condition("where"), condition) if one]
         fulfilled = f"\nWHERE {' AND '.join(conditions)}" if conditions else ""
         return f"{self.query.source(relations)}{fulfilled}"
 
@@ -344,17 +340,7 @@ def make_plan(session: SparkSession, definition: Definition, sources: Sequence[S
         )
     columns = column_types(schema)
     shape = settle_types(shape, kinds, list(columns.values()))
-    keys = _key_columns(shape, list(columns))
-    return replace(plan, shape=shape, columns=columns, arguments=tuple(kinds), key_columns=keys)
-
-
-def _key_columns(shape: Shape, names: list[str]) -> tuple[str, ...]:
-    """A key's own column where the view shows it as it is, else a hidden one."""
-    hidden = [f"{KEY}{n}" for n in range(len(shape.keys))]
-    # An item such as `inline(x)` is several columns.
-    shown = dict(zip(shape.items, names, strict=True)) if len(shape.items) == len(names) else {}
-    keys = hidden if shape.method.keeps_state else shape.keys
-    return tuple(shown.get(key, own) for key, own in zip(keys, hidden, strict=True))
+    return replace(plan, shape=shape, columns=columns)
 
 
 def named(expressions: Sequence[str], names: Sequence[str]) -> str:

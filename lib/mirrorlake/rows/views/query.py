@@ -50,10 +50,10 @@ class Query:
         """What a plain SELECT selects, without names."""
         return [item.unalias() for item in self.tree.expressions]
 
-    def condition(self, clause: str) -> exp.Expr | None:
-        """What `where` or `having` demands, or None."""
+    def condition(self, clause: str) -> str:
+        """What `where` or `having` demands, as SQL; empty for nothing."""
         found = self.tree.args.get(clause)
-        return None if found is None else found.this
+        return "" if found is None else as_sql(found.this)
 
     def replaced(self, relations: dict[int, str]) -> str:
         """The query with other relations for the tables that begin at these places of the text."""
@@ -138,8 +138,20 @@ class Call:
 
     @property
     def is_aggregate(self) -> bool:
-        """Whether it makes one value of many rows."""
-        return is_aggregate(self.name) and self.partition is None
+        """Whether it makes one value of many rows: also regressions, sketches and bitmaps."""
+        if self.partition is not None:
+            return False
+        known = exp.FUNCTION_BY_NAME.get(self.name.upper())
+        if known is not None and issubclass(known, exp.AggFunc):
+            return True
+        return self.name in _AGGREGATES or self.name.startswith("regr_") or "_agg" in self.name
+
+    @property
+    def is_nondeterministic(self) -> bool:
+        """Whether it depends on the time, the session, the files, or on chance."""
+        if self.name in ("unix_timestamp", "to_unix_timestamp"):
+            return not self.arguments
+        return self.name in _NONDETERMINISTIC or self.name.startswith(("current_", "input_file_"))
 
 
 def find_calls(*parts: exp.Expr) -> list[Call]:
@@ -177,13 +189,15 @@ def find_stars(part: exp.Expr) -> list[exp.Star]:
     return [star for star in stars if star.parent is None or star.parent.name.lower() != "count"]
 
 
-def over_state(item: exp.Expr, keys: Sequence[exp.Expr], aggregates: list[Call]) -> str | None:
+def over_state(
+    item: exp.Expr, keys: Sequence[exp.Expr], aggregates: dict[exp.Expr, Call]
+) -> str | None:
     """A selected expression over the columns that are kept: the keys, and the aggregates' values.
 
     Args:
         item: as written.
         keys: what the query groups by.
-        aggregates: the distinct calls so far; new ones are added.
+        aggregates: the calls so far, by `alike`; new ones are added.
 
     Returns:
         None if it has columns besides these.
@@ -193,11 +207,8 @@ def over_state(item: exp.Expr, keys: Sequence[exp.Expr], aggregates: list[Call])
 
     def kept(node: exp.Expr) -> exp.Expr:
         if call := calls.get(id(node)):
-            known = [alike(one.node) for one in aggregates]
-            if alike(node) not in known:
-                aggregates.append(call)
-                known.append(alike(node))
-            return exp.column(f"{AGGREGATE}{known.index(alike(node))}")
+            aggregates.setdefault(alike(node), call)
+            return exp.column(f"{AGGREGATE}{list(aggregates).index(alike(node))}")
         number = _key_number(node, keys)
         return node if number is None else exp.column(f"{KEY}{number}")
 
@@ -208,10 +219,9 @@ def over_state(item: exp.Expr, keys: Sequence[exp.Expr], aggregates: list[Call])
 
 def _key_number(node: exp.Expr, keys: Sequence[exp.Expr]) -> int | None:
     """Which key a part of an expression is."""
-    spelled = alike(node)
-    for number, key in enumerate(keys):
-        if alike(key) == spelled:
-            return number
+    spellings = [alike(key) for key in keys]
+    if alike(node) in spellings:
+        return spellings.index(alike(node))
     # `f.origin` and `origin` are one column where only one key ends so.
     if not isinstance(node, exp.Column):
         return None
@@ -232,93 +242,21 @@ SUMS = frozenset({"avg", "count", "count_if", "mean", "sum"})
 # Kept by looking at what came and went; only a group that lost its extreme is computed again.
 EXTREMES = frozenset({"max", "min"})
 # The same whatever order rows are read in: a group that changed is computed again.
-_ANY_ORDER = frozenset(
-    {
-        "approx_count_distinct",
-        "bit_and",
-        "bit_or",
-        "bit_xor",
-        "bool_and",
-        "bool_or",
-        "corr",
-        "covar_pop",
-        "covar_samp",
-        "every",
-        "kurtosis",
-        "median",
-        "percentile",
-        "percentile_cont",
-        "percentile_disc",
-        "skewness",
-        "some",
-        "std",
-        "stddev",
-        "stddev_pop",
-        "stddev_samp",
-        "try_avg",
-        "try_sum",
-        "var_pop",
-        "var_samp",
-        "variance",
-    }
-)
-ORDER_DEPENDENT = frozenset(
-    {
-        "any_value",
-        "approx_percentile",
-        "array_agg",
-        "bitmap_construct_agg",
-        "collect_list",
-        "collect_set",
-        "count_min_sketch",
-        "first",
-        "first_value",
-        "histogram_numeric",
-        "hll_sketch_agg",
-        "hll_union_agg",
-        "last",
-        "last_value",
-        "listagg",
-        "max_by",
-        "min_by",
-        "mode",
-        "percentile_approx",
-        "string_agg",
-    }
-)
+_ANY_ORDER = frozenset({
+    "any", "approx_count_distinct", "bit_and", "bit_or", "bit_xor", "bool_and", "bool_or", "corr",
+    "covar_pop", "covar_samp", "every", "kurtosis", "median", "percentile", "percentile_cont",
+    "percentile_disc", "skewness", "some", "std", "stddev", "stddev_pop", "stddev_samp", "try_avg",
+    "try_sum", "var_pop", "var_samp", "variance",
+})  # fmt: skip
+ORDER_DEPENDENT = frozenset({
+    "any_value", "approx_percentile", "array_agg", "bitmap_construct_agg", "collect_list",
+    "collect_set", "count_min_sketch", "first", "first_value", "histogram_numeric",
+    "hll_sketch_agg", "hll_union_agg", "last", "last_value", "listagg", "max_by", "min_by", "mode",
+    "percentile_approx", "string_agg",
+})  # fmt: skip
 _AGGREGATES = SUMS | EXTREMES | _ANY_ORDER | ORDER_DEPENDENT
-_NONDETERMINISTIC = frozenset(
-    {
-        "curdate",
-        "java_method",
-        "localtimestamp",
-        "monotonically_increasing_id",
-        "now",
-        "rand",
-        "randn",
-        "random",
-        "randstr",
-        "reflect",
-        "session_user",
-        "shuffle",
-        "spark_partition_id",
-        "try_reflect",
-        "uniform",
-        "user",
-        "uuid",
-        "version",
-    }
-)
-
-
-def is_aggregate(name: str) -> bool:
-    """Whether a function makes one value of many rows: also regressions, sketches and bitmaps."""
-    known = exp.FUNCTION_BY_NAME.get(name.upper())
-    if known is not None and issubclass(known, exp.AggFunc):
-        return True
-    return name in _AGGREGATES or name.startswith("regr_") or "_agg" in name
-
-
-def is_nondeterministic(name: str) -> bool:
-    """Whether a function depends on the time, the session, the files, or on chance."""
-    return name in _NONDETERMINISTIC or name.startswith(("current_", "input_file_"))
+_NONDETERMINISTIC = frozenset({
+    "curdate", "java_method", "localtimestamp", "monotonically_increasing_id", "now", "rand",
+    "randn", "random", "randstr", "reflect", "session_user", "shuffle", "spark_partition_id",
+    "try_reflect", "uniform", "user", "uuid", "version",
+})  # fmt: skip

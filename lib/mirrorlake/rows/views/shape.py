@@ -24,7 +24,6 @@ from mirrorlake.rows.views.query import (
     as_sql,
     find_calls,
     find_stars,
-    is_nondeterministic,
     over_state,
     parse_query,
 )
@@ -72,12 +71,16 @@ class Aggregate:
     """One aggregate that is kept.
 
     Attributes:
+        number: its place among those that are kept.
         function: `count`, `sum`, `avg`, `min` or `max`.
         argument: what it takes, as SQL; rows where that is NULL don't count.
+        kind: Spark's type of the argument; empty until it is known.
     """
 
+    number: int
     function: str
     argument: str
+    kind: str = ""
 
     @property
     def is_extreme(self) -> bool:
@@ -159,13 +162,7 @@ def read_shape(query: Query, columns: Columns, known: Collection[str]) -> Shape:
 
 def is_steady(sql: str) -> bool:
     """Whether a query's answer changes only when its tables do."""
-    return not any(_is_clock(call) for call in find_calls(parse_query(sql).tree))
-
-
-def _is_clock(call: Call) -> bool:
-    """Whether a function returns other values at each call."""
-    empty = call.name in ("unix_timestamp", "to_unix_timestamp") and not call.arguments
-    return is_nondeterministic(call.name) or empty
+    return not any(call.is_nondeterministic for call in find_calls(parse_query(sql).tree))
 
 
 def _oddity(query: Query) -> Reason | None:
@@ -202,7 +199,7 @@ def _distrusted(clauses: Sequence[exp.Expr], known: Collection[str]) -> Reason |
     """A function that no rule may rely on."""
     calls = find_calls(*clauses)
     for call in calls:
-        if _is_clock(call):
+        if call.is_nondeterministic:
             return reason("NONDETERMINISTIC", call.name)
         if call.name in ORDER_DEPENDENT and call.partition is None:
             return reason("ORDER_DEPENDENT", call.name)
@@ -254,21 +251,21 @@ def _groups(shape: Shape, query: Query, columns: Columns) -> Shape:
         return full("SYNTAX", "GROUP BY")
     again = replace(shape, method=Method.GROUPS, keys=tuple(map(as_sql, keys)))
     recompute = again if keys else full("GLOBAL_AGGREGATE")
-    if query.condition("having") is not None:
+    if query.condition("having"):
         return recompute
-    aggregates: list[Call] = []
-    items = [over_state(item, keys, aggregates) for item in query.items]
-    kept = [_aggregate(call) for call in aggregates]
-    if None in items or None in kept:
+    aggregates: dict[exp.Expr, Call] = {}
+    items = [text for item in query.items if (text := over_state(item, keys, aggregates))]
+    kept = [one for n, call in enumerate(aggregates.values()) if (one := _aggregate(n, call))]
+    if len(items) < len(query.items) or len(kept) < len(aggregates):
         return recompute
-    extremes = any(one.is_extreme for one in kept if one is not None)
+    extremes = any(one.is_extreme for one in kept)
     if extremes and not keys:
         return recompute
     return replace(
         again,
         method=Method.EXTREMES if extremes else Method.SUMS,
-        items=tuple(text for text in items if text is not None),
-        aggregates=tuple(one for one in kept if one is not None),
+        items=tuple(items),
+        aggregates=tuple(kept),
     )
 
 
@@ -280,7 +277,7 @@ def _group_keys(query: Query, columns: Columns) -> list[exp.Expr] | None:
         return [i for i in items if not any(call.is_aggregate for call in find_calls(i))]
     names = [expression.alias.lower() for expression in query.tree.expressions]
     known = {column.lower() for some in columns.values() for column in some}
-    keys: list[exp.Expr] = []
+    keys: dict[exp.Expr, exp.Expr] = {}
     for key in group.expressions:
         found, name = key, key.name.lower()
         if isinstance(key, exp.Literal) and key.is_int:
@@ -291,12 +288,11 @@ def _group_keys(query: Query, columns: Columns) -> list[exp.Expr] | None:
             found = items[names.index(name)] if names.count(name) == 1 else key
         if found.is_number:
             return None  # Spark would take the number for a column's place
-        if alike(found) not in map(alike, keys):
-            keys.append(found)
-    return keys
+        keys.setdefault(alike(found), found)
+    return list(keys.values())
 
 
-def _aggregate(call: Call) -> Aggregate | None:
+def _aggregate(number: int, call: Call) -> Aggregate | None:
     """An aggregate as a sum, count or extreme of one expression; None if it isn't one."""
     if call.distinct or len(call.arguments) != 1 or call.name not in SUMS | EXTREMES:
         return None
@@ -308,7 +304,7 @@ def _aggregate(call: Call) -> Aggregate | None:
     if call.where is not None:
         argument = f"CASE WHEN {as_sql(call.where)} THEN {argument} END"
     function = {"count_if": "count", "mean": "avg"}.get(call.name, call.name)
-    return Aggregate(function, argument)
+    return Aggregate(number, function, argument)
 
 
 def settle_types(shape: Shape, arguments: list[str], outputs: list[str]) -> Shape:
@@ -324,11 +320,12 @@ def settle_types(shape: Shape, arguments: list[str], outputs: list[str]) -> Shap
         return full("NESTED_COLUMN", nested[0]) if nested else shape
     if not shape.method.keeps_state:
         return shape
-    kept = zip(shape.aggregates, arguments, strict=True)
-    exact = all(_is_exact(aggregate, kind) for aggregate, kind in kept)
+    typed = zip(shape.aggregates, arguments, strict=True)
+    kept = tuple(replace(aggregate, kind=kind) for aggregate, kind in typed)
     # What came and what went are compared by value.
-    if exact and (shape.method is Method.SUMS or all(map(_is_plain, arguments))):
-        return shape
+    plain = shape.method is Method.SUMS or all(map(_is_plain, arguments))
+    if plain and all(map(_is_exact, kept)):
+        return replace(shape, aggregates=kept)
     if not shape.keys:
         return full("GLOBAL_AGGREGATE", "sums of this type are not kept")
     return replace(shape, method=Method.GROUPS, items=shape.selected, aggregates=())
@@ -338,8 +335,9 @@ def _is_plain(kind: str) -> bool:
     return not kind.startswith(("array", "map", "struct", "variant", "interval"))
 
 
-def _is_exact(aggregate: Aggregate, kind: str) -> bool:
+def _is_exact(aggregate: Aggregate) -> bool:
     """Whether an aggregate of such values comes out the same however it is put together."""
+    kind = aggregate.kind
     if aggregate.function == "count":
         return True
     if aggregate.is_extreme:

@@ -12,30 +12,19 @@ The table has the view's columns, and the hidden ones that its rule needs:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mirrorlake.names import TableName
 from mirrorlake.rows.views.joins import Member, Role
-from mirrorlake.rows.views.plan import (
-    ARGUMENT,
-    CHECK,
-    COUNT,
-    EXTREME,
-    HASH,
-    ID,
-    ROWS,
-    SIGN,
-    SUM,
-    WENT,
-    Plan,
-    Source,
-    listed,
-    named,
-)
-from mirrorlake.rows.views.query import AGGREGATE, HIDDEN, as_sql
+from mirrorlake.rows.views.plan import SIGN, Plan, Source, listed, named
+from mirrorlake.rows.views.query import AGGREGATE, HIDDEN
 from mirrorlake.rows.views.shape import Aggregate, Method
 from mirrorlake.spark.sql import quote
 
+ROWS, _COUNT, _SUM = f"{HIDDEN}rows", f"{HIDDEN}count_", f"{HIDDEN}sum_"
+_EXTREME, _WENT = f"{HIDDEN}extreme_", f"{HIDDEN}went_"
+_ARGUMENT = f"{HIDDEN}argument_"
+HASH, CHECK, ID = f"{HIDDEN}hash", f"{HIDDEN}check", f"{HIDDEN}id"
 _REFRESHES = 2**14  # numbers of refreshes that a row's id can tell apart
 
 
@@ -66,8 +55,8 @@ def selected_groups(plan: Plan, relations: dict[int, str], condition: str = "") 
     text = f"SELECT {items}{keys} {plan.inner(relations, condition)}"
     if plan.shape.method is Method.GROUPS:
         text += f"\nGROUP BY {', '.join(plan.shape.keys)}"
-        if (having := plan.query.condition("having")) is not None:
-            text += f"\nHAVING {as_sql(having)}"
+        if having := plan.query.condition("having"):
+            text += f"\nHAVING {having}"
     return text
 
 
@@ -88,22 +77,22 @@ def with_ids(rows: str, number: int) -> str:
 def arguments_of(plan: Plan) -> str:
     """Keys and arguments of a row, before it is summed up."""
     aggregates = plan.shape.aggregates
-    names = [*plan.keys, *(f"{ARGUMENT}{number}" for number in range(len(aggregates)))]
-    expressions = [*plan.shape.keys, *(aggregate.argument for aggregate in aggregates)]
+    names = [*plan.keys, *(f"{_ARGUMENT}{one.number}" for one in aggregates)]
+    expressions = [*plan.shape.keys, *(one.argument for one in aggregates)]
     return named(expressions, names) or "1"
 
 
 def state_columns(plan: Plan) -> list[str]:
     """The hidden columns with what is kept of a group."""
     found = [ROWS]
-    for number, aggregate in enumerate(plan.shape.aggregates):
-        if aggregate.is_extreme:
-            found.append(f"{EXTREME}{number}")
+    for one in plan.shape.aggregates:
+        if one.is_extreme:
+            found.append(f"{_EXTREME}{one.number}")
             continue
-        if _count_column(number, aggregate) != ROWS:
-            found.append(_count_column(number, aggregate))
-        if aggregate.function != "count":
-            found.append(f"{SUM}{number}")
+        if _count_column(one) != ROWS:
+            found.append(_count_column(one))
+        if one.function != "count":
+            found.append(f"{_SUM}{one.number}")
     return found
 
 
@@ -121,6 +110,12 @@ class Extreme:
     column: str
     went: str
 
+    @classmethod
+    def of(cls, aggregate: Aggregate) -> Extreme:
+        """The columns of an aggregate that is an extreme."""
+        columns = (quote(f"{name}{aggregate.number}") for name in (_EXTREME, _WENT))
+        return cls(aggregate.function, *columns)
+
     @property
     def unmatched(self) -> str:
         """What went, unless something at least as extreme came."""
@@ -136,26 +131,21 @@ class Extreme:
 
 def extremes_of(plan: Plan) -> list[Extreme]:
     """The kept extremes."""
-    return [
-        Extreme(aggregate.function, quote(f"{EXTREME}{number}"), quote(f"{WENT}{number}"))
-        for number, aggregate in enumerate(plan.shape.aggregates)
-        if aggregate.is_extreme
-    ]
+    return [Extreme.of(one) for one in plan.shape.aggregates if one.is_extreme]
 
 
-def _count_column(number: int, aggregate: Aggregate) -> str:
+def _count_column(aggregate: Aggregate) -> str:
     """The column that counts the rows of an aggregate."""
-    return ROWS if aggregate.argument == "1" else f"{COUNT}{number}"
+    return ROWS if aggregate.argument == "1" else f"{_COUNT}{aggregate.number}"
 
 
-def _summand(plan: Plan, number: int) -> str:
+def _summand(aggregate: Aggregate) -> str:
     """What is added up for an aggregate, of a type that its sum fits."""
-    value = quote(f"{ARGUMENT}{number}")
-    if plan.arguments[number].startswith("decimal"):
+    value = quote(f"{_ARGUMENT}{aggregate.number}")
+    if aggregate.kind.startswith("decimal"):
         return value
     # Spark's own averages of whole numbers are sums of doubles.
-    average = plan.shape.aggregates[number].function == "avg"
-    return f"CAST({value} AS {'DOUBLE' if average else 'BIGINT'})"
+    return f"CAST({value} AS {'DOUBLE' if aggregate.function == 'avg' else 'BIGINT'})"
 
 
 def state_of(plan: Plan, arguments: str, sign: str = "") -> str:
@@ -168,23 +158,22 @@ def state_of(plan: Plan, arguments: str, sign: str = "") -> str:
             what they changed by: of extremes what came, and what went in a column of its own.
     """
     found = [f"{f'sum({sign})' if sign else 'count(*)'} AS {quote(ROWS)}"]
-    for number, aggregate in enumerate(plan.shape.aggregates):
-        column, argument = _count_column(number, aggregate), quote(f"{ARGUMENT}{number}")
+    for aggregate in plan.shape.aggregates:
+        column, argument = _count_column(aggregate), quote(f"{_ARGUMENT}{aggregate.number}")
         if aggregate.is_extreme:
+            extreme, value = Extreme.of(aggregate), f"{aggregate.function}({argument})"
             came = f" FILTER (WHERE {sign} > 0)" if sign else ""
-            extreme = f"{aggregate.function}({argument})"
-            found.append(f"{extreme}{came} AS {quote(f'{EXTREME}{number}')}")
+            found.append(f"{value}{came} AS {extreme.column}")
             if sign:
-                went = quote(f"{WENT}{number}")
-                found.append(f"{extreme} FILTER (WHERE {sign} < 0) AS {went}")
+                found.append(f"{value} FILTER (WHERE {sign} < 0) AS {extreme.went}")
             continue
         if column != ROWS:
             signs = f"sum(CASE WHEN {argument} IS NULL THEN 0 ELSE {sign} END)"
             found.append(f"{signs if sign else f'count({argument})'} AS {quote(column)}")
         if aggregate.function != "count":
-            value = _summand(plan, number)
+            value = _summand(aggregate)
             signed = f"CASE WHEN {sign} < 0 THEN -{value} ELSE {value} END" if sign else value
-            found.append(f"sum({signed}) AS {quote(f'{SUM}{number}')}")
+            found.append(f"sum({signed}) AS {quote(f'{_SUM}{aggregate.number}')}")
     return grouped(plan.keys, found, arguments)
 
 
@@ -204,8 +193,8 @@ def shown_of(plan: Plan, state: str, more: str = "") -> str:
     """
     stays = has_rows(plan)
     values = [
-        f"{_value(plan, number, aggregate)} AS {quote(f'{AGGREGATE}{number}')}"
-        for number, aggregate in enumerate(plan.shape.aggregates)
+        f"{_value(aggregate)} AS {quote(f'{AGGREGATE}{aggregate.number}')}"
+        for aggregate in plan.shape.aggregates
     ]
     inner = f"SELECT {', '.join(['*', *values])} FROM ({state})"
     items = [
@@ -231,16 +220,17 @@ def is_moved(plan: Plan) -> str:
     return " OR ".join(moved)
 
 
-def _value(plan: Plan, number: int, aggregate: Aggregate) -> str:
+def _value(aggregate: Aggregate) -> str:
+    """An aggregate's value, from what is kept."""
     if aggregate.is_extreme:
-        return quote(f"{EXTREME}{number}")
-    count = quote(_count_column(number, aggregate))
+        return Extreme.of(aggregate).column
+    count = quote(_count_column(aggregate))
     if aggregate.function == "count":
         return count
-    total = quote(f"{SUM}{number}")
+    total = quote(f"{_SUM}{aggregate.number}")
     if aggregate.function == "sum":
         return f"CASE WHEN {count} > 0 THEN {total} END"
-    kind = plan.arguments[number]
+    kind = aggregate.kind
     if not kind.startswith("decimal"):
         return f"CASE WHEN {count} > 0 THEN {total} / CAST({count} AS DOUBLE) END"
     precision, scale = map(int, kind[len("decimal(") : -1].split(","))
@@ -263,7 +253,7 @@ class Delta:
     """
 
     plan: Plan
-    changes: dict[TableName, str] = field(default_factory=dict)
+    changes: dict[TableName, str]
 
     def rows(self, select: str) -> str:
         """What the query's FROM and WHERE gained and lost.
