@@ -98,14 +98,20 @@ def resume_run(
     return _run(prepared, facts, metrics, on_step, noop)
 
 
+def recorded_plan(document: dict[str, Any]) -> Plan:
+    """The plan that a run's record keeps.
+
+    Raises:
+        UsageError: it no longer fits its notebooks.
+    """
+    name, origin = document["plan"], f"the plan of {document['run']}"
+    plan = parse_plan(document["document"], origin, name, Path(document["beside"]))
+    return replace(plan, name=name, single=document["single"])
+
+
 def _prepared_again(record: RunRecord) -> Prepared:
     document = record.document
-    plan = parse_plan(
-        document["document"], f"the plan of {record.run}", record.plan, Path(document["beside"])
-    )
-    plan, overrides = with_overrides(
-        replace(plan, name=record.plan, single=document["single"]), document["parameters"]
-    )
+    plan, overrides = with_overrides(recorded_plan(document), document["parameters"])
     names = ("notebook", "status", "seconds", "output", "error", "records")
     done = {
         index: StepResult(**{name: step[name] for name in names})
