@@ -136,7 +136,7 @@ def _typed(
         if batch.num_rows and batch.column(0)[-1].as_py() == _END:
             batch, ended = batch.slice(0, batch.num_rows - 1), True
         texts = [_put_back(column, data.text) for column in batch.columns]
-        bad: dict[int, None] = {}
+        bad: set[int] = set()
         arrays = []
         for field, values in zip(schema, texts, strict=True):
             convert = converter(field.type, data.text.null)
@@ -153,7 +153,7 @@ def _typed(
                     hint = MARKER_HINT if is_marker else "correct the value, or its DataType."
                     row = {n: t[index].as_py() for n, t in zip(schema.names, texts, strict=True)}
                     rejects.add(rows[index], field.name, reason, hint, row)
-            bad |= dict.fromkeys(unfit)
+            bad.update(unfit)
             if unfit:
                 mask = pa.array([index in unfit for index in range(len(values))])
                 values = pc.if_else(mask, pa.scalar(None, values.type), values)
