@@ -62,17 +62,10 @@ def read_text(
         written = _parse(open_file(), _Bytes(text, name), [], rejects).schema.names
         data = _Bytes(text, name)
         reader = _parse(open_file(), data, written, rejects)
-    declared = {column.lower(): kind for column, kind in metadata.columns.items()}
-    fields = []
-    for column in (_plain(found, text) for found in written):
-        if column.lower() == MARKER.lower():
-            kind = pa.int32()
-        elif column.lower() in declared:
-            kind = arrow_type(declared[column.lower()])
-        else:
-            kind = pa.string()
-        fields.append(pa.field(column, kind))
-    schema = pa.schema(fields)
+    types = {column.lower(): arrow_type(kind) for column, kind in metadata.columns.items()}
+    types[MARKER.lower()] = pa.int32()
+    columns = [_plain(found, text) for found in written]
+    schema = pa.schema([(column, types.get(column.lower(), pa.string())) for column in columns])
 
     def batches() -> Iterator[pa.RecordBatch]:
         with in_file(name):
