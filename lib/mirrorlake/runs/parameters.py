@@ -28,7 +28,7 @@ import yaml
 from mirrorlake.errors import UsageError
 
 _KNOWN: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
-_KNOWN |= {"Any": Any, "Optional": typing.Optional, "Union": typing.Union, "None": None}
+_KNOWN |= {"Any": Any, "Optional": typing.Optional, "Union": typing.Union}
 _KNOWN |= {"List": list, "Dict": dict, "Literal": typing.Literal}
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 _ONE = re.compile(r"\{\{((?:(?!\}\}).)*)\}\}", re.DOTALL)
@@ -241,11 +241,9 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, dict) and all(
             _fits(key, inner[0]) and _fits(part, inner[1]) for key, part in value.items()
         )
-    if kind is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind)
+    if isinstance(value, bool):  # to Python it is an int, too
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
 
 
 def _filled(value: Any, known: dict[str, Any]) -> Any:
