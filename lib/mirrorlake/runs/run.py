@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ def recorded_plan(document: dict[str, Any]) -> Plan:
 def _prepared_again(record: RunRecord) -> Prepared:
     document = record.document
     plan, overrides = with_overrides(recorded_plan(document), document["parameters"])
-    names = ("notebook", "status", "seconds", "output", "error", "records")
+    names = [field.name for field in fields(StepResult)]
     done = {
         index: StepResult(**{name: step[name] for name in names})
         for index, step in enumerate(document["steps"])
