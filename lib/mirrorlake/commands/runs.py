@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import shutil
 import webbrowser
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -112,14 +111,12 @@ def _started(
 
 
 def _resumed(run: str, metrics: Path | None) -> list[RunSummary]:
-    from mirrorlake.runs.plan import parse_plan
-    from mirrorlake.runs.run import days_after, resume_run, run_days, run_plan
+    from mirrorlake.runs.run import days_after, recorded_plan, resume_run, run_days, run_plan
     from mirrorlake.runs.store import find_run
 
     document = find_run(run).document
     done = [resume_run(run, metrics=metrics, on_step=_on_step)]
-    plan = parse_plan(document["document"], run, document["plan"], Path(document["beside"]))
-    plan = replace(plan, name=document["plan"], single=document["single"])
+    plan = recorded_plan(document)
     place, _, name = document["folder"].rpartition("/")
     followed = place if name == document["day"] else ""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -77,15 +78,15 @@ def make_manifest(
         keys = sorted({text for batch in batches for text in _texts(batch.column(key)).to_pylist()})
         step = max(1, len(keys) // ranges)
         starts = keys[step::step][: ranges - 1]
-    # There is one range more than there are starts.
-    sums = [[0, 0] for _ in range(len(starts) + 1)]
+    rows: Counter[int] = Counter()
+    sums: Counter[int] = Counter()
     for batch in batches:
-        for place, rows, checksum in digest_batch(batch, columns, key, starts):
-            sums[place][0] += rows
-            sums[place][1] += checksum
+        for place, count, total in digest_batch(batch, columns, key, starts):
+            rows[place] += count
+            sums[place] += total
     found = (
-        KeyRange(start, rows, as_checksum(total))
-        for start, (rows, total) in zip([None, *starts], sums, strict=True)
+        KeyRange(start, rows[place], as_checksum(sums[place]))
+        for place, start in enumerate([None, *starts])
     )
     return Manifest(after, key, tuple(columns), tuple(found))
 
@@ -108,14 +109,12 @@ def digest_batch(
     places = [0] * batch.num_rows
     if key is not None and starts:
         places = [bisect_right(starts, text) for text in _texts(batch.column(key)).to_pylist()]
-    sums: dict[int, list[int]] = {}
+    sums: Counter[int] = Counter()
     for place, text in zip(places, texts.to_pylist(), strict=True):
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        known = sums.setdefault(place, [0, 0])
-        known[0] += 1
-        known[1] += int.from_bytes(digest, "big")
-    for place, (rows, checksum) in sums.items():
-        yield place, rows, checksum
+        sums[place] += int.from_bytes(digest, "big")
+    for place, rows in Counter(places).items():
+        yield place, rows, sums[place]
 
 
 def _texts(values: pa.Array) -> pa.Array:

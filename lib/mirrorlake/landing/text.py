@@ -62,17 +62,10 @@ def read_text(
         written = _parse(open_file(), _Bytes(text, name), [], rejects).schema.names
         data = _Bytes(text, name)
         reader = _parse(open_file(), data, written, rejects)
-    declared = {column.lower(): kind for column, kind in metadata.columns.items()}
-    fields = []
-    for column in (_plain(found, text) for found in written):
-        if column.lower() == MARKER.lower():
-            kind = pa.int32()
-        elif column.lower() in declared:
-            kind = arrow_type(declared[column.lower()])
-        else:
-            kind = pa.string()
-        fields.append(pa.field(column, kind))
-    schema = pa.schema(fields)
+    types = {column.lower(): arrow_type(kind) for column, kind in metadata.columns.items()}
+    types[MARKER.lower()] = pa.int32()
+    columns = [_plain(found, text) for found in written]
+    schema = pa.schema([(column, types.get(column.lower(), pa.string())) for column in columns])
 
     def batches() -> Iterator[pa.RecordBatch]:
         with in_file(name):
@@ -136,7 +129,7 @@ def _typed(
         if batch.num_rows and batch.column(0)[-1].as_py() == _END:
             batch, ended = batch.slice(0, batch.num_rows - 1), True
         texts = [_put_back(column, data.text) for column in batch.columns]
-        bad: dict[int, None] = {}
+        bad: set[int] = set()
         arrays = []
         for field, values in zip(schema, texts, strict=True):
             convert = converter(field.type, data.text.null)
@@ -153,7 +146,7 @@ def _typed(
                     hint = MARKER_HINT if is_marker else "correct the value, or its DataType."
                     row = {n: t[index].as_py() for n, t in zip(schema.names, texts, strict=True)}
                     rejects.add(rows[index], field.name, reason, hint, row)
-            bad |= dict.fromkeys(unfit)
+            bad.update(unfit)
             if unfit:
                 mask = pa.array([index in unfit for index in range(len(values))])
                 values = pc.if_else(mask, pa.scalar(None, values.type), values)

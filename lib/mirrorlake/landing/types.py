@@ -26,15 +26,7 @@ _WIDER = {
     "integer": ("long",),
     "float": ("double",),
 }
-# What Delta can widen a column to, nearest first; decimals aside. From Delta's protocol, tried.
-_WIDENS = {
-    "byte": ("short", "integer", "long", "double"),
-    "short": ("integer", "long", "double"),
-    "integer": ("long", "double"),
-    "float": ("double",),
-    "date": ("timestamp_ntz",),
-}
-# Types that hold another's values exactly, though the table's type is not the published one's.
+# Types of another kind that hold a type's values exactly.
 _EXACT = {
     "byte": ("float", "double"),
     "short": ("float", "double"),
@@ -235,7 +227,9 @@ def widened(table: str, found: str) -> str | None:
         The type; the table's own where that holds the published values already; None where no
         safe change leads there.
     """
-    for candidate in (table, *_WIDENS.get(table, ())):
+    # What Delta widens to, nearest first, decimals aside: never to float. By its protocol, tried.
+    others = (kind for kind in _EXACT.get(table, ()) if kind != "float")
+    for candidate in (table, *_WIDER.get(table, ()), *others):
         if fits(found, candidate) or candidate in _EXACT.get(found, ()):
             return candidate
     own, other = _decimal(table), _decimal(found)

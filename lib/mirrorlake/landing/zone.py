@@ -225,17 +225,15 @@ def _footer(storage: Storage, path: str) -> dict[bytes, bytes] | None:
         return {}
 
 
-def footers_from_the_newest(
-    storage: Storage, table: TableName
-) -> Iterator[tuple[str, dict[bytes, bytes]]]:
-    """Paths and footers of a table's kept numbered files, the highest number first."""
+def footers_from_the_newest(storage: Storage, table: TableName) -> Iterator[dict[bytes, bytes]]:
+    """The footers of a table's kept numbered files, the highest number first."""
     found = [
-        (file_number(entry.name), path)
+        (number, path)
         for path, entry in every_file(storage, table)
-        if file_number(entry.name) is not None
+        if (number := file_number(entry.name)) is not None
     ]
     for _, path in sorted(found, reverse=True):
-        yield path, read_footer(storage, path)
+        yield read_footer(storage, path)
 
 
 def last_number(storage: Storage, table: TableName) -> int:

@@ -113,10 +113,10 @@ class Execution:
     path: Path
     target: Path
     parameters: dict[str, Any]
-    secret_values: dict[str, Any] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)
-    scrubber: Scrubber = field(default_factory=Scrubber)
-    alone: bool = True
+    secret_values: dict[str, Any]
+    environment: dict[str, str]
+    scrubber: Scrubber
+    alone: bool
     cell: int | None = None
     _ended: str = ""
     _group: int | None = None
@@ -125,26 +125,26 @@ class Execution:
     def run(self) -> StepResult:
         """Executes the notebook; how it went, whatever happened."""
         began = time.monotonic()
+        status = "done"
         error: dict[str, Any] | None = None
         try:
             self._execute()
         except BaseException as failure:  # a kernel that died, a disk that is full, one cancelled
-            error = self._describe(failure)
+            status, error = "failed", self._describe(failure)
+        seconds = round(time.monotonic() - began, 1)
         if self._ended == _TIMED_OUT:
-            seconds = time.monotonic() - began
-            text = f"The notebook took longer than its timeout: ended after {seconds:.1f} s."
+            text = f"The notebook took longer than its timeout: ended after {seconds} s."
+            status = "failed"
             error = {"cell": self.cell, "name": "TimeoutError", "message": text}
         elif self._ended:
+            status = "stopped"
             error = {"cell": self.cell, "name": "Stopped", "message": f"Stopped by {self._ended}."}
-        seconds = round(time.monotonic() - began, 1)
-        stopped = bool(self._ended) and self._ended != _TIMED_OUT
-        status = "stopped" if stopped else "done" if error is None else "failed"
         records: dict[str, Any] = {}
         with contextlib.suppress(Exception):  # a file that could not be written whole
             from mirrorlake.runs.notebook_files import read_records
 
             records = read_records(self.target)
-        error = None if error is None else self.scrubber.value(error)
+        error = self.scrubber.value(error)
         return StepResult(self.name, status, seconds, str(self.target), error, records)
 
     def end(self, why: str = _TIMED_OUT) -> None:

@@ -176,9 +176,10 @@ def finish(
     if wants_lineage():
         _try("the lineage", lambda: send_lineage(document))
     outcome = "on_success" if summary.status == "done" else "on_failure"
-    document["hooks"] = call_hooks(prepared.plan.hooks.get(outcome, []), text, prepared)
+    document["hooks"] = call_hooks(prepared.plan.hooks[outcome], text, prepared)
+    record = as_text(document)
     written = [
-        _try("the record", partial(_write_record, place / RECORD, document))
+        _try("the record", partial(write_whole, place / RECORD, record))
         for place in prepared.places
     ]
     kept &= written[0]
@@ -203,10 +204,6 @@ def _add_to_history(document: dict[str, Any], roots: set[str]) -> None:
     fields += [(name, pa.string()) for name in row]
     rows = pa.Table.from_pylist([times | row], pa.schema(fields))
     Lake(lake_path(min(roots))).write(_HISTORY, rows)
-
-
-def _write_record(path: Path, document: dict[str, Any]) -> None:
-    write_whole(path, as_text(document))
 
 
 def _copy_out(prepared: Prepared) -> None:

@@ -25,7 +25,6 @@ import shlex
 import signal
 import subprocess
 import time
-import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterable

@@ -28,7 +28,7 @@ import yaml
 from mirrorlake.errors import UsageError
 
 _KNOWN: dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
-_KNOWN |= {"Any": Any, "Optional": typing.Optional, "Union": typing.Union, "None": None}
+_KNOWN |= {"Any": Any, "Optional": typing.Optional, "Union": typing.Union}
 _KNOWN |= {"List": list, "Dict": dict, "Literal": typing.Literal}
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 _ONE = re.compile(r"\{\{((?:(?!\}\}).)*)\}\}", re.DOTALL)
@@ -42,38 +42,26 @@ class Parameter:
 
     Attributes:
         annotation: its type as written, or that of its default; empty if neither is known.
-        default: its value in the notebook, if that is a plain one.
     """
 
     name: str
     annotation: str
-    default: Any = None
 
-    def read(self, text: str) -> Any:
-        """A value that was given as text on the command line.
+    def check(self, value: Any, *, as_text: bool = False) -> Any:
+        """A value in the parameter's type.
+
+        Args:
+            value: what was given, in a plan for example.
+            as_text: whether it is a text that stands for the value, as on a command line.
 
         Raises:
             UsageError: it is not of the parameter's type.
         """
         kind = _type_of(self.annotation)
-        for candidate in _candidates(text, kind):
+        for candidate in _candidates(value, kind) if as_text else [value]:
             if _fits(candidate, kind):
                 return float(candidate) if kind is float else candidate
-        raise self._refusal(text)
-
-    def check(self, value: Any) -> Any:
-        """A value that was given as a value, in a plan for example.
-
-        Raises:
-            UsageError: it is not of the parameter's type.
-        """
-        kind = _type_of(self.annotation)
-        if not _fits(value, kind):
-            raise self._refusal(value)
-        return float(value) if kind is float else value
-
-    def _refusal(self, value: Any) -> UsageError:
-        return UsageError(
+        raise UsageError(
             f"Parameter {self.name} is {value!r}, which is not of type {self.annotation}.",
             hint=f"give a value of type {self.annotation}.",
         )
@@ -100,14 +88,12 @@ def read_parameters(notebook: Path) -> dict[str, Parameter]:
             name, written = node.target.id, ast.unparse(node.annotation).strip("'\"")
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name, written = node.targets[0].id, ""
+            with contextlib.suppress(ValueError, TypeError):
+                default = ast.literal_eval(node.value)
+                written = "" if default is None else type(default).__name__
         else:
             continue
-        default: Any = None
-        with contextlib.suppress(ValueError, TypeError):
-            default = ast.literal_eval(node.value) if node.value else None
-        if not written and default is not None:
-            written = type(default).__name__
-        found[name] = Parameter(name, written, default)
+        found[name] = Parameter(name, written)
     return found
 
 
@@ -255,11 +241,9 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, dict) and all(
             _fits(key, inner[0]) and _fits(part, inner[1]) for key, part in value.items()
         )
-    if kind is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind)
+    if isinstance(value, bool):  # to Python it is an int, too
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
 
 
 def _filled(value: Any, known: dict[str, Any]) -> Any:

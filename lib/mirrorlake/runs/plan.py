@@ -11,7 +11,7 @@ import datetime
 import graphlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,15 +52,15 @@ class PlanStep:
     """
 
     notebook: str
-    parameters: dict[str, Any] = field(default_factory=dict)
-    profile: str = "notebook"
-    name: str = ""
-    needs: tuple[str, ...] = ()
-    retries: int = 0
-    timeout: float | None = None
-    continue_on_error: bool = False
-    path: Path = Path()
-    known: dict[str, Parameter] = field(default_factory=dict)
+    parameters: dict[str, Any]
+    profile: str
+    name: str
+    needs: tuple[str, ...]
+    retries: int
+    timeout: float | None
+    continue_on_error: bool
+    path: Path
+    known: dict[str, Parameter]
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ class Plan:
 
     name: str
     steps: tuple[PlanStep, ...]
-    edges: tuple[tuple[int, ...], ...] = ()
-    parallel: int = 1
-    one_spark: bool = False
-    history: bool = False
-    hooks: dict[str, list[Any]] = field(default_factory=dict)
-    document: dict[str, Any] = field(default_factory=dict)
-    beside: Path = Path()
+    edges: tuple[tuple[int, ...], ...]
+    parallel: int
+    one_spark: bool
+    history: bool
+    hooks: dict[str, list[Any]]
+    document: dict[str, Any]
+    beside: Path
     single: bool = False
 
 
@@ -164,8 +164,7 @@ def parse_plan(document: dict[str, Any], origin: str, default_name: str, beside:
             f"{origin} has one_spark, and steps side by side.",
             hint="a JVM has one session at a time: leave out one_spark or parallel.",
         )
-    outcomes = [name for name in ("on_failure", "on_success") if name in document]
-    hooks: dict[str, list[Any]] = {name: _as_list(document[name]) for name in outcomes}
+    hooks = {name: _as_list(document.get(name, [])) for name in ("on_failure", "on_success")}
     return Plan(
         str(document.get("name") or default_name),
         tuple(given),
@@ -215,10 +214,7 @@ def check_values(step: PlanStep, values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: one is not of its parameter's type.
     """
-    return {
-        name: _checked(step.known[name], value, False) if name in step.known else value
-        for name, value in values.items()
-    }
+    return {name: _checked(step.known[name], value, False) for name, value in values.items()}
 
 
 def _check_form(document: dict[str, Any], origin: str) -> None:
@@ -305,7 +301,7 @@ def _ancestors(needs: Sequence[tuple[int, ...]], index: int) -> set[int]:
 def _checked(parameter: Parameter, value: Any, as_text: bool) -> Any:
     if has_template(value) or is_secret(value):
         return value  # checked when it is known
-    return parameter.read(value) if as_text else parameter.check(value)
+    return parameter.check(value, as_text=as_text)
 
 
 def _read_step(step: dict[str, Any], beside: Path) -> PlanStep:

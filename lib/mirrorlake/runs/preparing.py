@@ -123,10 +123,9 @@ class Prepared:
         for name, value in parameters.items():
             if is_secret(value):
                 plain = resolve(value, self.secrets)
-                known = step.known.get(name)
-                secret_values[name] = (
-                    known.read(plain) if known and isinstance(plain, str) else plain
-                )
+                if isinstance(plain, str):
+                    plain = step.known[name].check(plain, as_text=True)
+                secret_values[name] = plain
         return Execution(
             step.notebook,
             step.path,

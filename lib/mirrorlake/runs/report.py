@@ -23,7 +23,7 @@ _TEMPLATES = FileSystemLoader(Path(__file__).parent)
 _WIDGETS = "application/vnd.jupyter.widget"
 
 
-def write_report(document: dict[str, Any], folder: Path) -> Path:
+def write_report(document: dict[str, Any], folder: Path) -> None:
     """Writes a run's `report.html`.
 
     Args:
@@ -33,9 +33,7 @@ def write_report(document: dict[str, Any], folder: Path) -> Path:
     Raises:
         OSError: the file can't be written.
     """
-    target = folder / REPORT
-    write_whole(target, render_report(document, folder))
-    return target
+    write_whole(folder / REPORT, render_report(document, folder))
 
 
 def render_report(document: dict[str, Any], folder: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 MIME = "application/vnd.mirrorlake.record+json"  # of the outputs that records are
@@ -39,7 +38,7 @@ class RunSummary:
         started, ended: ISO-8601 UTC.
         parameters: those that counted in every notebook that has them.
         steps: the notebooks in the plan's order.
-        run: the run's id; by default the folder's name.
+        run: the run's id.
         signal: what stopped it, SIGTERM or SIGINT; 0 if nothing did.
         kept: False if the summary could not be written.
     """
@@ -48,10 +47,10 @@ class RunSummary:
     folder: str
     started: str
     steps: tuple[StepResult, ...]
-    ended: str = ""
-    parameters: dict[str, Any] = field(default_factory=dict)
-    run: str = ""
-    signal: int = 0
+    ended: str
+    parameters: dict[str, Any]
+    run: str
+    signal: int
     kept: bool = True
 
     @property
@@ -64,7 +63,7 @@ class RunSummary:
     def as_dict(self) -> dict[str, Any]:
         """The document of `summary.json` and of `run --json`."""
         return {
-            "run": self.run or Path(self.folder).name,
+            "run": self.run,
             "plan": self.plan,
             "status": self.status,
             "started": self.started,

@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -98,15 +98,21 @@ def resume_run(
     return _run(prepared, facts, metrics, on_step, noop)
 
 
+def recorded_plan(document: dict[str, Any]) -> Plan:
+    """The plan that a run's record keeps.
+
+    Raises:
+        UsageError: it no longer fits its notebooks.
+    """
+    name, origin = document["plan"], f"the plan of {document['run']}"
+    plan = parse_plan(document["document"], origin, name, Path(document["beside"]))
+    return replace(plan, name=name, single=document["single"])
+
+
 def _prepared_again(record: RunRecord) -> Prepared:
     document = record.document
-    plan = parse_plan(
-        document["document"], f"the plan of {record.run}", record.plan, Path(document["beside"])
-    )
-    plan, overrides = with_overrides(
-        replace(plan, name=record.plan, single=document["single"]), document["parameters"]
-    )
-    names = ("notebook", "status", "seconds", "output", "error", "records")
+    plan, overrides = with_overrides(recorded_plan(document), document["parameters"])
+    names = [field.name for field in fields(StepResult)]
     done = {
         index: StepResult(**{name: step[name] for name in names})
         for index, step in enumerate(document["steps"])

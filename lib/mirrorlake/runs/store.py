@@ -14,6 +14,7 @@ import os
 import re
 import socket
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -174,15 +175,9 @@ def read_record(place: Path | Storage, name: str = "") -> RunRecord | None:
     try:
         data = (place / path).read_bytes() if isinstance(place, Path) else place.read(path)
         document = json.loads(data)
-        record = RunRecord(
-            str(document["run"]),
-            str(document["plan"]),
-            str(document["status"]),
-            str(document["started"]),
-            str(document.get("ended") or ""),
-            str(document["folder"]),
-            document,
-        )
+        names = ("run", "plan", "status", "started", "folder")
+        texts = {name: str(document[name]) for name in names}
+        record = RunRecord(**texts, ended=str(document.get("ended") or ""), document=document)
         datetime.fromisoformat(record.started)
         if Path(record.run).name != record.run:
             raise ValueError(record.run)  # a name from outside, which would lead elsewhere
@@ -278,13 +273,13 @@ def prune_runs(
     if keep < 0 or (keep_failed or 0) < 0:
         raise UsageError("The number of runs to keep is negative.")
     limit = datetime.now(timezone.utc) - timedelta(days=days) if days is not None else None
-    seen: dict[tuple[str, bool], int] = {}
+    seen: Counter[tuple[str, bool]] = Counter()
     chosen = []
     for record in list_runs(folder=folder):
         if record.status == RUNNING:
             continue
         done = record.status == "done"
-        seen[record.plan, done] = seen.get((record.plan, done), 0) + 1
+        seen[record.plan, done] += 1
         most = keep if done else keep_failed
         if most is None or seen[record.plan, done] <= most:
             continue

@@ -180,8 +180,7 @@ def _sources() -> list[Path]:
     found = [NOTEBOOKS / f"{name}.ipynb" for name in notebook_names()]
     for ending in ("md", "png"):  # pages, and the pictures that they show
         found += (PROJECT / "docs").rglob(f"*.{ending}")
-    readme = PROJECT / "README.md"
-    return sorted([*found, *([readme] if readme.is_file() else [])])
+    return sorted([*found, *PROJECT.glob("README.md")])
 
 
 def _name_of(source: Path) -> str:

@@ -21,13 +21,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from mirrorlake.errors import SampleError, UsageError
 from mirrorlake.lake import Lake
 from mirrorlake.landing.check import file_hash
 from mirrorlake.landing.publisher import Publisher
+from mirrorlake.landing.zone import read_footer
 from mirrorlake.mirror.api import Operations
 from mirrorlake.names import (
     MONITORING,
@@ -244,12 +242,8 @@ def _is_makings(
         return False  # its content is no longer the one that is listed
     if place.removeprefix(f"{ZONE}/") in marker["writes"]:
         return True
-    try:
-        with storage.open(path) as file:
-            stamps = pq.read_schema(file).metadata or {}
-    except (pa.ArrowException, OSError):
-        return False
-    return bool(stamps.get(STAMP.encode(), b"").decode() == marker["id"])
+    stamp = read_footer(storage, path).get(STAMP.encode(), b"").decode()
+    return bool(stamp == marker["id"])
 
 
 def _remove(storage: Storage, paths: Iterable[str]) -> None:

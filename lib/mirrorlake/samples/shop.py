@@ -177,8 +177,7 @@ class Shop:
         self._server.remove()
 
     def _rows(self, table: str) -> dict[int, dict[str, Any]]:
-        found = self.query(f"SELECT * FROM {table}")
-        rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+        rows = self.query(f"SELECT * FROM {table}").document()["rows"]
         for row in rows:
             if "at" in row:  # Spark's rows have moments of the session's zone, without its name
                 row["at"] = row["at"].astimezone().replace(tzinfo=None)

@@ -81,7 +81,7 @@ def read_standing(storage: Storage, table: TableName, source: str) -> Standing |
             hint="name that source, or delete the table's folder; it is loaded again.",
         )
     position = Position(tuple(document["order"]), document["facts"])
-    for _, footer in footers_from_the_newest(storage, table):
+    for footer in footers_from_the_newest(storage, table):
         carried = footer.get(FOOTER.encode())
         if carried is None:
             continue  # a replayed file, say

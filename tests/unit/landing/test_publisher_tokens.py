@@ -59,7 +59,7 @@ def test_footers_carry_token_and_position(any_storage: Storage) -> None:
     footer = read_footer(any_storage, f"{T.folder}/{file}")
     assert (footer[TOKEN], footer[b"position"], footer[b"who"]) == (b"a", b"7", b"me")
     publisher.insert([{"id": 2}])
-    newest = [found.get(b"position") for _, found in footers_from_the_newest(any_storage, T)]
+    newest = [found.get(b"position") for found in footers_from_the_newest(any_storage, T)]
     assert newest == [None, b"7"]
 
 
