@@ -40,7 +40,8 @@ from mirrorlake.feed.dimension import (
     update_row,
 )
 from mirrorlake.feed.net import net_changes
-from mirrorlake.feed.schema import RESERVED
+from mirrorlake.feed.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
+from mirrorlake.history.diff import CHANGE_TYPE
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import delta_name, literal, quote
 
@@ -322,13 +323,13 @@ def _as_events(old: DataFrame, columns: list[str], dimension: Dimension) -> Data
 
 def _difference(old: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
     """What has to be written: rows to put there, and rows to remove (marked as deletes)."""
-    rows = wanted.withColumn(RESERVED[0], F.lit("insert")).unionByName(
-        old.withColumn(RESERVED[0], F.lit("delete"))
+    rows = wanted.withColumn(CHANGE_TYPE, F.lit("insert")).unionByName(
+        old.withColumn(CHANGE_TYPE, F.lit("delete"))
     )
-    marked = rows.withColumns({RESERVED[1]: F.lit(0), RESERVED[2]: F.lit(0)})
+    marked = rows.withColumns({COMMIT_VERSION: F.lit(0), COMMIT_TIMESTAMP: F.lit(0)})
     found = net_changes(marked, [*keys, START], unique=range(1))
-    kept = found.where(F.col(RESERVED[0]) != "update_preimage")
-    gone = (F.col(RESERVED[0]) == "delete").alias(IS_DELETE)
+    kept = found.where(F.col(CHANGE_TYPE) != "update_preimage")
+    gone = (F.col(CHANGE_TYPE) == "delete").alias(IS_DELETE)
     return kept.select(*[F.col(quote(name)) for name in wanted.columns], gone)
 
 
