@@ -33,7 +33,7 @@ from mirrorlake.feed.cursor import (
     target_name,
 )
 from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.report import KINDS
+from mirrorlake.feed.report import KINDS, changes_by_version
 from mirrorlake.feed.schema import COMMIT_VERSION, FEED_COLUMNS, RESERVED, create_table
 from mirrorlake.kept import read_kept
 from mirrorlake.lease import only_one
@@ -287,15 +287,12 @@ def archive_table(
     facts = {"versions behind": done.lag.versions}
     if read_snapshot(table.storage, target.table_path) is None:
         return report_run(table, target, did, facts=facts)
-    kind, version, moment = RESERVED
-    rows = Table(table.spark, table.storage, target).rows()
-    counted = [F.count_if(F.col(kind) == feed).alias(name) for name, feed in KINDS.items()]
-    by_version = rows.groupBy(version).agg(F.max(moment).alias("made (UTC)"), *counted)
+    by_version = changes_by_version(Table(table.spark, table.storage, target).rows())
     sums = [total(name).alias(f"rows {name}") for name in KINDS]
     (line,) = by_version.agg(F.count(F.lit(1)).alias("versions archived"), *sums).collect()
-    newest = by_version.orderBy(F.desc(version)).limit(_MOST_VERSIONS + 1)
+    newest = by_version.orderBy(F.desc(COMMIT_VERSION)).limit(_MOST_VERSIONS + 1)
     moments = F.date_format("made (UTC)", "yyyy-MM-dd HH:mm:ss").alias("made (UTC)")
-    found = [tuple(row) for row in newest.select(version, moments, *KINDS).collect()]
+    found = [tuple(row) for row in newest.select(COMMIT_VERSION, moments, *KINDS).collect()]
     details = TextTable(
         ("version", "made (UTC)", *KINDS),
         tuple(found[:_MOST_VERSIONS]),

@@ -147,11 +147,6 @@ def merge_into(rows: DataFrame, path: str, on: str, clauses: str) -> None:
         rows.sparkSession.sql(f"MERGE INTO {delta_name(path)} t USING {view} s ON {on} {clauses}")
 
 
-def update_row(names: Sequence[str]) -> str:
-    """A merge's clause that takes these columns from the source."""
-    return f"UPDATE SET {', '.join(f'{quote(name)} = s.{quote(name)}' for name in names)}"
-
-
 def insert_row(names: Sequence[str]) -> str:
     """A merge's clause that adds a row of these columns of the source."""
     values = ", ".join(f"s.{quote(name)}" for name in names)
