@@ -66,9 +66,9 @@ def lint_metadata(
         if not isinstance(document, dict):
             return [*findings, report("metadata-unreadable", error.message)], None
         wrong, metadata = _salvage(document, error)
-    for error in wrong:
-        fix = f"Correct the field: {error.hint}" if error.hint else ""
-        findings.append(report("metadata-invalid", error.message, column=error.column, fix=fix))
+    for one in wrong:
+        fix = f"Correct the field: {one.hint}" if one.hint else ""
+        findings.append(report("metadata-invalid", one.message, column=one.column, fix=fix))
     return findings, metadata
 
 

@@ -152,9 +152,7 @@ def _fields(document: object) -> dict[str, object]:
     return {str(name).lower(): value for name, value in document.items()}
 
 
-def _lint_folders(
-    schemas: list[str], tables: list[TableName | BadFolder]
-) -> Iterator[LintFinding]:
+def _lint_folders(schemas: list[str], tables: list[TableName | BadFolder]) -> Iterator[LintFinding]:
     """The folders' names, each by itself and beside the others."""
     met: dict[tuple[str | None, str], str] = {}
     alike = []
