@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from mirrorlake.history.tools import (
         act_on_frame,
         choose_versions,
-        find_difference,
         frame_overview,
         parse_policy,
     )
@@ -76,7 +75,14 @@ if TYPE_CHECKING:
         plot_stacks,
     )
     from mirrorlake.show.system import plot_system
-    from mirrorlake.show.tables import save_rows, show_errors, show_files, show_rows, show_status
+    from mirrorlake.show.tables import (
+        find_difference,
+        save_rows,
+        show_errors,
+        show_files,
+        show_rows,
+        show_status,
+    )
     from mirrorlake.show.versions import plot_changes, plot_files, plot_periods, plot_row_ids
     from mirrorlake.sources.postgres.publish import check_postgres, publish_postgres
 
@@ -160,7 +166,6 @@ _MODULES = {
     "history.tools": [
         "act_on_frame",
         "choose_versions",
-        "find_difference",
         "frame_overview",
         "parse_policy",
     ],
@@ -206,7 +211,14 @@ _MODULES = {
         "plot_stacks",
     ],
     "show.system": ["plot_system"],
-    "show.tables": ["save_rows", "show_errors", "show_files", "show_rows", "show_status"],
+    "show.tables": [
+        "find_difference",
+        "save_rows",
+        "show_errors",
+        "show_files",
+        "show_rows",
+        "show_status",
+    ],
     "show.versions": ["plot_changes", "plot_files", "plot_periods", "plot_row_ids"],
     "sources.postgres.publish": ["check_postgres", "publish_postgres"],
 }

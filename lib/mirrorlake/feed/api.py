@@ -30,7 +30,7 @@ from mirrorlake.feed.cursor import Cursor
 from mirrorlake.feed.doctor import Diagnosis, examine
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.report import FeedReport, report_changes
-from mirrorlake.feed.schema import enable_feed, read_feed
+from mirrorlake.feed.schema import COMMIT_VERSION, enable_feed, read_feed
 
 _ALLOWED = ("allowSourceColumnRename", "allowSourceColumnDrop", "allowSourceColumnTypeChange")
 
@@ -201,8 +201,8 @@ class Changes:
             before = first
         rows = reader.option("startingVersion", before).load(table.path)
         if before < first:
-            rows = rows.where(F.col("_commit_version") >= first)
-        return rows if end is None else rows.where(F.col("_commit_version") <= span.end)
+            rows = rows.where(F.col(COMMIT_VERSION) >= first)
+        return rows if end is None else rows.where(F.col(COMMIT_VERSION) <= span.end)
 
     def cursor(self, consumer: str, *, start: int = 0) -> Cursor:
         """A consumer's place in the feed, kept in the lake.

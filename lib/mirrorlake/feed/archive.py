@@ -16,11 +16,11 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import Timeline, read_commit_info, read_versions
 from mirrorlake.delta.files import total
-from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.snapshot import open_snapshot, read_snapshot
 from mirrorlake.delta.table import Table, column_types
 from mirrorlake.delta.timestamps import timestamp_text
 from mirrorlake.errors import FeedError
-from mirrorlake.feed.changes import refusal
+from mirrorlake.feed.changes import readable_span, refusal
 from mirrorlake.feed.cursor import (
     FORMAT,
     FollowReport,
@@ -33,8 +33,8 @@ from mirrorlake.feed.cursor import (
     target_name,
 )
 from mirrorlake.feed.doctor import examine
-from mirrorlake.feed.report import KINDS
-from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED, create_table
+from mirrorlake.feed.report import KINDS, changes_by_version
+from mirrorlake.feed.schema import COMMIT_VERSION, FEED_COLUMNS, RESERVED, create_table
 from mirrorlake.kept import read_kept
 from mirrorlake.lease import only_one
 from mirrorlake.names import TableName
@@ -91,17 +91,16 @@ class Archive:
         self.table = table
         self.target = target
         self._storage = table.storage
+        self._path = table.storage.path(target.table_path)
         self._state = f"{consumer_folder(table.name)}/archive-{target}"
 
     @property
     def position(self) -> int:
         """The last archived version that changed something; -1 if there is none."""
-        rows = self._archived().rows().selectExpr(f"max({RESERVED[1]}) AS v")
+        archived = Table(self.table.spark, self._storage, self.target)
+        rows = archived.rows().selectExpr(f"max({COMMIT_VERSION}) AS v")
         (row,) = to_arrow(rows).to_pylist()
         return -1 if row["v"] is None else int(row["v"])
-
-    def _archived(self) -> Table:
-        return Table(self.table.spark, self._storage, self.target)
 
     def plan(self, *, start: int | None = None) -> ArchiveReport:
         """What `run` would append; changes nothing."""
@@ -166,7 +165,7 @@ class Archive:
             self._stream(kept, place, timeline)
         on_step("streamed")
         done = max(timeline.latest, place)
-        self._save(kept | {"target_version": self._archived().snapshot().version})
+        self._save(kept | {"target_version": open_snapshot(self._storage, self.target).version})
         newest = read_versions(source.storage, source.name.table_path)
         lag = lag_of(newest, done)
         return ArchiveReport(str(source.name), str(self.target), first, done, lag, recovered)
@@ -178,8 +177,7 @@ class Archive:
         if found is None:
             columns = column_types(source.rows().schema) | FEED_COLUMNS
             properties = {SOURCE_PROPERTY: table_id(source)}
-            path = self._storage.path(self.target.table_path)
-            create_table(source.spark, path, columns, feed=False, properties=properties)
+            create_table(source.spark, self._path, columns, feed=False, properties=properties)
             return -1
         if found.properties.get(SOURCE_PROPERTY) != table_id(source):
             raise FeedError(
@@ -199,7 +197,7 @@ class Archive:
         marked = [f"{value} AS {quote(n)}" for n, value in zip(RESERVED, marks, strict=True)]
         # One commit, so that a kill leaves all of the snapshot or nothing.
         rows = source.rows(latest).selectExpr("*", *marked)
-        rows.write.format("delta").mode("append").save(self._archived().path)
+        rows.write.format("delta").mode("append").save(self._path)
         return latest
 
     def _first(self, timeline: Timeline, start: int | None) -> int:
@@ -231,7 +229,7 @@ class Archive:
             return ""
         if not self._storage.list(self._checkpoint(kept)).folders:
             return "new checkpoint: the old one is gone"
-        newest = self._archived().snapshot().version
+        newest = open_snapshot(self._storage, self.target).version
         for version in range(int(kept["target_version"]) + 1, newest + 1):
             info = read_commit_info(self._storage, self.target.table_path, version)
             if info.get("operation") == "RESTORE":
@@ -245,9 +243,7 @@ class Archive:
         source, latest = self.table, timeline.latest
         if place >= latest:
             return
-        found = examine(source, timeline, place + 1, latest, files=False)
-        if found.blocking:
-            raise refusal(found)
+        readable_span(source, timeline, place + 1, latest, "error")  # refuses what is gone
         query = (
             source.spark.readStream.format("delta")
             .option("readChangeFeed", "true")
@@ -258,7 +254,7 @@ class Archive:
             .option("checkpointLocation", self._storage.path(self._checkpoint(kept)))
             .option("mergeSchema", "true")
             .trigger(availableNow=True)
-            .start(self._archived().path)
+            .start(self._path)
         )
         query.awaitTermination()
 
@@ -291,15 +287,12 @@ def archive_table(
     facts = {"versions behind": done.lag.versions}
     if read_snapshot(table.storage, target.table_path) is None:
         return report_run(table, target, did, facts=facts)
-    kind, version, moment = RESERVED
-    rows = Table(table.spark, table.storage, target).rows()
-    counted = [F.count_if(F.col(kind) == feed).alias(name) for name, feed in KINDS.items()]
-    by_version = rows.groupBy(version).agg(F.max(moment).alias("made (UTC)"), *counted)
+    by_version = changes_by_version(Table(table.spark, table.storage, target).rows())
     sums = [total(name).alias(f"rows {name}") for name in KINDS]
     (line,) = by_version.agg(F.count(F.lit(1)).alias("versions archived"), *sums).collect()
-    newest = by_version.orderBy(F.desc(version)).limit(_MOST_VERSIONS + 1)
+    newest = by_version.orderBy(F.desc(COMMIT_VERSION)).limit(_MOST_VERSIONS + 1)
     moments = F.date_format("made (UTC)", "yyyy-MM-dd HH:mm:ss").alias("made (UTC)")
-    found = [tuple(row) for row in newest.select(version, moments, *KINDS).collect()]
+    found = [tuple(row) for row in newest.select(COMMIT_VERSION, moments, *KINDS).collect()]
     details = TextTable(
         ("version", "made (UTC)", *KINDS),
         tuple(found[:_MOST_VERSIONS]),

@@ -33,7 +33,13 @@ from mirrorlake.delta.timestamps import (
 )
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.feed.doctor import Diagnosis, examine, span_text
-from mirrorlake.feed.schema import FEED_COLUMNS, RESERVED, read_feed
+from mirrorlake.feed.schema import (
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    FEED_COLUMNS,
+    RESERVED,
+    read_feed,
+)
 from mirrorlake.history.diff import CHANGE_TYPE, Match, choose_match, diff_rows, is_tracked
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.spark.sql import literal, quote
@@ -194,8 +200,8 @@ def in_order(
         kinds: the kinds of changes, in their order.
     """
     listed = ", ".join(map(literal, kinds))
-    kind = F.expr(f"array_position(array({listed}), {quote(RESERVED[0])})")
-    return changes.orderBy(RESERVED[1], *[F.col(quote(key)) for key in keys], kind)
+    kind = F.expr(f"array_position(array({listed}), {quote(CHANGE_TYPE)})")
+    return changes.orderBy(COMMIT_VERSION, *[F.col(quote(key)) for key in keys], kind)
 
 
 @dataclass(frozen=True)
@@ -308,12 +314,13 @@ def _compared(
         match, keys = _match([before, *inside], list(last.schema))
         old = _aligned(table.rows(before.version), before, last)
         rows = diff_rows(old, new, match, keys)
-    marks = (
-        F.lit(segment.end).cast("bigint"),
-        F.timestamp_millis(F.lit(timeline.time(segment.end))),
-        F.lit(_ROW_IDS if match is Match.ROW_ID else _SNAPSHOTS),
+    return rows.withColumns(
+        {
+            COMMIT_VERSION: F.lit(segment.end).cast("bigint"),
+            COMMIT_TIMESTAMP: F.timestamp_millis(F.lit(timeline.time(segment.end))),
+            ORIGIN: F.lit(_ROW_IDS if match is Match.ROW_ID else _SNAPSHOTS),
+        }
     )
-    return rows.withColumns(dict(zip((*RESERVED[1:], ORIGIN), marks, strict=True)))
 
 
 def _match(states: Sequence[State], columns: Sequence[str]) -> tuple[Match, tuple[str, ...]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -12,7 +11,8 @@ from pyspark.sql import functions as F
 
 from mirrorlake.delta.table import column_types
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.schema import RESERVED, create_table
+from mirrorlake.feed.schema import COMMIT_VERSION, RESERVED, create_table
+from mirrorlake.history.diff import CHANGE_TYPE
 from mirrorlake.spark.sql import delta_name, quote, temporary_view
 
 
@@ -36,7 +36,7 @@ class Dimension:
 
     keys: tuple[str, ...]
     sequence_by: str
-    stored_as: Literal[1, 2] = 1
+    stored_as: int = 1
     ignore_null_updates: bool = False
     apply_as_deletes: str | None = None
     apply_as_truncates: str | None = None
@@ -75,13 +75,13 @@ class Dimension:
         return kept
 
 
-def feed_dimension(keys: Sequence[str], stored_as: Literal[1, 2] = 1) -> Dimension:
+def feed_dimension(keys: Sequence[str], stored_as: int = 1) -> Dimension:
     """The dimension of a table's own change feed: its versions are the sequence."""
     return Dimension(
         tuple(keys),
-        RESERVED[1],
+        COMMIT_VERSION,
         stored_as,
-        apply_as_deletes=f"{RESERVED[0]} = 'delete'",
+        apply_as_deletes=f"{CHANGE_TYPE} = 'delete'",
         except_columns=RESERVED,
     )
 
@@ -145,11 +145,6 @@ def merge_into(rows: DataFrame, path: str, on: str, clauses: str) -> None:
     """Merges rows `s` into the table `t` at a path, in one commit."""
     with temporary_view(rows) as view:
         rows.sparkSession.sql(f"MERGE INTO {delta_name(path)} t USING {view} s ON {on} {clauses}")
-
-
-def update_row(names: Sequence[str]) -> str:
-    """A merge's clause that takes these columns from the source."""
-    return f"UPDATE SET {', '.join(f'{quote(name)} = s.{quote(name)}' for name in names)}"
 
 
 def insert_row(names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.commits import CommitLog, Timeline, read_versions
@@ -111,7 +111,7 @@ def report_changes(
     found = examine(table, timeline, span.start, span.end, files=True)
     notes: list[str] = []
     readable = span if across_gaps else _readable(found, notes)
-    counts: dict[int, dict[str, int]] = {}
+    counts: dict[int, dict[str, Any]] = {}
     net: dict[str, int] = {}
     followed, told = "", TextTable(COLUMNS, ())
     if readable is not None:
@@ -121,9 +121,11 @@ def report_changes(
             rows = read_feed(table.spark, table.path, readable.start, readable.end)
         if where.strip():
             rows = rows.where(where)
-        counts = _count(rows)
+        counted = changes_by_version(rows).collect()
+        counts = {line[_VERSION]: line.asDict() for line in counted}
         if chosen:
-            net = _net(rows, chosen)
+            (line,) = net_changes(rows, chosen).agg(*_count_kinds()).collect()
+            net = line.asDict()
         else:
             notes.append("The table declares no keys, so there is no net result: name them.")
         if counts:
@@ -136,7 +138,7 @@ def report_changes(
         shown_to=None if readable is None else readable.end,
         diagnosis=found,
         by_version=_by_version(table, readable, counts),
-        raw={kind: sum(line.get(kind, 0) for line in counts.values()) for kind in KINDS},
+        raw={kind: sum(line[kind] for line in counts.values()) for kind in KINDS},
         net=net,
         keys=chosen,
         followed=followed,
@@ -177,20 +179,14 @@ def _readable(found: Diagnosis, notes: list[str]) -> Span | None:
     return last
 
 
-def _count(rows: DataFrame) -> dict[int, dict[str, int]]:
-    """Rows by version and kind: at most four lines a version."""
-    names = {feed: kind for kind, feed in KINDS.items()}
-    counted = rows.groupBy(_VERSION, _KIND).count().where(F.col(_KIND) != "update_preimage")
-    counts: dict[int, dict[str, int]] = {}
-    for line in counted.collect():
-        counts.setdefault(line[_VERSION], {})[names[line[_KIND]]] = line["count"]
-    return counts
+def changes_by_version(rows: DataFrame) -> DataFrame:
+    """When each version was made, and how many rows it inserted, updated and deleted."""
+    changed = rows.where(F.col(_KIND) != _OLD)
+    return changed.groupBy(_VERSION).agg(F.max(_MOMENT).alias("made (UTC)"), *_count_kinds())
 
 
-def _net(rows: DataFrame, keys: Sequence[str]) -> dict[str, int]:
-    counted = net_changes(rows, keys).groupBy(_KIND).count().collect()
-    by_kind = {line[_KIND]: line["count"] for line in counted}
-    return {kind: by_kind.get(feed, 0) for kind, feed in KINDS.items()}
+def _count_kinds() -> list[Column]:
+    return [F.count_if(F.col(_KIND) == feed).alias(kind) for kind, feed in KINDS.items()]
 
 
 def _follow(rows: DataFrame, keys: Sequence[str], where: str) -> tuple[str, TextTable]:
@@ -210,7 +206,7 @@ def _follow(rows: DataFrame, keys: Sequence[str], where: str) -> tuple[str, Text
     return followed, TextTable(COLUMNS, told.rows[:_MOST_EVENTS], more=len(found) > _MOST_EVENTS)
 
 
-def _by_version(table: Table, span: Span | None, counts: dict[int, dict[str, int]]) -> TextTable:
+def _by_version(table: Table, span: Span | None, counts: dict[int, dict[str, Any]]) -> TextTable:
     columns = ("version", "made (UTC)", "operation", *KINDS)
     if span is None:
         return TextTable(columns, ())

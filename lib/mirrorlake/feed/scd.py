@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -47,7 +47,8 @@ from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.net import net_changes
 from mirrorlake.feed.report import as_texts, short
 from mirrorlake.feed.scd_types import apply_type_1, apply_type_2
-from mirrorlake.feed.schema import RESERVED
+from mirrorlake.feed.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
+from mirrorlake.history.diff import CHANGE_TYPE
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
@@ -61,7 +62,7 @@ def follow_feed(
     into: TableName,
     *,
     keys: Sequence[str] | None = None,
-    stored_as: Literal[1, 2] = 1,
+    stored_as: int = 1,
     dry_run: bool = False,
 ) -> Batch:
     """Brings a dimension up to date with a table's feed; see `Lake.update_dimension`."""
@@ -85,8 +86,8 @@ def apply_changes(changes: DataFrame, path: str, dimension: Dimension) -> None:
     Raises:
         UsageError: columns that aren't there.
     """
-    if RESERVED[0] in changes.columns:
-        changes = changes.where(f"{RESERVED[0]} <> 'update_preimage'")
+    if CHANGE_TYPE in changes.columns:
+        changes = changes.where(f"{CHANGE_TYPE} <> 'update_preimage'")
     columns = dimension.data_columns(changes)
     spelled = {name.lower(): name for name in columns}
     dimension = replace(dimension, keys=tuple(spelled[key.lower()] for key in dimension.keys))
@@ -114,14 +115,14 @@ def apply_snapshot(snapshot: DataFrame, path: str, dimension: Dimension, sequenc
         )
     columns = dimension.data_columns(snapshot)
     spark = snapshot.sparkSession
-    rows = snapshot.select(*map(quote, columns)).withColumn(RESERVED[0], F.lit("insert"))
+    rows = snapshot.select(*map(quote, columns)).withColumn(CHANGE_TYPE, F.lit("insert"))
     current = table_or_none(spark, path)
     if current is not None:
         if dimension.stored_as == 2:
             current = current.where(F.col(END).isNull())
-        old = current.select(*map(quote, columns)).withColumn(RESERVED[0], F.lit("delete"))
+        old = current.select(*map(quote, columns)).withColumn(CHANGE_TYPE, F.lit("delete"))
         rows = rows.unionByName(old)
-    marks = {RESERVED[1]: F.lit(sequence).cast("bigint"), RESERVED[2]: F.lit(None)}
+    marks = {COMMIT_VERSION: F.lit(sequence).cast("bigint"), COMMIT_TIMESTAMP: F.lit(None)}
     changes = net_changes(
         rows.withColumns(marks), dimension.keys, unique=range(sequence, sequence + 1)
     )
@@ -186,19 +187,18 @@ def update_dimension(
     _check_target(table, target, stored_as)
     if why := follow_or_why_not(table, enable=enable and not dry_run):
         return report_run(table, target, why_not=why)
-    kind: Literal[1, 2] = 1 if stored_as == 1 else 2
     cursor = Cursor(table, f"dimension {target}")
     timeline = read_versions(table.storage, table.name.table_path)
     latest = timeline.latest
     if cursor.position < 0 and examine(table, timeline, 0, latest, files=True).blocking:
         did = f"the rows of version {latest}, since the feed does not reach back to version 0"
         if not dry_run:
-            dimension = Dimension(chosen, RESERVED[1], kind)
+            dimension = Dimension(chosen, COMMIT_VERSION, stored_as)
             path = table.storage.path(target.table_path)
             apply_snapshot(table.rows(latest), path, dimension, latest)
             cursor.move(latest)
     else:
-        batch = follow_feed(table, target, keys=chosen, stored_as=kind, dry_run=dry_run)
+        batch = follow_feed(table, target, keys=chosen, stored_as=stored_as, dry_run=dry_run)
         did = repr(batch)
     if dry_run:
         return report_run(table, target, f"would take {did}")

@@ -37,10 +37,10 @@ from mirrorlake.feed.dimension import (
     ready_table,
     same_key,
     table_or_none,
-    update_row,
 )
 from mirrorlake.feed.net import net_changes
-from mirrorlake.feed.schema import RESERVED
+from mirrorlake.feed.schema import COMMIT_TIMESTAMP, COMMIT_VERSION
+from mirrorlake.history.diff import CHANGE_TYPE
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import delta_name, literal, quote
 
@@ -127,19 +127,7 @@ def _merge_rows(rows: DataFrame, path: str, columns: list[str], keys: Sequence[s
             SEQUENCE: F.when(gone, F.greatest(SEQUENCE, _FLOOR)).otherwise(F.col(SEQUENCE)),
         }
     ).select(*map(quote, columns), SEQUENCE, IS_DELETE)
-    names = [*columns, SEQUENCE]
-    merge_into(
-        last,
-        path,
-        same_key(keys),
-        f"""
-        WHEN MATCHED AND s.{IS_DELETE} AND s.{SEQUENCE} > t.{SEQUENCE} THEN DELETE
-        WHEN MATCHED AND NOT s.{IS_DELETE} AND s.{SEQUENCE} > t.{SEQUENCE}
-        THEN {update_row(names)}
-        WHEN NOT MATCHED AND NOT s.{IS_DELETE}
-        THEN {insert_row(names)}
-        """,
-    )
+    _merge(last, path, same_key(keys), f"s.{SEQUENCE} > t.{SEQUENCE}")
 
 
 def _merge_columns(rows: DataFrame, path: str, columns: list[str], keys: Sequence[str]) -> None:
@@ -200,13 +188,14 @@ def apply_type_2(events: DataFrame, path: str, columns: list[str], dimension: Di
     new = events.drop(IS_TRUNCATE).withColumn(IS_NEW, F.lit(True))
     shape = periods(first_of_each(new, keys, (IS_DELETE, TIE)), columns, dimension)
     target = ready_table(shape, path, [*keys, START])
-    same = target.alias("t").join(new.alias("s"), F.expr(same_key(keys)), "left_semi")
-    old = same.select(*map(quote, shape.columns)).persist()
+    known = target.alias("t").join(new.alias("s"), F.expr(same_key(keys)), "left_semi")
+    old = known.select(*map(quote, shape.columns)).persist()
     try:
-        known = _as_events(old, columns, dimension)
-        together = first_of_each(known.unionByName(new), keys, (IS_DELETE, IS_NEW, TIE))
+        events = _as_events(old, columns, dimension).unionByName(new)
+        together = first_of_each(events, keys, (IS_DELETE, IS_NEW, TIE))
         wanted = periods(together, columns, dimension)
-        _merge(_difference(old, wanted, keys), path, keys)
+        same = f"{same_key(keys)} AND t.{START} = s.{START}"
+        _merge(_difference(old, wanted, keys), path, same)
     finally:
         old.unpersist()
 
@@ -322,26 +311,27 @@ def _as_events(old: DataFrame, columns: list[str], dimension: Dimension) -> Data
 
 def _difference(old: DataFrame, wanted: DataFrame, keys: Sequence[str]) -> DataFrame:
     """What has to be written: rows to put there, and rows to remove (marked as deletes)."""
-    rows = wanted.withColumn(RESERVED[0], F.lit("insert")).unionByName(
-        old.withColumn(RESERVED[0], F.lit("delete"))
+    rows = wanted.withColumn(CHANGE_TYPE, F.lit("insert")).unionByName(
+        old.withColumn(CHANGE_TYPE, F.lit("delete"))
     )
-    marked = rows.withColumns({RESERVED[1]: F.lit(0), RESERVED[2]: F.lit(0)})
+    marked = rows.withColumns({COMMIT_VERSION: F.lit(0), COMMIT_TIMESTAMP: F.lit(0)})
     found = net_changes(marked, [*keys, START], unique=range(1))
-    kept = found.where(F.col(RESERVED[0]) != "update_preimage")
-    gone = (F.col(RESERVED[0]) == "delete").alias(IS_DELETE)
+    kept = found.where(F.col(CHANGE_TYPE) != "update_preimage")
+    gone = (F.col(CHANGE_TYPE) == "delete").alias(IS_DELETE)
     return kept.select(*[F.col(quote(name)) for name in wanted.columns], gone)
 
 
-def _merge(rows: DataFrame, path: str, keys: Sequence[str]) -> None:
+def _merge(rows: DataFrame, path: str, same: str, newer: str = "true") -> None:
+    """Puts rows in the place of the same ones, if newer, and removes what is marked as deleted."""
     names = [name for name in rows.columns if name != IS_DELETE]
+    sets = ", ".join(f"{quote(name)} = s.{quote(name)}" for name in names)
     merge_into(
         rows,
         path,
-        f"{same_key(keys)} AND t.{START} = s.{START}",
+        same,
         f"""
-        WHEN MATCHED AND s.{IS_DELETE} THEN DELETE
-        WHEN MATCHED THEN {update_row(names)}
-        WHEN NOT MATCHED AND NOT s.{IS_DELETE}
-        THEN {insert_row(names)}
+        WHEN MATCHED AND s.{IS_DELETE} AND {newer} THEN DELETE
+        WHEN MATCHED AND {newer} THEN UPDATE SET {sets}
+        WHEN NOT MATCHED AND NOT s.{IS_DELETE} THEN {insert_row(names)}
         """,
     )

@@ -16,16 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 from mirrorlake.delta.snapshot import FEED, ROW_TRACKING, physical_name
 from mirrorlake.delta.table import Table, create_delta
 from mirrorlake.errors import FeedError, UsageError
+from mirrorlake.history.diff import CHANGE_TYPE
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.spark.jvm import feed_scan, has_gateway
 from mirrorlake.spark.sql import delta_name, quote
 
 Field = dict[str, Any]
-FEED_COLUMNS = {
-    "_change_type": "STRING",
-    "_commit_version": "BIGINT",
-    "_commit_timestamp": "TIMESTAMP",
-}
+COMMIT_VERSION, COMMIT_TIMESTAMP = "_commit_version", "_commit_timestamp"
+FEED_COLUMNS = {CHANGE_TYPE: "STRING", COMMIT_VERSION: "BIGINT", COMMIT_TIMESTAMP: "TIMESTAMP"}
 RESERVED = tuple(FEED_COLUMNS)
 DEFAULT_CONF = "spark.databricks.delta.properties.defaults.enableChangeDataFeed"
 

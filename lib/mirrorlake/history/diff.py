@@ -92,8 +92,7 @@ def diff_versions(
         VersionError: one of them can't be read.
         UsageError: the match is unknown or not possible.
     """
-    newest = table.snapshot().version
-    after = newest if after is None else after
+    after = table.snapshot().version if after is None else after
     snapshots = []
     for version in (before, after):
         check_version(table.storage, table.name, version, enforced=is_enforced(table.spark))

@@ -7,7 +7,7 @@ loads the others. A file whose deletion vector changed keeps its segments.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -75,12 +75,11 @@ class FrameDiff(Result):
                 self.row_groups_removed,
                 self.row_groups_preserved,
             ),
-            ("rows", Count(self.rows_added), Count(self.rows_removed), None),
-            ("size", size_text(self.bytes_added), size_text(self.bytes_removed), None),
-            ("deletion vectors changed", None, None, self.vectors_changed),
+            ("rows", Count(self.rows_added), Count(self.rows_removed), ""),
+            ("size", size_text(self.bytes_added), size_text(self.bytes_removed), ""),
+            ("deletion vectors changed", "", "", self.vectors_changed),
         )
-        text = tuple(tuple("" if v is None else v for v in row) for row in rows)
-        return TextTable((str(self), "added", "removed", "preserved"), text)
+        return TextTable((str(self), "added", "removed", "preserved"), rows)
 
     def __str__(self) -> str:
         if self.newest is None:
@@ -114,15 +113,18 @@ def compare_table(
         QueryError: Spark refused the predicate.
     """
     snapshot = read_snapshot(storage, framed.name.table_path)
-    kept: dict[str, Any] = {
-        "files_preserved": framed.files,
-        "row_groups_preserved": framed.row_groups,
-    }
+    unchanged = FrameDiff(
+        framed.table,
+        framed.version,
+        None if snapshot is None else snapshot.version,
+        files_preserved=framed.files,
+        row_groups_preserved=framed.row_groups,
+    )
     if snapshot is None:
-        return FrameDiff(framed.table, framed.version, None, **kept)
+        return unchanged
     recreated = snapshot.metadata["id"] != framed.table_id
     if delete is None and not recreated and snapshot.version == framed.version:
-        return FrameDiff(framed.table, framed.version, framed.version, **kept)
+        return unchanged
     table = Table(spark, storage, framed.name, snapshot)
     before = read_lists(table.spark, storage, [frame], framed.name)
     if delete is None and not recreated and _holds_since(table, framed.version):
@@ -133,10 +135,8 @@ def compare_table(
         now = _after_delete(table, now, delete)
     added = _added(table, before, now, written=delete is None)
     figures = added.crossJoin(_removed(before, now)).collect()[0].asDict()
-    return FrameDiff(
-        framed.table,
-        framed.version,
-        snapshot.version,
+    return replace(
+        unchanged,
         recreated=recreated,
         forecast=delete,
         files_preserved=framed.files - figures["files_removed"],

@@ -1,6 +1,6 @@
-"""What the tools' parameters ask for: two versions and what changed, a frame, a policy.
+"""What the tools' parameters ask for: two versions, a frame, a policy.
 
-What can't be compared is said, not raised: a table of one version, rows without an order.
+What can't be compared is said, not raised: a table of one version.
 """
 
 from __future__ import annotations
@@ -10,28 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import DataFrame
-
-from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.delta.timestamps import parse_utc_timestamp
 from mirrorlake.errors import FrameError, UsageError
-from mirrorlake.history.diff import (
-    CHANGE_TYPE,
-    changed_columns,
-    choose_match,
-    count_changes,
-    diff_versions,
-    is_made_anew,
-)
 from mirrorlake.history.frame_diff import FrameDiff
 from mirrorlake.history.frame_records import Frame
 from mirrorlake.history.maintenance import MaintenancePolicy, make_policy
 from mirrorlake.history.versions import check_version, find_readable_range, version_at
-from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
-from mirrorlake.spark.sql import quote
 from mirrorlake.storage import storage_errors
 
 if TYPE_CHECKING:
@@ -103,96 +90,6 @@ def _version(table: Table, version: int, time: str, other: int) -> int:
     if version < -1:
         raise UsageError(f"There is no version {version}.", hint="versions count from 0.")
     return other if version == -1 else version
-
-
-@dataclass(frozen=True)
-class Difference(Result):
-    """What changed between two versions.
-
-    Attributes:
-        pair: the versions.
-        by: how rows were matched, in words.
-        counts: rows `added`, `removed` and `changed`.
-        columns: names of columns that came, with `+`, or went, with `-`.
-        rows: the first of the changes, ordered by the columns that rows are matched by.
-    """
-
-    pair: VersionPair
-    by: str = ""
-    counts: dict[str, int] | None = None
-    columns: tuple[str, ...] = ()
-    rows: TextTable | None = None
-
-    def shown(self) -> TextTable:
-        """The counts, one row; or why there are none."""
-        if self.counts is None:
-            return TextTable(("note",), ((self.pair.note,),))
-        columns = ("from", "to", *self.counts, "columns", "rows matched")
-        found: tuple[Any, ...] = tuple(self.counts.values())
-        names = " ".join(self.columns)
-        return TextTable(columns, ((self.pair.before, self.pair.after, *found, names, self.by),))
-
-    def __repr__(self) -> str:
-        if self.counts is None:
-            return self.pair.note
-        return f"{self.pair!r}: " + ", ".join(f"{n:,} {what}" for what, n in self.counts.items())
-
-
-def find_difference(
-    table: Table, pair: VersionPair, *, keys: Sequence[str] = (), limit: int = 10
-) -> Difference:
-    """What changed between two versions: counted, and the first rows.
-
-    Args:
-        table: which table.
-        pair: the versions.
-        keys: the columns to match rows by; by default the table's own keys, and if it has none as
-            `diff_versions` chooses.
-        limit: most rows to show.
-
-    Raises:
-        QueryError: Spark failed.
-    """
-    from mirrorlake.show.tables import show_rows  # built on top of this package
-
-    if pair.note:
-        return Difference(pair)
-    path = table.name.table_path
-    old, new = (read_snapshot(table.storage, path, v) for v in (pair.before, pair.after))
-    settings = [snapshot.properties if snapshot else {} for snapshot in (old, new)]
-    declared = declared_keys(settings[1])
-    schemas = [snapshot.schema if snapshot else {} for snapshot in (old, new)]
-    if not keys and all(key in schema for key in declared for schema in schemas):
-        keys = declared
-    match, known = choose_match(*settings, made_anew=is_made_anew(old, new))
-    by = (
-        f"by {', '.join(keys or known)}" if keys or known else f"by {match.value.replace('-', ' ')}"
-    )
-    rows = diff_versions(table, pair.before, pair.after, keys=keys).cache()
-    try:
-        counts = count_changes(rows)
-        shown = show_rows(rows, order_by=_order(rows, keys or known), limit=limit)
-    finally:
-        rows.unpersist()
-    return Difference(pair, by, counts, tuple(changed_columns(old, new)), shown)
-
-
-def _order(rows: DataFrame, keys: Sequence[str]) -> list[str]:
-    """Columns that order the rows as far as that goes; Spark can't order by maps and variants."""
-    kinds = dict(rows.dtypes)
-    spelled = {name.lower(): name for name in kinds}
-    first = list(dict.fromkeys(spelled[k.lower()] for k in keys if k.lower() in spelled))
-    sortable = [
-        name
-        for name, kind in kinds.items()
-        if name != CHANGE_TYPE and "map<" not in kind and "variant" not in kind
-    ]
-    names = [*first, *(name for name in sortable if name not in first)][: len(first) + 8]
-    if not first:
-        return [*map(quote, names), quote(CHANGE_TYPE)]
-    # A row as it was stands before the row as it is.
-    rest = map(quote, names[len(first) :])
-    return [*map(quote, first), f"{quote(CHANGE_TYPE)} DESC", *rest]
 
 
 @dataclass(frozen=True)
@@ -312,12 +209,11 @@ def act_on_frame(
         return FrameAction("Nothing was asked for but to show the frames.")
     if not model:
         raise UsageError(f"{action} needs a model.", hint="set the parameter model.")
-    if action == "release":
-        with storage_errors(lake.storage.root):
-            frame = lake.frames.release(model, dry_run=dry_run)
-        verb = "would be released" if dry_run else "was released: its files may be vacuumed"
-        return FrameAction(f"{frame.title} {verb}", frame, not dry_run)
     with storage_errors(lake.storage.root):
+        if action == "release":
+            frame = lake.frames.release(model, dry_run=dry_run)
+            verb = "would be released" if dry_run else "was released: its files may be vacuumed"
+            return FrameAction(f"{frame.title} {verb}", frame, not dry_run)
         frame = lake.frames.create(model, tables, expires_in=expires_in, dry_run=dry_run)
     at = ", ".join(f"{t.table} at version {t.version}" for t in frame.tables)
     verb = "would frame" if dry_run else "frames"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.delta.actions import missing_files, recent_removals, removed_since
 from mirrorlake.delta.commits import CommitLog, find_newest, read_commit_info
-from mirrorlake.delta.snapshot import Snapshot, read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, open_snapshot
 from mirrorlake.delta.timestamps import from_milliseconds, parse_interval
 from mirrorlake.errors import TableNotFoundError, VersionError
 from mirrorlake.names import TableName
@@ -85,11 +85,11 @@ class ReadableRange(Result):
 
 def retention(snapshot: Snapshot, name: str) -> timedelta:
     """One of the table's two retentions, or Delta's default for it."""
-    return parse_interval(_setting(snapshot, name).partition(": ")[2])
+    return parse_interval(_setting(snapshot, name))
 
 
 def _setting(snapshot: Snapshot, name: str) -> str:
-    return f"{name}: {snapshot.properties.get(name, _DEFAULTS[name])}"
+    return snapshot.properties.get(name, _DEFAULTS[name])
 
 
 def find_readable_range(
@@ -106,7 +106,7 @@ def find_readable_range(
         TableNotFoundError: there is none of that name.
     """
     log = CommitLog(storage, table.table_path)
-    first, newest, limits = _bounds(log, _snapshot(storage, table), enforced=enforced)
+    first, newest, limits = _bounds(log, open_snapshot(storage, table), enforced=enforced)
     if vacuumed := _vacuumed(log, first, newest):
         limits.append(vacuumed)
         first = max(first, vacuumed.version)
@@ -124,23 +124,17 @@ def _bounds(log: CommitLog, snapshot: Snapshot, *, enforced: bool) -> tuple[int,
     interval = int(snapshot.properties.get("delta.checkpointInterval", "10"))
     first = log.first_readable(newest, interval)
     if first > 0:
-        why = f"older commits are cut off ({_setting(snapshot, LOG_RETENTION)})"
+        why = f"older commits are cut off ({LOG_RETENTION}: {_setting(snapshot, LOG_RETENTION)})"
         limits.append(Limit("log retention", first, why))
     if enforced:
         horizon = datetime.now(timezone.utc) - retention(snapshot, FILE_RETENTION)
         oldest = log.raw_timestamp(first)
         if oldest is not None and oldest < horizon:
             first = log.first_since(horizon, first, newest)
-            why = f"Delta refuses older ones ({_setting(snapshot, FILE_RETENTION)})"
+            kept = _setting(snapshot, FILE_RETENTION)
+            why = f"Delta refuses older ones ({FILE_RETENTION}: {kept})"
             limits.append(Limit("retention check", first, why))
     return first, newest, limits
-
-
-def _snapshot(storage: Storage, table: TableName) -> Snapshot:
-    snapshot = read_snapshot(storage, table.table_path)
-    if snapshot is None:
-        raise TableNotFoundError(f"There is no table {table} in the lake.")
-    return snapshot
 
 
 def _vacuumed(log: CommitLog, first: int, newest: int) -> Limit | None:
@@ -193,7 +187,7 @@ def check_version(
         VersionError: it is out of range, or a file of it is gone; the file is named.
     """
     log = CommitLog(storage, table.table_path)
-    first, newest, _ = _bounds(log, _snapshot(storage, table), enforced=enforced)
+    first, newest, _ = _bounds(log, open_snapshot(storage, table), enforced=enforced)
     if first <= version <= newest and not _vacuumed(log, version, newest):
         return  # only what was removed since was looked at
     readable = find_readable_range(storage, table, enforced=enforced)
@@ -263,7 +257,7 @@ def version_at(
         VersionError: the moment is before what can be read; with the range.
     """
     log = CommitLog(storage, table.table_path)
-    newest = _snapshot(storage, table).version
+    newest = open_snapshot(storage, table).version
     made = log.timestamp(newest)
     if made is not None and made <= moment:
         return newest

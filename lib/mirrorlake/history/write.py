@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from mirrorlake.delta.actions import removed_since
-from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.delta.table import OWN_TABLE, Table, column_types, create_delta
 from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.history.diff import changed_columns, is_made_anew
@@ -47,8 +47,7 @@ def write_table(
     """
     if mode not in MODES:
         raise UsageError(f"There is no mode {mode!r}.", hint=f"choose one of {MODES}.")
-    snapshot = read_snapshot(storage, table.table_path)
-    check_own(storage, table)
+    snapshot = check_own(storage, table)
     frame = _as_frame(spark, rows)
     path = storage.path(table.table_path)
     with query_errors():
@@ -70,8 +69,11 @@ def _save(
     writer.save(path)
 
 
-def check_own(storage: Storage, table: TableName) -> None:
+def check_own(storage: Storage, table: TableName) -> Snapshot | None:
     """Refuses tables that a mirror fills, and names that would put a table inside another.
+
+    Returns:
+        The table's newest version; None if there is no table yet.
 
     Raises:
         UsageError: a publisher feeds it, or it is a view's.
@@ -94,6 +96,7 @@ def check_own(storage: Storage, table: TableName) -> None:
         raise InvalidNameError(
             f"{what} can't be a table and a schema at once.", hint="rename one of the two."
         )
+    return snapshot
 
 
 def _is_schema(storage: Storage, name: str) -> bool:
@@ -218,14 +221,12 @@ def restore_table(table: Table, version: int, *, apply: bool) -> Restore:
     )
     if not apply:
         return plan
-    done = table.spark.sql(
-        f"RESTORE TABLE {table.sql_name} TO VERSION AS OF {int(version)}"
-    ).first()
-    figures = done.asDict() if done is not None else {}
+    statement = f"RESTORE TABLE {table.sql_name} TO VERSION AS OF {int(version)}"
+    (done,) = table.spark.sql(statement).collect()
     return replace(
         plan,
-        returned_files=int(figures.get("num_restored_files", plan.returned_files)),
-        dropped_files=int(figures.get("num_removed_files", 0)),
+        returned_files=int(done.num_restored_files),
+        dropped_files=int(done.num_removed_files),
         applied=True,
     )
 

@@ -32,7 +32,7 @@ from mirrorlake.landing.rows import describe_fault, read_markers, row_faults
 from mirrorlake.landing.type_rules import VOID, Stored
 from mirrorlake.landing.types import ColumnType, fits, published_schema, widened
 from mirrorlake.lint.rules import LintFinding, finding
-from mirrorlake.names import METADATA
+from mirrorlake.names import METADATA, TableName
 from mirrorlake.storage import Entry, Storage
 
 _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -57,27 +57,26 @@ class FileLint:
 
 
 def lint_file(
-    storage: Storage, table: str, folder: str, entry: Entry, metadata: TableMetadata, *, keyed: bool
+    storage: Storage, table: TableName, entry: Entry, metadata: TableMetadata, *, keyed: bool
 ) -> FileLint:
     """Reads one data file.
 
     Args:
         storage: where it lies.
-        table: its table, as findings name it.
-        folder: its folder, relative to the storage's root.
+        table: its table.
         entry: the file as listed.
         metadata: what the folder declares.
         keyed: whether there is a `_metadata.json`.
     """
-    name, path = entry.name, f"{folder}/{entry.name}"
-    report = partial(finding, table=table, file=name)
+    name, path = entry.name, f"{table.folder}/{entry.name}"
+    report = partial(finding, table=str(table), file=name)
     if entry.size == 0:
         return FileLint(name, findings=(report("file-zero-bytes", "The file has zero bytes."),))
     try:
         text = is_text(name, metadata.text)
     except DataFileError as error:
         return FileLint(name, findings=(report("file-ending", error.message),))
-    lint = partial(_lint_parquet, name=name, metadata=metadata, table=table, keyed=keyed)
+    lint = partial(_lint_parquet, name=name, metadata=metadata, keyed=keyed, report=report)
     try:
         if not text:
             return lint(storage, path)
@@ -100,9 +99,14 @@ def lint_file(
 
 
 def _lint_parquet(
-    storage: Storage, path: str, *, name: str, metadata: TableMetadata, table: str, keyed: bool
+    storage: Storage,
+    path: str,
+    *,
+    name: str,
+    metadata: TableMetadata,
+    keyed: bool,
+    report: partial[LintFinding],
 ) -> FileLint:
-    report = partial(finding, table=table, file=name)
     facts: FileFacts | None = None
     refused: MirrorlakeError | None = None
     try:
@@ -116,8 +120,8 @@ def _lint_parquet(
             schema = published_schema(parquet)
             columns = read_columns(schema, metadata.keys)
             if refused is not None:
-                for rule, message, row, column in _explain(parquet, columns, metadata, keyed):
-                    findings.append(report(rule, message, row=row, column=column))
+                for found in _explain(parquet, columns, metadata, keyed, report):
+                    findings.append(found)  # what is found before it breaks off is kept
     except _UNREADABLE:
         pass  # the check has said so
     if refused is not None and not findings:
@@ -127,16 +131,17 @@ def _lint_parquet(
     return FileLint(name, schema, columns.data if columns else None, facts, tuple(findings))
 
 
-_Problem = tuple[str, str, "int | None", "str | None"]  # rule, message, row, column
-
-
 def _explain(
-    parquet: pq.ParquetFile, columns: Columns, metadata: TableMetadata, keyed: bool
-) -> Iterator[_Problem]:
+    parquet: pq.ParquetFile,
+    columns: Columns,
+    metadata: TableMetadata,
+    keyed: bool,
+    report: partial[LintFinding],
+) -> Iterator[LintFinding]:
     """All that is wrong with a file that the check has refused."""
     for rule, error in columns.faults:
         hint = f" {error.hint.capitalize()}" if rule == "marker-type" else ""
-        yield rule, f"{error.message}{hint}", None, error.column
+        yield report(rule, f"{error.message}{hint}", column=error.column)
     rules = {rule for rule, _ in columns.faults}
     if "column-twice" in rules:
         return  # its columns can't be asked for by name
@@ -150,7 +155,7 @@ def _explain(
         and not metadata.keys
         and parquet.metadata.num_rows
     ):
-        yield undeclared, "upsert rows, but the table has no keys.", None, None
+        yield report(undeclared, "upsert rows, but the table has no keys.")
     bad: dict[tuple[str, str], _Rows] = {}
     needing = _Rows()
     before = 0
@@ -167,19 +172,19 @@ def _explain(
         before += parquet.metadata.row_group(group).num_rows
     for (rule, column), rows in bad.items():
         if rows.count:
-            yield rule, f"{rows.says}{rows}.", rows.row, column
+            yield report(rule, f"{rows.says}{rows}.", row=rows.row, column=column)
     if needing.count:
         text = f"Updates, deletes or upserts, but the table has no keys{needing}."
-        yield undeclared, text, needing.row, marker
+        yield report(undeclared, text, row=needing.row, column=marker)
 
 
+@dataclass
 class _Rows:
     """How many rows of a file are of a kind, and which is the first of them, counted from 1."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.row = 0
-        self.says = ""  # what is wrong with the first
+    count: int = 0
+    row: int = 0
+    says: str = ""  # what is wrong with the first
 
     def add(self, flags: pa.ChunkedArray, before: int) -> bool:
         """Counts the flagged rows of the group after `before` rows; whether there are any."""
@@ -204,9 +209,9 @@ class ColumnWatch:
 
     def __init__(self, table: str, mirrored: dict[str, str], metadata: TableMetadata) -> None:
         self._finding = partial(finding, table=table)
-        self._mirrored = {name.lower() for name in mirrored}
         self._kinds = {name.lower(): kind for name, kind in mirrored.items()}
-        self._had = dict.fromkeys(self._mirrored)  # in order, as a set has none
+        self._mirrored = set(self._kinds)
+        self._had = dict.fromkeys(self._kinds)  # in order, as a set has none
         self._declared = metadata.table_columns
         self._reported: dict[str, str] = {}
         self._lacking: set[str] = set()

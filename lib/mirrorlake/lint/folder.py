@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import accumulate
@@ -36,7 +36,7 @@ _MISNAMED = {METADATA, METADATA.lstrip("_"), "_metadata", f"{METADATA}.txt", "_m
 
 
 def lint_metadata(
-    storage: Storage, table: str, folder: str, listing: Listing
+    storage: Storage, table: TableName, listing: Listing
 ) -> tuple[list[LintFinding], TableMetadata | None]:
     """Checks one table's `_metadata.json`.
 
@@ -44,13 +44,14 @@ def lint_metadata(
         The findings; and what the file declares, without its wrong fields, or None if they are too
         important to go on without.
     """
+    report = partial(finding, table=str(table), file=METADATA)
     findings = [
-        finding("metadata-name", f"{entry.name} is not read.", table=table, file=entry.name)
+        report("metadata-name", f"{entry.name} is not read.", file=entry.name)
         for entry in listing.files
         if entry.name != METADATA and entry.name.lower() in _MISNAMED
     ]
     try:
-        data = storage.read(f"{folder}/{METADATA}")
+        data = storage.read(f"{table.folder}/{METADATA}")
     except FileNotFoundError:
         return findings, TableMetadata()
     try:
@@ -58,25 +59,16 @@ def lint_metadata(
     except (ValueError, RecursionError):
         document = None  # the parser says what is wrong
     if isinstance(document, dict):
-        findings += _unknown(table, document)
+        findings += _unknown(document, report)
     try:
         return findings, TableMetadata.parse(data)
     except MetadataError as error:
         if not isinstance(document, dict):
-            unreadable = finding("metadata-unreadable", error.message, table=table, file=METADATA)
-            return [*findings, unreadable], None
+            return [*findings, report("metadata-unreadable", error.message)], None
         wrong, metadata = _salvage(document, error)
-    findings += [
-        finding(
-            "metadata-invalid",
-            error.message,
-            table=table,
-            file=METADATA,
-            column=error.column,
-            fix=f"Correct the field: {error.hint}" if error.hint else "",
-        )
-        for error in wrong
-    ]
+    for one in wrong:
+        fix = f"Correct the field: {one.hint}" if one.hint else ""
+        findings.append(report("metadata-invalid", one.message, column=one.column, fix=fix))
     return findings, metadata
 
 
@@ -101,7 +93,7 @@ def _salvage(
         return [*wrong, error], None
 
 
-def _unknown(table: str, document: dict[str, Any]) -> Iterable[LintFinding]:
+def _unknown(document: dict[str, Any], report: partial[LintFinding]) -> Iterator[LintFinding]:
     lower = {name.lower(): value for name, value in document.items()}
     properties = lower.get("fileformattypeproperties")
     for fields, known in ((document, _FIELDS), (properties, PROPERTIES)):
@@ -112,7 +104,7 @@ def _unknown(table: str, document: dict[str, Any]) -> Iterable[LintFinding]:
             near = difflib.get_close_matches(name.lower(), words, n=1)
             fix = f"Write {words[near[0]]} if that is meant, or remove the field." if near else ""
             text = f"{METADATA} has a field {name!r}, which is ignored."
-            yield finding("metadata-unknown", text, table=table, file=METADATA, fix=fix)
+            yield report("metadata-unknown", text, fix=fix)
 
 
 _STAGED = timedelta(days=1)
@@ -159,9 +151,8 @@ def lint_names(
             text = f"{name!r} is not numbered with 20 digits."
             findings.append(report("file-name", text, file=name))
         elif number is None:
-            findings.append(
-                report("file-unexpected", f"{name!r} is not part of the format.", file=name)
-            )
+            text = f"{name!r} is not part of the format."
+            findings.append(report("file-unexpected", text, file=name))
         elif number in numbered:
             text = f"{name} and {numbered[number].name} have the same number."
             findings.append(report("number-twice", text, file=name))

@@ -66,11 +66,13 @@ def lint_zone(
         if name not in storage.list(outer).folders:  # where there are folders one may be empty
             raise no_folder(only)
     now = datetime.now(timezone.utc)
-    tables = list(find_tables(storage))
-    findings = [] if only else list(_lint_root(storage))
+    zone = storage.list(ZONE)
+    schemas = [f for f in zone.folders if f.endswith(SCHEMA_SUFFIX) and not f.startswith("_")]
+    tables = list(find_tables(storage, folders=zone.folders))
+    findings = [] if only else list(_lint_root(storage, zone, schemas))
     findings += [
         found
-        for found in _lint_folders(storage, tables)
+        for found in _lint_folders(schemas, tables)
         if only is None or found.table == str(only)
     ]
     # A folder that can't be a table has nothing more to look at.
@@ -88,17 +90,15 @@ def lint_zone(
     return LintReport(tuple(findings), len(good), files)
 
 
-def _lint_root(storage: Storage) -> Iterator[LintFinding]:
+def _lint_root(storage: Storage, zone: Listing, schemas: list[str]) -> Iterator[LintFinding]:
     """What lies in the zone, and in its schemas, beside the tables."""
-    zone = storage.list(ZONE)
     if zone == _NOTHING:
         yield finding("zone-missing", f"There is nothing in {ZONE}.")
         return
     yield from _lint_partner(storage, zone)
     yield from _lint_outside(storage, "", zone)
-    for folder in zone.folders:
-        if folder.endswith(SCHEMA_SUFFIX) and not folder.startswith("_"):
-            yield from _lint_outside(storage, f"{folder}/", storage.list(f"{ZONE}/{folder}"))
+    for folder in schemas:
+        yield from _lint_outside(storage, f"{folder}/", storage.list(f"{ZONE}/{folder}"))
 
 
 def _lint_outside(storage: Storage, inside: str, listing: Listing) -> Iterator[LintFinding]:
@@ -152,28 +152,23 @@ def _fields(document: object) -> dict[str, object]:
     return {str(name).lower(): value for name, value in document.items()}
 
 
-def _lint_folders(storage: Storage, tables: list[TableName | BadFolder]) -> Iterator[LintFinding]:
+def _lint_folders(schemas: list[str], tables: list[TableName | BadFolder]) -> Iterator[LintFinding]:
     """The folders' names, each by itself and beside the others."""
-    schemas = [
-        folder.removesuffix(SCHEMA_SUFFIX)
-        for folder in storage.list(ZONE).folders
-        if folder.endswith(SCHEMA_SUFFIX) and not folder.startswith("_")
-    ]
     met: dict[tuple[str | None, str], str] = {}
     alike = []
-    for schema in schemas:
-        place = f"{schema}{SCHEMA_SUFFIX}"
-        other = met.setdefault((None, _alike(schema)), place)
-        if other != place:
+    for folder in schemas:
+        schema = folder.removesuffix(SCHEMA_SUFFIX)
+        other = met.setdefault((None, _alike(schema)), folder)
+        if other != folder:
             first = other.removesuffix(SCHEMA_SUFFIX)
             text = f"The schemas {schema!r} and {first!r} differ at most by case."
-            alike.append(finding("folder-case", text, table=place))
+            alike.append(finding("folder-case", text, table=folder))
     for table in tables:
         if isinstance(table, BadFolder):
             place = table.folder.removeprefix(f"{ZONE}/")
             yield finding("folder-name", table.error.message, table=place)
             continue
-        if table.schema is None and table.name in schemas:
+        if table.schema is None and f"{table.name}{SCHEMA_SUFFIX}" in schemas:
             text = f"The table {table} is named like the schema {table.name}."
             yield finding("folder-clash", text, table=str(table))
             continue
@@ -198,29 +193,23 @@ class _Mirrored:
     last: int = 0
 
 
+@dataclass
 class TableLint:
     """The rules on one table.
 
-    Args:
+    Attributes:
         storage: the lake's files.
         table: which table.
         now: tells how old a file is.
         on_file: is called after every data file that was read.
-
-    Attributes:
         files: how many data files were read.
     """
 
-    def __init__(
-        self, storage: Storage, table: TableName, now: datetime, on_file: FileListener
-    ) -> None:
-        self._storage = storage
-        self._table = table
-        self._now = now
-        self._on_file = on_file
-        self._finding = partial(finding, table=str(table))
-        self._listing = Listing((), ())
-        self.files = 0
+    storage: Storage
+    table: TableName
+    now: datetime
+    on_file: FileListener
+    files: int = 0
 
     def run(self) -> Iterator[LintFinding]:
         """All findings, the folder's before its files'.
@@ -229,60 +218,58 @@ class TableLint:
             OSError: the folder can't be read.
             ValueError: the log of its Delta table is broken.
         """
-        self._listing = self._storage.list(self._table.folder)
-        if not self._listing.files and not self._listing.folders:
-            yield self._finding("folder-empty", "The folder is empty.")
+        report = partial(finding, table=str(self.table))
+        listing = self.storage.list(self.table.folder)
+        if listing == _NOTHING:
+            yield report("folder-empty", "The folder is empty.")
             return
-        found, metadata = lint_metadata(
-            self._storage, str(self._table), self._table.folder, self._listing
-        )
+        found, metadata = lint_metadata(self.storage, self.table, listing)
         yield from found
         try:
             mirrored = self._find_mirrored()
         except (MetadataError, FormatError) as error:
-            yield self._finding("folder-identity", error.message, file=IDENTITY)
+            yield report("folder-identity", error.message, file=IDENTITY)
             return
         if mirrored is None:
-            text = f"There is already a table {self._table} that the mirror did not make."
-            yield self._finding("folder-taken", text)
-            mirrored = _Mirrored(Identity(self._table, ""))
+            text = f"There is already a table {self.table} that the mirror did not make."
+            yield report("folder-taken", text)
+            mirrored = _Mirrored(Identity(self.table, ""))
         if metadata is None:
             return  # which files count, and what they need, is not known
         if mirrored.snapshot is not None:
             try:
                 old = declared_keys(mirrored.snapshot.properties)
-                check_keys_kept(self._table, old, metadata.keys)
+                check_keys_kept(self.table, old, metadata.keys)
             except MetadataError as error:
-                yield self._finding("key-changed", error.message, file=METADATA)
-        found, folder = lint_names(self._table, self._listing, metadata.strategy, self._now)
+                yield report("key-changed", error.message, file=METADATA)
+        found, folder = lint_names(self.table, listing, metadata.strategy, self.now)
         yield from found
+        last = mirrored.last
         if metadata.strategy == BY_TIME:
-            folder = number_files(
-                self._storage, mirrored.identity, metadata, self._listing, mirrored.last
-            )
-            yield from lint_times(folder, mirrored.last)
+            folder = number_files(self.storage, mirrored.identity, metadata, listing, last)
+            yield from lint_times(folder, last)
         else:
-            yield from lint_sequence(folder, mirrored.last)
-            yield from lint_applied(self._storage, mirrored.identity, folder, mirrored.last)
-        visible = [e for e in self._listing.files if not e.name.startswith(("_", "."))]
-        if not visible and not mirrored.last and not metadata.columns:
-            yield self._finding("folder-empty", "The folder has no data file.")
+            yield from lint_sequence(folder, last)
+            yield from lint_applied(self.storage, mirrored.identity, folder, last)
+        visible = [e for e in listing.files if not e.name.startswith(("_", "."))]
+        if not visible and not last and not metadata.columns:
+            yield report("folder-empty", "The folder has no data file.")
         yield from self._lint_files(folder, mirrored, metadata)
 
     def _find_mirrored(self) -> _Mirrored | None:
         """The Delta table that was made of this folder; None if another one is in its place."""
-        identity = read_identity(self._storage, self._table)
-        snapshot = read_snapshot(self._storage, self._table.table_path)
+        identity = read_identity(self.storage, self.table)
+        snapshot = read_snapshot(self.storage, self.table.table_path)
         if snapshot is not None and KEYS_PROPERTY not in snapshot.properties:
             return None
         if identity is None:
-            return _Mirrored(Identity(self._table, ""))
+            return _Mirrored(Identity(self.table, ""))
         if snapshot is None and identity.origin:
             # Renamed since the last cycle: the table is still where the folder was.
             with suppress(MetadataError, FormatError):
-                if is_in_folder(self._storage, identity.origin, identity):
+                if is_in_folder(self.storage, identity.origin, identity):
                     return _Mirrored(identity)  # no, copied
-            snapshot = read_snapshot(self._storage, identity.origin.table_path)
+            snapshot = read_snapshot(self.storage, identity.origin.table_path)
         if snapshot is None or is_stale_incarnation(snapshot, identity):
             return _Mirrored(identity)
         return _Mirrored(identity, snapshot, snapshot.txns.get(identity.app_id, 0))
@@ -292,16 +279,10 @@ class TableLint:
     ) -> Iterator[LintFinding]:
         schema = mirrored.snapshot.schema if mirrored.snapshot else {}
         columns = {name: kind for name, kind in schema.items() if isinstance(kind, str)}
-        watch = ColumnWatch(str(self._table), columns, metadata)
+        watch = ColumnWatch(str(self.table), columns, metadata)
         yield from watch.begin()
-        lint = partial(
-            lint_file,
-            self._storage,
-            str(self._table),
-            self._table.folder,
-            metadata=metadata,
-            keyed=self._listing.file(METADATA) is not None,
-        )
+        keyed = folder.listing.file(METADATA) is not None
+        lint = partial(lint_file, self.storage, self.table, metadata=metadata, keyed=keyed)
         pending = [folder.numbered[n] for n in sorted(folder.numbered) if n > mirrored.last]
         without_key: list[LintFinding] = []
         readable: Entry | None = None
@@ -317,16 +298,17 @@ class TableLint:
                     yield from watch.follow(linted)
                     readable = entry if linted.columns else readable
                     self.files += 1
-                    self._on_file(self._table, self.files, len(pending))
+                    self.on_file(self.table, self.files, len(pending))
         # A key that no file has is the declaration's fault, else it is the files'.
+        report = partial(finding, table=str(self.table))
         seen = watch.seen
         unknown = {key.lower(): key for key in metadata.keys if key.lower() not in seen}
         for key in unknown.values() if seen else ():
             text = f"No file has the key column {key!r}."
-            yield self._finding("key-unknown", text, file=METADATA, column=key)
+            yield report("key-unknown", text, file=METADATA, column=key)
         for found in without_key:
             if found.column is None or found.column.lower() not in unknown:
                 yield found
         if readable and not watch.typed:
             text = "All columns have only NULLs so far, so that none has a type."
-            yield self._finding("column-untyped", text, file=readable.name)
+            yield report("column-untyped", text, file=readable.name)

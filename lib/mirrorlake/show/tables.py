@@ -1,10 +1,11 @@
-"""Small tables to look at, ordered and limited: Spark's rows, a report, the files of a zone."""
+"""Small tables to look at, ordered and limited: rows, a report, a zone's files, what changed."""
 
 from __future__ import annotations
 
 import base64
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -15,18 +16,31 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import NumericType
 
+from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
+from mirrorlake.history.diff import (
+    CHANGE_TYPE,
+    Match,
+    changed_columns,
+    choose_match,
+    count_changes,
+    diff_rows,
+    is_made_anew,
+)
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import Marker, read_metadata
 from mirrorlake.landing.zone import list_folder
+from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.mirror.status import Report
 from mirrorlake.names import TableName
 from mirrorlake.paths import lake_path
-from mirrorlake.results import Count, TextTable
+from mirrorlake.results import Count, Result, TextTable
 from mirrorlake.spark.older import to_arrow
-from mirrorlake.spark.sql import query_errors
+from mirrorlake.spark.sql import query_errors, quote
 
 if TYPE_CHECKING:
+    from mirrorlake.history.tools import VersionPair
     from mirrorlake.querying import QueriedLake
 
 
@@ -165,3 +179,89 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
+
+
+@dataclass(frozen=True)
+class Difference(Result):
+    """What changed between two versions.
+
+    Attributes:
+        pair: the versions.
+        by: how rows were matched, in words.
+        counts: rows `added`, `removed` and `changed`.
+        columns: names of columns that came, with `+`, or went, with `-`.
+        rows: the first of the changes, ordered by the columns that rows are matched by.
+    """
+
+    pair: VersionPair
+    by: str = ""
+    counts: dict[str, int] | None = None
+    columns: tuple[str, ...] = ()
+    rows: TextTable | None = None
+
+    def shown(self) -> TextTable:
+        """The counts, one row; or why there are none."""
+        if self.counts is None:
+            return TextTable(("note",), ((self.pair.note,),))
+        columns = ("from", "to", *self.counts, "columns", "rows matched")
+        found: tuple[Any, ...] = tuple(self.counts.values())
+        names = " ".join(self.columns)
+        return TextTable(columns, ((self.pair.before, self.pair.after, *found, names, self.by),))
+
+    def __repr__(self) -> str:
+        if self.counts is None:
+            return self.pair.note
+        return f"{self.pair!r}: " + ", ".join(f"{n:,} {what}" for what, n in self.counts.items())
+
+
+def find_difference(
+    table: Table, pair: VersionPair, *, keys: Sequence[str] = (), limit: int = 10
+) -> Difference:
+    """What changed between two versions: counted, and the first rows.
+
+    Args:
+        table: which table.
+        pair: the versions.
+        keys: the columns to match rows by; by default the table's own keys, and if it has none as
+            `diff_versions` chooses.
+        limit: most rows to show.
+
+    Raises:
+        QueryError: Spark failed.
+    """
+    if pair.note:
+        return Difference(pair)
+    path = table.name.table_path
+    old, new = (read_snapshot(table.storage, path, v) for v in (pair.before, pair.after))
+    settings = [snapshot.properties if snapshot else {} for snapshot in (old, new)]
+    schemas = [snapshot.schema if snapshot else {} for snapshot in (old, new)]
+    match, by = choose_match(*settings, made_anew=is_made_anew(old, new))
+    declared = declared_keys(settings[1])
+    if keys or (declared and all(key in schema for key in declared for schema in schemas)):
+        match, by = Match.KEY, tuple(keys) or declared
+    rows = diff_rows(table.rows(pair.before), table.rows(pair.after), match, by).cache()
+    try:
+        counts = count_changes(rows)
+        shown = show_rows(rows, order_by=_order(rows, by), limit=limit)
+    finally:
+        rows.unpersist()
+    matched = f"by {', '.join(by) or match.value.replace('-', ' ')}"
+    return Difference(pair, matched, counts, tuple(changed_columns(old, new)), shown)
+
+
+def _order(rows: DataFrame, keys: Sequence[str]) -> list[str]:
+    """Columns that order the rows as far as that goes; Spark can't order by maps and variants."""
+    kinds = dict(rows.dtypes)
+    spelled = {name.lower(): name for name in kinds}
+    first = list(dict.fromkeys(spelled[k.lower()] for k in keys if k.lower() in spelled))
+    sortable = [
+        name
+        for name, kind in kinds.items()
+        if name != CHANGE_TYPE and "map<" not in kind and "variant" not in kind
+    ]
+    names = [*first, *(name for name in sortable if name not in first)][: len(first) + 8]
+    if not first:
+        return [*map(quote, names), quote(CHANGE_TYPE)]
+    # A row as it was stands before the row as it is.
+    rest = map(quote, names[len(first) :])
+    return [*map(quote, first), f"{quote(CHANGE_TYPE)} DESC", *rest]
