@@ -26,7 +26,6 @@ from mirrorlake.commands.options import (
 from mirrorlake.commands.printing import (
     err,
     finding_line,
-    place_of,
     print_json,
     progress,
     rich_table,
@@ -34,7 +33,7 @@ from mirrorlake.commands.printing import (
     tell,
     warn,
 )
-from mirrorlake.errors import SetupError, UsageError
+from mirrorlake.errors import SetupError, UsageError, with_place
 from mirrorlake.names import TableName, split_names
 from mirrorlake.results import TextTable
 
@@ -251,7 +250,7 @@ def _report_parts(report: Report) -> list[object]:
 def _problems(tables: Iterable[TableStatus]) -> list[str]:
     """What is wrong with each table, and where."""
     failed = ((line.full_name, line.error) for line in tables if line.error)
-    return [f"{name}: {error['message']}{place_of(error)}" for name, error in failed]
+    return [f"{name}: {with_place(error['message'], error)}" for name, error in failed]
 
 
 def _view_table(views: list[ViewStatus]) -> TextTable:
