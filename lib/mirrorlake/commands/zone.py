@@ -96,11 +96,10 @@ def mirror(
     options = MirrorOptions(
         widen=widen, on_error=on_error, deletion_vectors=deletion_vectors, shard=shard
     )
-    if watch and (vorder or dry_run):
-        raise UsageError(
-            f"--watch and {'--vorder' if vorder else '--dry-run'} exclude each other.",
-            hint="run `vorder ROOT TABLE` beside it." if vorder else "choose one.",
-        )
+    if watch and vorder:
+        hint = "run `vorder ROOT TABLE` beside it."
+        raise UsageError("--watch and --vorder exclude each other.", hint=hint)
+    at_most_one(watch=watch, dry_run=dry_run)
     if dry_run:
         with progress("checking …"):
             plan = lake.preview(table, options=options)
