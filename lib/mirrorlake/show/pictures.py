@@ -95,12 +95,11 @@ def plot_history(history: History) -> Chart | None:
         history: versions, newest first.
     """
     commits = history.commits[::-1][-_MOST:]
-    kinds = {
-        "inserted": [commit.rows.inserted or 0 for commit in commits],
-        "updated": [commit.rows.updated or 0 for commit in commits],
-        "deleted": [commit.rows.deleted or 0 for commit in commits],
+    series = {
+        kind: [getattr(commit.rows, kind) or 0 for commit in commits]
+        for kind in ("inserted", "updated", "deleted")
+        if any(getattr(commit.rows, kind) for commit in commits)
     }
-    series = {name: counts for name, counts in kinds.items() if any(counts)}
     if not series:
         return None
     labels = [str(commit.version) for commit in commits]
