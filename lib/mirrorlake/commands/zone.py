@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -123,9 +124,9 @@ def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOption
     """Mirrors until a signal asks to stop; on a terminal with a live table."""
     from mirrorlake.mirror.status import Report
 
-    stop = stop_on_signals()
+    run = partial(lake.watch, stop_on_signals(), table=table, interval=interval, options=options)
     if not err.is_terminal:
-        return lake.watch(stop, table=table, interval=interval, options=options)
+        return run()
     steps: dict[str, str] = {}
     last = Report()
     with Live(console=err, refresh_per_second=4) as live:
@@ -139,9 +140,7 @@ def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOption
             steps[f"{name.schema}.{name.name}" if name.schema else name.name] = done.value
             show(last)
 
-        return lake.watch(
-            stop, table=table, interval=interval, options=options, on_step=step, on_report=show
-        )
+        return run(on_step=step, on_report=show)
 
 
 @app.command()

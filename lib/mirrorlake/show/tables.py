@@ -46,7 +46,7 @@ def show_rows(
         QueryError: Spark failed the query.
     """
     order = [
-        sf.desc(by[: -len(" DESC")]) if isinstance(by, str) and by.endswith(" DESC") else by
+        sf.desc(by.removesuffix(" DESC")) if isinstance(by, str) and by.endswith(" DESC") else by
         for by in order_by
     ]
     first = (df.orderBy(*order) if order else df).limit(limit + 1)
