@@ -119,9 +119,10 @@ class DeltaTransaction:
 
     def __init__(self, session: SparkSession, path: str) -> None:
         self.session: Any = session
-        self._jvm: Any = self.session._jvm
-        self._delta = self._jvm.org.apache.spark.sql.delta
-        self._none = self._jvm.scala.Option.empty()
+        jvm: Any = self.session._jvm
+        self._jvm = jvm
+        self._delta = jvm.org.apache.spark.sql.delta
+        self._none = jvm.scala.Option.empty()
         self._log = self._delta.DeltaLog.forTable(self.session._jsparkSession, path)
         self._txn = self._log.startTransaction(self._none, self._none)
         self._snapshot = self._txn.snapshot()
