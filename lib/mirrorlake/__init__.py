@@ -276,12 +276,6 @@ class _Extras(MetaPathFinder):
             )
 
 
-def _name_missing_extras() -> None:
-    """Makes errors of missing packages say which extra brings them, from now on."""
-    if not any(isinstance(finder, _Extras) for finder in sys.meta_path):
-        sys.meta_path.append(_Extras())
-
-
 def _importer(frame: FrameType | None) -> str:
     """The module whose import statement runs."""
     while frame is not None:
@@ -292,4 +286,4 @@ def _importer(frame: FrameType | None) -> str:
     return ""
 
 
-_name_missing_extras()
+sys.meta_path.append(_Extras())

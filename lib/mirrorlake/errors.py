@@ -37,18 +37,20 @@ class MirrorlakeError(Exception):
         self.column = column
 
     def __str__(self) -> str:
-        where = [
-            f"{label} {value}"
-            for label, value in (("file", self.file), ("row", self.row), ("column", self.column))
-            if value is not None
-        ]
-        text = f"{self.message} [{', '.join(where)}]" if where else self.message
+        text = with_place(self.message, vars(self))
         return f"{text} Hint: {self.hint}" if self.hint else text
 
     def as_dict(self) -> dict[str, object]:
         """The error as the commands' `--json` shows it."""
         text = f"{self.message} Hint: {self.hint}" if self.hint else self.message
         return {"message": text, "file": self.file, "row": self.row, "column": self.column}
+
+
+def with_place(text: str, found: collections.abc.Mapping[str, object]) -> str:
+    """What an error or a finding says, with the file, row and column that are known of it."""
+    known = ((name, found.get(name)) for name in ("file", "row", "column"))
+    where = ", ".join(f"{name} {value}" for name, value in known if value is not None)
+    return f"{text} [{where}]" if where else text
 
 
 @contextlib.contextmanager

@@ -72,9 +72,9 @@ class Lake(QueriedLake):
 
         engine = Engine(self.storage, lambda: self.spark, make_options(options, settings), on_step)
         report = engine.run_cycle(None if table is None else as_table(table))
-        mirrored = {(line.schema, line.name) for line in report.tables}
+        fed = report.fed
         for name in self.tables() if vorder else ():
-            if (name.schema, name.name) in mirrored:
+            if name in fed:
                 self.table(name).optimize.vorder()
         return report
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from mirrorlake.errors import QueryError
+from mirrorlake.errors import with_place
 from mirrorlake.results import Finding, TextTable
 
 if TYPE_CHECKING:
@@ -106,13 +106,10 @@ def print_rows(frame: DataFrame, *, as_json: bool, limit: int = 50) -> None:
         QueryError: Spark failed it.
     """
     from mirrorlake.show.tables import rows_document
-    from mirrorlake.spark.sql import spark_message
+    from mirrorlake.spark.sql import query_errors
 
-    with progress("running the query …"):
-        try:
-            document = rows_document(frame if as_json else frame.limit(limit + 1))
-        except Exception as error:
-            raise QueryError(spark_message(error)) from error
+    with progress("running the query …"), query_errors():
+        document = rows_document(frame if as_json else frame.limit(limit + 1))
     tell(as_json, document, *first_rows(document, limit))
 
 
@@ -128,14 +125,7 @@ def first_rows(document: dict[str, Any], limit: int) -> tuple[TextTable, str]:
 
 def finding_line(found: Finding) -> str:
     """A finding as one line: rule, table, what and where, and the fix."""
-    text = f"{found.rule} {found.table or 'the zone'}: {found.message}"
-    text += f"{place_of(found.as_dict())} Fix: {found.fix}"
+    what = with_place(found.message, found.as_dict())
+    text = f"{found.rule} {found.table or 'the zone'}: {what} Fix: {found.fix}"
     # A name from outside must not steer the terminal.
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
-def place_of(found: Mapping[str, Any]) -> str:
-    """Where a finding or an error is, to be put after its text; empty where nothing is known."""
-    places = ((name, found[name]) for name in ("file", "row", "column"))
-    where = ", ".join(f"{name} {value}" for name, value in places if value is not None)
-    return f" [{where}]" if where else ""

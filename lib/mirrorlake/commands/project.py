@@ -27,13 +27,13 @@ def demo(
     root: Annotated[Path | None, typer.Option(help="The folder of the demo's lake.")] = None,
 ) -> None:
     """Publish, mirror and query a year of real flights with the notebooks."""
-    from mirrorlake.commands.runs import finish_run
+    from mirrorlake.commands.runs import finish_run, tell_step
     from mirrorlake.runs.run import run_plan
 
     summary = run_plan(
         _source(PARAMETERS, "notebooks") / "plans" / "demo.yaml",
         overrides={} if root is None else {"root": str(root.absolute())},
-        on_step=lambda name, index, total: warn(f"[{index}/{total}] {name} …"),
+        on_step=tell_step,
         before=warm_up,
     )
     answers = {k: v for step in summary.steps for k, v in step.records.items()}

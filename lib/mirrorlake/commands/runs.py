@@ -103,7 +103,7 @@ def _started(
             day=day,
             backfill=backfill,
             metrics=metrics,
-            on_step=_on_step,
+            on_step=tell_step,
             before=lambda: _warm_up_for(plan),
         )
 
@@ -115,7 +115,7 @@ def _resumed(run: str, metrics: Path | None) -> list[RunSummary]:
     from mirrorlake.runs.store import find_run
 
     document = find_run(run).document
-    done = [resume_run(run, metrics=metrics, on_step=_on_step)]
+    done = [resume_run(run, metrics=metrics, on_step=tell_step)]
     plan = recorded_plan(document)
     place, _, name = document["folder"].rpartition("/")
     followed = place if name == document["day"] else ""
@@ -128,7 +128,7 @@ def _resumed(run: str, metrics: Path | None) -> list[RunSummary]:
             day=day,
             backfill=backfill,
             metrics=metrics,
-            on_step=_on_step,
+            on_step=tell_step,
         )
 
     if done[0].status == "done":
@@ -136,7 +136,8 @@ def _resumed(run: str, metrics: Path | None) -> list[RunSummary]:
     return done
 
 
-def _on_step(name: str, index: int, total: int) -> None:
+def tell_step(name: str, index: int, total: int) -> None:
+    """Says on stderr which step of a plan begins."""
     warn(f"[{index}/{total}] {name} …")
 
 

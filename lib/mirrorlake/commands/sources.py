@@ -20,28 +20,29 @@ if TYPE_CHECKING:
 
 source = verbs("source", "Publish from databases, event streams and folders, exactly once.")
 
-DsnOption = Annotated[
-    str,
-    typer.Option(help="libpq's connection string or URI.", envvar="MIRRORLAKE_DSN"),
+FolderArgument = Annotated[Path, typer.Argument(help="The folder into which files come.")]
+KeysOption = Annotated[
+    list[str] | None, typer.Option(help="A table's key columns: TABLE=a,b; once a table.")
 ]
-TablesOption = Annotated[str, typer.Option(help="Tables, separated by commas.")]
-ReseedOption = Annotated[str, typer.Option(help="Tables to load again from the start.")]
+AtLeast = Annotated[float, typer.Option(help="Publish at least so often.", min=0.05)]
 
 
 @source.command()
 def postgres(
     root: Root,
-    tables: TablesOption,
-    dsn: DsnOption = "",
+    tables: Annotated[str, typer.Option(help="Tables, separated by commas.")],
+    dsn: Annotated[
+        str, typer.Option(help="libpq's connection string or URI.", envvar="MIRRORLAKE_DSN")
+    ] = "",
     watch: Watch = False,
-    reseed: ReseedOption = "",
+    reseed: Annotated[str, typer.Option(help="Tables to load again from the start.")] = "",
     slot: Annotated[str, typer.Option(help="The slot's name at the server.")] = "mirrorlake",
     toast: Annotated[
         Literal["refuse", "lookup", "keep"],
         typer.Option(help="What to do about large values that an update leaves alone."),
     ] = "refuse",
     text: Annotated[str, typer.Option(help="Columns to land as text: table.column,…")] = "",
-    interval: Annotated[float, typer.Option(help="Publish at least so often.", min=0.05)] = 5,
+    interval: AtLeast = 5,
     as_json: Json = False,
 ) -> None:
     """Publish tables of a PostgreSQL database: a snapshot, then every change."""
@@ -57,12 +58,6 @@ def postgres(
         interval=interval,
     )
     _run(root, one, watch=watch, reseed=reseeded(split_names(reseed)), as_json=as_json)
-
-
-FolderArgument = Annotated[Path, typer.Argument(help="The folder into which files come.")]
-KeysOption = Annotated[
-    list[str] | None, typer.Option(help="A table's key columns: TABLE=a,b; once a table.")
-]
 
 
 @source.command()
@@ -92,7 +87,7 @@ def kafka(
         Path | None, typer.Option(help="A file of librdkafka's settings: name=value a line.")
     ] = None,
     watch: Watch = False,
-    interval: Annotated[float, typer.Option(help="Publish at least so often.", min=0.05)] = 5,
+    interval: AtLeast = 5,
     as_json: Json = False,
 ) -> None:
     """Publish Debezium's events from Kafka's topics: JSON, with the keys beside them."""

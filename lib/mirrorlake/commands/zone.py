@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -26,7 +27,6 @@ from mirrorlake.commands.options import (
 from mirrorlake.commands.printing import (
     err,
     finding_line,
-    place_of,
     print_json,
     progress,
     rich_table,
@@ -34,7 +34,7 @@ from mirrorlake.commands.printing import (
     tell,
     warn,
 )
-from mirrorlake.errors import SetupError, UsageError
+from mirrorlake.errors import SetupError, UsageError, with_place
 from mirrorlake.names import TableName, split_names
 from mirrorlake.results import TextTable
 
@@ -97,11 +97,10 @@ def mirror(
     options = MirrorOptions(
         widen=widen, on_error=on_error, deletion_vectors=deletion_vectors, shard=shard
     )
-    if watch and (vorder or dry_run):
-        raise UsageError(
-            f"--watch and {'--vorder' if vorder else '--dry-run'} exclude each other.",
-            hint="run `vorder ROOT TABLE` beside it." if vorder else "choose one.",
-        )
+    if watch and vorder:
+        hint = "run `vorder ROOT TABLE` beside it."
+        raise UsageError("--watch and --vorder exclude each other.", hint=hint)
+    at_most_one(watch=watch, dry_run=dry_run)
     if dry_run:
         with progress("checking …"):
             plan = lake.preview(table, options=options)
@@ -125,9 +124,9 @@ def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOption
     """Mirrors until a signal asks to stop; on a terminal with a live table."""
     from mirrorlake.mirror.status import Report
 
-    stop = stop_on_signals()
+    run = partial(lake.watch, stop_on_signals(), table=table, interval=interval, options=options)
     if not err.is_terminal:
-        return lake.watch(stop, table=table, interval=interval, options=options)
+        return run()
     steps: dict[str, str] = {}
     last = Report()
     with Live(console=err, refresh_per_second=4) as live:
@@ -141,9 +140,7 @@ def _watch(lake: Lake, table: str | None, interval: float, options: MirrorOption
             steps[f"{name.schema}.{name.name}" if name.schema else name.name] = done.value
             show(last)
 
-        return lake.watch(
-            stop, table=table, interval=interval, options=options, on_step=step, on_report=show
-        )
+        return run(on_step=step, on_report=show)
 
 
 @app.command()
@@ -251,7 +248,7 @@ def _report_parts(report: Report) -> list[object]:
 def _problems(tables: Iterable[TableStatus]) -> list[str]:
     """What is wrong with each table, and where."""
     failed = ((line.full_name, line.error) for line in tables if line.error)
-    return [f"{name}: {error['message']}{place_of(error)}" for name, error in failed]
+    return [f"{name}: {with_place(error['message'], error)}" for name, error in failed]
 
 
 def _view_table(views: list[ViewStatus]) -> TextTable:

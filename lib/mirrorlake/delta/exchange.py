@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from mirrorlake.delta.log_files import Action
-from mirrorlake.spark.gateway import DeltaTransaction, Marked, Written
+from mirrorlake.spark.gateway import DeltaTransaction, RowActions
 from mirrorlake.spark.sql import quote
 
 FILE, ROW = "__mirrorlake_file", "__mirrorlake_row"
@@ -54,7 +54,7 @@ def placed_rows(
     return txn.rows(plain, keep_ids=keep_ids).selectExpr("*", *places)
 
 
-def mark_rows(txn: DeltaTransaction, gone: DataFrame) -> Marked:
+def mark_rows(txn: DeltaTransaction, gone: DataFrame) -> RowActions:
     """Takes rows out of their files, by deletion vectors that `exchange_rows` commits.
 
     Args:
@@ -66,7 +66,7 @@ def mark_rows(txn: DeltaTransaction, gone: DataFrame) -> Marked:
 
 def exchange_rows(
     txn: DeltaTransaction,
-    marked: Marked,
+    marked: RowActions,
     come: DataFrame | None,
     *,
     expected: int,
@@ -88,7 +88,7 @@ def exchange_rows(
     Raises:
         ConflictError: another writer touched what was read, or has committed this number.
     """
-    written = Written()
+    written = RowActions()
     if come is not None:
         written = txn.write_new(come.coalesce(max(1, -(-expected // _ROWS_A_FILE))))
     txn.commit_exchange(marked, written, updated=updated, app_id=app_id, number=number)

@@ -9,10 +9,10 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
-from mirrorlake.errors import MirrorlakeError
+from mirrorlake.errors import MirrorlakeError, with_place
 from mirrorlake.mirror.ledger import read_ledger
 from mirrorlake.mirror.properties import VIEW_PROPERTY
-from mirrorlake.mirror.state import STOPPED, error_text
+from mirrorlake.mirror.state import STOPPED
 from mirrorlake.mirror.status import TableStatus
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
@@ -55,7 +55,7 @@ class TableHealth:
     def problem(self) -> str:
         """What is wrong, with the place; empty if nothing is."""
         if error := self.status.error:
-            return error_text(error | {"message": str(error["message"]).partition(" Hint: ")[0]})
+            return with_place(str(error["message"]).partition(" Hint: ")[0], error)
         if self.status.waiting_for is not None:
             return f"File {self.status.waiting_for} is missing; those behind it wait."
         return ""

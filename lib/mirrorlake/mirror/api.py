@@ -240,11 +240,11 @@ class MirroredLake:
             SetupError: the one that was given would lose commits on this lake's store.
         """
         if not self._is_fit or self._spark is None:
-            from mirrorlake.spark.clouds import check_session
+            from mirrorlake.spark.s3 import check_log_store
             from mirrorlake.spark.session import get_spark
 
             if self._spark is not None:
-                check_session(self._spark, self.storage.root)
+                check_log_store(self._spark, self.storage.root)
             self.storage.check_conditions()
             self._spark = self._spark or get_spark(root=self.storage.root)
             self._is_fit = True

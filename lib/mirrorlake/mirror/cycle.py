@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mirrorlake.errors import CheckError, UsageError
+from mirrorlake.errors import CheckError, UsageError, with_place
 from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, STOP, MirrorOptions, make_options
-from mirrorlake.mirror.state import error_text
 from mirrorlake.names import TableName, as_table
 from mirrorlake.results import Outcome, Result, TextTable
 from mirrorlake.storage import storage_errors
@@ -66,7 +65,7 @@ class CycleLine:
     def problem(self) -> str:
         """What is wrong, in a sentence; empty if nothing is."""
         if self.error:
-            return error_text(self.error)
+            return with_place(self.error["message"], self.error)
         return f"file {self.waiting_for} is missing" if self.waiting_for else ""
 
 

@@ -22,7 +22,7 @@ from datetime import datetime, timezone
 from math import gcd
 from typing import Any
 
-from mirrorlake.errors import MirrorlakeError
+from mirrorlake.errors import MirrorlakeError, with_place
 from mirrorlake.kept import read_kept
 from mirrorlake.landing.metadata import SEQUENTIAL
 from mirrorlake.mirror.options import side_by_side
@@ -324,7 +324,7 @@ def _monitoring(state: TableState) -> dict[str, Any]:
         "id": _id(state.incarnation),
         "status": state.state,
         "errorCode": "TableFailed" if state.error else "",
-        "errorMessage": error_text(state.error) if state.error else "",
+        "errorMessage": with_place(state.error["message"], state.error) if state.error else "",
         "normalizedTableName": f"{state.schema}.{state.name}" if state.schema else state.name,
         "sourceTableName": state.name,
         "sourceSchemaName": state.schema or "",
@@ -336,12 +336,6 @@ def _monitoring(state: TableState) -> dict[str, Any]:
             "lastSyncTimeUtc": state.synced or _NEVER,
         },
     }
-
-
-def error_text(error: dict[str, Any]) -> str:
-    """A table's error in a sentence, with its place."""
-    place = [f"{key} {error[key]}" for key in ("file", "row", "column") if error.get(key)]
-    return f"{error['message']} [{', '.join(place)}]" if place else str(error["message"])
 
 
 def _id(incarnation: str | None) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from io import BytesIO
 from itertools import pairwise
 from typing import Any, Final
@@ -98,19 +98,23 @@ def styled() -> AbstractContextManager[None]:
     return mpl.rc_context(settings)
 
 
-def start_chart(title: str, height: float = _HEIGHT) -> tuple[Chart, Axes]:
-    """A figure with its title, as high as so many inches; for a block that is `styled`."""
-    chart = Chart(figsize=(_WIDTH, height))
-    axes = chart.add_subplot()
-    axes.set_title(title)
-    return chart, axes
+@contextmanager
+def start_chart(title: str, height: float = _HEIGHT) -> Iterator[tuple[Chart, Axes]]:
+    """A figure with its title, as high as so many inches; the block draws in the style of all."""
+    with styled():
+        chart = Chart(figsize=(_WIDTH, height))
+        axes = chart.add_subplot()
+        axes.set_title(title)
+        yield chart, axes
 
 
-def start_panels(title: str, height: float, count: int) -> tuple[Chart, list[Axes]]:
-    """A figure with its title above several panels side by side; for a block that is `styled`."""
-    chart = Chart(figsize=(_WIDTH, height))
-    chart.suptitle(title, x=0.01, ha="left", fontweight="bold")
-    return chart, list(chart.subplots(1, count, squeeze=False)[0])
+@contextmanager
+def start_panels(title: str, height: float, count: int) -> Iterator[tuple[Chart, list[Axes]]]:
+    """A figure with its title above several panels side by side, as `start_chart` makes one."""
+    with styled():
+        chart = Chart(figsize=(_WIDTH, height))
+        chart.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        yield chart, list(chart.subplots(1, count, squeeze=False)[0])
 
 
 def stack_bars(
@@ -151,11 +155,17 @@ def fit_figure(figure: Figure) -> None:
         _thin(axes.xaxis, renderer)
 
 
+def count_ticks(*along: Axis) -> None:
+    """Lets axes have ticks at whole numbers only."""
+    for axis in along:
+        axis.set_major_locator(MaxNLocator(integer=True))
+
+
 def whole_ticks(axis: Axis, values: Iterable[object]) -> None:
     """Lets an axis have ticks at whole numbers only, where all that is drawn along it is whole."""
     found = list(values)
     if found and all(isinstance(v, (int, float)) and float(v).is_integer() for v in found):
-        axis.set_major_locator(MaxNLocator(integer=True))
+        count_ticks(axis)
 
 
 def _titles(axes: Axes) -> list[Text]:

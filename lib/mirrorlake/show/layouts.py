@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 from matplotlib.colors import PowerNorm
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 
 from mirrorlake.layout.guardrails import GuardrailReport, Limit
 from mirrorlake.layout.partitioning.statistics import Spread
 from mirrorlake.layout.vorder_file import column_codes
-from mirrorlake.show.chart import Chart, in_words, listed, start_chart, start_panels, styled
+from mirrorlake.show.chart import Chart, count_ticks, in_words, listed, start_chart, start_panels
 
 _BANDS = 24
 _ROWS = 400
@@ -25,9 +25,8 @@ def plot_gauge(report: GuardrailReport) -> Chart:
     another, and one that is near to a limit must be seen beside them.
     """
     limited = [one for one in report.limits if one.limit is not None]
-    with styled():
-        title = f"Guardrails of {report.sku}: part that is used"
-        chart, axes = start_chart(title, 1.4 + 0.6 * len(limited))
+    title = f"Guardrails of {report.sku}: part that is used"
+    with start_chart(title, 1.4 + 0.6 * len(limited)) as (chart, axes):
         places = np.arange(len(limited))
         now = np.array([one.value / (one.limit or 1) for one in limited])
         then = np.array([one.after_optimize / (one.limit or 1) for one in limited])
@@ -72,8 +71,7 @@ def plot_runs(
         title: what the figure says.
         rows: how many rows to show, from each table's middle.
     """
-    with styled():
-        chart, panels = start_panels(title, 4.2, len(files))
+    with start_panels(title, 4.2, len(files)) as (chart, panels):
         said: list[str] = []
         for axes, (name, table) in zip(panels, files.items(), strict=True):
             start = max(0, (table.num_rows - rows) // 2)
@@ -98,8 +96,7 @@ def plot_spread(spreads: Mapping[str, Spread], *, title: str) -> Chart:
         spreads: by the name of what they are, such as before and after.
         title: what the figure says.
     """
-    with styled():
-        chart, panels = start_panels(title, 3.6, len(spreads))
+    with start_panels(title, 3.6, len(spreads)) as (chart, panels):
         for axes, (name, spread) in zip(panels, spreads.items(), strict=True):
             counts = np.array(spread.counts, dtype=float)
             shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
@@ -107,9 +104,8 @@ def plot_spread(spreads: Mapping[str, Spread], *, title: str) -> Chart:
             axes.imshow(shares, aspect="auto", cmap="Blues", norm=PowerNorm(0.5, 0, 1))
             axes.set_title(f"{name}: {len(counts)} files")
             axes.set_xlabel("bucket")
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.set_ylabel("file")
-            axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+            count_ticks(axes.xaxis, axes.yaxis)
             axes.yaxis.set_major_formatter(FuncFormatter(lambda row, _: f"{row + 1:.0f}"))
             axes.grid(visible=False)
     chart.words = in_words(title, *(f"{name}: {spread!r}" for name, spread in spreads.items()))

@@ -13,13 +13,12 @@ from itertools import accumulate
 from typing import Any
 
 from matplotlib.dates import ConciseDateFormatter
-from matplotlib.ticker import MaxNLocator
 
 from mirrorlake.delta.commits import History
 from mirrorlake.history.maintenance import Maintenance
 from mirrorlake.mirror.ledger import Ledger
 from mirrorlake.results import TextTable
-from mirrorlake.show.chart import Chart, finish_chart, start_chart, styled
+from mirrorlake.show.chart import Chart, count_ticks, finish_chart, start_chart
 from mirrorlake.show.plots import plot_bars, plot_lines, plot_stacks
 
 _MOST = 40
@@ -96,12 +95,11 @@ def plot_history(history: History) -> Chart | None:
         history: versions, newest first.
     """
     commits = history.commits[::-1][-_MOST:]
-    kinds = {
-        "inserted": [commit.rows.inserted or 0 for commit in commits],
-        "updated": [commit.rows.updated or 0 for commit in commits],
-        "deleted": [commit.rows.deleted or 0 for commit in commits],
+    series = {
+        kind: [getattr(commit.rows, kind) or 0 for commit in commits]
+        for kind in ("inserted", "updated", "deleted")
+        if any(getattr(commit.rows, kind) for commit in commits)
     }
-    series = {name: counts for name, counts in kinds.items() if any(counts)}
     if not series:
         return None
     labels = [str(commit.version) for commit in commits]
@@ -167,15 +165,14 @@ def _over_time(
     found = {name: points for name, points in found.items() if points}
     if not found:
         return None
-    with styled():
-        chart, axes = start_chart(title)
+    with start_chart(title) as (chart, axes):
         for name, points in found.items():
             times: Any = [moment for moment, _ in points]
             style: Any = {"drawstyle": "steps-post", "marker": ""} if steps else {}
             axes.plot(times, [value for _, value in points], label=name, **style)
         axes.set_ylim(bottom=0)
         if steps:  # a count has no halves
-            axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+            count_ticks(axes.yaxis)
         formatter: Any = ConciseDateFormatter  # it has no types
         axes.xaxis.set_major_formatter(formatter(axes.xaxis.get_major_locator()))
         axes.set_xlabel("UTC")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import StrMethodFormatter
 
@@ -21,7 +22,6 @@ from mirrorlake.show.chart import (
     listed,
     stack_bars,
     start_chart,
-    styled,
     whole_ticks,
 )
 
@@ -58,8 +58,7 @@ def plot_spans(
         label: what the axis is, with its unit.
         fmt: a format of `x` for the lengths.
     """
-    with styled():
-        chart, axes = start_chart(title, 1.1 + ROW_INCHES * (len(spans) or 2))
+    with start_chart(title, 1.1 + ROW_INCHES * (len(spans) or 2)) as (chart, axes):
         begins = [begin for begin, _ in spans.values()]
         lengths = [end - begin for begin, end in spans.values()]
         bars = axes.barh(list(spans), lengths, height=0.7, left=begins)
@@ -85,8 +84,7 @@ def plot_stacks(
         title: what the figure says.
         label: what the heights are, with their unit.
     """
-    with styled():
-        chart, axes = start_chart(title)
+    with start_chart(title) as (chart, axes):
         stack_bars(axes, labels, series, 0.7)
         axes.grid(visible=False, axis="x")
         whole_ticks(axes.yaxis, [value for values in series.values() for value in values])
@@ -111,8 +109,7 @@ def plot_lines(
         label: what the values are, with their unit.
         x_label: what the axis is, with its unit.
     """
-    with styled():
-        chart, axes = start_chart(title)
+    with start_chart(title) as (chart, axes):
         for name, values in series.items():
             axes.plot(x, values, label=name)
         axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
@@ -135,23 +132,16 @@ def plot_matrix(
         title: what the figure says.
         x_label: what the columns are.
     """
-    with styled():
-        chart, axes = start_chart(title, 1.5 + 1.3 * ROW_INCHES * len(rows))
+    with start_chart(title, 1.5 + 1.3 * ROW_INCHES * len(rows)) as (chart, axes):
         for y, texts in enumerate(rows.values()):
             for x, (before, text) in enumerate(zip(["", *texts], texts, strict=False)):
                 if text:
                     colour = _SAME if text == before else _CHANGED
                     axes.add_patch(Rectangle((x - 0.47, y - 0.42), 0.94, 0.84, color=colour, lw=0))
                     axes.text(x, y, text, ha="center", va="center", color="#222222")
-        axes.set_xticks(range(len(labels)), labels)
-        axes.set_yticks(range(len(rows)), list(rows))
-        axes.set_xlim(-0.5, len(labels) - 0.5)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.grid(visible=False)
-        axes.tick_params(length=0)
+        _name_cells(axes, list(rows), labels, x_label, 0.5)
         for side in ("left", "bottom"):
             axes.spines[side].set_visible(False)
-        axes.set_xlabel(x_label)
         keys = [
             Patch(color=_CHANGED, label="new or changed"),
             Patch(color=_SAME, label="as before"),
@@ -182,8 +172,7 @@ def plot_presence(
         title: what the figure says.
         label: what the columns are.
     """
-    with styled():
-        chart, axes = start_chart(title, 1.5 + 1.4 * ROW_INCHES * len(rows))
+    with start_chart(title, 1.5 + 1.4 * ROW_INCHES * len(rows)) as (chart, axes):
         for number, kind in enumerate(dict.fromkeys(cells.values())):
             where = [place for place, found in cells.items() if found == kind]
             axes.barh(
@@ -194,18 +183,25 @@ def plot_presence(
                 color=COLOURS[number],
                 label=kind,
             )
-        axes.set_yticks(range(len(rows)), rows)
-        axes.set_xticks(range(len(columns)), columns)
-        axes.set_xlim(-0.6, len(columns) - 0.4)
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.tick_params(length=0)
-        axes.grid(visible=False)
-        axes.set_xlabel(label)
+        _name_cells(axes, rows, columns, label, 0.6)
         chart.legend(loc="outside right upper")
     found = {row: [(c, cells[row, c]) for c in columns if (row, c) in cells] for row in rows}
     lines = [f"{row}: {listed(f'{c} {kind}' for c, kind in some)}" for row, some in found.items()]
     chart.words = in_words(title, label, *lines)
     return chart
+
+
+def _name_cells(
+    axes: Axes, rows: Sequence[str], columns: Sequence[str], label: str, room: float
+) -> None:
+    """Names the rows and columns of a grid; the axes end with so much room around the cells."""
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_xlim(-room, len(columns) - 1 + room)
+    axes.set_ylim(len(rows) - 1 + room, -room)
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    axes.set_xlabel(label)
 
 
 class Choices:

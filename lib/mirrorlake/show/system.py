@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from mirrorlake.errors import UsageError
-from mirrorlake.show.chart import COLOURS, Chart, start_chart, styled
+from mirrorlake.show.chart import COLOURS, Chart, start_chart
 
 # Where each part stands, in columns and rows from the top left, and what it holds or does.
 SYSTEM: Final[dict[str, tuple[float, float, str]]] = {
@@ -46,8 +46,7 @@ def plot_system(part: str) -> Chart:
     """
     if part not in SYSTEM:
         raise UsageError(f"There is no part {part!r}.", hint=f"there are {', '.join(SYSTEM)}.")
-    with styled():
-        chart, axes = start_chart(f"Where we are: {part}", 2.5)
+    with start_chart(f"Where we are: {part}", 2.5) as (chart, axes):
         axes.set_xlim(-0.5, 5.5)
         axes.set_ylim(1.5, -0.5)
         axes.axis("off")

@@ -60,7 +60,7 @@ def show_rows(
         QueryError: Spark failed the query.
     """
     order = [
-        sf.desc(by[: -len(" DESC")]) if isinstance(by, str) and by.endswith(" DESC") else by
+        sf.desc(by.removesuffix(" DESC")) if isinstance(by, str) and by.endswith(" DESC") else by
         for by in order_by
     ]
     first = (df.orderBy(*order) if order else df).limit(limit + 1)
@@ -120,17 +120,12 @@ def show_status(report: Report) -> TextTable:
 
 def show_errors(report: Report) -> TextTable:
     """What stopped tables, one row each: in which file and column, and how to go on."""
-    columns = ("table", "file", "row", "column", "message")
-    found = tuple(
-        (table.full_name, *(table.error[key] for key in columns[1:]))
-        for table in report.tables
-        if table.error
-    )
+    found = [(table.full_name, table.error) for table in report.tables if table.error]
     # Most errors are of a whole column or file: a row is shown where one is named.
-    keep = [i for i, name in enumerate(columns) if name != "row" or any(row[i] for row in found)]
-    return TextTable(
-        tuple(columns[i] for i in keep), tuple(tuple(row[i] for i in keep) for row in found)
-    )
+    row = ("row",) if any(error["row"] for _, error in found) else ()
+    facts = ("file", *row, "column", "message")
+    rows = tuple((table, *(error[fact] for fact in facts)) for table, error in found)
+    return TextTable(("table", *facts), rows)
 
 
 def show_files(lake: QueriedLake, table: str) -> TextTable:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import reduce
 
-from matplotlib.ticker import MaxNLocator
 from pyspark.sql import functions as F
 
 from mirrorlake.delta.actions import file_actions
@@ -17,10 +16,10 @@ from mirrorlake.show.chart import (
     COLOURS,
     ROW_INCHES,
     Chart,
+    count_ticks,
     finish_chart,
     stack_bars,
     start_chart,
-    styled,
 )
 from mirrorlake.show.plots import plot_matrix, plot_presence
 from mirrorlake.spark.sql import quote
@@ -39,8 +38,7 @@ def plot_changes(report: FeedReport) -> Chart:
     lines = report.by_version.rows
     step = max(1, -(-len(lines) // _MOST_BARS))
     groups = [lines[at : at + step] for at in range(0, len(lines), step)]
-    with styled():
-        chart, axes = start_chart(f"Changes of {report.table} by version")
+    with start_chart(f"Changes of {report.table} by version") as (chart, axes):
         if not groups:
             return _say(chart, "no version's changes can be read")
         begins = [group[0][0] for group in groups]
@@ -53,8 +51,7 @@ def plot_changes(report: FeedReport) -> Chart:
         axes.set_xlim(begins[0] - 0.6, begins[-1] + step - 0.4)
         axes.set_ylim(0, max(1.0, 1.05 * max(tops)))
         axes.set_xlabel("version" if step == 1 else f"version, {step} in each bar")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        count_ticks(axes.xaxis, axes.yaxis)
         axes.grid(visible=False, axis="x")
         finish_chart(chart, axes, "rows", len(KINDS))
     return chart
@@ -67,9 +64,8 @@ def plot_periods(report: FollowReport) -> Chart:
         report: of a dimension; without periods it gives an empty picture that says so.
     """
     periods = report.periods
-    with styled():
-        rows = max(4, len(periods))
-        chart, axes = start_chart(f"Periods of {report.into}", 1.3 + 1.3 * ROW_INCHES * rows)
+    height = 1.3 + 1.3 * ROW_INCHES * max(4, len(periods))
+    with start_chart(f"Periods of {report.into}", height) as (chart, axes):
         if not periods:
             return _say(chart, "there are no periods to show")
         end = report.newest + 1
@@ -90,7 +86,7 @@ def plot_periods(report: FollowReport) -> Chart:
         axes.invert_yaxis()
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        count_ticks(axes.xaxis)
         axes.set_xlabel(f"version of {report.table}; hatched: goes on")
     return chart
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from mirrorlake.errors import UsageError
@@ -16,9 +15,6 @@ from mirrorlake.spark import s3
 from mirrorlake.spark.jars import HADOOP, JarSet, fetched_jars, read_sums
 from mirrorlake.spark.java import Java
 from mirrorlake.stores.opening import scheme_of, store_variables
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 AZURE = JarSet(
     "Azure",
@@ -84,16 +80,6 @@ def cloud_conf(root: str | None, *, cluster: bool = False) -> dict[str, str]:
         return {}
     shipped = store_variables(root) if cluster else {}
     return conf | {f"spark.executorEnv.{name}": value for name, value in sorted(shipped.items())}
-
-
-def check_session(spark: SparkSession, root: str | None) -> None:
-    """Refuses a running session that would write to a lake's store without what it needs.
-
-    Raises:
-        SetupError: with the settings to start it with.
-    """
-    if s3.is_s3(root):
-        s3.check_log_store(spark)
 
 
 def _azure_conf(root: str) -> dict[str, str]:

@@ -104,15 +104,11 @@ def can_exchange(spark: SparkSession) -> bool:
     return all(method_takes(jvm, kind, name, count) for kind, name, count in wanted)
 
 
-class Marked(NamedTuple):
-    """Rows that deletion vectors take out: the log's actions, as the JVM's objects; how many."""
+class RowActions(NamedTuple):
+    """What takes out or adds single rows: the log's actions, as the JVM's objects; how many rows.
 
-    actions: tuple[Any, ...] = ()
-    rows: int = 0
-
-
-class Written(NamedTuple):
-    """Files with new rows: the log's actions, as the JVM's objects; rows of the table in them."""
+    Those of the change feed's own files do not count.
+    """
 
     actions: tuple[Any, ...] = ()
     rows: int = 0
@@ -130,7 +126,7 @@ class DeltaTransaction:
         self._log = self._delta.DeltaLog.forTable(self.session._jsparkSession, path)
         self._txn = self._log.startTransaction(self._none, self._none)
         self._snapshot = self._txn.snapshot()
-        self._tracking = delta_module(self.session, "RowTracking")
+        self._tracking = delta_module(self._jvm, "RowTracking")
         self._taken: dict[str, Any] = {}
 
     @property
@@ -221,15 +217,12 @@ class DeltaTransaction:
             rows: in the table's schema, with the hidden columns where `rows` gave them.
             checked: the rows are the table's own; otherwise its constraints are checked now.
         """
-        frame: Any = rows
         self._activate()
-        if checked:
-            written = self._txn.writeFiles(frame._jdf, self._none, True, self._seq([]))
-        else:
-            written = self._txn.writeFiles(frame._jdf)
+        skip_checks = (self._none, True, self._seq([])) if checked else ()
+        written = self._txn.writeFiles(cast("Any", rows)._jdf, *skip_checks)
         return [_body(action) for action in items_of(written)]
 
-    def write_new(self, rows: DataFrame) -> Written:
+    def write_new(self, rows: DataFrame) -> RowActions:
         """Writes rows for `commit_exchange`; the table's constraints are checked.
 
         Args:
@@ -239,7 +232,7 @@ class DeltaTransaction:
         self._activate()
         actions = tuple(items_of(self._txn.writeFiles(cast("Any", rows)._jdf)))
         stats = (json.loads(_body(action).get("stats") or "{}") for action in actions)
-        return Written(actions, sum(int(known.get("numRecords", 0)) for known in stats))
+        return RowActions(actions, sum(int(known.get("numRecords", 0)) for known in stats))
 
     def read_all(self) -> None:
         """Any rows that another writer changes before the commit are a conflict."""
@@ -256,7 +249,7 @@ class DeltaTransaction:
         """
         nothing = self._seq([])
         # Never with a `txn` action: it forces serializable isolation, and every append conflicts.
-        what = operation(self.session, "Optimize", nothing, nothing, False, self._none, False)
+        what = operation(self._jvm, "Optimize", nothing, nothing, False, self._none, False)
         none = self._jvm.PythonUtils.toScalaMap({})
         tags = self._tracking.addPreservedRowTrackingTagIfNotSet(self._snapshot, none)
         return self._commit(self._changes(adds, removes, data=False), what, tags)
@@ -272,14 +265,14 @@ class DeltaTransaction:
         """
         save = self._jvm.org.apache.spark.sql.SaveMode.valueOf(mode)
         changes = self._changes(adds, removes, data=True)
-        return self._commit(changes, operation(self.session, "Write", save))
+        return self._commit(changes, operation(self._jvm, "Write", save))
 
     def has_seen(self, app_id: str, number: int) -> bool:
         """Whether an application's transaction of this number, or a later one, was committed."""
         # It is remembered as read: another writer's commit of it is a conflict.
         return int(self._txn.txnVersion(app_id)) >= number
 
-    def mark_deleted(self, places: DataFrame) -> Marked:
+    def mark_deleted(self, places: DataFrame) -> RowActions:
         """Takes single rows out of their files: deletion vectors are written, none is committed.
 
         Args:
@@ -290,8 +283,8 @@ class DeltaTransaction:
         files = list(self._taken.values())
         listed, frame = self._seq(files), cast("Any", places)
         column = self._jvm.org.apache.spark.sql.functions.col
-        vectors = delta_module(self.session, "commands.DeletionVectorBitmapGenerator")
-        helper = delta_module(self.session, "commands.DMLWithDeletionVectorsHelper")
+        vectors = delta_module(self._jvm, "commands.DeletionVectorBitmapGenerator")
+        helper = delta_module(self._jvm, "commands.DMLWithDeletionVectorsHelper")
         found = vectors.buildRowIndexSetsForFilesMatchingCondition(
             self.session._jsparkSession,
             self._txn,
@@ -314,12 +307,12 @@ class DeltaTransaction:
             pair = file.removeRows(one.newDeletionVector(), True, True)
             actions += [pair._1(), pair._2()]
         self._txn.trackFilesRead(self._seq([one.fileLogEntry() for one in touched]))
-        return Marked(tuple(actions), sum(int(one.numberOfModifiedRows()) for one in touched))
+        return RowActions(tuple(actions), sum(int(one.numberOfModifiedRows()) for one in touched))
 
     def commit_exchange(
         self,
-        marked: Marked,
-        written: Written,
+        marked: RowActions,
+        written: RowActions,
         *,
         updated: int,
         app_id: str,
@@ -373,11 +366,10 @@ class DeltaTransaction:
 
     def _activate(self) -> None:
         """Delta reads settings, and a commit's note, from the thread's active session."""
-        sessions = session_class(self._jvm)
-        sessions.setActiveSession(self.session._jsparkSession)
+        session_class(self._jvm).setActiveSession(self.session._jsparkSession)
 
     def _action(self, add: Add) -> Any:
-        return delta_module(self.session, "actions.Action").fromJson(json.dumps({"add": add}))
+        return delta_module(self._jvm, "actions.Action").fromJson(json.dumps({"add": add}))
 
     def _seq(self, items: Sequence[Any]) -> Any:
         return self._jvm.PythonUtils.toSeq(list(items))

@@ -63,6 +63,13 @@ def delta_jars() -> list[Path]:
     return fetched_jars(JarSet("Delta", VERSION, packages, _EXCLUDED, pinned))
 
 
+def pyspark_home() -> Path:
+    """The folder of the PySpark that is installed, with Spark's jars and programs."""
+    import pyspark
+
+    return Path(pyspark.__file__).parent
+
+
 def read_sums(name: str) -> dict[str, str]:
     """The sums of a set by name, from a file beside this one as `sha256sum` writes it.
 
@@ -112,11 +119,9 @@ def _fetch(jars: JarSet, folder: Path) -> None:
 
 
 def _resolve(jars: JarSet, scratch: Path) -> Path:
-    import pyspark
-
     program = scratch / "nothing.py"
     program.touch()
-    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    submit = pyspark_home() / "bin" / "spark-submit"
     packages = ",".join(jars.packages)
     command = [
         *(str(submit), "--master", "local[1]", "--packages", packages),

@@ -32,6 +32,7 @@ from pathlib import Path
 
 from mirrorlake.errors import SetupError
 from mirrorlake.paths import cache, make_once
+from mirrorlake.spark.jars import pyspark_home
 
 _log = logging.getLogger(__name__)
 SUPPORTED = (17, 21)
@@ -182,9 +183,7 @@ def archive_path(java: Java, class_path: list[Path]) -> Path:
 
     The same packages installed again have files of another age.
     """
-    import pyspark
-
-    spark = Path(pyspark.__file__).parent
+    spark = pyspark_home()
     place = [java.home, java.version, spark, *class_path]
     files = [*java.home.glob("lib/modules"), *sorted(spark.glob("jars/*.jar")), *class_path]
     found = [(file, file.stat()) for file in files]

@@ -106,7 +106,7 @@ def feed_scan(feed: DataFrame, start: int, end: int) -> DataFrame:
         return feed  # another Delta: slower, and the same rows
     schema = plan.relation().snapshotForBatchSchema()
     none = spark._jvm.scala.Option.empty()
-    rows = delta_module(spark, _READER).changesToBatchDF(
+    rows = delta_module(spark._jvm, _READER).changesToBatchDF(
         schema.deltaLog(), start, end, spark._jsparkSession, none, spark._jvm.scala.Some(schema),
         False, none,
     )  # fmt: skip
@@ -156,13 +156,9 @@ def rows_among(
     return rows.where(Column(made.column(test(*[made.expression(part._jc) for part in parts]))))
 
 
-def delta_module(session: Any, name: str) -> Any:
-    """A Scala object, by the class loader that knows Delta wherever its jars came from."""
-    return _module(session._jvm, name)
-
-
 @cache
-def _module(jvm: Any, name: str) -> Any:
+def delta_module(jvm: Any, name: str) -> Any:
+    """A Scala object, by the class loader that knows Delta wherever its jars came from."""
     return _class(jvm, f"{name}$").getField("MODULE$").get(None)
 
 
@@ -175,15 +171,14 @@ def _loader(jvm: Any) -> Any:
     return jvm.java.lang.Thread.currentThread().getContextClassLoader()
 
 
-def operation(session: Any, name: str, *given: Any) -> Any:
+def operation(jvm: Any, name: str, *given: Any) -> Any:
     """One of Delta's operations, as a commit tells it; how much one tells differs by version.
 
     Args:
-        session: a classic session.
+        jvm: a classic session's.
         name: of the operation.
         given: what it is made of, in its order; what it has besides is left out.
     """
-    jvm = session._jvm
     count = _class(jvm, f"DeltaOperations${name}").getConstructors()[0].getParameterCount()
     rest = [jvm.scala.Option.empty()] * (count - len(given))
     return getattr(jvm.org.apache.spark.sql.delta.DeltaOperations, name)(*given[:count], *rest)
@@ -229,7 +224,7 @@ def _install_known_logs(jvm: Any, gateway: Any) -> None:
     """Compiles `KnownLogs.java` by the compiler in Spark, and puts it into its place."""
     try:
         conf = jvm.org.apache.spark.sql.internal.SQLConf.get()
-        logs = _module(jvm, "DeltaLog").getOrCreateCache(conf)
+        logs = delta_module(jvm, "DeltaLog").getOrCreateCache(conf)
         if logs.getClass().getName() == "mirrorlake.KnownLogs":  # by another process of this JVM
             return
         compiler = jvm.org.codehaus.janino.SimpleCompiler()

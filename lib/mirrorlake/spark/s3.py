@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.errors import SetupError
 from mirrorlake.paths import cache, make_once
-from mirrorlake.spark.jars import HADOOP, VERSION, JarSet, fetched_jars, read_sums
+from mirrorlake.spark.jars import HADOOP, VERSION, JarSet, fetched_jars, pyspark_home, read_sums
 from mirrorlake.spark.java import Java
 from mirrorlake.stores.opening import s3_endpoint, scheme_of
 
@@ -95,9 +95,7 @@ def log_store_jar(java: Java, jars: list[Path]) -> Path:
 
 
 def _compile(java: Java, jars: list[Path], target: Path) -> None:
-    import pyspark
-
-    spark = Path(pyspark.__file__).parent / "jars"
+    spark = pyspark_home() / "jars"
     classes = target.parent / "classes"
     class_path = os.pathsep.join([f"{spark}/*", *map(str, jars)])
     command = [
@@ -143,17 +141,15 @@ def server_line() -> str:
 
     The server reads the same variables as everything else, from its own environment.
     """
-    import pyspark
-
     kept = cache()
     jars = [kept / "jars" / VERSION / "*", kept / "jars" / S3.folder / "*", log_store_path()]
     settings = DELTA_CONFS | s3_conf() | {DRIVER_PATH: os.pathsep.join(map(str, jars))}
     confs = (f"--conf {shlex.quote(f'{name}={value}')}" for name, value in settings.items())
-    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    submit = pyspark_home() / "bin" / "spark-submit"
     return f"{submit} --class {_SERVER} {' '.join(confs)} spark-internal"
 
 
-def check_log_store(spark: SparkSession) -> None:
+def check_log_store(spark: SparkSession, root: str | None) -> None:
     """Refuses a session that would write to S3 without a log store that knows of other drivers.
 
     A client of a Connect server can't install one: the message has the server's start line.
@@ -161,7 +157,7 @@ def check_log_store(spark: SparkSession) -> None:
     Raises:
         SetupError: with the settings to start it with.
     """
-    if spark.conf.get(LOG_STORE_CONF, "") in _GOOD_STORES:
+    if not is_s3(root) or spark.conf.get(LOG_STORE_CONF, "") in _GOOD_STORES:
         return
     raise SetupError(
         "The running Spark session has no log store for S3: drivers would lose commits.",

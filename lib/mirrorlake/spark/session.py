@@ -25,10 +25,10 @@ from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.notices import show_notices, watch_cells
 from mirrorlake.paths import cache
 from mirrorlake.spark import jars
-from mirrorlake.spark.clouds import check_session, cloud_conf, cloud_jars
+from mirrorlake.spark.clouds import cloud_conf, cloud_jars
 from mirrorlake.spark.java import Java, archive_flags, find_java
 from mirrorlake.spark.jvm import know_logs
-from mirrorlake.spark.s3 import DELTA_CONFS, DRIVER_PATH
+from mirrorlake.spark.s3 import DELTA_CONFS, DRIVER_PATH, check_log_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,7 +143,7 @@ def get_spark(profile: str | None = None, *, root: str | None = None) -> SparkSe
         show_notices()
         spark = builder.config(map={**DELTA_CONFS, **SESSION_CONFS}).getOrCreate()
     if spark is not None:
-        check_session(prepare(spark), root)
+        check_log_store(prepare(spark), root)
         return spark
     show_notices()
     builder = builder.config(map={**launch_conf(profile, root)})
@@ -203,9 +203,7 @@ def spark_defaults() -> dict[str, str]:
     if folder is None and home is not None:
         folder = f"{home}/conf"
     if folder is None:
-        import pyspark
-
-        folder = str(Path(pyspark.__file__).parent / "conf")
+        folder = str(jars.pyspark_home() / "conf")
     try:
         lines = (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
     except OSError:

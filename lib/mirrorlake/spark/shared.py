@@ -39,7 +39,7 @@ class SharedJvm:
             except Exception as error:
                 raise SetupError(f"Spark did not start: {error}", hint=f"see {name}.") from error
         known = self._gateway.gateway_parameters
-        self.profile, self.root = profile, root
+        self.profile = profile
         self.environment = {
             "PYSPARK_GATEWAY_PORT": str(known.port),
             "PYSPARK_GATEWAY_SECRET": known.auth_token,

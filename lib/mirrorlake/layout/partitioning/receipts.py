@@ -33,7 +33,7 @@ from mirrorlake.layout.partitioning.groups import Groups, KeyColumns, numbered
 from mirrorlake.layout.partitioning.policy import to_micros
 from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName
-from mirrorlake.spark.gateway import Add, DeltaTransaction, Marked, Written, transaction
+from mirrorlake.spark.gateway import Add, DeltaTransaction, RowActions, transaction
 from mirrorlake.spark.rewrite import hash_sums, uncommitted, whole_hash
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage import Storage
@@ -188,7 +188,8 @@ def fence_off(table: Table, receipt: Receipt) -> None:
             if txn.has_seen(receipt.id, 1):
                 return
             with suppress(ConflictError):
-                txn.commit_exchange(Marked(), Written(), updated=0, app_id=receipt.id, number=1)
+                none = RowActions()
+                txn.commit_exchange(none, none, updated=0, app_id=receipt.id, number=1)
                 return
     raise BusyError(
         f"Other writers of {table.name} were quicker {_TRIES} times.", hint="try again."

@@ -26,7 +26,7 @@ from mirrorlake.delta.table import committing
 from mirrorlake.errors import ConflictError
 from mirrorlake.rows.views.plan import listed
 from mirrorlake.rows.views.query import HIDDEN
-from mirrorlake.spark.gateway import DeltaTransaction, Marked, can_exchange, transaction
+from mirrorlake.spark.gateway import DeltaTransaction, RowActions, can_exchange, transaction
 from mirrorlake.spark.jvm import MOST_BROADCAST, rows_among
 from mirrorlake.spark.sql import delta_name, quote, spark_message, temporary_view
 from mirrorlake.storage import Storage
@@ -217,7 +217,7 @@ def _exchange(
     gone = rows.where(f"{quote(ROW)} IS NOT NULL")
     exchange_rows(
         txn,
-        mark_rows(txn, gone) if swap.gone else Marked(),
+        mark_rows(txn, gone) if swap.gone else RowActions(),
         rows.where(quote(COMES)).select(*map(quote, columns)) if swap.come else None,
         expected=swap.come,
         updated=swap.updated,
