@@ -28,7 +28,6 @@ from mirrorlake.layout.partitioning.statistics import (
     Diagnostics,
     TableStatistics,
     count_files,
-    newest_files,
 )
 from mirrorlake.layout.partitioning.store import (
     Idle,
@@ -82,7 +81,7 @@ class TableRun:
 
 
 @dataclass(frozen=True)
-class PartitionReport(Result):
+class ProcessReport(Result):
     """One run of the process.
 
     Attributes:
@@ -152,7 +151,7 @@ class Process:
         self._pending: dict[TableName, TableStatistics] = {}  # of those that may have work
         self._busy: set[TableName] = set()
 
-    def run(self, *, stop: Event | None = None) -> PartitionReport:
+    def run(self, *, stop: Event | None = None) -> ProcessReport:
         """Round after round until no table has anything left to do.
 
         Args:
@@ -169,7 +168,6 @@ class Process:
                 put_off |= self._put_off()
                 capacity = _LEAST
                 needs = self._needs(errors)
-            needs = [name for name in needs if str(name) not in errors]
             if not needs:
                 break
             done = self._round(needs, capacity)
@@ -181,15 +179,15 @@ class Process:
         names = sorted({*receipts, *errors})
         lines = [TableRun(n, tuple(receipts.get(n, ())), errors.get(n)) for n in names]
         capacity = read_capacity(self._storage)
-        return PartitionReport(tuple(lines), capacity, tuple(sorted(put_off)))
+        return ProcessReport(tuple(lines), capacity, tuple(sorted(put_off)))
 
     def watch(
         self,
         stop: Event,
         *,
         interval: float = 5,
-        on_report: Callable[[PartitionReport], None] = lambda _report: None,
-    ) -> PartitionReport:
+        on_report: Callable[[ProcessReport], None] = noop,
+    ) -> ProcessReport:
         """Runs again and again until `stop` is set; pauses grow while nothing is left to do.
 
         Args:
@@ -224,8 +222,8 @@ class Process:
                 self._pending.pop(name, None)
                 try:
                     if (setting := read_setting(self._storage, name)) is not None:
-                        files = newest_files(Table(self._spark, self._storage, name))
-                        self._pending[name] = count_files(files, name, setting)
+                        table = Table(self._spark, self._storage, name)
+                        self._pending[name] = count_files(table, setting)
                 except MirrorlakeError as error:
                     errors[str(name)] = str(error)
                     continue
@@ -323,7 +321,7 @@ class LakePartitioning:
 
     def run(
         self, table: str | TableName | None = None, *, file_limit: int = FILE_LIMIT
-    ) -> PartitionReport:
+    ) -> ProcessReport:
         """Partitions what is new in all tables with a policy, or in one of them.
 
         Args:
@@ -349,6 +347,6 @@ class LakePartitioning:
             if has_policy(storage, name):
                 # By a policy that no longer fits, nothing is partitioned.
                 setting = fitting_setting(storage, name)
-                lines.append(count_files(newest_files(Table(spark, storage, name)), name, setting))
+                lines.append(count_files(Table(spark, storage, name), setting))
                 at_work += is_at_work(storage, name)
         return Diagnostics(tuple(lines), read_capacity(storage), at_work)

@@ -33,7 +33,6 @@ from mirrorlake.layout.partitioning.statistics import (
     Spread,
     TableStatistics,
     count_files,
-    newest_files,
     spread_of,
 )
 from mirrorlake.layout.partitioning.store import (
@@ -311,7 +310,7 @@ def report_partitioning(
     shown = tried or setting
     policy = None if shown is None else shown.policy
     advice = advise_table(table, columns)
-    stats, notes = count_files(newest_files(table), name, setting), list[str]()
+    stats, notes = count_files(table, setting), list[str]()
     spread = None
     if policy is None:
         notes.append("There is no policy: without one there is no spread, and nothing to do.")
