@@ -116,14 +116,13 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
     s, name = analysis.summary, analysis.name
     small = analysis.facts.where(f"size < {_SMALL_FILE}").count()
     if small >= _LEAST_FILES:
-        after = next(
-            one for one in analysis.guardrails().limits if one.guardrail == "Parquet Files"
-        )
+        limits = {one.guardrail: one for one in analysis.guardrails().limits}
+        after = limits["Parquet Files"].after_optimize
         yield Finding(
             "small files",
             None,
             f"{small:,} of {s['Parquet Files']:,} files are under {_SMALL_FILE // _MIB} MiB",
-            f"about {after.after_optimize:,.0f} files in place of {s['Parquet Files']:,}",
+            f"about {after:,.0f} files in place of {s['Parquet Files']:,}",
             f"OPTIMIZE {analysis.sql_name}",
         )
     average = s["Avg Rows Per Row Group"] or 0

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -362,5 +362,5 @@ def order_file(stores: Storages, task: Task) -> Outcome:
 def _new_path(path: str) -> str:
     """A name beside the old file; a clone's file comes into the clone's own folder."""
     folder = "" if ":" in path or path.startswith("/") else path.rpartition("/")[0]
-    name = quote(f"part-00000-{uuid.uuid4()}-c000.zstd.parquet")
+    name = f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
     return f"{folder}/{name}" if folder else name

@@ -132,19 +132,21 @@ def scan_table(table: Table, where: str | None = None) -> Scan:
         key = None if setting is None else setting.policy.hash
         done = F.lit(False) if setting is None else tags.is_partitioned(setting.fingerprint)
         values = key_values(where, key.column) if where and key else None
-        bucket, value = tags.tag(tags.BUCKET).alias("bucket"), tags.tag(tags.VALUE).alias("value")
-        listed = files.select("path", "size", done.alias("done"), bucket, value)
+        # Tags of another policy say nothing about this one's buckets.
+        bucket, value = (F.when(done, tags.tag(name)) for name in (tags.BUCKET, tags.VALUE))
+        listed = files.select(
+            "path",
+            "size",
+            bucket.cast("int").alias("bucket"),
+            done.alias("is_partitioned"),
+            value.alias("value"),
+        )
         if values is not None and key is not None:
             listed = listed.where(_may_match(values, key))
         wanted = None if where is None else _by_statistics(table, where, version)
         read = tuple(
-            ScannedFile(
-                line["path"],
-                line["size"],
-                int(line["bucket"]) if line["done"] and line["bucket"] is not None else None,
-                line["done"],
-            )
-            for line in listed.orderBy("path").collect()
+            ScannedFile(*line)
+            for line in listed.drop("value").orderBy("path").collect()
             if wanted is None or file_name(line["path"]) in wanted
         )
         rows = txn.rows(txn.take([file.path for file in read]))
@@ -154,12 +156,12 @@ def scan_table(table: Table, where: str | None = None) -> Scan:
 
 
 def _may_match(values: Values, key: HashKey) -> Column:
-    """Whether a file may hold a row with one of the values; `done`, `bucket`, … are columns."""
-    buckets = [str(bucket_of(value, key)) for value in values]
+    """Whether a file may hold a row with one of the values; `bucket` and `value` are columns."""
+    buckets = [bucket_of(value, key) for value in values]
     texts = [json.dumps(value) for value in values]
     in_bucket = F.col("bucket").isNull() | F.col("bucket").isin(buckets)
     is_value = F.col("value").isNull() | F.col("value").isin(texts)
-    return ~F.col("done") | (in_bucket & is_value)
+    return in_bucket & is_value
 
 
 @query_errors()
