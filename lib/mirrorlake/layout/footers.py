@@ -188,14 +188,14 @@ def chunk_facts(tails: Sequence[bytes | str], stats: Sequence[str | None]) -> pa
 
 def _file_facts(some: Parsed) -> pa.StructArray:
     sums = {
-        name: np.concatenate([[0], np.cumsum(some.of_chunks(field))])
+        name: np.concatenate([[0], np.cumsum(some.chunks.values(field))])
         for name, field in (("compressed", _COMPRESSED), ("uncompressed", _UNCOMPRESSED))
     }
     starts, ends = some.per_group[:-1], some.per_group[1:]
     first = some.per_file[some.file_of]
     group = {
         "id": pa.array((np.arange(some.groups.count) - first).astype(np.int32)),
-        "rows": pa.array(some.of_groups(_GROUP_ROWS)),
+        "rows": pa.array(some.groups.values(_GROUP_ROWS)),
         **{name: pa.array(total[ends] - total[starts]) for name, total in sums.items()},
     }
     offsets = pa.array(some.per_file.astype(np.int32))
@@ -213,7 +213,7 @@ def _file_facts(some: Parsed) -> pa.StructArray:
 
 def _file_codecs(some: Parsed) -> pa.Array:
     """The codecs in each file: most often it is one."""
-    codecs = _known(some.of_chunks(_CODEC), len(_CODECS) - 1)
+    codecs = _known(some.chunks.values(_CODEC), len(_CODECS) - 1)
     return _names(_as_bits(codecs, some.file_of_chunk, some.top.count), _CODECS)
 
 
@@ -224,19 +224,19 @@ def _chunk_table(some: Parsed, stats: Sequence[str | None]) -> pa.Table:
         {
             "file": np.array(some.files, np.int64)[file_of],
             "group": (some.group_of - some.per_file[file_of]).astype(np.int32),
-            "rows": some.of_groups(_GROUP_ROWS)[some.group_of],
+            "rows": some.groups.values(_GROUP_ROWS)[some.group_of],
             "c": _struct(columns),
         }
     )
 
 
 def _chunks(some: Parsed) -> dict[str, pa.Array]:
-    dictionary, pages = some.of_chunks(_DICT_PAGE), some.of_chunks(_DATA_PAGE)
+    dictionary, pages = some.chunks.values(_DICT_PAGE), some.chunks.values(_DATA_PAGE)
     has_dict = dictionary >= 0
-    masks, overflow, proven = _encodings(some)
+    masks, overflow, proven = _encodings(some.chunks)
     low, high = (_bounds(some, *fields) for fields in ((_MIN, _OLD_MIN), (_MAX, _OLD_MAX)))
-    nulls, at = some.of_chunks(_NULLS), pa.array(some.leaf)
-    codecs = _known(some.of_chunks(_CODEC), len(_CODECS) - 1)
+    nulls, at = some.chunks.values(_NULLS), pa.array(some.leaf)
+    codecs = _known(some.chunks.values(_CODEC), len(_CODECS) - 1)
     names, kinds = [name for name, _ in some.leaves], [kind for _, kind in some.leaves]
     return {
         "id": pa.array(some.number.astype(np.int32)),
@@ -244,12 +244,12 @@ def _chunks(some: Parsed) -> dict[str, pa.Array]:
         "physical": pa.array([kind.physical for kind in kinds], pa.string()).take(at),
         "logical": pa.array([kind.shown for kind in kinds], pa.string()).take(at),
         "codec": pa.array(_CODECS).take(pa.array(codecs)),
-        "compressed": pa.array(some.of_chunks(_COMPRESSED)),
-        "uncompressed": pa.array(some.of_chunks(_UNCOMPRESSED)),
+        "compressed": pa.array(some.chunks.values(_COMPRESSED)),
+        "uncompressed": pa.array(some.chunks.values(_UNCOMPRESSED)),
         "has_dict": pa.array(has_dict),
         "dict_offset": pa.array(dictionary, mask=~has_dict),
         "dict_bytes": pa.array(pages - dictionary, mask=~has_dict),
-        "value_count": pa.array(some.of_chunks(_VALUES)),
+        "value_count": pa.array(some.chunks.values(_VALUES)),
         "nulls": pa.array(nulls, mask=nulls < 0),
         "encodings": _names(masks, _ENCODING_NAMES),
         "overflow": pa.array(overflow, mask=~(has_dict & proven)),
@@ -260,13 +260,12 @@ def _chunks(some: Parsed) -> dict[str, pa.Array]:
     }
 
 
-def _encodings(some: Parsed) -> tuple[Ints, Bools, Bools]:
+def _encodings(chunks: Level) -> tuple[Ints, Bools, Bools]:
     """By chunk: its encodings as bits, whether pages fell back from the dictionary, if proven.
 
     The statistics of a chunk's encodings count its pages. Without them only a chunk that has no
     other encoding is proven: a dictionary's own page may be plain too.
     """
-    chunks, order = some.chunks, some.chunk_order
     listed = chunks.list_of(_ENCODINGS)
     kinds = _known(listed.values(()), len(_ENCODING_NAMES) - 1)
     masks = _as_bits(kinds, listed.owners(), chunks.count)
@@ -277,7 +276,7 @@ def _encodings(some: Parsed) -> tuple[Ints, Bools, Bools]:
     known[counted.owners()] = True
     overflow[counted.owners()[fell_back]] = True
     proven = known | (masks & ~_NO_FALLBACK == 0)
-    return masks[order], overflow[order], proven[order]
+    return masks, overflow, proven
 
 
 def _known(kinds: Ints, other: int) -> Ints:
@@ -310,12 +309,11 @@ def _bounds(some: Parsed, field: Path, old_field: Path) -> tuple[pa.Array, pa.Ar
     rows: list[Ints] = []
     for number, kind in enumerate(kinds):
         places = np.flatnonzero(kind_of == number)
-        which = some.chunk_order[places]
-        start, length = starts[which], lengths[which]
+        start, length = starts[places], lengths[places]
         if kind.signed:
             old = length < 0
-            start = np.where(old, old_starts[which], start)
-            length = np.where(old, old_lengths[which], length)
+            start = np.where(old, old_starts[places], start)
+            length = np.where(old, old_lengths[places], length)
         found.append(read_bounds(some.data, start, length, kind))
         rows.append(places)
     back = pa.array(np.argsort(np.concatenate([np.empty(0, np.int64), *rows])))

@@ -9,6 +9,7 @@ protocol's specification, and parquet.thrift.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -35,15 +36,20 @@ class Level:
     """All structs that lie at one place of the document, and their fields as arrays.
 
     A field is named by the way to it, for a struct in a struct is no level of its own; a list is.
+    Structs get numbers as they are read; once all are, fields come in the order of the files.
+
+    Args:
+        above: the structs whose lists these lie in; None for the footers themselves.
 
     Attributes:
         count: how many there are.
         below: the lists in them, by their fields.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, above: Level | None = None) -> None:
         self.count = 0
         self.below: dict[Path, Level] = {}
+        self._above = above
         self._owners: list[Ints] = []
         self._fields: dict[Path, list[tuple[Ints | int, Ints | int]]] = {}
 
@@ -57,24 +63,39 @@ class Level:
         """Keeps one field of one struct or of many."""
         self._fields.setdefault(field, []).append((which, values))
 
+    @cached_property
+    def _owner_places(self) -> Ints:
+        owners = np.concatenate([np.empty(0, np.int64), *self._owners])
+        return owners if self._above is None else self._above._places[owners]
+
+    @cached_property
+    def _order(self) -> Ints:
+        return np.argsort(self._owner_places, kind="stable")
+
+    @cached_property
+    def _places(self) -> Ints:
+        return np.argsort(self._order, kind="stable")
+
     def values(self, field: Path) -> Ints:
         """A field of all structs; -1 where it is missing."""
         found = np.full(self.count, -1, np.int64)
         for which, values in self._fields.get(field, ()):
             found[which] = values
-        return found
+        ordered: Ints = found[self._order]
+        return ordered
 
     def spans(self, field: Path) -> tuple[Ints, Ints]:
         """Where a text or a list starts, and its bytes; -1 where it is missing."""
         return self.values((*field, -1)), self.values((*field, -2))
 
     def owners(self) -> Ints:
-        """The struct above each."""
-        return np.concatenate([np.empty(0, np.int64), *self._owners])
+        """The place of the struct above each."""
+        places: Ints = self._owner_places[self._order]
+        return places
 
     def list_of(self, field: Path) -> Level:
         """The level of a list; an empty one where no struct has it."""
-        return self.below.get(field, Level())
+        return self.below.get(field, Level(self))
 
 
 class Footers:
@@ -158,7 +179,7 @@ class Footers:
         if (long := np.flatnonzero(sizes == _LONG)).size:
             sizes[long], at[long] = self._varints(at[long])
         self._check_sizes(at, sizes)
-        inner = level.below.setdefault(path, Level())
+        inner = level.below.setdefault(path, Level(level))
         items = inner.add(np.repeat(which, sizes))
         firsts = np.cumsum(sizes) - sizes + (inner.count - len(items))
         for number in range(int(sizes.max(initial=0))):
@@ -219,7 +240,7 @@ class Footers:
             size, at = self._one_varint(at)
         if size > len(self._bytes) - at:
             raise MalformedError("a list in its footer is longer than the footer")
-        inner = level.below.setdefault(path, Level())
+        inner = level.below.setdefault(path, Level(level))
         first = inner.count
         inner.add(np.full(size, which))
         for item in range(first, first + size):
@@ -280,28 +301,15 @@ class Parsed:
         self.top = top = Footers(text, ends - lengths, ends).read()
         self.leaves, first_leaf, width = _schemas(top, text, tails)
         self.groups = groups = top.list_of(_GROUPS)
-        self.group_order, self.file_of = _ordered(groups.owners(), np.arange(top.count))
-        self.per_file = _offsets(self.file_of, top.count)
-        place = np.empty(groups.count, np.int64)
-        place[self.group_order] = np.arange(groups.count)
         self.chunks = groups.list_of(_CHUNKS)
-        self.chunk_order, self.group_of = _ordered(self.chunks.owners(), place)
+        self.file_of, self.group_of = groups.owners(), self.chunks.owners()
+        self.per_file = _offsets(self.file_of, top.count)
         self.per_group = _offsets(self.group_of, groups.count)
         self.number = np.arange(self.chunks.count) - self.per_group[self.group_of]
         self.file_of_chunk = self.file_of[self.group_of]
         if (self.number >= width[self.file_of_chunk]).any():
             raise MalformedError("a row group has more columns than the schema")
         self.leaf = first_leaf[self.file_of_chunk] + self.number
-
-    def of_groups(self, field: Path) -> Ints:
-        """A field of all row groups."""
-        found: Ints = self.groups.values(field)[self.group_order]
-        return found
-
-    def of_chunks(self, field: Path) -> Ints:
-        """A field of all chunks."""
-        found: Ints = self.chunks.values(field)[self.chunk_order]
-        return found
 
 
 def parse_footers(tails: Sequence[bytes | str]) -> tuple[list[Parsed], dict[int, str]]:
@@ -354,13 +362,6 @@ def _leaves(tail: bytes) -> list[tuple[str, LeafType]]:
         ]
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # a name may be damaged, too
         raise MalformedError(str(error)) from error
-
-
-def _ordered(owners: Ints, place: Ints) -> tuple[Ints, Ints]:
-    """Structs in the order of what they lie in, and the place of that for each."""
-    above = place[owners]
-    order = np.argsort(above, kind="stable")
-    return order, above[order]
 
 
 def _offsets(owner_of: Ints, count: int) -> Ints:

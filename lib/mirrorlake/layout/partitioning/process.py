@@ -162,8 +162,7 @@ class Process:
                 needs = self._needs(errors)
             if not needs:
                 break
-            done = self._round(needs, capacity)
-            for name, receipt in done.items():
+            for name, receipt in self._round(needs, capacity).items():
                 if isinstance(receipt, str):
                     errors[str(name)] = receipt
                 elif receipt is not None:

@@ -350,9 +350,8 @@ def _some_filter(table: Table, policy: Policy | None) -> str:
     """An equality on the policy's key, or a partition column; empty if there is none."""
     rows = table.rows()
     kinds = dict(rows.dtypes)
-    hash_key = policy.hash.column if policy and policy.hash else None
-    names = [*([hash_key] if hash_key else []), *table.snapshot().partition_columns]
-    for name in names:
+    names = [policy.hash.column] if policy and policy.hash else []
+    for name in names + table.snapshot().partition_columns:
         if kinds.get(name) in _SIMPLE:
             column = F.col(quote(name))
             some = rows.where(column.isNotNull()).agg(F.min(column.cast("string"))).first()

@@ -316,21 +316,21 @@ def survey_table(table: Table, columns: Sequence[str] = ()) -> Survey:
 def _texts(rows: DataFrame, names: list[str], files: int) -> list[TextFacts]:
     if not names:
         return []
-    sums: list[Column] = []
-    for at, name in enumerate(names):
+
+    def counts(name: str) -> Column:
         column = F.col(quote(name))
-        sums += [
-            F.approx_count_distinct(column, 0.02).alias(f"d{at}"),
-            F.count_if(column.isNull()).alias(f"n{at}"),
-            F.count_if(column == "").alias(f"e{at}"),
-            F.count_if(F.lower(F.trim(column)).isin(*GENERIC)).alias(f"g{at}"),
-        ]
-    (line,) = rows.agg(*sums).collect()
+        return F.struct(
+            F.approx_count_distinct(column, 0.02).alias("distinct"),
+            F.count_if(column.isNull()).alias("nulls"),
+            F.count_if(column == "").alias("empty"),
+            F.count_if(F.lower(F.trim(column)).isin(*GENERIC)).alias("generic"),
+        )
+
+    (line,) = rows.agg(*map(counts, names)).collect()
     found = []
-    for at, name in enumerate(names):
-        distinct, nulls, empty, generic = (int(line[f"{kind}{at}"]) for kind in "dneg")
-        facts = TextFacts(name, distinct, nulls, empty, generic)
-        if distinct >= MEDIUM:
+    for name, counted in zip(names, line, strict=True):
+        facts = TextFacts(name, *counted)
+        if facts.distinct >= MEDIUM:
             best = rows.groupBy(F.col(quote(name)).alias("v")).count().orderBy(F.desc("count"), "v")
             ((value, count),) = best.take(1)
             read = _read_by_value(rows, name, files)
