@@ -268,13 +268,13 @@ def _encodings(chunks: Level) -> tuple[Ints, Bools, Bools]:
     """
     listed = chunks.list_of(_ENCODINGS)
     kinds = _known(listed.values(()), len(_ENCODING_NAMES) - 1)
-    masks = _as_bits(kinds, listed.owners(), chunks.count)
+    masks = _as_bits(kinds, listed.owners, chunks.count)
     counted = chunks.list_of(_PAGES)
     page, encoding, count = (counted.values((number,)) for number in (1, 2, 3))
     fell_back = np.isin(page, _DATA_PAGES) & ~np.isin(encoding, _DICTIONARY) & (count > 0)
     known, overflow = (np.zeros(chunks.count, bool) for _ in range(2))
-    known[counted.owners()] = True
-    overflow[counted.owners()[fell_back]] = True
+    known[counted.owners] = True
+    overflow[counted.owners[fell_back]] = True
     proven = known | (masks & ~_NO_FALLBACK == 0)
     return masks, overflow, proven
 
@@ -356,7 +356,7 @@ def _keys(top: Level, data: Bytes) -> dict[str, pa.Array]:
     found: dict[str, list[str | None]] = {name: [None] * top.count for name in names.values()}
     keys = cut(data, *pairs.spans((1,))).to_pylist()
     starts, lengths = pairs.spans((2,))
-    for owner, key, start, length in zip(pairs.owners(), keys, starts, lengths, strict=True):
+    for owner, key, start, length in zip(pairs.owners, keys, starts, lengths, strict=True):
         name = names.get(key.decode(errors="replace"))
         if name is not None and length >= 0:
             found[name][owner] = data[start : start + length].tobytes().decode(errors="replace")

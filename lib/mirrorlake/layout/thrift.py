@@ -9,7 +9,6 @@ protocol's specification, and parquet.thrift.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -36,20 +35,18 @@ class Level:
     """All structs that lie at one place of the document, and their fields as arrays.
 
     A field is named by the way to it, for a struct in a struct is no level of its own; a list is.
-    Structs get numbers as they are read; once all are, fields come in the order of the files.
-
-    Args:
-        above: the structs whose lists these lie in; None for the footers themselves.
+    Structs get numbers as they are read; `sort` puts them into the order of the files.
 
     Attributes:
         count: how many there are.
         below: the lists in them, by their fields.
+        owners: the place of the struct above each, once they are sorted.
     """
 
-    def __init__(self, above: Level | None = None) -> None:
+    def __init__(self) -> None:
         self.count = 0
         self.below: dict[Path, Level] = {}
-        self._above = above
+        self.owners = self._order = np.empty(0, np.int64)
         self._owners: list[Ints] = []
         self._fields: dict[Path, list[tuple[Ints | int, Ints | int]]] = {}
 
@@ -63,18 +60,11 @@ class Level:
         """Keeps one field of one struct or of many."""
         self._fields.setdefault(field, []).append((which, values))
 
-    @cached_property
-    def _owner_places(self) -> Ints:
-        owners = np.concatenate([np.empty(0, np.int64), *self._owners])
-        return owners if self._above is None else self._above._places[owners]
-
-    @cached_property
-    def _order(self) -> Ints:
-        return np.argsort(self._owner_places, kind="stable")
-
-    @cached_property
-    def _places(self) -> Ints:
-        return np.argsort(self._order, kind="stable")
+    def sort(self, places: Ints) -> None:
+        """Once all are read: takes the order of the structs above, which have these places."""
+        owners = places[np.concatenate([np.empty(0, np.int64), *self._owners])]
+        self._order = np.argsort(owners, kind="stable")
+        self.owners = owners[self._order]
 
     def values(self, field: Path) -> Ints:
         """A field of all structs; -1 where it is missing."""
@@ -88,14 +78,11 @@ class Level:
         """Where a text or a list starts, and its bytes; -1 where it is missing."""
         return self.values((*field, -1)), self.values((*field, -2))
 
-    def owners(self) -> Ints:
-        """The place of the struct above each."""
-        places: Ints = self._owner_places[self._order]
-        return places
-
     def list_of(self, field: Path) -> Level:
-        """The level of a list; an empty one where no struct has it."""
-        return self.below.get(field, Level(self))
+        """The level of a list, sorted; an empty one where no struct has it."""
+        found = self.below.get(field, Level())
+        found.sort(np.argsort(self._order))
+        return found
 
 
 class Footers:
@@ -126,6 +113,7 @@ class Footers:
             raise MalformedError("its footer ends too early") from error
         if (ends != self._ends).any():
             raise MalformedError("its footer is not as long as it says")
+        top.sort(np.zeros(1, np.int64))
         return top
 
     def _struct(self, start: At, level: Level, path: Path, which: At) -> At:
@@ -179,7 +167,7 @@ class Footers:
         if (long := np.flatnonzero(sizes == _LONG)).size:
             sizes[long], at[long] = self._varints(at[long])
         self._check_sizes(at, sizes)
-        inner = level.below.setdefault(path, Level(level))
+        inner = level.below.setdefault(path, Level())
         items = inner.add(np.repeat(which, sizes))
         firsts = np.cumsum(sizes) - sizes + (inner.count - len(items))
         for number in range(int(sizes.max(initial=0))):
@@ -240,7 +228,7 @@ class Footers:
             size, at = self._one_varint(at)
         if size > len(self._bytes) - at:
             raise MalformedError("a list in its footer is longer than the footer")
-        inner = level.below.setdefault(path, Level(level))
+        inner = level.below.setdefault(path, Level())
         first = inner.count
         inner.add(np.full(size, which))
         for item in range(first, first + size):
@@ -302,7 +290,7 @@ class Parsed:
         self.leaves, first_leaf, width = _schemas(top, text, tails)
         self.groups = groups = top.list_of(_GROUPS)
         self.chunks = groups.list_of(_CHUNKS)
-        self.file_of, self.group_of = groups.owners(), self.chunks.owners()
+        self.file_of, self.group_of = groups.owners, self.chunks.owners
         self.per_file = _offsets(self.file_of, top.count)
         self.per_group = _offsets(self.group_of, groups.count)
         self.number = np.arange(self.chunks.count) - self.per_group[self.group_of]
