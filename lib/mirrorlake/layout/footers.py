@@ -322,9 +322,7 @@ def _bounds(some: Parsed, field: Path, old_field: Path) -> tuple[pa.Array, pa.Ar
     return texts.take(back), keys.take(back)
 
 
-def _fill_bounds(
-    columns: dict[str, pa.Array], some: Parsed, logged: Sequence[str | None]
-) -> None:
+def _fill_bounds(columns: dict[str, pa.Array], some: Parsed, logged: Sequence[str | None]) -> None:
     """Takes the log's bounds where the footer has none, as for INT96 moments.
 
     They are texts that sort as the moments do, and they hold for the file, not for a row group.
