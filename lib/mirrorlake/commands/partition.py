@@ -15,7 +15,7 @@ from mirrorlake.errors import UsageError
 from mirrorlake.results import TextTable
 
 if TYPE_CHECKING:
-    from mirrorlake.layout.partitioning.process import PartitionReport
+    from mirrorlake.layout.partitioning.process import ProcessReport
     from mirrorlake.layout.partitioning.table_policy import TablePolicy
 
 partition = verbs(
@@ -148,7 +148,7 @@ def _policy_of(root: str, table: str) -> TablePolicy:
     return open_table(root, table).partitioning
 
 
-def _say(report: PartitionReport) -> None:
+def _say(report: ProcessReport) -> None:
     if report.operations or report.failed:
         warn(repr(report))
 

@@ -123,8 +123,7 @@ def gauges(files: list[LiveFile], sku: str, groups: int | None = None) -> html.H
     }
     rows: list[tuple[Any, ...]] = []
     for one in check_guardrails(now, now, sku).limits:
-        share = one.value / one.limit if one.limit else 0.0
-        name = one.guardrail
+        name, share = one.guardrail, one.used
         if name == "Row Groups" and groups is None:
             name += ", at least"
         said = f"{name}: {100 * share:.3g} % of {sku}'s limit"

@@ -116,14 +116,13 @@ def _on_files(analysis: Analysis) -> Iterator[Finding]:
     s, name = analysis.summary, analysis.name
     small = analysis.facts.where(f"size < {_SMALL_FILE}").count()
     if small >= _LEAST_FILES:
-        after = next(
-            one for one in analysis.guardrails().limits if one.guardrail == "Parquet Files"
-        )
+        limits = {one.guardrail: one for one in analysis.guardrails().limits}
+        after = limits["Parquet Files"].after_optimize
         yield Finding(
             "small files",
             None,
             f"{small:,} of {s['Parquet Files']:,} files are under {_SMALL_FILE // _MIB} MiB",
-            f"about {after.after_optimize:,.0f} files in place of {s['Parquet Files']:,}",
+            f"about {after:,.0f} files in place of {s['Parquet Files']:,}",
             f"OPTIMIZE {analysis.sql_name}",
         )
     average = s["Avg Rows Per Row Group"] or 0
@@ -263,24 +262,21 @@ def _on_values(analysis: Analysis, known: Mapping[str, Row]) -> Iterator[Finding
     kinds = dict(rows.dtypes)
     floats = [name for name, kind in kinds.items() if kind in _FLOATS]
     simple = [name for name, kind in kinds.items() if "<" not in kind and kind != "variant"]
-    wanted: dict[str, Column] = {}
-    for i, name in enumerate(floats):
+
+    def spread(name: str) -> Column:
         column = F.col(quote(name))
-        wanted[f"all{i}"] = F.countDistinct(column)
-        wanted |= {f"r{i}_{d}": F.countDistinct(F.round(column, d)) for d in _DIGITS}
+        rounded = [F.countDistinct(F.round(column, digits)) for digits in _DIGITS]
+        return F.array(F.countDistinct(column), *rounded)
+
     # Equal hashes of all values, in place of comparing every pair of columns.
-    wanted |= {
-        f"h{i}": F.sum(F.xxhash64("_row", quote(name)).bitwiseAND(0xFFFF_FFFF))
-        for i, name in enumerate(simple)
-    }
+    hashes = [F.sum(F.xxhash64("_row", quote(name)).bitwiseAND(0xFFFF_FFFF)) for name in simple]
     numbered = rows.withColumn("_row", F.xxhash64(*[quote(name) for name in simple]))
-    (values,) = numbered.agg(*[one.alias(name) for name, one in wanted.items()]).collect()
-    for i, name in enumerate(floats):
-        before = values[f"all{i}"]
-        fewer = [d for d in _DIGITS if 1 < values[f"r{i}_{d}"] <= _WORTH * before]
+    (values,) = numbered.agg(*map(spread, floats), *hashes).collect()
+    for name, (before, *rounded) in zip(floats, values, strict=False):
+        counts = zip(_DIGITS, rounded, strict=True)
+        fewer = [(digits, count) for digits, count in counts if 1 < count <= _WORTH * before]
         if before >= _MANY and fewer:
-            digits, share = fewer[-1], known[name]["Size Percent Of Table"] or 0
-            after = values[f"r{i}_{digits}"]
+            (digits, after), share = fewer[-1], known[name]["Size Percent Of Table"] or 0
             yield Finding(
                 "float precision",
                 name,
@@ -289,8 +285,8 @@ def _on_values(analysis: Analysis, known: Mapping[str, Row]) -> Iterator[Finding
                 f"UPDATE {table} SET {quote(name)} = round({quote(name)}, {digits})",
             )
     alike: dict[tuple[str, int | None], list[str]] = {}
-    for i, name in enumerate(simple):
-        alike.setdefault((kinds[name], values[f"h{i}"]), []).append(name)
+    for name, hashed in zip(simple, values[len(floats) :], strict=True):
+        alike.setdefault((kinds[name], hashed), []).append(name)
     for (_, hashed), (first, *others) in alike.items():
         for name in others if hashed is not None else ():
             yield Finding(

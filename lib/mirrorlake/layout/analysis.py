@@ -269,20 +269,15 @@ def change_history(table: Table, version: int) -> DataFrame:
     changes = _changes(_with_groups(actions, storage, table_path))
     # A commit may change no file, and a checkpoint's files belong to no commit that is still there.
     told = changes.join(_commits(actions), "version", "full_outer").withColumns(
-        {name: F.when(F.col("vectors").isNull(), 0).otherwise(F.col(name)).alias(name)
+        {name: F.when(F.col("vectors").isNull(), 0).otherwise(F.col(name))
          for name in changes.columns if name != "version"}
     )  # fmt: skip
-    in_order = Window.orderBy("version")
-    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    so_far = Window.orderBy("version").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     running = {f"{what}_after": F.sum(f"{what}_delta").over(so_far)
                for what in ("files", "size", "rows")}  # fmt: skip
     unknown = F.sum(F.when(F.col("groups_delta").isNull(), 1).otherwise(0)).over(so_far)
     running["groups_after"] = F.when(unknown == 0, F.sum("groups_delta").over(so_far))
-    before = {
-        f"{what}_before": F.coalesce(F.lag(f"{what}_after").over(in_order), F.lit(0))
-        for what in ("files", "groups")
-    }
-    told = told.withColumns(running).withColumns(before).where(F.col("version") > segment.base)
+    told = told.withColumns(running).where(F.col("version") > segment.base)
     kept = F.try_divide(F.col("size_after") - F.col("size_added"), "size_after") * 100
     effect = F.when(F.col("size_removed") == 0, F.lit(100.0)).otherwise(kept)
     return told.select(
@@ -292,12 +287,12 @@ def change_history(table: Table, version: int) -> DataFrame:
         F.col("at").alias("Modification Time"),
         effect.alias("Incremental Effect"),
         *_group("Files", "files"),
-        (F.col("files_before") - F.col("files_removed")).alias("Files Preserved"),
+        (F.col("files_after") - F.col("files_added")).alias("Files Preserved"),
         F.col("files_after").alias("Files After Change"),
         *_group("Size", "size"),
         F.col("size_after").alias("Size After Change"),
         *_group("Row Groups", "groups"),
-        (F.col("groups_before") - F.col("groups_removed")).alias("Row Groups Preserved"),
+        (F.col("groups_after") - F.col("groups_added")).alias("Row Groups Preserved"),
         F.col("groups_after").alias("Row Groups After Change"),
         *_group("Rows", "rows"),
         F.col("rows_delta").alias("Rows Delta"),
@@ -343,8 +338,7 @@ def _changes(files: DataFrame) -> DataFrame:
     )
     comes, goes = F.expr("added AND NOT removed"), F.expr("removed AND NOT added")
     stays = F.expr("added AND removed")
-    rows_in = F.when(stays, F.greatest(F.col("rows_in") - F.col("rows_out"), F.lit(0)))
-    rows_out = F.when(stays, F.greatest(F.col("rows_out") - F.col("rows_in"), F.lit(0)))
+    more = F.col("rows_in") - F.col("rows_out")  # of a file that stays only what has changed
     counted = by_file.groupBy("version").agg(
         F.count_if(comes).alias("files_added"),
         F.count_if(goes).alias("files_removed"),
@@ -353,8 +347,8 @@ def _changes(files: DataFrame) -> DataFrame:
         F.sum(F.when(goes, F.col("bytes")).otherwise(0)).alias("size_removed"),
         _sum_if_known(comes).alias("groups_added"),
         _sum_if_known(goes).alias("groups_removed"),
-        F.sum(rows_in.otherwise(F.col("rows_in"))).alias("rows_added"),
-        F.sum(rows_out.otherwise(F.col("rows_out"))).alias("rows_removed"),
+        F.sum(F.greatest(more, F.lit(0))).alias("rows_added"),
+        F.sum(F.greatest(-more, F.lit(0))).alias("rows_removed"),
     )
     return counted.withColumns(
         {

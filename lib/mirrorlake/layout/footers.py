@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 from pyspark.sql.types import StructField, StructType
 
 from mirrorlake.delta.actions import HADOOP_URI, Places
-from mirrorlake.layout.leaves import Ints, cut, read_bounds
+from mirrorlake.layout.leaves import Bools, Bytes, Ints, cut, read_bounds
 from mirrorlake.layout.thrift import Level, Parsed, Path, parse_footers
 from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.storage import Storage
@@ -189,14 +188,14 @@ def chunk_facts(tails: Sequence[bytes | str], stats: Sequence[str | None]) -> pa
 
 def _file_facts(some: Parsed) -> pa.StructArray:
     sums = {
-        name: np.concatenate([[0], np.cumsum(some.of_chunks(field))])
+        name: np.concatenate([[0], np.cumsum(some.chunks.values(field))])
         for name, field in (("compressed", _COMPRESSED), ("uncompressed", _UNCOMPRESSED))
     }
     starts, ends = some.per_group[:-1], some.per_group[1:]
     first = some.per_file[some.file_of]
     group = {
         "id": pa.array((np.arange(some.groups.count) - first).astype(np.int32)),
-        "rows": pa.array(some.of_groups(_GROUP_ROWS)),
+        "rows": pa.array(some.groups.values(_GROUP_ROWS)),
         **{name: pa.array(total[ends] - total[starts]) for name, total in sums.items()},
     }
     offsets = pa.array(some.per_file.astype(np.int32))
@@ -214,35 +213,30 @@ def _file_facts(some: Parsed) -> pa.StructArray:
 
 def _file_codecs(some: Parsed) -> pa.Array:
     """The codecs in each file: most often it is one."""
-    masks = np.zeros(some.top.count, np.int64)
-    codecs = _known(some.of_chunks(_CODEC), len(_CODECS) - 1)
-    for codec in np.unique(codecs):
-        masks[some.file_of[some.group_of[codecs == codec]]] |= 1 << int(codec)
-    return _names(masks, _CODECS)
+    codecs = _known(some.chunks.values(_CODEC), len(_CODECS) - 1)
+    return _names(_as_bits(codecs, some.file_of_chunk, some.top.count), _CODECS)
 
 
 def _chunk_table(some: Parsed, stats: Sequence[str | None]) -> pa.Table:
-    file_of = some.file_of[some.group_of]
-    first = some.group_of == some.per_file[file_of]
-    columns = _chunks(some)
-    _fill_bounds(columns, some, first, file_of, [stats[number] for number in some.files])
+    file_of, columns = some.file_of_chunk, _chunks(some)
+    _fill_bounds(columns, some, [stats[number] for number in some.files])
     return pa.table(
         {
             "file": np.array(some.files, np.int64)[file_of],
             "group": (some.group_of - some.per_file[file_of]).astype(np.int32),
-            "rows": some.of_groups(_GROUP_ROWS)[some.group_of],
+            "rows": some.groups.values(_GROUP_ROWS)[some.group_of],
             "c": _struct(columns),
         }
     )
 
 
 def _chunks(some: Parsed) -> dict[str, pa.Array]:
-    dictionary, pages = some.of_chunks(_DICT_PAGE), some.of_chunks(_DATA_PAGE)
+    dictionary, pages = some.chunks.values(_DICT_PAGE), some.chunks.values(_DATA_PAGE)
     has_dict = dictionary >= 0
-    masks, overflow, proven = _encodings(some.chunks, some.chunk_order)
+    masks, overflow, proven = _encodings(some.chunks)
     low, high = (_bounds(some, *fields) for fields in ((_MIN, _OLD_MIN), (_MAX, _OLD_MAX)))
-    nulls, at = some.of_chunks(_NULLS), pa.array(some.leaf)
-    codecs = _known(some.of_chunks(_CODEC), len(_CODECS) - 1)
+    nulls, at = some.chunks.values(_NULLS), pa.array(some.leaf)
+    codecs = _known(some.chunks.values(_CODEC), len(_CODECS) - 1)
     names, kinds = [name for name, _ in some.leaves], [kind for _, kind in some.leaves]
     return {
         "id": pa.array(some.number.astype(np.int32)),
@@ -250,12 +244,12 @@ def _chunks(some: Parsed) -> dict[str, pa.Array]:
         "physical": pa.array([kind.physical for kind in kinds], pa.string()).take(at),
         "logical": pa.array([kind.shown for kind in kinds], pa.string()).take(at),
         "codec": pa.array(_CODECS).take(pa.array(codecs)),
-        "compressed": pa.array(some.of_chunks(_COMPRESSED)),
-        "uncompressed": pa.array(some.of_chunks(_UNCOMPRESSED)),
+        "compressed": pa.array(some.chunks.values(_COMPRESSED)),
+        "uncompressed": pa.array(some.chunks.values(_UNCOMPRESSED)),
         "has_dict": pa.array(has_dict),
         "dict_offset": pa.array(dictionary, mask=~has_dict),
         "dict_bytes": pa.array(pages - dictionary, mask=~has_dict),
-        "value_count": pa.array(some.of_chunks(_VALUES)),
+        "value_count": pa.array(some.chunks.values(_VALUES)),
         "nulls": pa.array(nulls, mask=nulls < 0),
         "encodings": _names(masks, _ENCODING_NAMES),
         "overflow": pa.array(overflow, mask=~(has_dict & proven)),
@@ -266,32 +260,35 @@ def _chunks(some: Parsed) -> dict[str, pa.Array]:
     }
 
 
-def _encodings(
-    chunks: Level, order: Ints
-) -> tuple[Ints, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def _encodings(chunks: Level) -> tuple[Ints, Bools, Bools]:
     """By chunk: its encodings as bits, whether pages fell back from the dictionary, if proven.
 
     The statistics of a chunk's encodings count its pages. Without them only a chunk that has no
     other encoding is proven: a dictionary's own page may be plain too.
     """
     listed = chunks.list_of(_ENCODINGS)
-    owners, kinds = listed.owners(), _known(listed.values(()), len(_ENCODING_NAMES) - 1)
-    masks = np.zeros(chunks.count, np.int64)
-    for kind in np.unique(kinds):
-        masks[owners[kinds == kind]] |= 1 << int(kind)
+    kinds = _known(listed.values(()), len(_ENCODING_NAMES) - 1)
+    masks = _as_bits(kinds, listed.owners, chunks.count)
     counted = chunks.list_of(_PAGES)
     page, encoding, count = (counted.values((number,)) for number in (1, 2, 3))
     fell_back = np.isin(page, _DATA_PAGES) & ~np.isin(encoding, _DICTIONARY) & (count > 0)
     known, overflow = (np.zeros(chunks.count, bool) for _ in range(2))
-    known[counted.owners()] = True
-    overflow[counted.owners()[fell_back]] = True
+    known[counted.owners] = True
+    overflow[counted.owners[fell_back]] = True
     proven = known | (masks & ~_NO_FALLBACK == 0)
-    return masks[order], overflow[order], proven[order]
+    return masks, overflow, proven
 
 
 def _known(kinds: Ints, other: int) -> Ints:
     """Numbers of kinds, those that nobody knows yet as `other`."""
     return np.where((kinds >= 0) & (kinds < other), kinds, other)
+
+
+def _as_bits(kinds: Ints, owners: Ints, count: int) -> Ints:
+    """For each owner which kinds it has, as bits."""
+    masks = np.zeros(count, np.int64)
+    np.bitwise_or.at(masks, owners, 1 << kinds)
+    return masks
 
 
 def _names(masks: Ints, names: Sequence[str]) -> pa.Array:
@@ -312,12 +309,11 @@ def _bounds(some: Parsed, field: Path, old_field: Path) -> tuple[pa.Array, pa.Ar
     rows: list[Ints] = []
     for number, kind in enumerate(kinds):
         places = np.flatnonzero(kind_of == number)
-        which = some.chunk_order[places]
-        start, length = starts[which], lengths[which]
+        start, length = starts[places], lengths[places]
         if kind.signed:
             old = length < 0
-            start = np.where(old, old_starts[which], start)
-            length = np.where(old, old_lengths[which], length)
+            start = np.where(old, old_starts[places], start)
+            length = np.where(old, old_lengths[places], length)
         found.append(read_bounds(some.data, start, length, kind))
         rows.append(places)
     back = pa.array(np.argsort(np.concatenate([np.empty(0, np.int64), *rows])))
@@ -326,20 +322,18 @@ def _bounds(some: Parsed, field: Path, old_field: Path) -> tuple[pa.Array, pa.Ar
     return texts.take(back), keys.take(back)
 
 
-def _fill_bounds(
-    columns: dict[str, pa.Array], some: Parsed, first: npt.NDArray[np.bool_], file_of: Ints,
-    logged: Sequence[str | None],
-) -> None:  # fmt: skip
+def _fill_bounds(columns: dict[str, pa.Array], some: Parsed, logged: Sequence[str | None]) -> None:
     """Takes the log's bounds where the footer has none, as for INT96 moments.
 
     They are texts that sort as the moments do, and they hold for the file, not for a row group.
     """
     empty = pc.equal(columns["nulls"], columns["value_count"]).fill_null(False)
+    first = some.group_of == some.per_file[some.file_of_chunk]
     lacking = np.asarray(columns["low"].is_null()) & first & ~np.asarray(empty)
     known: dict[int, Mapping[str, Any]] = {}
     sides: dict[str, list[bytes | None]] = {"low": [], "high": []}
     for at in np.flatnonzero(lacking).tolist():
-        file = int(file_of[at])
+        file = int(some.file_of_chunk[at])
         if file not in known:
             known[file] = json.loads(logged[file] or "{}")
         for side, name in (("low", "minValues"), ("high", "maxValues")):
@@ -353,14 +347,14 @@ def _fill_bounds(
             columns[side] = pc.replace_with_mask(columns[side], pa.array(lacking), filled)
 
 
-def _keys(top: Level, data: npt.NDArray[np.uint8]) -> dict[str, pa.Array]:
+def _keys(top: Level, data: Bytes) -> dict[str, pa.Array]:
     """The footers' own signals of V-Order."""
     pairs = top.list_of(_KEYS)
     names = {MICROSOFT_ENABLED: "vorder", MICROSOFT_LEVEL: "vorder_level", OPEN_KEY: "open_vorder"}
     found: dict[str, list[str | None]] = {name: [None] * top.count for name in names.values()}
     keys = cut(data, *pairs.spans((1,))).to_pylist()
     starts, lengths = pairs.spans((2,))
-    for owner, key, start, length in zip(pairs.owners(), keys, starts, lengths, strict=True):
+    for owner, key, start, length in zip(pairs.owners, keys, starts, lengths, strict=True):
         name = names.get(key.decode(errors="replace"))
         if name is not None and length >= 0:
             found[name][owner] = data[start : start + length].tobytes().decode(errors="replace")

@@ -72,9 +72,14 @@ class Limit:
     consequence: str
 
     @property
+    def used(self) -> float:
+        """What part of the limit is used; above 1 beyond it, 0 where there is none."""
+        return self.value / self.limit if self.limit else 0.0
+
+    @property
     def headroom(self) -> float | None:
         """What part of the limit is left, in percent; negative beyond it."""
-        return None if self.limit is None else 100.0 * (1 - self.value / self.limit)
+        return None if self.limit is None else 100.0 * (1 - self.used)
 
 
 @dataclass(frozen=True)

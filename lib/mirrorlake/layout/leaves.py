@@ -20,6 +20,7 @@ from mirrorlake.delta.snapshot import physical_name
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 _MICROS = {"milliseconds": (1_000, 1), "microseconds": (1, 1), "nanoseconds": (1, 1_000)}
@@ -64,7 +65,7 @@ def cut(data: Bytes, starts: Ints, lengths: Ints) -> pa.BinaryArray:
     return spread(pieces, lengths >= 0) if (lengths < 0).any() else pieces
 
 
-def spread(values: pa.Array, there: npt.NDArray[np.bool_]) -> pa.Array:
+def spread(values: pa.Array, there: Bools) -> pa.Array:
     """The values where something is there, NULL elsewhere.
 
     Args:

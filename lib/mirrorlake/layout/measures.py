@@ -228,16 +228,13 @@ def _vorder_signals(properties: dict[str, str]) -> dict[str, Column]:
     footer = F.when(F.col("footer.problem").isNull(), footer)
     tag = F.lower(F.get_json_object("tags", f"$.{MICROSOFT_TAG}")) == "true"
     asked = F.lit(None if wanted is None else wanted.lower() == "true").cast("boolean")
-    opposed = [
-        F.coalesce(one != other, F.lit(False))
-        for one, other in ((footer, tag), (footer, asked), (tag, asked))
-    ]
+    answers = F.array_distinct(F.array_compact(F.array(footer, tag, asked)))
     return {
         "VOrder": footer,
         "vorder_level": F.col("footer.vorder_level"),
         "VOrder Tag": tag,
         "VOrder Property": asked,
-        "VOrder Disagrees": opposed[0] | opposed[1] | opposed[2],
+        "VOrder Disagrees": F.size(answers) > 1,
         "Open V-Order": F.when(
             F.col("footer.problem").isNull(), F.col("footer.open_vorder").isNotNull()
         ),
@@ -322,12 +319,8 @@ def scan_columns(
         column = F.col(".".join(map(quote, leaf.parts)))
         return F.count_distinct(column) if exact else F.approx_count_distinct(column)
 
-    counts = table.rows(version).agg(*[count(leaf).alias(f"c{i}") for i, leaf in enumerate(wanted)])
-    pairs = [
-        F.struct(F.lit(leaf.physical).alias("physical_path"), F.col(f"c{i}").alias("cardinality"))
-        for i, leaf in enumerate(wanted)
-    ]
-    by_column = counts.select(F.explode(F.array(*pairs)).alias("p")).select("p.*")
+    counts = table.rows(version).agg(*[count(leaf).alias(leaf.physical) for leaf in wanted])
+    by_column = counts.unpivot([], None, "physical_path", "cardinality")
     runs = _count_runs(facts, table.storage, table.name.table_path, wanted)
     return by_column.join(runs, "physical_path", "left")
 
@@ -355,7 +348,7 @@ def _count_runs(
 
 def _file_runs(storage: Storage, path: str, depths: dict[str, int]) -> dict[str, int]:
     with storage.open(path) as source, pq.ParquetFile(source) as file:
-        there = {file.schema.column(i).path for i in range(len(file.schema.names))}
+        there = {file.schema.column(i).path for i in range(len(file.schema))}
         wanted = {name: depth for name, depth in depths.items() if name in there}
         return {name: _column_runs(file, name, depth) for name, depth in wanted.items()}
 

@@ -177,8 +177,7 @@ def _survey_one(open_table: Callable[[TableName], Table], name: TableName, sku: 
 def _look_at(analysis: Analysis, sku: str) -> TableFiles:
     s = analysis.summary
     now = measure([s])
-    limits = [limit for limit in check_guardrails(now, now, sku).limits if limit.limit]
-    nearest = max(limits, key=lambda one: one.value / (one.limit or 1))
+    nearest = max(check_guardrails(now, now, sku).limits, key=lambda one: one.used)
     rules = dict.fromkeys(finding.rule for finding in advise(analysis, columns=False).findings)
     if s["Unreadable Files"]:
         rules = {"unreadable files": None} | rules
@@ -188,7 +187,7 @@ def _look_at(analysis: Analysis, sku: str) -> TableFiles:
         s["Row Groups"],
         s["Row Count"],
         s["File Size"],
-        nearest.value / (nearest.limit or 1),
+        nearest.used,
         nearest.guardrail,
         tuple(rules),
     )
@@ -201,7 +200,7 @@ def show_summary(analysis: Analysis) -> TextTable:
         analysis: of any version; what is not there is 0.
     """
     s = analysis.summary
-    groups = [s[f"{which} Rows Per Row Group"] for which in ("Min", "Avg", "Max")]
+    least, most = (s[f"{which} Rows Per Row Group"] or 0 for which in ("Min", "Max"))
     rows = (
         ("version", str(analysis.version)),
         ("rows", f"{s['Row Count']:,}"),
@@ -209,7 +208,7 @@ def show_summary(analysis: Analysis) -> TextTable:
         ("files", f"{s['Parquet Files']:,}"),
         ("size", size_text(s["File Size"])),
         ("row groups", f"{s['Row Groups']:,}"),
-        ("rows in a row group", " to ".join(f"{n or 0:,.0f}" for n in groups[::2])),
+        ("rows in a row group", f"{least:,} to {most:,}"),
         ("files in V-Order", f"{s['VOrder Files'] + s['Open V-Order Files']:,}"),
         ("stale files", f"{s['Stale Files']:,} of {size_text(s['Stale Size'] or 0)}"),
         ("files without statistics", f"{s['Files Without Statistics']:,}"),
@@ -231,7 +230,7 @@ def show_guardrails(report: GuardrailReport) -> TextTable:
             one.guardrail.replace(_GB, "Size On Disk"),
             text(one.guardrail, one.value),
             text(one.guardrail, one.limit),
-            "" if not one.limit else f"{100 * one.value / one.limit:,.3g} %",
+            f"{100 * one.used:,.3g} %" if one.limit else "",
             text(one.guardrail, one.after_optimize),
             one.consequence or "within",
         )

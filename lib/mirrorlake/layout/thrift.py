@@ -20,6 +20,7 @@ from mirrorlake.layout.leaves import Ints, LeafType
 Path = tuple[int, ...]
 At = TypeVar("At", int, Ints)  # of one struct, or of many in step
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
+_SKIPPED = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8}  # nobody asks for these: their bytes
 _FEW = 12
 _LONG = 15
 _SHIFT = 56
@@ -34,15 +35,18 @@ class Level:
     """All structs that lie at one place of the document, and their fields as arrays.
 
     A field is named by the way to it, for a struct in a struct is no level of its own; a list is.
+    Structs get numbers as they are read; `sort` puts them into the order of the files.
 
     Attributes:
         count: how many there are.
         below: the lists in them, by their fields.
+        owners: the place of the struct above each, once they are sorted.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.below: dict[Path, Level] = {}
+        self.owners = self._order = np.empty(0, np.int64)
         self._owners: list[Ints] = []
         self._fields: dict[Path, list[tuple[Ints | int, Ints | int]]] = {}
 
@@ -56,24 +60,29 @@ class Level:
         """Keeps one field of one struct or of many."""
         self._fields.setdefault(field, []).append((which, values))
 
+    def sort(self, places: Ints) -> None:
+        """Once all are read: takes the order of the structs above, which have these places."""
+        owners = places[np.concatenate([np.empty(0, np.int64), *self._owners])]
+        self._order = np.argsort(owners, kind="stable")
+        self.owners = owners[self._order]
+
     def values(self, field: Path) -> Ints:
         """A field of all structs; -1 where it is missing."""
         found = np.full(self.count, -1, np.int64)
         for which, values in self._fields.get(field, ()):
             found[which] = values
-        return found
+        ordered: Ints = found[self._order]
+        return ordered
 
     def spans(self, field: Path) -> tuple[Ints, Ints]:
         """Where a text or a list starts, and its bytes; -1 where it is missing."""
         return self.values((*field, -1)), self.values((*field, -2))
 
-    def owners(self) -> Ints:
-        """The struct above each."""
-        return np.concatenate([np.empty(0, np.int64), *self._owners])
-
     def list_of(self, field: Path) -> Level:
-        """The level of a list; an empty one where no struct has it."""
-        return self.below.get(field, Level())
+        """The level of a list, sorted; an empty one where no struct has it."""
+        found = self.below.get(field, Level())
+        found.sort(np.argsort(self._order))
+        return found
 
 
 class Footers:
@@ -104,6 +113,7 @@ class Footers:
             raise MalformedError("its footer ends too early") from error
         if (ends != self._ends).any():
             raise MalformedError("its footer is not as long as it says")
+        top.sort(np.zeros(1, np.int64))
         return top
 
     def _struct(self, start: At, level: Level, path: Path, which: At) -> At:
@@ -131,7 +141,6 @@ class Footers:
 
     def _value(self, kind: int, at: At, level: Level, path: Path, which: At) -> At:
         if kind == _STRUCT:
-            level.put(path, which, 1)
             return self._struct(at, level, path, which)
         if kind in (_LIST, _SET):
             return self._list(at, level, path, which)
@@ -145,12 +154,9 @@ class Footers:
             level.put((*path, -1), which, at)
             level.put((*path, -2), which, lengths)
             return at + lengths
-        if kind in (_TRUE, _FALSE):
-            level.put(path, which, kind == _TRUE)
-            return at
-        if kind not in (_BYTE, _DOUBLE):
+        if kind not in _SKIPPED:
             raise MalformedError(f"its footer has a value of the unexpected kind {kind}")
-        return at + (8 if kind == _DOUBLE else 1)  # nobody asks for such values
+        return at + _SKIPPED[kind]
 
     def _list(self, at: At, level: Level, path: Path, which: At) -> At:
         if isinstance(at, int):
@@ -266,6 +272,7 @@ class Parsed:
         files: the files' numbers.
         file_of: for each row group its file, counted within these.
         group_of: for each chunk its row group.
+        file_of_chunk: for each chunk its file.
         per_file: where each file's row groups begin, and the last one's end.
         per_group: where each row group's chunks begin, and the last one's end.
         number: each chunk's place in its row group.
@@ -274,51 +281,35 @@ class Parsed:
     """
 
     def __init__(self, files: Sequence[int], tails: Sequence[bytes]) -> None:
-        bodies = [tail[:-8] for tail in tails]
-        text = b"".join(bodies)
-        ends = np.cumsum(np.array([len(body) for body in bodies], np.int64))
-        starts = ends - np.array([len(body) for body in bodies], np.int64)
+        text = b"".join(tail[:-8] for tail in tails)
+        lengths = np.array([len(tail) - 8 for tail in tails], np.int64)
+        ends = np.cumsum(lengths)
         self.files = files
         self.data = np.frombuffer(text, np.uint8)
-        self.top = top = Footers(text, starts, ends).read()
+        self.top = top = Footers(text, ends - lengths, ends).read()
         self.leaves, first_leaf, width = _schemas(top, text, tails)
         self.groups = groups = top.list_of(_GROUPS)
-        self.group_order, self.file_of = _ordered(groups.owners(), np.arange(top.count))
-        self.per_file = _offsets(self.file_of, top.count)
-        place = np.empty(groups.count, np.int64)
-        place[self.group_order] = np.arange(groups.count)
         self.chunks = groups.list_of(_CHUNKS)
-        self.chunk_order, self.group_of = _ordered(self.chunks.owners(), place)
+        self.file_of, self.group_of = groups.owners, self.chunks.owners
+        self.per_file = _offsets(self.file_of, top.count)
         self.per_group = _offsets(self.group_of, groups.count)
         self.number = np.arange(self.chunks.count) - self.per_group[self.group_of]
-        file_of_chunk = self.file_of[self.group_of]
-        if (self.number >= width[file_of_chunk]).any():
+        self.file_of_chunk = self.file_of[self.group_of]
+        if (self.number >= width[self.file_of_chunk]).any():
             raise MalformedError("a row group has more columns than the schema")
-        self.leaf = first_leaf[file_of_chunk] + self.number
-
-    def of_groups(self, field: Path) -> Ints:
-        """A field of all row groups."""
-        found: Ints = self.groups.values(field)[self.group_order]
-        return found
-
-    def of_chunks(self, field: Path) -> Ints:
-        """A field of all chunks."""
-        found: Ints = self.chunks.values(field)[self.chunk_order]
-        return found
+        self.leaf = first_leaf[self.file_of_chunk] + self.number
 
 
 def parse_footers(tails: Sequence[bytes | str]) -> tuple[list[Parsed], dict[int, str]]:
     """Footers that were read together, and what is wrong with the others, by their numbers."""
-    good = [number for number, tail in enumerate(tails) if isinstance(tail, bytes)]
+    good = {number: tail for number, tail in enumerate(tails) if isinstance(tail, bytes)}
     problems = {number: tail for number, tail in enumerate(tails) if isinstance(tail, str)}
     parsed = [Parsed([], [])]  # it has nothing to say, but all the types
-    waiting = [good] if good else []
+    waiting = [list(good)] if good else []
     while waiting:
         files = waiting.pop()
         try:
-            parsed.append(
-                Parsed(files, [tail for n in files if isinstance(tail := tails[n], bytes)])
-            )
+            parsed.append(Parsed(files, [good[number] for number in files]))
         except (MalformedError, pa.ArrowException) as error:
             # There is a bad one among them: half of them, and the other half.
             if len(files) == 1:
@@ -349,24 +340,16 @@ def _schemas(
 
 
 def _leaves(tail: bytes) -> list[tuple[str, LeafType]]:
-    found: list[tuple[str, LeafType]] = []
     try:
-        metadata = pq.read_metadata(pa.BufferReader(tail))
-        for i in range(metadata.num_columns):
-            column = metadata.schema.column(i)
-            logical = column.logical_type
-            kind = LeafType(column.physical_type, logical.to_json(), str(logical))
-            found.append((column.path, kind))
+        schema = pq.read_metadata(pa.BufferReader(tail)).schema
+        columns = [schema.column(i) for i in range(len(schema))]
+        logical = [column.logical_type for column in columns]
+        return [
+            (column.path, LeafType(column.physical_type, kind.to_json(), str(kind)))
+            for column, kind in zip(columns, logical, strict=True)
+        ]
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # a name may be damaged, too
         raise MalformedError(str(error)) from error
-    return found
-
-
-def _ordered(owners: Ints, place: Ints) -> tuple[Ints, Ints]:
-    """Structs in the order of what they lie in, and the place of that for each."""
-    above = place[owners]
-    order = np.argsort(above, kind="stable")
-    return order, above[order]
 
 
 def _offsets(owner_of: Ints, count: int) -> Ints:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -69,7 +69,7 @@ class VOrderReport(Result):
     table: str
     applied: bool
     commits: tuple[Rewrite, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[FileOutcome, ...]
 
     @property
     def bytes_before(self) -> int:
@@ -88,7 +88,7 @@ class VOrderReport(Result):
 
     def summary(self) -> TextTable:
         """What became, or would become, of the files: one row for each kind of outcome."""
-        groups: dict[tuple[str, str, str], list[Outcome]] = {}
+        groups: dict[tuple[str, str, str], list[FileOutcome]] = {}
         for one in self.outcomes:
             done = "stays" if one.reason else "ordered" if self.applied else "would be ordered"
             key = (done, one.reason or one.order, ", ".join(one.columns[:4]))
@@ -142,7 +142,7 @@ def vorder_table(
     if not apply:
         return VOrderReport(str(table.name), False, (), job.dry_run())
     commits: list[Rewrite] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[FileOutcome] = []
     make = partial(rewrite_files, table.spark, table.path, job.choose, job.write, note=_NOTE)
     while (commit := make()) is not None:
         commits.append(commit)
@@ -159,7 +159,7 @@ class _Job:
     sort_by: tuple[str, ...]
     again: bool
     where: str | None
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[FileOutcome, ...] = ()
     done: set[str] = field(default_factory=set)
 
     def choose(self, files: DataFrame) -> DataFrame:
@@ -187,7 +187,7 @@ class _Job:
                 adds.append(ordered_add(add, one))
         return Written(replaced, adds, kept)
 
-    def dry_run(self) -> tuple[Outcome, ...]:
+    def dry_run(self) -> tuple[FileOutcome, ...]:
         """Orders files in memory and puts none of them down."""
         with transaction(self.table.spark, self.table.path) as txn:
             paths = within(self.choose(txn.files()), Bounds())
@@ -197,7 +197,7 @@ class _Job:
 
     def _order(
         self, txn: DeltaTransaction, chosen: Sequence[Add], *, write: bool
-    ) -> tuple[Outcome, ...]:
+    ) -> tuple[FileOutcome, ...]:
         metadata = txn.metadata()
         # The columns of row ids and of commit versions, as a tracking table's files name them.
         hidden = ("", "")
@@ -217,7 +217,7 @@ class _Job:
 
 def order_files(
     spark: SparkSession, storage: Storage, name: TableName, tasks: Sequence[Task]
-) -> tuple[Outcome, ...]:
+) -> tuple[FileOutcome, ...]:
     """Orders files by a Spark job, one at a time in each task; the largest come first."""
     table_path = name.table_path
 
@@ -250,7 +250,7 @@ def in_partitions(files: DataFrame, snapshot: Snapshot, where: str) -> DataFrame
         F.try_element_at("partitionValues", F.lit(names[column]))
         .cast(schema[column].dataType)
         .alias(column)
-        for column in snapshot.metadata.get("partitionColumns") or []
+        for column in snapshot.partition_columns
     ]
     return files.select(F.struct("*").alias("_file"), *values).where(where).select("_file.*")
 
@@ -271,7 +271,7 @@ def sort_prefix(metadata: dict[str, Any], sort_by: Sequence[str]) -> tuple[str, 
     return tuple(names[column] for column in sort_by)
 
 
-def ordered_add(old: Add, one: Outcome) -> Add:
+def ordered_add(old: Add, one: FileOutcome) -> Add:
     """The `add` of a file that was ordered, with our tag and never Microsoft's."""
     kept = {key: old[key] for key in ("partitionValues", "clusteringProvider") if key in old}
     tags = {k: v for k, v in (old.get("tags") or {}).items() if k != MICROSOFT_TAG}
@@ -282,15 +282,15 @@ def ordered_add(old: Add, one: Outcome) -> Add:
     return add if one.stats is None else add | {"stats": one.stats}
 
 
-def _outcome(text: str) -> Outcome:
+def _outcome(text: str) -> FileOutcome:
     found = json.loads(text)
     found["columns"] = tuple(found["columns"])
     found["tried"] = tuple(map(tuple, found["tried"]))
-    return Outcome(**found)
+    return FileOutcome(**found)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FileOutcome:
     """What became of one file.
 
     Attributes:
@@ -318,10 +318,10 @@ class Outcome:
     tried: tuple[tuple[str, int], ...] = ()
 
 
-def order_file(stores: Storages, task: Task) -> Outcome:
+def order_file(stores: Storages, task: Task) -> FileOutcome:
     """Orders one file; it is replaced only by a smaller one."""
     add = task.add
-    stays = Outcome(add["path"], add["size"], add["size"])
+    stays = FileOutcome(add["path"], add["size"], add["size"])
     try:
         rows, keys, shape = read_rows(stores, task)
         hidden = [name for name in (task.row_id, task.commit_version) if name]
@@ -362,5 +362,5 @@ def order_file(stores: Storages, task: Task) -> Outcome:
 def _new_path(path: str) -> str:
     """A name beside the old file; a clone's file comes into the clone's own folder."""
     folder = "" if ":" in path or path.startswith("/") else path.rpartition("/")[0]
-    name = quote(f"part-00000-{uuid.uuid4()}-c000.zstd.parquet")
+    name = f"part-00000-{uuid.uuid4()}-c000.zstd.parquet"
     return f"{folder}/{name}" if folder else name

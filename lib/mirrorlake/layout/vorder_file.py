@@ -22,13 +22,13 @@ from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mirrorlake.delta.vectors import without_deleted
 from mirrorlake.layout.footers import MICROSOFT_ENABLED, MICROSOFT_LEVEL, OPEN_KEY, Storages
+from mirrorlake.layout.leaves import Ints
 
 ROW_GROUP_ROWS = 4_000_000
 _PAGE_BYTES = 64 * 2**20
@@ -47,8 +47,6 @@ _MOMENT = r"int64 \1 (Timestamp(isAdjustedToUTC=true, timeUnit=microseconds));"
 _SMALL_DECIMAL = re.compile(r"Decimal\(precision=(\d|1[0-8]),")
 _NUMBER = "\x00{}"
 _NUMBER_TEXT = re.compile(r'"\\u0000([^"]*)"')
-Permutation = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.int64]
 Score = Callable[[pa.Table], int]
 NATURAL = "as it is"
 LEXICOGRAPHIC = "lexicographic"
@@ -130,7 +128,6 @@ def encode(
     sink = pa.BufferOutputStream()
     ids = {row_id: "DELTA_BINARY_PACKED"} if row_id else {}
     leaves = [path for path in _leaf_paths(rows.schema) if path not in ids]
-    settings: dict[str, Any] = {"column_encoding": ids} if ids else {}
     with pq.ParquetWriter(
         sink,
         rows.schema,
@@ -142,7 +139,7 @@ def encode(
         max_rows_per_page=_PAGE_ROWS,
         store_schema=False,
         store_decimal_as_integer=integers,
-        **settings,
+        column_encoding=ids or None,
     ) as writer:
         writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
         if keys:
@@ -164,8 +161,7 @@ def new_stats(add: dict[str, Any], rows: pa.Table) -> str | None:
     stats["numRecords"] = rows.num_rows
     stats["tightBounds"] = False
     if "nullCount" in stats:
-        columns = [rows.column(name).combine_chunks() for name in rows.column_names]
-        fields = dict(zip(rows.column_names, columns, strict=True))
+        fields = {name: rows.column(name).combine_chunks() for name in rows.column_names}
         stats["nullCount"] = _null_counts(stats["nullCount"], fields, rows.num_rows)
     return _NUMBER_TEXT.sub(r"\1", json.dumps(stats))
 
@@ -203,10 +199,8 @@ def _with_ids(rows: pa.Table, task: Task) -> pa.Table:
 
 def _target_schema(file: pq.ParquetFile) -> pa.Schema:
     """The file's Arrow schema, with INT96 moments as what they are: moments in UTC."""
-    physical = [file.schema.column(i).physical_type for i in range(len(file.schema.names))]
-    leaves = iter(physical)
-    schema = file.schema_arrow
-    return pa.schema([_target_field(f, leaves) for f in schema])
+    leaves = (file.schema.column(i).physical_type for i in range(len(file.schema)))
+    return pa.schema([_target_field(f, leaves) for f in file.schema_arrow])
 
 
 def _target_field(f: pa.Field, leaves: Iterator[str]) -> pa.Field:
@@ -335,13 +329,13 @@ def _grow(
     return best
 
 
-def sort_permutation(rows: pa.Table, columns: Sequence[str]) -> Permutation:
+def sort_permutation(rows: pa.Table, columns: Sequence[str]) -> Ints:
     """The positions of the rows in the order of some columns; a stable sort."""
     codes = {name: column_codes(rows.column(name)) for name in columns}
     return _permutation(codes, columns, rows.num_rows)
 
 
-def column_codes(values: pa.ChunkedArray) -> Codes:
+def column_codes(values: pa.ChunkedArray) -> Ints:
     """Each value's rank among the column's distinct values; NULL is the last."""
     encoded = values.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
@@ -351,7 +345,7 @@ def column_codes(values: pa.ChunkedArray) -> Codes:
     rank[pc.sort_indices(words).to_numpy()] = np.arange(len(words))
     rank[-1] = len(words)
     indices = encoded.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)
-    codes: Codes = rank[indices]
+    codes: Ints = rank[indices]
     return codes
 
 
@@ -364,7 +358,7 @@ def take_sample(rows: pa.Table, count: int) -> pa.Table:
     return rows.take((starts[:, None] + np.arange(_BLOCK_ROWS)).ravel())
 
 
-def _permutation(codes: dict[str, Codes], columns: Sequence[str], count: int) -> Permutation:
+def _permutation(codes: dict[str, Ints], columns: Sequence[str], count: int) -> Ints:
     """A stable sort by several columns, as few machine sorts as their bits allow."""
     order = np.arange(count)
     packed, bits = np.zeros(count, np.int64), 0

@@ -28,7 +28,7 @@ def plot_gauge(report: GuardrailReport) -> Chart:
     title = f"Guardrails of {report.sku}: part that is used"
     with start_chart(title, 1.4 + 0.6 * len(limited)) as (chart, axes):
         places = np.arange(len(limited))
-        now = np.array([one.value / (one.limit or 1) for one in limited])
+        now = np.array([one.used for one in limited])
         then = np.array([one.after_optimize / (one.limit or 1) for one in limited])
         used = np.concatenate([now, then])
         lowest = 10.0 ** np.floor(np.log10(min([0.01, *used[used > 0]])) - 0.5)

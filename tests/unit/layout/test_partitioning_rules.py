@@ -132,7 +132,7 @@ def test_guidance() -> None:
     def table(*keys: TextFacts | TimeFacts, size: int = 500 * GIB) -> Survey:
         texts = tuple(key for key in keys if isinstance(key, TextFacts))
         times = tuple(key for key in keys if isinstance(key, TimeFacts))
-        return Survey("t", 10**9, 400, size, texts, times)
+        return Survey("t", 10**9, size, texts, times)
 
     filters = advise(table(TextFacts("tenant", 10_000)))
     assert filters.policy is not None
@@ -193,7 +193,7 @@ def test_guidance() -> None:
     assert both.policy.range is not None
     assert both.policy.range.range_size == 16 * DAY  # 128 buckets of 1 GiB each in a span
     assert ("view", None) not in rules(both)
-    assert ("view", None) in rules(advise(Survey("v", 9, 1, 9, is_view=True)))
+    assert ("view", None) in rules(advise(Survey("v", 9, 9, is_view=True)))
     cost = next(finding for finding in both.findings if finding.rule == "cost")
     assert cost.message.startswith("history: 200 operations, 1,000,000,000 rows")
     assert set(both.as_dict()["findings"][0]) == {
@@ -206,7 +206,6 @@ def test_guidance_on_a_policy_that_was_set() -> None:
     survey = Survey(
         "t",
         10**9,
-        400,
         1280 * GIB,
         (TextFacts("k", 2_000_000), TextFacts("few", 9_999), TextFacts("some", 999_999)),
         (TimeFacts("at", 10 * DAY),),

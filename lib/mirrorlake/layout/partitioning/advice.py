@@ -31,7 +31,6 @@ from mirrorlake.layout.partitioning.statistics import (
     Survey,
     TextFacts,
     count_files,
-    newest_files,
     survey_table,
 )
 from mirrorlake.layout.partitioning.store import read_setting
@@ -100,7 +99,7 @@ def advise_table(
         return replace(advice, findings=(misfit, *advice.findings))
     if setting is None:
         return advice
-    waiting = count_files(newest_files(table), table.name, setting).pending_rows
+    waiting = count_files(table, setting).pending_rows
     more = review(setting.policy, survey, pending_rows=waiting, least_bytes=least_bytes)
     return replace(advice, findings=(*advice.findings, *more))
 

@@ -48,8 +48,8 @@ _UNITS = {
     for name in names.split()
 }
 _CLOCK = re.compile(
-    r"(?:(?P<days>\d+)\.)?(?P<hours>\d{1,2}):(?P<minutes>\d{1,2})"
-    r"(?::(?P<seconds>\d{1,2})(?:\.(?P<fraction>\d{1,7}))?)?",
+    r"(?:(?P<days>\d+)\.)?(?P<hours>[01]?\d|2[0-3]):(?P<minutes>[0-5]?\d)"
+    r"(?::(?P<seconds>[0-5]?\d)(?:\.(?P<fraction>\d{1,7}))?)?",
     re.ASCII,
 )
 _COUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]+)", re.ASCII | re.IGNORECASE)
@@ -318,9 +318,7 @@ def _ticks(bare: str) -> int | None:
         scaled = int(whole + part) * unit
         return scaled // 10 ** len(part) if scaled % 10 ** len(part) == 0 else None
     match = _CLOCK.fullmatch(bare)
-    if match is None or int(match["minutes"]) > 59 or int(match["seconds"] or 0) > 59:
-        return None
-    if int(match["hours"]) > 23:
+    if match is None:
         return None
     seconds = (int(match["hours"]) * 60 + int(match["minutes"])) * 60 + int(match["seconds"] or 0)
     ticks = seconds * _UNITS["s"] + int((match["fraction"] or "0").ljust(7, "0"))
@@ -360,9 +358,8 @@ def _bare(text: str) -> str:
 
 
 def to_micros(when: datetime) -> int:
-    """Microseconds since 1970; a timestamp without a zone is UTC's."""
-    aware = when if when.tzinfo else when.replace(tzinfo=timezone.utc)
-    return (aware - _EPOCH) // _MICRO
+    """Microseconds since 1970."""
+    return (when - _EPOCH) // _MICRO
 
 
 def now_micros() -> int:

@@ -21,6 +21,7 @@ from mirrorlake.delta.commits import find_newest
 from mirrorlake.delta.snapshot import count_policies, has_policy, tables_with_policies
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import BusyError, MirrorlakeError
+from mirrorlake.layout.partitioning import store
 from mirrorlake.layout.partitioning.operation import StepListener, is_at_work, run_operation
 from mirrorlake.layout.partitioning.policy import now_micros
 from mirrorlake.layout.partitioning.receipts import MERGE, PARTITION, Receipt, clean_up
@@ -28,18 +29,8 @@ from mirrorlake.layout.partitioning.statistics import (
     Diagnostics,
     TableStatistics,
     count_files,
-    newest_files,
 )
-from mirrorlake.layout.partitioning.store import (
-    Idle,
-    fitting_setting,
-    read_capacity,
-    read_idle,
-    read_setting,
-    write_capacity,
-    write_idle,
-    write_setting,
-)
+from mirrorlake.layout.partitioning.store import Idle
 from mirrorlake.mirror.options import noop
 from mirrorlake.names import TableName, as_table
 from mirrorlake.results import Result, TextTable
@@ -82,7 +73,7 @@ class TableRun:
 
 
 @dataclass(frozen=True)
-class PartitionReport(Result):
+class ProcessReport(Result):
     """One run of the process.
 
     Attributes:
@@ -152,7 +143,7 @@ class Process:
         self._pending: dict[TableName, TableStatistics] = {}  # of those that may have work
         self._busy: set[TableName] = set()
 
-    def run(self, *, stop: Event | None = None) -> PartitionReport:
+    def run(self, *, stop: Event | None = None) -> ProcessReport:
         """Round after round until no table has anything left to do.
 
         Args:
@@ -164,32 +155,30 @@ class Process:
         self._busy.clear()  # the process that worked on them may be dead
         while stop is None or not stop.is_set():
             needs = self._needs(errors)
-            capacity = read_capacity(self._storage)
+            capacity = store.read_capacity(self._storage)
             if sum(seen.files for seen in self._seen.values()) > self._limit:
                 put_off |= self._put_off()
                 capacity = _LEAST
                 needs = self._needs(errors)
-            needs = [name for name in needs if str(name) not in errors]
             if not needs:
                 break
-            done = self._round(needs, capacity)
-            for name, receipt in done.items():
+            for name, receipt in self._round(needs, capacity).items():
                 if isinstance(receipt, str):
                     errors[str(name)] = receipt
                 elif receipt is not None:
                     receipts.setdefault(str(name), []).append(receipt)
         names = sorted({*receipts, *errors})
         lines = [TableRun(n, tuple(receipts.get(n, ())), errors.get(n)) for n in names]
-        capacity = read_capacity(self._storage)
-        return PartitionReport(tuple(lines), capacity, tuple(sorted(put_off)))
+        capacity = store.read_capacity(self._storage)
+        return ProcessReport(tuple(lines), capacity, tuple(sorted(put_off)))
 
     def watch(
         self,
         stop: Event,
         *,
         interval: float = 5,
-        on_report: Callable[[PartitionReport], None] = lambda _report: None,
-    ) -> PartitionReport:
+        on_report: Callable[[ProcessReport], None] = noop,
+    ) -> ProcessReport:
         """Runs again and again until `stop` is set; pauses grow while nothing is left to do.
 
         Args:
@@ -218,14 +207,14 @@ class Process:
             there.add(name)
             if name in self._busy or str(name) in errors:
                 continue
-            seen = self._seen.get(name) or read_idle(self._storage, name)
+            seen = self._seen.get(name) or store.read_idle(self._storage, name)
             # A table that waits for its turn is not counted again in each round.
             if seen is None or not seen.holds(newest, number, now):
                 self._pending.pop(name, None)
                 try:
-                    if (setting := read_setting(self._storage, name)) is not None:
-                        files = newest_files(Table(self._spark, self._storage, name))
-                        self._pending[name] = count_files(files, name, setting)
+                    if (setting := store.read_setting(self._storage, name)) is not None:
+                        table = Table(self._spark, self._storage, name)
+                        self._pending[name] = count_files(table, setting)
                 except MirrorlakeError as error:
                     errors[str(name)] = str(error)
                     continue
@@ -243,13 +232,13 @@ class Process:
     ) -> dict[TableName, Receipt | str | None]:
         """One operation each for the first tables: its receipt, an error, or None if it is idle."""
         chosen = needs[:capacity]
-        write_capacity(self._storage, capacity, len(chosen))
+        store.write_capacity(self._storage, capacity, len(chosen))
         self._spark()  # once, before the threads
         with ThreadPoolExecutor(min(capacity, os.cpu_count() or 1)) as pool:
             done = dict(zip(chosen, pool.map(self._operate, chosen), strict=True))
         failed = sum(isinstance(one, str) for one in done.values())
         succeeded = sum(isinstance(one, Receipt) for one in done.values())
-        write_capacity(self._storage, next_capacity(capacity, succeeded, failed))
+        store.write_capacity(self._storage, next_capacity(capacity, succeeded, failed))
         return done
 
     def _operate(self, name: TableName) -> Receipt | str | None:
@@ -261,7 +250,7 @@ class Process:
                     return receipt
             self._seen[name] = replace(self._seen[name], due=clean_up(table))
             del self._pending[name]
-            write_idle(self._storage, name, self._seen[name])
+            store.write_idle(self._storage, name, self._seen[name])
         except BusyError:
             self._busy.add(name)  # another process works on it
         except MirrorlakeError as error:
@@ -275,12 +264,12 @@ class Process:
         now = now_micros()
         found = set()
         for name in sorted(self._seen):
-            setting = fitting_setting(self._storage, name)
+            setting = store.fitting_setting(self._storage, name)
             if setting is None or (setting.policy.effective or 0) > now:
                 continue
             later = replace(setting.policy, effective=now + _PUT_OFF)
             reason = f"put off: more than {self._limit:,} files"
-            write_setting(self._storage, name, replace(setting, policy=later), reason)
+            store.write_setting(self._storage, name, replace(setting, policy=later), reason)
             found.add(str(name))
         return found
 
@@ -323,7 +312,7 @@ class LakePartitioning:
 
     def run(
         self, table: str | TableName | None = None, *, file_limit: int = FILE_LIMIT
-    ) -> PartitionReport:
+    ) -> ProcessReport:
         """Partitions what is new in all tables with a policy, or in one of them.
 
         Args:
@@ -348,7 +337,7 @@ class LakePartitioning:
         for name in tables_with_policies(storage):
             if has_policy(storage, name):
                 # By a policy that no longer fits, nothing is partitioned.
-                setting = fitting_setting(storage, name)
-                lines.append(count_files(newest_files(Table(spark, storage, name)), name, setting))
+                setting = store.fitting_setting(storage, name)
+                lines.append(count_files(Table(spark, storage, name), setting))
                 at_work += is_at_work(storage, name)
-        return Diagnostics(tuple(lines), read_capacity(storage), at_work)
+        return Diagnostics(tuple(lines), store.read_capacity(storage), at_work)

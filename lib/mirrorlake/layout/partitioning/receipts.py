@@ -12,7 +12,6 @@ then they go by `vacuum`, which also keeps what frames and feeds need.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -41,7 +40,7 @@ from mirrorlake.storage import Storage
 FORMAT = 1
 PARTITION, MERGE = "partition", "merge"
 ABANDONED = -1
-_KEEP_SECONDS = 30 * 86_400
+_KEEP = timedelta(days=30)
 _TRIES = 5
 _TASK = "__mirrorlake_task"
 
@@ -148,12 +147,12 @@ def recover(
         fence_off: called on an object store, before anything is deleted; see `fence_off`.
     """
     for receipt in read_receipts(storage, table):
-        age = time.time() - datetime.fromisoformat(receipt.at).timestamp()
+        age = datetime.now(timezone.utc) - datetime.fromisoformat(receipt.at)
         if receipt.version is None:
             if storage.local is None:
                 fence_off(receipt)
             _settle(storage, table, receipt)
-        elif age > _KEEP_SECONDS:
+        elif age > _KEEP:
             storage.delete(_path(table, receipt.id))
 
 
@@ -243,11 +242,10 @@ def clean_up(table: Table) -> int | None:
     path, now = f"{table.name.partitioning_path}/cleaned.json", datetime.now(timezone.utc)
     last = (read_kept(table.storage, path, FORMAT) or {}).get("at", "")
     keep = retention(table.snapshot(), FILE_RETENTION) + timedelta(minutes=1)
-    receipts = read_receipts(table.storage, table.name)
     # The operations whose replaced files no vacuum has removed yet, and when each falls due.
     due = {
         one.at: datetime.fromisoformat(one.at) + keep
-        for one in receipts
+        for one in read_receipts(table.storage, table.name)
         if (one.version or ABANDONED) >= 0 and one.at > last
     }
     over = [at for at, when in due.items() if when < now]

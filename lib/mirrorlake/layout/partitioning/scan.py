@@ -33,7 +33,6 @@ from mirrorlake.layout.partitioning.statistics import (
     Spread,
     TableStatistics,
     count_files,
-    newest_files,
     spread_of,
 )
 from mirrorlake.layout.partitioning.store import (
@@ -133,19 +132,21 @@ def scan_table(table: Table, where: str | None = None) -> Scan:
         key = None if setting is None else setting.policy.hash
         done = F.lit(False) if setting is None else tags.is_partitioned(setting.fingerprint)
         values = key_values(where, key.column) if where and key else None
-        bucket, value = tags.tag(tags.BUCKET).alias("bucket"), tags.tag(tags.VALUE).alias("value")
-        listed = files.select("path", "size", done.alias("done"), bucket, value)
+        # Tags of another policy say nothing about this one's buckets.
+        bucket, value = (F.when(done, tags.tag(name)) for name in (tags.BUCKET, tags.VALUE))
+        listed = files.select(
+            "path",
+            "size",
+            bucket.cast("int").alias("bucket"),
+            done.alias("is_partitioned"),
+            value.alias("value"),
+        )
         if values is not None and key is not None:
             listed = listed.where(_may_match(values, key))
         wanted = None if where is None else _by_statistics(table, where, version)
         read = tuple(
-            ScannedFile(
-                line["path"],
-                line["size"],
-                int(line["bucket"]) if line["done"] and line["bucket"] is not None else None,
-                line["done"],
-            )
-            for line in listed.orderBy("path").collect()
+            ScannedFile(*line)
+            for line in listed.drop("value").orderBy("path").collect()
             if wanted is None or file_name(line["path"]) in wanted
         )
         rows = txn.rows(txn.take([file.path for file in read]))
@@ -155,12 +156,12 @@ def scan_table(table: Table, where: str | None = None) -> Scan:
 
 
 def _may_match(values: Values, key: HashKey) -> Column:
-    """Whether a file may hold a row with one of the values; `done`, `bucket`, … are columns."""
-    buckets = [str(bucket_of(value, key)) for value in values]
+    """Whether a file may hold a row with one of the values; `bucket` and `value` are columns."""
+    buckets = [bucket_of(value, key) for value in values]
     texts = [json.dumps(value) for value in values]
     in_bucket = F.col("bucket").isNull() | F.col("bucket").isin(buckets)
     is_value = F.col("value").isNull() | F.col("value").isin(texts)
-    return ~F.col("done") | (in_bucket & is_value)
+    return in_bucket & is_value
 
 
 @query_errors()
@@ -311,7 +312,7 @@ def report_partitioning(
     shown = tried or setting
     policy = None if shown is None else shown.policy
     advice = advise_table(table, columns)
-    stats, notes = count_files(newest_files(table), name, setting), list[str]()
+    stats, notes = count_files(table, setting), list[str]()
     spread = None
     if policy is None:
         notes.append("There is no policy: without one there is no spread, and nothing to do.")
@@ -349,9 +350,8 @@ def _some_filter(table: Table, policy: Policy | None) -> str:
     """An equality on the policy's key, or a partition column; empty if there is none."""
     rows = table.rows()
     kinds = dict(rows.dtypes)
-    hash_key = policy.hash.column if policy and policy.hash else None
-    names = [*([hash_key] if hash_key else []), *table.snapshot().partition_columns]
-    for name in names:
+    names = [policy.hash.column] if policy and policy.hash else []
+    for name in names + table.snapshot().partition_columns:
         if kinds.get(name) in _SIMPLE:
             column = F.col(quote(name))
             some = rows.where(column.isNotNull()).agg(F.min(column.cast("string"))).first()

@@ -7,7 +7,7 @@ size, its texts' values, its timestamps' order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -21,7 +21,6 @@ from mirrorlake.layout.partitioning.groups import bucket_sql, micros
 from mirrorlake.layout.partitioning.policy import DAY, Policy
 from mirrorlake.layout.partitioning.store import Setting, why_not_hashed
 from mirrorlake.mirror.properties import VIEW_PROPERTY
-from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.gateway import transaction
 from mirrorlake.spark.jvm import has_gateway
@@ -142,11 +141,6 @@ def newest_files(table: Table) -> DataFrame:
     if has_gateway(table.spark):
         with transaction(table.spark, table.path) as txn:
             return txn.files()
-    return logged_files(table)
-
-
-def logged_files(table: Table) -> DataFrame:
-    """The newest version's files from the log itself, in the shape of a transaction's."""
     segment = find_segment(table.storage, table.name.table_path)
     actions = read_actions(table.spark, table.storage, segment)
     return live_files(actions).select(
@@ -160,12 +154,11 @@ def logged_files(table: Table) -> DataFrame:
     )
 
 
-def count_files(files: DataFrame, name: TableName, setting: Setting | None) -> TableStatistics:
-    """Adds up a version's files.
+def count_files(table: Table, setting: Setting | None) -> TableStatistics:
+    """Adds up the newest version's files.
 
     Args:
-        files: as `newest_files` gives them.
-        name: the table.
+        table: which table.
         setting: its policy; None without one.
     """
     done, pending, policy = F.lit(False), F.lit(False), None
@@ -184,8 +177,9 @@ def count_files(files: DataFrame, name: TableName, setting: Setting | None) -> T
         "pending_rows": F.when(pending, rows),
         "pending_files": F.when(pending, 1),
     }
-    (line,) = files.agg(*[total(what).alias(name) for name, what in sums.items()]).collect()
-    return TableStatistics(str(name), policy, **line.asDict())
+    totals = [total(what).alias(name) for name, what in sums.items()]
+    (line,) = newest_files(table).agg(*totals).collect()
+    return TableStatistics(str(table.name), policy, **line.asDict())
 
 
 @dataclass(frozen=True)
@@ -271,14 +265,13 @@ class Survey:
 
     Attributes:
         table: its name.
-        rows, files, size: all there are; bytes as stored.
+        rows, size: all there are; bytes as stored.
         texts, times: the columns that could be keys.
         is_view: whether it is a view's table.
     """
 
     table: str
     rows: int
-    files: int
     size: int
     texts: tuple[TextFacts, ...] = ()
     times: tuple[TimeFacts, ...] = ()
@@ -295,7 +288,7 @@ def survey_table(table: Table, columns: Sequence[str] = ()) -> Survey:
     Raises:
         UsageError: a column is not there, or is neither text nor a timestamp.
     """
-    counted = count_files(newest_files(table), table.name, None)
+    counted = count_files(table, None)
     snapshot = table.snapshot()
     kinds = {
         field["name"]: field["type"]
@@ -313,7 +306,6 @@ def survey_table(table: Table, columns: Sequence[str] = ()) -> Survey:
     return Survey(
         str(table.name),
         counted.rows,
-        counted.files,
         counted.size,
         tuple(_texts(rows, texts, counted.files)),
         tuple(_times(rows, times, counted.files)),
@@ -324,27 +316,26 @@ def survey_table(table: Table, columns: Sequence[str] = ()) -> Survey:
 def _texts(rows: DataFrame, names: list[str], files: int) -> list[TextFacts]:
     if not names:
         return []
-    sums: list[Column] = []
-    for at, name in enumerate(names):
+
+    def counts(name: str) -> Column:
         column = F.col(quote(name))
-        sums += [
-            F.approx_count_distinct(column, 0.02).alias(f"d{at}"),
-            F.count_if(column.isNull()).alias(f"n{at}"),
-            F.count_if(column == "").alias(f"e{at}"),
-            F.count_if(F.lower(F.trim(column)).isin(*GENERIC)).alias(f"g{at}"),
-        ]
-    (line,) = rows.agg(*sums).collect()
+        return F.struct(
+            F.approx_count_distinct(column, 0.02).alias("distinct"),
+            F.count_if(column.isNull()).alias("nulls"),
+            F.count_if(column == "").alias("empty"),
+            F.count_if(F.lower(F.trim(column)).isin(*GENERIC)).alias("generic"),
+        )
+
+    (line,) = rows.agg(*map(counts, names)).collect()
     found = []
-    for at, name in enumerate(names):
-        distinct, nulls, empty, generic = (int(line[f"{kind}{at}"]) for kind in "dneg")
-        top: tuple[str | None, int] = (None, 0)
-        read = 1.0
-        if distinct >= MEDIUM:
+    for name, counted in zip(names, line, strict=True):
+        facts = TextFacts(name, *counted)
+        if facts.distinct >= MEDIUM:
             best = rows.groupBy(F.col(quote(name)).alias("v")).count().orderBy(F.desc("count"), "v")
-            first = best.first()
-            top = (None, 0) if first is None else (first["v"], first["count"])
+            ((value, count),) = best.take(1)
             read = _read_by_value(rows, name, files)
-        found.append(TextFacts(name, distinct, nulls, empty, generic, *top, read))
+            facts = replace(facts, top_value=value, top_rows=count, read_now=read)
+        found.append(facts)
     return found
 
 

@@ -235,7 +235,7 @@ def check_guard(table: Table) -> None:
     Raises:
         UsageError: it has partition columns.
     """
-    if table.snapshot().metadata.get("partitionColumns"):
+    if table.snapshot().partition_columns:
         raise UsageError(
             f"{table.name} has partition columns, and can't be guarded.",
             hint="do without the guard: what an OPTIMIZE mixes is partitioned again.",

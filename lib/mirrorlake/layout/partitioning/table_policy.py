@@ -38,7 +38,6 @@ from mirrorlake.layout.partitioning.statistics import (
     Spread,
     TableStatistics,
     count_files,
-    newest_files,
     spread_of,
 )
 from mirrorlake.layout.partitioning.store import Setting
@@ -297,7 +296,7 @@ class TablePolicy:
 
                 table.partitioning.stats().percentage > 90
         """
-        return count_files(newest_files(self.table), self.table.name, self._setting())
+        return count_files(self.table, self._setting())
 
     def advise(self, columns: Sequence[str] = (), *, least_bytes: int = LEAST_BYTES) -> Advice:
         """Whether the table should have a policy, and which; and what speaks against its own.

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from mirrorlake.delta.files import total
 from mirrorlake.layout.partitioning.groups import NO_KEY, Group, Groups
 from mirrorlake.layout.partitioning.policy import Policy, now_micros
 from mirrorlake.layout.partitioning.store import Setting
@@ -44,7 +45,7 @@ def tag(name: str) -> Column:
 
 def is_partitioned(fingerprint: str) -> Column:
     """Whether a file is partitioned by the policy of this fingerprint."""
-    return F.coalesce(tag(POLICY) == fingerprint, F.lit(False))
+    return tag(POLICY).eqNullSafe(fingerprint)
 
 
 def arrived() -> Column:
@@ -80,7 +81,7 @@ def is_pending(setting: Setting) -> Column:
     """
     missing = ~is_partitioned(setting.fingerprint)
     if setting.bucket_column is not None:
-        missing |= ~F.coalesce(tag(STORED) == setting.bucket_column, F.lit(False))
+        missing |= ~tag(STORED).eqNullSafe(setting.bucket_column)
     # An operation over nothing but files without a row would write no file in their place.
     has_rows = F.coalesce(F.get_json_object("stats", "$.numRecords") != "0", F.lit(True))
     wanted = missing & has_rows & _is_hot(setting)
@@ -97,10 +98,9 @@ def pending_files(files: DataFrame, setting: Setting) -> DataFrame:
     None while they have fewer rows than an operation is worth.
     """
     pending = files.where(is_pending(setting)).orderBy(arrived(), "path")
-    least = setting.policy.min_rows
-    if least:
-        total = pending.agg(F.sum(row_count())).first()
-        if total is None or (total[0] or 0) < least:
+    if least := setting.policy.min_rows:
+        ((rows,),) = pending.agg(total(row_count())).collect()
+        if rows < least:
             return pending.where("false")
     return pending
 
