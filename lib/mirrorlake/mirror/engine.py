@@ -39,7 +39,7 @@ from mirrorlake.mirror.state import (
     is_told_running,
     tell_states,
 )
-from mirrorlake.mirror.status import Report, TableStatus, is_idle, listed_folder, status_of
+from mirrorlake.mirror.status import Report, TableStatus, idle_folder, listed_folder, status_of
 from mirrorlake.mirror.table_cycle import TableCycle
 from mirrorlake.mirror.trash import follow_folders, purge_dropped
 from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
@@ -212,8 +212,8 @@ class Engine:
             return _entry(listed or self._storage.list(table.folder), stopped)
         if known is None or known.state == STOPPED or self._sweep_due(known):
             return None
-        listing = listed or self._storage.list(table.folder)
-        return _entry(listing, known) if is_idle(listing, known) else None
+        folder = idle_folder(listed or self._storage.list(table.folder), known)
+        return (known, status_of(known, folder)) if folder else None
 
     def _run_table(self, table: TableName, known: TableState | None, *, clash: bool) -> _Entry:
         state = known or TableState(table.schema, table.name)
@@ -230,7 +230,7 @@ class Engine:
             elif state.state == STOPPED:
                 state = replace(state, state=REPLICATING if state.last_file else INITIALIZED)
             for attempt in range(1, _TRIES + 1):
-                if self._stop.is_set() or settings.paused or is_idle(listing, state):
+                if self._stop.is_set() or settings.paused or idle_folder(listing, state):
                     break
                 cycle = TableCycle(
                     self._storage,

@@ -158,9 +158,12 @@ class StateDocuments:
         if not (found and some) and not _covers({part for part, _ in found}, self.shard):
             return None
         states: dict[str, TableState] = {}
+        read: list[Shard] = []
         for part, document in sorted(found, key=_age):
-            kept = {f: s for f, s in states.items() if not part.has(f)}
-            states = kept | (document.states or {})
+            if any(_meet(part, other) for other in read):  # most often all are of one size
+                states = {f: s for f, s in states.items() if not part.has(f)}
+            states |= document.states or {}
+            read.append(part)
         return states
 
     def save(self, states: dict[str, TableState], replicator: str = RUNNING) -> None:

@@ -157,21 +157,23 @@ def listed_folder(listing: Listing, state: TableState) -> Folder | None:
         return None  # it is in the state as the table's error
 
 
-def is_idle(listing: Listing, state: TableState) -> bool:
-    """Whether a listing alone shows that there is nothing to do."""
+def idle_folder(listing: Listing, state: TableState) -> Folder | None:
+    """The folder, if a listing alone shows that there is nothing to do in it."""
     if state.error is not None or state.seen is None:
-        return False
+        return None
     now = (listing.state_of(IDENTITY), listing.state_of(METADATA))
     if now != (state.seen, state.declared):
-        return False
+        return None
     folder = listed_folder(listing, state)
-    return folder is not None and all(number == state.last_file for number in folder.numbered)
+    if folder is None or any(number != state.last_file for number in folder.numbered):
+        return None
+    return folder
 
 
 def status_of(state: TableState, folder: Folder | None, skip: Collection[int] = ()) -> TableStatus:
     """The entry of a report: what was kept, and what the listing shows; `skip` is no gap."""
     behind = folder.behind(state.last_file) if folder else []
-    waiting = folder.pending(state.last_file, skip)[1] if folder else None
+    waiting = folder.pending(state.last_file, skip)[1] if folder and behind else None
     blocked = folder.behind(waiting) if folder and waiting is not None else []
     since = min((entry.modified for entry in blocked), default=None)
     now = datetime.now(timezone.utc)

@@ -15,7 +15,7 @@ from mirrorlake.landing.zone import list_folder
 from mirrorlake.mirror.applied_files import move_applied, move_leftovers
 from mirrorlake.mirror.plan import number_files
 from mirrorlake.mirror.state import REPLICATING, TableState, file_signature, save_states
-from mirrorlake.mirror.status import is_idle, listed_folder, status_report
+from mirrorlake.mirror.status import idle_folder, listed_folder, status_report
 from mirrorlake.names import IDENTITY, METADATA, PROCESSED, TableName, file_name
 from mirrorlake.storage import Listing, Storage
 
@@ -164,25 +164,25 @@ def state(storage: Storage, tail: str | None, last: int) -> TableState:
     )
 
 
-def test_a_listing_shows_whether_a_folder_by_time_is_idle(storage: Storage):
+def test_a_listing_shows_whether_a_folder_by_time_idle_folder(storage: Storage):
     put(storage, IDENTITY, 0)
     put(storage, METADATA, 0)
-    assert is_idle(listed(storage), state(storage, None, 0))
+    assert idle_folder(listed(storage), state(storage, None, 0))
     put(storage, "b.csv", 1)
     (entry,) = (e for e in listed(storage).files if e.name == "b.csv")
     applied = state(storage, file_signature(entry), 7)
-    assert is_idle(listed(storage), applied)
-    assert not is_idle(listed(storage), state(storage, None, 7))
+    assert idle_folder(listed(storage), applied)
+    assert not idle_folder(listed(storage), state(storage, None, 7))
     put(storage, "a.csv", 0)
-    assert not is_idle(listed(storage), applied)
+    assert not idle_folder(listed(storage), applied)
     storage.delete(f"{T.folder}/a.csv")
-    assert is_idle(listed(storage), applied)
+    assert idle_folder(listed(storage), applied)
     put(storage, METADATA, 9)
-    assert not is_idle(listed(storage), applied)
+    assert not idle_folder(listed(storage), applied)
     put(storage, METADATA, 0)
     for changed in (("b.csv", 2, None), ("b.csv", 1, b"longer")):
         put(storage, *changed)
-        assert not is_idle(listed(storage), applied)
+        assert not idle_folder(listed(storage), applied)
 
 
 def test_status_counts_the_backlog_of_a_folder_by_time(storage: Storage):
