@@ -285,10 +285,13 @@ def dropped_in_place(storage: Storage) -> Iterator[TableName]:
     """The tables that are dropped where they lie, in no particular order; none on a local disk."""
     if storage.local is not None:
         return
-    for path in storage.files_below(_NOTES):
-        place = path.removeprefix(f"{_NOTES}/").removesuffix(_ENDING)
-        folder, _, name = place.rpartition("/")
-        yield TableName(folder.removesuffix(SCHEMA_SUFFIX) or None, name)
+    listing = storage.list(_NOTES)
+    for entry in listing.files:
+        yield TableName(None, entry.name.removesuffix(_ENDING))
+    for folder in listing.folders:
+        schema = folder.removesuffix(SCHEMA_SUFFIX)
+        for entry in storage.list(f"{_NOTES}/{folder}").files:
+            yield TableName(schema, entry.name.removesuffix(_ENDING))
 
 
 def _note(table: TableName) -> str:

@@ -21,7 +21,7 @@ from mirrorlake.delta.log_files import (
     read_actions,
 )
 from mirrorlake.errors import ConflictError, TableNotFoundError
-from mirrorlake.kept import read_kept
+from mirrorlake.kept import check_format
 from mirrorlake.names import SCHEMA_SUFFIX, STATE, TABLES, TableName
 from mirrorlake.storage import Storage, to_json
 
@@ -217,14 +217,12 @@ def newest_policy(storage: Storage, table: TableName) -> dict[str, Any] | None:
         FormatError: it is of a newer format.
     """
     names = _names(storage, table)
-    return read_kept(storage, f"{_folder(table)}/{names[-1]}", FORMAT) if names else None
+    return _read(storage, table, names[-1]) if names else None
 
 
 def all_policies(storage: Storage, table: TableName) -> list[dict[str, Any]]:
     """All documents, the oldest first."""
-    paths = (f"{_folder(table)}/{name}" for name in _names(storage, table))
-    found = (read_kept(storage, path, FORMAT) for path in paths)
-    return [document for document in found if document is not None]
+    return [_read(storage, table, name) for name in _names(storage, table)]
 
 
 def has_policy(storage: Storage, table: TableName) -> bool:
@@ -263,3 +261,8 @@ def _folder(table: TableName) -> str:
 
 def _names(storage: Storage, table: TableName) -> list[str]:
     return [entry.name for entry in storage.list(_folder(table)).files if entry.name[0] != "_"]
+
+
+def _read(storage: Storage, table: TableName, name: str) -> dict[str, Any]:
+    path = f"{_folder(table)}/{name}"
+    return check_format(json.loads(storage.read(path)), path, FORMAT, file=name)

@@ -197,6 +197,9 @@ class Archive:
         marked = [f"{value} AS {quote(n)}" for n, value in zip(RESERVED, marks, strict=True)]
         # One commit, so that a kill leaves all of the snapshot or nothing.
         rows = source.rows(latest).selectExpr("*", *marked)
+        open_snapshot(
+            self._storage, self.target
+        )  # one that was dropped meanwhile is not made again
         rows.write.format("delta").mode("append").save(self._path)
         return latest
 
@@ -243,6 +246,7 @@ class Archive:
         source, latest = self.table, timeline.latest
         if place >= latest:
             return
+        open_snapshot(self._storage, self.target)
         readable_span(source, timeline, place + 1, latest, "error")  # refuses what is gone
         query = (
             source.spark.readStream.format("delta")

@@ -272,12 +272,15 @@ def change_history(table: Table, version: int) -> DataFrame:
         {name: F.when(F.col("vectors").isNull(), 0).otherwise(F.col(name))
          for name in changes.columns if name != "version"}
     )  # fmt: skip
-    so_far = Window.orderBy("version").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    in_order = Window.orderBy("version")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     running = {f"{what}_after": F.sum(f"{what}_delta").over(so_far)
                for what in ("files", "size", "rows")}  # fmt: skip
     unknown = F.sum(F.when(F.col("groups_delta").isNull(), 1).otherwise(0)).over(so_far)
     running["groups_after"] = F.when(unknown == 0, F.sum("groups_delta").over(so_far))
-    told = told.withColumns(running).where(F.col("version") > segment.base)
+    before = F.coalesce(F.lag("groups_after").over(in_order), F.lit(0))
+    told = told.withColumns(running).withColumn("groups_before", before)
+    told = told.where(F.col("version") > segment.base)
     kept = F.try_divide(F.col("size_after") - F.col("size_added"), "size_after") * 100
     effect = F.when(F.col("size_removed") == 0, F.lit(100.0)).otherwise(kept)
     return told.select(
@@ -292,7 +295,7 @@ def change_history(table: Table, version: int) -> DataFrame:
         *_group("Size", "size"),
         F.col("size_after").alias("Size After Change"),
         *_group("Row Groups", "groups"),
-        (F.col("groups_after") - F.col("groups_added")).alias("Row Groups Preserved"),
+        (F.col("groups_before") - F.col("groups_removed")).alias("Row Groups Preserved"),
         F.col("groups_after").alias("Row Groups After Change"),
         *_group("Rows", "rows"),
         F.col("rows_delta").alias("Rows Delta"),

@@ -230,7 +230,7 @@ def show_guardrails(report: GuardrailReport) -> TextTable:
             one.guardrail.replace(_GB, "Size On Disk"),
             text(one.guardrail, one.value),
             text(one.guardrail, one.limit),
-            f"{100 * one.used:,.3g} %" if one.limit else "",
+            "" if not one.limit else f"{100 * one.value / one.limit:,.3g} %",
             text(one.guardrail, one.after_optimize),
             one.consequence or "within",
         )

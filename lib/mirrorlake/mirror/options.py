@@ -183,12 +183,15 @@ def all_settings(storage: Storage) -> Callable[[TableName], OperatorSettings]:
 
     Costs a listing now, and one read per table that has some.
     """
-    there = set(storage.files_below(_CONTROL))
+    listing = storage.list(_CONTROL)
+    names = [entry.name for entry in listing.files]
+    for folder in listing.folders:
+        names += [f"{folder}/{entry.name}" for entry in storage.list(f"{_CONTROL}/{folder}").files]
+    there = {name.removesuffix(".json") for name in names}
 
     @cache
     def settings_of(table: TableName) -> OperatorSettings:
-        is_there = _settings_path(table) in there
-        return read_settings(storage, table) if is_there else OperatorSettings()
+        return read_settings(storage, table) if table.place in there else OperatorSettings()
 
     return settings_of
 

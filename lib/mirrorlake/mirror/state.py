@@ -120,7 +120,7 @@ class _Document:
     """The document of one share's tables.
 
     Attributes:
-        entry: its file as it was read; None for one that was just written.
+        entry: its file as it was read; None for one that was just written, or not read at all.
         states: what it holds; None if it is broken, of an older format, or not read.
     """
 
@@ -180,7 +180,7 @@ class StateDocuments:
 
     def _write(self, states: dict[str, TableState]) -> None:
         if self._known is None:
-            self._known = {part: _Document(entry) for part, entry in self._list().items()}
+            self._known = {part: _Document(None) for part in self._list()}
         own = {folder: state for folder, state in sorted(states.items()) if self.shard.has(folder)}
         parts = self._parts(len(own), self._known)
         others = {part: document for part, document in self._known.items() if part not in parts}

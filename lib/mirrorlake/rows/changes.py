@@ -228,6 +228,8 @@ def read_file_rows(
         The row as a struct of the table's columns, its id, its commit version, and its file's
         number in `files`, under this module's names.
     """
+    if ROW_ID_COLUMN not in snapshot.properties:  # dropped since it was looked at
+        raise UsageError(f"The rows of {table.name} never had ids.", hint="enable row tracking.")
     path = _write_log(table, snapshot, files, lists or table.storage)
     rows = table.spark.read.format("delta").load(path)
     hidden = _hidden_names(snapshot)

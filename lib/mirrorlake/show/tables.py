@@ -28,6 +28,7 @@ from mirrorlake.history.diff import (
     diff_rows,
     is_made_anew,
 )
+from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import Marker, read_metadata
 from mirrorlake.landing.zone import list_folder
@@ -222,11 +223,14 @@ def find_difference(
         limit: most rows to show.
 
     Raises:
+        VersionError: one of the versions can't be read, or no longer.
         QueryError: Spark failed.
     """
     if pair.note:
         return Difference(pair)
     path = table.name.table_path
+    for version in (pair.before, pair.after):
+        check_version(table.storage, table.name, version, enforced=is_enforced(table.spark))
     old, new = (read_snapshot(table.storage, path, v) for v in (pair.before, pair.after))
     settings = [snapshot.properties if snapshot else {} for snapshot in (old, new)]
     schemas = [snapshot.schema if snapshot else {} for snapshot in (old, new)]

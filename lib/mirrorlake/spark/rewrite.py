@@ -7,6 +7,7 @@ business. Readers of changes and streams hear nothing of such a commit.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -48,13 +49,13 @@ class Written:
         replaced: files that the new ones stand for.
         adds: the new files.
         kept: files that stay, with tags changed.
-        rows: how many there are, from a writer that has compared both sides itself.
+        proof: rows and checksum, from a writer that has compared both sides itself.
     """
 
     replaced: Sequence[Add]
     adds: Sequence[Add]
     kept: Sequence[Add] = ()
-    rows: int | None = None
+    proof: tuple[int, str] | None = None
 
 
 Write = Callable[[DeltaTransaction, Sequence[Add]], Written]
@@ -71,6 +72,8 @@ class Rewrite:
         bytes_in: bytes of the replaced files.
         bytes_out: bytes of the files in their place.
         rows: rows in, and as many out.
+        checksum: of all rows with their ids, in any order.
+        seconds: from the choice to the commit, of the attempt that won.
         attempts: how often it was tried.
     """
 
@@ -80,6 +83,8 @@ class Rewrite:
     bytes_in: int
     bytes_out: int
     rows: int
+    checksum: str
+    seconds: float
     attempts: int
 
     def __repr__(self) -> str:
@@ -119,6 +124,7 @@ def rewrite_files(
         ConflictError: other writers were quicker each time.
     """
     for attempt in range(1, _ATTEMPTS + 1):
+        began = time.monotonic()
         with transaction(spark, path, note=note, confs=confs) as txn:
             paths = within(choose(txn.files()), bounds or Bounds())
             if not paths:
@@ -126,9 +132,7 @@ def rewrite_files(
             written = write(txn, txn.take(paths))
             if not written.adds and not written.kept:
                 return None
-            rows = written.rows
-            if rows is None:
-                rows = check_rows(txn, written.replaced, written.adds)
+            rows, checksum = written.proof or check_rows(txn, written.replaced, written.adds)
             try:
                 version = txn.commit_layout([*written.adds, *written.kept], written.replaced)
             except ConflictError:
@@ -143,29 +147,33 @@ def rewrite_files(
                 sum(add["size"] for add in written.replaced),
                 sum(add["size"] for add in written.adds),
                 rows,
+                checksum,
+                time.monotonic() - began,
                 attempt,
             )
     return None
 
 
-def check_rows(txn: DeltaTransaction, before: Sequence[Add], after: Sequence[Add]) -> int:
+def check_rows(
+    txn: DeltaTransaction, before: Sequence[Add], after: Sequence[Add]
+) -> tuple[int, str]:
     """Counts and sums up the rows of both sides, as Spark reads them, in one job.
 
     Returns:
-        How many rows.
+        How many rows, and their checksum.
 
     Raises:
         RewriteError: they differ.
     """
     if not before and not after:
-        return 0
+        return 0, ""
     old, new = (
         rows.agg(*hash_sums(whole_hash(rows, row_ids=txn.tracks_rows)))
         for rows in (txn.rows(before), txn.rows(uncommitted(after)))
     )
     found = [as_pair(sums) for sums in old.unionAll(new).collect()]
     compare_sides(*found)
-    return found[0][0]
+    return found[0]
 
 
 def compare_sides(old: tuple[int, str], new: tuple[int, str]) -> None:
@@ -182,6 +190,11 @@ def compare_sides(old: tuple[int, str], new: tuple[int, str]) -> None:
         )
 
 
+def checksum(low: int | None, high: int | None) -> str:
+    """The sums of both halves of the rows' hashes as one text."""
+    return f"{low or 0:x}-{high or 0:x}"
+
+
 def uncommitted(adds: Sequence[Add]) -> list[Add]:
     """Files that are not committed have no first row id yet; their rows carry theirs."""
     return [{"baseRowId": 0, "defaultRowCommitVersion": 0} | add for add in adds]
@@ -195,10 +208,7 @@ def hash_sums(hashed: Column) -> list[Column]:
 
 def as_pair(sums: Sequence[int | None] | None) -> tuple[int, str]:
     """Rows and checksum, of what `hash_sums` found; none at all of None."""
-    if sums is None:
-        return 0, ""
-    rows, low, high = (number or 0 for number in sums)
-    return rows, f"{low:x}-{high:x}"
+    return (0, "") if sums is None else (sums[0] or 0, checksum(sums[1], sums[2]))
 
 
 def whole_hash(rows: DataFrame, *, row_ids: bool, without: str | None = None) -> Column:

@@ -244,6 +244,15 @@ def partitioning(storage: Storage) -> TablePolicy:
     return TablePolicy(Table(no_spark, storage, T))
 
 
+def test_figures_ask_for_spark_before_they_make_columns(tmp_path: Path) -> None:
+    """A column needs a session; where none is up yet, the table's own has to start it."""
+    HandMade(tmp_path / T.table_path).create(pa.schema([("k", pa.string())]))
+    kept = partitioning(Storage(tmp_path))
+    kept.set(POLICY)
+    with pytest.raises(AssertionError, match="Spark was asked for"):
+        kept.stats()
+
+
 def test_policies_are_kept_with_their_history(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     table = HandMade(tmp_path / T.table_path)

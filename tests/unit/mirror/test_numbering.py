@@ -164,7 +164,7 @@ def state(storage: Storage, tail: str | None, last: int) -> TableState:
     )
 
 
-def test_a_listing_shows_whether_a_folder_by_time_idle_folder(storage: Storage):
+def test_a_listing_shows_whether_a_folder_by_time_is_idle(storage: Storage):
     put(storage, IDENTITY, 0)
     put(storage, METADATA, 0)
     assert idle_folder(listed(storage), state(storage, None, 0))

@@ -186,6 +186,14 @@ def test_a_shard_of_many_tables_has_several_documents(storage: Storage) -> None:
     assert set(documents(storage)) & {f"state-{n}-of-8.json" for n in (1, 3, 5, 7)} == set()
 
 
+def test_a_shard_that_has_read_nothing_tells_of_all_tables(any_storage: Storage) -> None:
+    states = states_of(40)
+    for n in (1, 2, 3):
+        StateDocuments(any_storage, Shard(n, 3)).save(states)
+    told = any_storage.read_json("Files/Monitoring/tables.json") or {}
+    assert len(told["tables"]) == 40
+
+
 def test_one_newer_document_of_several_is_refused(any_storage: Storage) -> None:
     save_states(any_storage, states_of(200))
     path = f"{STATE}/state-2-of-4.json"

@@ -299,4 +299,4 @@ class _Job:
         receipts.write_receipt(storage, name, self.receipt)
         self._on_step(name, Step.RECORDED)
         self._lease.confirm()
-        return Written(chosen, adds, rows=rows)
+        return Written(chosen, adds, proof=(rows, checksum))

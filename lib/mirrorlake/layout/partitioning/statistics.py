@@ -161,6 +161,7 @@ def count_files(table: Table, setting: Setting | None) -> TableStatistics:
         table: which table.
         setting: its policy; None without one.
     """
+    files = newest_files(table)  # first, for a column needs a session
     done, pending, policy = F.lit(False), F.lit(False), None
     if setting is not None:
         policy = setting.policy.to_json()
@@ -178,7 +179,7 @@ def count_files(table: Table, setting: Setting | None) -> TableStatistics:
         "pending_files": F.when(pending, 1),
     }
     totals = [total(what).alias(name) for name, what in sums.items()]
-    (line,) = newest_files(table).agg(*totals).collect()
+    (line,) = files.agg(*totals).collect()
     return TableStatistics(str(table.name), policy, **line.asDict())
 
 

@@ -242,21 +242,81 @@ SUMS = frozenset({"avg", "count", "count_if", "mean", "sum"})
 # Kept by looking at what came and went; only a group that lost its extreme is computed again.
 EXTREMES = frozenset({"max", "min"})
 # The same whatever order rows are read in: a group that changed is computed again.
-_ANY_ORDER = frozenset({
-    "any", "approx_count_distinct", "bit_and", "bit_or", "bit_xor", "bool_and", "bool_or", "corr",
-    "covar_pop", "covar_samp", "every", "kurtosis", "median", "percentile", "percentile_cont",
-    "percentile_disc", "skewness", "some", "std", "stddev", "stddev_pop", "stddev_samp", "try_avg",
-    "try_sum", "var_pop", "var_samp", "variance",
-})  # fmt: skip
-ORDER_DEPENDENT = frozenset({
-    "any_value", "approx_percentile", "array_agg", "bitmap_construct_agg", "collect_list",
-    "collect_set", "count_min_sketch", "first", "first_value", "histogram_numeric",
-    "hll_sketch_agg", "hll_union_agg", "last", "last_value", "listagg", "max_by", "min_by", "mode",
-    "percentile_approx", "string_agg",
-})  # fmt: skip
+_ANY_ORDER = frozenset(
+    {
+        "any",
+        "approx_count_distinct",
+        "bit_and",
+        "bit_or",
+        "bit_xor",
+        "bool_and",
+        "bool_or",
+        "corr",
+        "covar_pop",
+        "covar_samp",
+        "every",
+        "kurtosis",
+        "median",
+        "percentile",
+        "percentile_cont",
+        "percentile_disc",
+        "skewness",
+        "some",
+        "std",
+        "stddev",
+        "stddev_pop",
+        "stddev_samp",
+        "try_avg",
+        "try_sum",
+        "var_pop",
+        "var_samp",
+        "variance",
+    }
+)
+ORDER_DEPENDENT = frozenset(
+    {
+        "any_value",
+        "approx_percentile",
+        "array_agg",
+        "bitmap_construct_agg",
+        "collect_list",
+        "collect_set",
+        "count_min_sketch",
+        "first",
+        "first_value",
+        "histogram_numeric",
+        "hll_sketch_agg",
+        "hll_union_agg",
+        "last",
+        "last_value",
+        "listagg",
+        "max_by",
+        "min_by",
+        "mode",
+        "percentile_approx",
+        "string_agg",
+    }
+)
 _AGGREGATES = SUMS | EXTREMES | _ANY_ORDER | ORDER_DEPENDENT
-_NONDETERMINISTIC = frozenset({
-    "curdate", "java_method", "localtimestamp", "monotonically_increasing_id", "now", "rand",
-    "randn", "random", "randstr", "reflect", "session_user", "shuffle", "spark_partition_id",
-    "try_reflect", "uniform", "user", "uuid", "version",
-})  # fmt: skip
+_NONDETERMINISTIC = frozenset(
+    {
+        "curdate",
+        "java_method",
+        "localtimestamp",
+        "monotonically_increasing_id",
+        "now",
+        "rand",
+        "randn",
+        "random",
+        "randstr",
+        "reflect",
+        "session_user",
+        "shuffle",
+        "spark_partition_id",
+        "try_reflect",
+        "uniform",
+        "user",
+        "uuid",
+        "version",
+    }
+)
