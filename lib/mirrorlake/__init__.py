@@ -49,8 +49,8 @@ if TYPE_CHECKING:
         show_summary,
         survey_files,
     )
-    from mirrorlake.mirror.cycle import operate, run_cycle
     from mirrorlake.mirror.options import MirrorOptions
+    from mirrorlake.mirror.tools import operate, run_cycle
     from mirrorlake.monitoring import monitor_lake, recent_ledgers
     from mirrorlake.names import split_names
     from mirrorlake.opening import (
@@ -185,7 +185,7 @@ _MODULES = {
         "show_summary",
         "survey_files",
     ],
-    "mirror.cycle": ["operate", "run_cycle"],
+    "mirror.tools": ["operate", "run_cycle"],
     "mirror.options": ["MirrorOptions"],
     "monitoring": ["monitor_lake", "recent_ledgers"],
     "names": ["split_names"],

@@ -1,6 +1,7 @@
 """Every error mirrorlake raises on purpose: one base class, one class per meaning.
 
-A message says what was found and where (file, row, column), then `Hint:` and the fix.
+A message says what was found and where (file, row, column), then `Hint:` and the fix, which stands
+where the error is raised.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lake and the tables that a parameter names: what tool notebooks and commands begin with.
+"""The lake and the tables that a parameter names: what tool notebooks begin with.
 
 A name that names nothing is an error that says what there is instead. The files that a parameter
 names are here, too, and are published.

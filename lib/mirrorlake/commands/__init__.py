@@ -1,4 +1,4 @@
-"""The command line, one module for each group of commands: thin calls into the library.
+"""The command line, a module for each kind of work: thin calls into the library.
 
 Here is what they share: the app, and how they open lakes and tables.
 

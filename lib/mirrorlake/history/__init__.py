@@ -1,1 +1,1 @@
-"""A table's past: queries over versions and moments."""
+"""A table's versions: queries over them, differences, restore, frames; compaction and vacuum."""

@@ -1,4 +1,4 @@
-"""Where a statement names tables and calls functions, and at which versions.
+"""A statement's tables, versions and functions: found in its text, and put there for Spark.
 
 The text is changed only where sqlglot's parser finds a table; strings and comments stay untouched.
 Besides Spark's `VERSION AS OF 2` these work: `name@v2`, `name@20240428091500000`

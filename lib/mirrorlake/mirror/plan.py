@@ -1,4 +1,6 @@
-"""Plans: which files one commit applies, fixed before the first of them is read.
+"""Plans: the files of one commit, written down before the first of them is read.
+
+`table_cycle` chooses them: the next without a gap, `cut_batch` of these, and no unsound one.
 
 A plan is created if absent, per table, incarnation and first number; any mirror that finds one
 carries it out as it stands. Without it a larger batch after a crash would apply its first files

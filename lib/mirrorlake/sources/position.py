@@ -1,7 +1,8 @@
 """How far a source is in a table: kept in the table's own files, so nothing can contradict them.
 
 Each file's footer says up to where its rows go, and `_source.json` in the folder says where the
-table began. The highest position found is where the source goes on.
+table began. The highest position found is where the source goes on. When a source publishes, and
+when it confirms, is in `engine`.
 """
 
 from __future__ import annotations

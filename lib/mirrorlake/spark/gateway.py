@@ -1,4 +1,4 @@
-"""Talks to the JVM, as only `jvm` does besides: Delta's transactions, which SQL can't name.
+"""Talks to the JVM, as `jvm` does for all else: Delta's transactions, which SQL can't name.
 
 What it offers is small: a transaction that reads some files, writes others, and commits both as a
 change of layout, or new ones as an append; and one that takes single rows out of files by deletion

@@ -10,7 +10,7 @@ from pyarrow import table as rows_of
 
 from mirrorlake import Lake, find_published, operate, publish_files, run_cycle
 from mirrorlake.errors import CheckError, TableNotFoundError, UsageError
-from mirrorlake.mirror.cycle import Cycle, CycleLine
+from mirrorlake.mirror.tools import Cycle, CycleLine
 from mirrorlake.names import TableName
 
 

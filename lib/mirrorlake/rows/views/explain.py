@@ -1,4 +1,4 @@
-"""What the next refresh of a view would do and why, and its expected cost; costs are kept here.
+"""Plans a view's next refresh: what it would do, why, and its expected cost; costs are kept here.
 
 The full refresh that filled the view was measured; so is every later refresh. Incremental ones
 are recorded by the bytes of their changes, the last one of each size: the cost of the next one is

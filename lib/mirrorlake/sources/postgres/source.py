@@ -319,7 +319,7 @@ class PostgresSource:
         return None
 
     def confirm(self, end: Any) -> None:
-        """Lets the server forget what lies before a commit's end."""
+        """Lets the server forget what lies before a commit's end, once its files are durable."""
         if self._stream is not None:
             self._stream.confirmed = max(self._stream.confirmed, int(end))
 

@@ -1,4 +1,4 @@
-"""What a notebook's parameters ask of a mirror: one cycle, or an operator's action by its name.
+"""What the tools' parameters ask of a mirror: one cycle, or an operator's action by its name.
 
 A cycle is shown with what was applied, what waits and what stopped. An action says first what it
 would do; with `apply` it does it. `ledger` and `quarantine` only look.
