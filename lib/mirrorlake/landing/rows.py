@@ -143,7 +143,8 @@ def read_markers(
     """A row group's markers, with what stands for a NULL; None if the file has none."""
     if marker is None:
         return None
-    values = parquet.read_row_group(group, columns=[marker]).column(marker)
+    # One column needs no threads: those that begin as a process ends can abort it (Arrow's #34314).
+    values = parquet.read_row_group(group, columns=[marker], use_threads=False).column(marker)
     if metadata.upsert_by_default and values.null_count:
         values = pc.fill_null(values, pa.scalar(int(Marker.UPSERT), values.type))
     return values
@@ -165,7 +166,7 @@ def row_faults(
     unsure = [key for key, s in statistics.items() if not s or not s.has_null_count or s.null_count]
     if not unsure:
         return
-    rows = parquet.read_row_group(group, columns=unsure)
+    rows = parquet.read_row_group(group, columns=unsure, use_threads=len(unsure) > 1)
     for key in unsure:
         yield "key-null", key, pc.is_null(rows.column(key))
 
