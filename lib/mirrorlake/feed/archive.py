@@ -197,9 +197,7 @@ class Archive:
         marked = [f"{value} AS {quote(n)}" for n, value in zip(RESERVED, marks, strict=True)]
         # One commit, so that a kill leaves all of the snapshot or nothing.
         rows = source.rows(latest).selectExpr("*", *marked)
-        open_snapshot(
-            self._storage, self.target
-        )  # one that was dropped meanwhile is not made again
+        open_snapshot(self._storage, self.target)  # if dropped meanwhile, it is not made again
         rows.write.format("delta").mode("append").save(self._path)
         return latest
 

@@ -71,6 +71,19 @@ def is_tracked(properties: dict[str, str]) -> bool:
     return properties.get(ROW_TRACKING, "false").lower() == "true"
 
 
+def readable_snapshots(table: Table, *versions: int) -> list[Snapshot | None]:
+    """The snapshots of versions whose rows can be read.
+
+    Raises:
+        VersionError: one of them can't be read; with the range that can.
+    """
+    found = []
+    for version in versions:
+        check_version(table.storage, table.name, version, enforced=is_enforced(table.spark))
+        found.append(read_snapshot(table.storage, table.name.table_path, version))
+    return found
+
+
 def diff_versions(
     table: Table,
     before: int,
@@ -93,10 +106,7 @@ def diff_versions(
         UsageError: the match is unknown or not possible.
     """
     after = table.snapshot().version if after is None else after
-    snapshots = []
-    for version in (before, after):
-        check_version(table.storage, table.name, version, enforced=is_enforced(table.spark))
-        snapshots.append(read_snapshot(table.storage, table.name.table_path, version))
+    snapshots = readable_snapshots(table, before, after)
     properties = [snapshot.properties if snapshot else {} for snapshot in snapshots]
     best, known = choose_match(*properties, made_anew=is_made_anew(*snapshots))
     if match is not None:

@@ -16,7 +16,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import NumericType
 
-from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.history.diff import (
@@ -27,8 +26,8 @@ from mirrorlake.history.diff import (
     count_changes,
     diff_rows,
     is_made_anew,
+    readable_snapshots,
 )
-from mirrorlake.history.versions import check_version, is_enforced
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import Marker, read_metadata
 from mirrorlake.landing.zone import list_folder
@@ -228,10 +227,7 @@ def find_difference(
     """
     if pair.note:
         return Difference(pair)
-    path = table.name.table_path
-    for version in (pair.before, pair.after):
-        check_version(table.storage, table.name, version, enforced=is_enforced(table.spark))
-    old, new = (read_snapshot(table.storage, path, v) for v in (pair.before, pair.after))
+    old, new = readable_snapshots(table, pair.before, pair.after)
     settings = [snapshot.properties if snapshot else {} for snapshot in (old, new)]
     schemas = [snapshot.schema if snapshot else {} for snapshot in (old, new)]
     match, by = choose_match(*settings, made_anew=is_made_anew(old, new))
