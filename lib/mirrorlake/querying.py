@@ -48,12 +48,13 @@ class QueriedLake(MirroredLake):
         Args:
             table: its name.
             keys: the columns that tell rows apart; none for a table that only takes inserts.
+                They are declared with the first accepted batch.
             partner: who publishes; written down once in the landing zone.
             footer: what the footers of the published files carry besides.
             dry_run: only check every batch; neither keys nor files are written.
 
         Raises:
-            MetadataError: other keys are declared already.
+            MetadataError: the table has other keys.
 
         Example:
             >>> import tempfile

@@ -1,7 +1,7 @@
 """What a table's folder says of itself: `_metadata.json` and `_mirrorlake.json`.
 
 The publisher declares in the first the table's keys and how its files are to be read. Field names
-are read without regard to case. Keys may be added later, never changed.
+are read without regard to case. Keys may be added later. They never change once the table has files.
 
 The mirror puts the second there when it first sees the folder: its identity. Missing means the
 folder is new, or was deleted and made again; the incarnation tells the two folders apart even when
@@ -21,7 +21,7 @@ from mirrorlake.errors import InvalidNameError, MetadataError, in_file
 from mirrorlake.kept import read_kept
 from mirrorlake.landing.text_format import TextFormat, arrow_type, parse_text_format
 from mirrorlake.landing.types import column_type
-from mirrorlake.names import IDENTITY, METADATA, TableName
+from mirrorlake.names import IDENTITY, METADATA, PROCESSED, READY_TO_DELETE, TableName
 from mirrorlake.storage import Storage, to_json
 
 FORMAT = 1
@@ -206,16 +206,18 @@ def check_keys_kept(table: TableName, old: tuple[str, ...], new: tuple[str, ...]
 def declare_keys(
     storage: Storage, table: TableName, keys: tuple[str, ...], *, dry_run: bool = False
 ) -> TableMetadata:
-    """Writes the keys into `_metadata.json`, leaving its other fields as they are.
+    """Write the keys into `_metadata.json`, and keep its other fields.
+
+    Other keys are replaced as long as they are not given, see `keys_are_given`.
 
     Args:
         storage: the lake's files.
         table: whose keys.
         keys: none leaves the file as it is.
-        dry_run: write nothing, and say what the file would declare.
+        dry_run: write nothing, and return what the file would declare.
 
     Raises:
-        MetadataError: other keys are declared already, or these make no sense.
+        MetadataError: the table has other keys, or these make no sense.
     """
     path = f"{table.folder}/{METADATA}"
     fresh = to_json({"keyColumns": list(keys)})
@@ -225,7 +227,8 @@ def declare_keys(
     found = read_metadata(storage, table)
     if not keys or [k.lower() for k in found.keys] == [k.lower() for k in keys]:
         return found
-    check_keys_kept(table, found.keys, keys)
+    if keys_are_given(storage, table):
+        check_keys_kept(table, found.keys, keys)
     if dry_run:
         return replace(found, keys=keys)
     document = json.loads(storage.read(path).decode("utf-8-sig"))
@@ -292,6 +295,27 @@ def last_applied(storage: Storage, table: TableName) -> int:
     identity = read_identity(storage, table)
     snapshot = read_snapshot(storage, table.table_path) if identity else None
     return snapshot.txns.get(identity.app_id, 0) if snapshot and identity else 0
+
+
+def has_files(storage: Storage, table: TableName) -> bool:
+    """Return whether data files of the table were published, applied ones included."""
+    if any(not entry.name.startswith(("_", ".")) for entry in storage.list(table.folder).files):
+        return True
+    moved = (storage.list(f"{table.folder}/{f}").files for f in (PROCESSED, READY_TO_DELETE))
+    return any(moved) or last_applied(storage, table) > 0
+
+
+def keys_are_given(storage: Storage, table: TableName) -> bool:
+    """Return whether the declared keys can no longer change.
+
+    This is so once the table has a data file, or the mirror has made the table of its declaration.
+    """
+    if has_files(storage, table):
+        return True
+    identity = read_identity(storage, table)
+    snapshot = read_snapshot(storage, table.table_path) if identity else None
+    # The mirror notes the incarnation in a property of a table that it makes without a file.
+    return bool(identity and snapshot and identity.incarnation in snapshot.properties.values())
 
 
 def ensure_identity(storage: Storage, table: TableName) -> Identity:

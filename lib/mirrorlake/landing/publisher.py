@@ -86,14 +86,14 @@ class Publisher:
         storage: the lake's files.
         table: which table.
         keys: the key columns. May be left out where `_metadata.json` has them, or for a table
-            that only grows. Once declared they stay.
+            that only grows. They are declared with the first accepted batch, and stay from then on.
         partner: who publishes.
         footer: what the footers of the published files carry besides, such as a source's position.
         dry_run: check every batch against the zone and the table, and publish nothing: neither
             keys nor files are written.
 
     Raises:
-        MetadataError: other keys are declared already, or the file that has them is broken.
+        MetadataError: the table has other keys, or the file that declares them is broken.
     """
 
     def __init__(
@@ -113,7 +113,8 @@ class Publisher:
         self._dry_run = dry_run
         if not dry_run:
             storage.check_conditions()
-        self._metadata = declare_keys(storage, table, tuple(keys), dry_run=dry_run)
+        self._metadata = declare_keys(storage, table, tuple(keys), dry_run=True)
+        self._undeclared = () if dry_run else tuple(keys)
         self._footer = dict(footer or {})
         self._tokens = TokenIndex(storage, table)
         if not dry_run:
@@ -269,6 +270,9 @@ class Publisher:
             try:
                 stage(storage, reader, staged, self._shape(reader.schema, marker), carried, marker)
                 facts = inspect_file(storage, staged, self._metadata, name=label)
+                if self._undeclared:  # before the file, so that no file is without its keys
+                    declare_keys(storage, self.table, self._undeclared)
+                    self._undeclared = ()
                 if not self._dry_run:
                     name = take_number(storage, self.table, staged, batch, self._tokens, token)
             except BaseException:

@@ -14,7 +14,12 @@ from typing import IO
 
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError
 from mirrorlake.landing.check import FileFacts, convert_text, footer_columns, inspect_file, is_text
-from mirrorlake.landing.metadata import TableMetadata, check_keys_kept, read_metadata
+from mirrorlake.landing.metadata import (
+    TableMetadata,
+    check_keys_kept,
+    keys_are_given,
+    read_metadata,
+)
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.types import fits
 from mirrorlake.names import METADATA, TableName
@@ -95,17 +100,18 @@ class Checks:
         return warnings
 
     def check_metadata(self, data: bytes, table: TableName) -> None:
-        """Checks a `_metadata.json` before it is published.
+        """Check a `_metadata.json` before it is published.
 
         Raises:
-            MirrorlakeError: it makes no sense, or takes back keys.
+            MirrorlakeError: it makes no sense, or changes keys of a table that has files.
         """
         found = TableMetadata.parse(data)
         try:
             before = read_metadata(self._storage, table)
         except MirrorlakeError:
             return  # a broken one may be replaced
-        check_keys_kept(table, before.keys, found.keys)
+        if keys_are_given(self._storage, table):
+            check_keys_kept(table, before.keys, found.keys)
 
 
 def _as_parquet(metadata: TableMetadata) -> TableMetadata:

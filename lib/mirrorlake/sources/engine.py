@@ -23,7 +23,7 @@ from mirrorlake.errors import (
     SourceError,
     UsageError,
 )
-from mirrorlake.landing.metadata import read_metadata
+from mirrorlake.landing.metadata import declare_keys, keys_are_given, read_metadata
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.landing.zone import read_footer
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName
@@ -142,7 +142,9 @@ class _Run:
             self.lines[table].state, self.lines[table].error = "Stopped", standing.stopped
         elif not self.source.covers(table):
             self.load_again(table)
-        elif (kept := read_metadata(self.storage, table).keys) != keys:
+        elif (kept := read_metadata(self.storage, table).keys) != keys and keys_are_given(
+            self.storage, table
+        ):
             self.halt(
                 table,
                 MetadataError(
@@ -200,7 +202,9 @@ class _Run:
             aside.discard()
             if self.stop.is_set():
                 return None
-            self.open(self.storage, table)  # all rows come as changes
+            # All rows come as changes. A source that reads its keys from the folder finds them
+            # there when it starts again before the first one.
+            declare_keys(self.storage, table, self.keys[table])
             write_standing(self.storage, table, self.source.name, Position(()))
             return Position(())
         make_durable(aside.storage, files)
@@ -259,10 +263,10 @@ class _Run:
         if batch.replaces:
             self.publishers.pop(table, None)
             aside = NewFolder(self.storage, self.source.name, table)
-            publisher = self.open(aside.storage, table)
+            declare_keys(aside.storage, table, self.keys[table])
             if batch.rows is not None:
                 footer = batch.position.footer(self.source.name)
-                line.rows += publisher.write(batch.rows, footer=footer).rows
+                line.rows += self.open(aside.storage, table).write(batch.rows, footer=footer).rows
                 line.files += 1
             aside.take_its_place(batch.position)
             return []

@@ -172,10 +172,18 @@ def test_metadata_that_makes_no_sense_or_takes_keys_back_is_refused(
     served: Lake, body: bytes
 ) -> None:
     served.put("t/_metadata.json", KEYS)
+    assert served.put(f"t/{number(1)}", parquet(id=[1])).status_code == 200
     refused = served.put("t/_metadata.json", body)
     assert refused.status_code == 400
     assert "[file _metadata.json]" in refused.json()["error"]["message"]
     assert served.call("GET", "t/_metadata.json").content == KEYS
+
+
+def test_keys_of_a_table_without_files_can_be_corrected(served: Lake) -> None:
+    served.put("t/_metadata.json", b'{"keyColumns": ["nokey"]}')
+    assert served.put(f"t/{number(1)}", parquet(id=[1])).status_code == 400
+    assert served.put("t/_metadata.json", KEYS).status_code == 200
+    assert served.put(f"t/{number(1)}", parquet(id=[1])).status_code == 200
 
 
 def test_files_by_time_have_any_name_and_later_ones_are_younger(served: Lake) -> None:

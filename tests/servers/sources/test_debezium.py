@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from helpers.landed import folder_of, landed_files, landed_rows
 from mirrorlake.errors import DataFileError, InvalidNameError, MirrorlakeError, SourceError
-from mirrorlake.landing.metadata import MARKER
+from mirrorlake.landing.metadata import MARKER, read_metadata
+from mirrorlake.names import TableName
 from mirrorlake.sources.debezium.files import DebeziumFiles
 from mirrorlake.sources.debezium.journal import Journal
 from mirrorlake.sources.engine import run_source
@@ -112,6 +113,12 @@ def test_truncate_replaces_the_folder(drops: Drops) -> None:
     assert drops.rows() == [{"id": 3, "word": "a"}]
     drops.run()
     assert drops.rows() == [{"id": 3, "word": "a"}]
+
+
+def test_keys_outlive_a_truncate_that_nothing_follows(drops: Drops) -> None:
+    drops.write(event("c", None, {"id": 1, "word": "a"}), event("t", None, None))
+    drops.run(keys={"t": ["id"]})
+    assert read_metadata(Storage(drops.root), TableName(None, "t")).keys == ("id",)
 
 
 def test_schemas_are_folders(drops: Drops) -> None:
@@ -244,6 +251,14 @@ def test_keys_named_by_hand(drops: Drops) -> None:
     drops.write(event("c", None, {"id": 1, "word": "a"}), event("u", None, {"id": 1, "word": "b"}))
     assert not drops.run(keys={"t": ["id"]}).failed
     assert drops.rows() == [{"id": 1, "word": "b"}]
+
+
+def test_wrong_keys_named_by_hand_can_be_corrected(drops: Drops) -> None:
+    drops.write(event("c", None, {"id": 1, "word": "a"}), event("u", None, {"id": 1, "word": "b"}))
+    assert "'nokey' is missing" in str(drops.run(keys={"t": ["nokey"]}).tables[0].error)
+    assert not drops.run(keys={"t": ["id"]}).failed
+    assert drops.rows() == [{"id": 1, "word": "b"}]
+    assert "was ['id'], and is ['word'] now" in str(drops.run(keys={"t": ["word"]}).tables[0].error)
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,13 @@ def test_operations_tombstones_and_where_each_file_ends(topics: Topics) -> None:
     assert len(landed_files(topics.root, "t")) == 2
 
 
+def test_wrong_keys_named_by_hand_can_be_corrected(topics: Topics) -> None:
+    topics.broker.send(topics.make("t"), record("c", 1, "a"), record("u", 1, "b"))
+    assert "'nokey' is missing" in str(topics.run(keys={"t": ["nokey"]}).tables[0].error)
+    assert not topics.run(keys={"t": ["id"]}).failed
+    assert topics.words() == {1: "b"}
+
+
 def test_several_topics_and_one_that_can_not_be_read(topics: Topics) -> None:
     good, bad = topics.make("a"), topics.make("b")
     topics.broker.send(good, record("c", 1, "x", table="a"))

@@ -179,6 +179,16 @@ def test_a_problem_is_status_1_with_its_place(run: Run, tmp_path: Path) -> None:
     }
 
 
+def test_publish_with_wrong_keys_is_corrected_by_the_next_command(run: Run, tmp_path: Path) -> None:
+    root, load = tmp_path / "lake", tmp_path / "load.csv"
+    load.write_text("id,v\n1,a\n")
+    refused = run("publish", root, "t", load, "--keys", "nokey", status=1)
+    assert "Key column 'nokey' is missing." in refused.err
+    run("publish", root, "t", load, "--keys", "id")
+    assert Lake(root).publisher("t").keys == ("id",)
+    run("publish", root, "t", load, "--keys", "v", status=1)
+
+
 def test_a_dry_run_of_publish_writes_nothing(run: Run, tmp_path: Path) -> None:
     root, load = tmp_path / "lake", tmp_path / "load.csv"
     load.write_text("id,v\n1,a\n2,b\n")

@@ -135,12 +135,21 @@ def test_keys_may_be_added_later_and_other_fields_stay(any_storage: Storage):
 @pytest.mark.parametrize("keys", [("other",), ("id", "more"), ("region", "id"), ("region",)])
 def test_keys_once_given_cant_be_changed(any_storage: Storage, keys):
     declare_keys(any_storage, T, ("id", "region"))
+    any_storage.write(f"{T.folder}/any name by time.csv", b"id,region")
     before = any_storage.read(PATH)
     with pytest.raises(MetadataError, match="can't become") as caught:
         declare_keys(any_storage, T, keys)
     assert "['id', 'region']" in caught.value.message
     assert str(list(keys)) in caught.value.message
     assert any_storage.read(PATH) == before
+
+
+@pytest.mark.promise("LZ-06")
+def test_keys_are_replaced_while_there_is_no_file(any_storage: Storage):
+    any_storage.write_json(PATH, {"keyColumns": ["nokey"], "isUpsertDefaultRowMarker": True})
+    any_storage.write(f"{T.folder}/_staged.parquet", b"not published")
+    found = declare_keys(any_storage, T, ("id",))
+    assert found == read_metadata(any_storage, T) == TableMetadata(("id",), upsert_by_default=True)
 
 
 @pytest.mark.promise("LZ-06")

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers.zones import KEYED, T, Zone
 from mirrorlake.errors import DataFileError, MetadataError, MirrorlakeError, SchemaError, UsageError
 from mirrorlake.lake import Lake
 from mirrorlake.landing import zone
@@ -212,7 +213,8 @@ def test_a_broken_file_in_the_zone_stops_no_publisher(any_storage, table, data):
 
 
 def test_types_of_a_mirrored_table_count_when_its_files_are_gone(any_storage, table):
-    publisher = Publisher(any_storage, table, keys=["id"])
+    any_storage.write_json(f"{table.folder}/_metadata.json", KEYED)
+    publisher = Publisher(any_storage, table)
     identity = ensure_identity(any_storage, table)
     fields = [{"name": "Id", "type": "short"}, {"name": "doc", "type": {"type": "struct"}}]
     actions = [
@@ -242,6 +244,7 @@ def test_keys_and_partner_lie_where_the_format_has_them(any_storage, table):
     partner = Partner("Contoso", "SQL", "2025")
     publisher = Publisher(any_storage, table, keys=["id", "region"], partner=partner)
     assert publisher.keys == ("id", "region")
+    publisher.upsert([{"id": 1, "region": "EU"}])
     zone = "Files/LandingZone"
     assert any_storage.read_json(f"{zone}/t/_metadata.json") == {"keyColumns": ["id", "region"]}
     source = {"sourceType": "SQL", "sourceVersion": "2025", "additionalInformation": {}}
@@ -252,11 +255,57 @@ def test_keys_and_partner_lie_where_the_format_has_them(any_storage, table):
 
 
 @pytest.mark.promise("LZ-06")
-def test_other_keys_are_refused(any_storage, table):
-    Publisher(any_storage, table, keys=["id"])
+@pytest.mark.parametrize("aside", ["", PROCESSED, READY_TO_DELETE])
+def test_other_keys_are_refused_once_there_is_a_file(any_storage, table, aside):
+    Publisher(any_storage, table, keys=["id"]).insert(ROWS)
+    if aside:
+        path = f"{table.folder}/{{}}{file_name(1)}"
+        any_storage.rename(path.format(""), path.format(f"{aside}/"))
     with pytest.raises(MetadataError, match="can't become"):
         Publisher(any_storage, table, keys=["item"])
     assert Publisher(any_storage, table).keys == ("id",)
+
+
+def test_other_keys_are_refused_when_the_mirror_has_made_the_table_of_its_declaration(any_storage):
+    zone = Zone(any_storage)
+    zone.metadata(KEYED)
+    zone.mirrored({"id": "long", "item": "string"})
+    with pytest.raises(MetadataError, match="can't become"):
+        Publisher(any_storage, T, keys=["item"])
+
+
+def test_a_refused_first_batch_leaves_no_keys(any_storage, table):
+    publisher = Publisher(any_storage, table, keys=["nokey"])
+    with pytest.raises(DataFileError, match="'nokey' is missing"):
+        publisher.upsert(ROWS)
+    assert any_storage.list(table.folder).files == ()
+    assert Publisher(any_storage, table, keys=["id"]).upsert(ROWS).file == file_name(1)
+    assert any_storage.read_json(f"{table.folder}/_metadata.json") == {"keyColumns": ["id"]}
+
+
+def test_keys_of_a_publisher_that_was_killed_before_its_first_file_are_replaced(
+    any_storage, table, monkeypatch
+):
+    def killed(*_: str) -> bool:
+        raise KeyboardInterrupt
+
+    publisher = Publisher(any_storage, table, keys=["item"])
+    with monkeypatch.context() as patched:
+        patched.setattr(any_storage, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            publisher.upsert(ROWS)
+    metadata = f"{table.folder}/_metadata.json"
+    assert any_storage.read_json(metadata) == {"keyColumns": ["item"]}  # before the file
+    assert Publisher(any_storage, table, keys=["id"]).upsert(ROWS).file == file_name(1)
+    assert any_storage.read_json(metadata) == {"keyColumns": ["id"]}
+
+
+def test_of_two_first_publishers_the_first_file_gives_the_keys(any_storage, table):
+    one, other = (Publisher(any_storage, table, keys=[key]) for key in ("id", "item"))
+    one.upsert(ROWS)
+    with pytest.raises(MetadataError, match="can't become"):
+        other.upsert(ROWS)
+    assert files(any_storage, table) == [file_name(1)]
 
 
 @pytest.mark.promise("LZ-06")

@@ -17,7 +17,6 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from mirrorlake.errors import DataFileError, MirrorlakeError, SourceError, UsageError
-from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.zone import published_tables
 from mirrorlake.names import TableName
 from mirrorlake.sources.debezium.events import Event, KeysOf, read_event
@@ -139,9 +138,7 @@ class KafkaSource(ChangesOnly):
             except MirrorlakeError:
                 continue  # another source's
             if standing is not None:
-                keys = read_metadata(self._storage, table).keys
-                self._rows.know(table, keys)
-                found[table] = keys
+                found[table] = self._rows.recall(table)
         return found
 
     def changes(

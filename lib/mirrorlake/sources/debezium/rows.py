@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from mirrorlake.errors import MirrorlakeError, SchemaError
-from mirrorlake.landing.metadata import MARKER, Marker, read_metadata
+from mirrorlake.landing.metadata import MARKER, Marker, keys_are_given, read_metadata
 from mirrorlake.landing.text_format import arrow_type as declared_type
 from mirrorlake.names import TableName
 from mirrorlake.sources.debezium.events import Event, KeysOf
@@ -49,9 +49,13 @@ class EventRows:
         self._keys[table] = found
         return found
 
-    def know(self, table: TableName, keys: tuple[str, ...]) -> None:
-        """Takes a table's key as it was found before."""
-        self._keys[table] = keys
+    def recall(self, table: TableName) -> tuple[str, ...]:
+        """Return the key of a table that was published before; named by hand if it may change."""
+        found = read_metadata(self._storage, table).keys
+        if table in self._named and not keys_are_given(self._storage, table):
+            found = self._named[table]
+        self._keys[table] = found
+        return found
 
     def rows(self, table: TableName, events: list[Event]) -> pa.RecordBatchReader:
         """Events of one table and one schema.
