@@ -291,7 +291,7 @@ for name in (f"_{UUID}.parquet", f"_{UUID}", "_01234567-89ab-cdef-0123-456789abc
 def _(zone):
     zone.metadata(BY_TIME)
     for name, days in (("a.parquet", 1), ("b.parquet", 2), ("c.parquet", 0.5)):
-        zone.put(name)
+        zone.put(name, {"id": [1], "item": ["a"], MARKER: [4]})
         zone.age(name, days)
     zone.mirrored({"id": "long", "item": "string"}, last=1, names=["a.parquet"])
 

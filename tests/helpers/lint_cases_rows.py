@@ -43,6 +43,18 @@ CASES.append(
 )
 CASES.append(("key-null", partial(text_file, "id,n\n1,2\n,3\n"), at(CSV, 2, "id")))
 
+add("key-repeated", at(SECOND), None, None, {"id": [0, 1], "item": ["a", "b"]})
+add("key-repeated", at(SECOND), None, {"id": [2, 1, 3], "item": ["a", "b", "c"]})
+add("key-repeated", at(THIRD), {"id": [1], "nr": [1]}, {"id": [1], "nr": [2]},
+    {"id": [1], "nr": [1]}, metadata={"keyColumns": ["id", "nr"]})  # fmt: skip
+
+
+@case("key-repeated", at(SECOND))
+def _(zone):
+    keyed(zone, None, {"id": [2], "item": ["a"]})
+    zone.mirrored({"id": "long", "item": "string"}, last=1)
+
+
 for values in (pa.array(["4"]), pa.array([4.0]), pa.array([True]), pa.array([None])):
     add("marker-type", at(FIRST, column=MARKER), {"id": [1], MARKER: values})
 for value in (3, -1, None):
@@ -56,21 +68,21 @@ add("column-twice", at(FIRST, column="id"),
     pa.table([[1], pa.array([None], pa.int64())], names=["id", "id"]))  # fmt: skip
 for name in ("_metadata", "__mirrorlake_x", "_change_type"):
     add("column-reserved", at(FIRST, column=name), {"id": [1], name: [1]})
-add("column-missing", at(SECOND, column="item"), None, {"id": [1], "n": [2]}, {"id": [1], "n": [3]})
+add("column-missing", at(SECOND, column="item"), None, {"id": [2], "n": [2]}, {"id": [3], "n": [3]})
 add("column-untyped", at(FIRST), {"id": pa.nulls(1)}, metadata={})
 add("type-unsupported", at(FIRST, column="n"),
     {"id": [1], "n": pa.array([None], pa.decimal256(40, 2))})  # fmt: skip
 add("type-changed", at(SECOND, column="n"),
-    {"id": [1], "n": [1]}, {"id": [1], "n": ["x"]}, {"id": [1], "n": ["y"]},
-    {"id": [1], "n": [3]})  # fmt: skip
+    {"id": [1], "n": [1]}, {"id": [2], "n": ["x"]}, {"id": [3], "n": ["y"]},
+    {"id": [4], "n": [3]})  # fmt: skip
 add("type-widened", at(SECOND, column="n"),
-    {"id": [1], "n": pa.array([1], pa.int32())}, {"id": [1], "n": [1]}, {"id": [1], "n": [2]},
-    {"id": [1], "n": pa.array([3], pa.int32())})  # fmt: skip
+    {"id": [1], "n": pa.array([1], pa.int32())}, {"id": [2], "n": [1]}, {"id": [3], "n": [2]},
+    {"id": [4], "n": pa.array([3], pa.int32())})  # fmt: skip
 
 
 @case("type-misfit", at(THIRD, column="item"))
 def _(zone):
-    keyed(zone, None, None, {"id": [1], "item": [1]})
+    keyed(zone, None, None, {"id": [1], "item": [1], MARKER: [4]})
     zone.mirrored({"id": "long", "item": "string"}, last=2)
     zone.move_to_processed(1)
 
@@ -83,7 +95,7 @@ def _(zone):
 
 @case("column-missing", at(SECOND, column="item"))
 def _(zone):
-    keyed(zone, None, {"id": [1]})
+    keyed(zone, None, {"id": [1], MARKER: [4]})
     zone.mirrored({"id": "long", "item": "string"}, last=1)
 
 
@@ -94,4 +106,5 @@ for kind in (
     pa.list_(pa.timestamp("ns")),
     pa.map_(pa.string(), pa.struct([("a", pa.timestamp("ns"))])),
 ):
-    add("type-nanoseconds", at(FIRST, column="n"), *[{"id": [1], "n": pa.array([None], kind)}] * 2)
+    add("type-nanoseconds", at(FIRST, column="n"),
+        *({"id": [number], "n": pa.array([None], kind)} for number in (1, 2)))  # fmt: skip

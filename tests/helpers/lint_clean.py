@@ -27,7 +27,7 @@ def clean_without_keys(zone: Zone) -> None:
 def clean_by_time(zone: Zone) -> None:
     zone.metadata(BY_TIME)
     for days, name in enumerate(("b.parquet", "a", "any name will do.parquet")):
-        zone.put(name)
+        zone.put(name, {"id": [1], "item": ["a"], MARKER: [4]})
         zone.age(name, 9 - days)
     zone.mirrored({"id": "long", "item": "string"}, last=2, names=["b.parquet", "a"])
 
@@ -35,6 +35,12 @@ def clean_by_time(zone: Zone) -> None:
 def clean_text(zone: Zone) -> None:
     zone.metadata(TYPED)
     zone.write("t/00000000000000000001.csv", f"id,n,{MARKER}\n1,2,4\n2,,1\n")
+
+
+def clean_load_of_several_files(zone: Zone) -> None:
+    """No key is in two of them, as far as their statistics tell; a file without rows has none."""
+    keyed(zone, {"id": [1, 3]}, {"id": [4]}, {"id": [-2, 0]})
+    zone.put(4, {"id": [3], MARKER: [0]})
 
 
 def clean_declared(zone: Zone) -> None:

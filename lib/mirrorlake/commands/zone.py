@@ -67,6 +67,11 @@ def publish(
         published.append(publisher.publish(file, marker or ""))
         if not as_json:  # at once: a later file may be refused
             say(published[-1])
+    if any(batch.warning for batch in published):
+        warn(
+            "mirrorlake: add --marker upsert to replace rows of the same keys, "
+            "or --marker insert if all keys are new."
+        )
     if as_json:
         print_json({"published": [asdict(batch) for batch in published]})
 

@@ -118,7 +118,11 @@ class PublishForm(Guarded):
         found = self._run(dry_run=True)
         self._checked = self._choices()
         self.publish_button.disabled = False
-        self.say(f"{found.rows:,} rows would be published.", "good")
+        told = f"{found.rows:,} rows would be published."
+        if found.warning:
+            self.say(f"{told} {found.warning} Choose upsert to replace such rows.", "warn")
+        else:
+            self.say(told, "good")
         return found
 
     def publish(self) -> Published:

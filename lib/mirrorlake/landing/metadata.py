@@ -1,7 +1,7 @@
 """What a table's folder says of itself: `_metadata.json` and `_mirrorlake.json`.
 
 The publisher declares in the first the table's keys and how its files are to be read. Field names
-are read without regard to case. Keys may be added later. They never change once the table has files.
+are read without regard to case. Keys may be added later, and never change once there are files.
 
 The mirror puts the second there when it first sees the folder: its identity. Missing means the
 folder is new, or was deleted and made again; the incarnation tells the two folders apart even when

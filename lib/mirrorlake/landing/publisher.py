@@ -6,6 +6,7 @@ never overwrites: any number of writers lose nothing, and one that dies blocks n
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Mapping, Sequence
@@ -22,13 +23,16 @@ from mirrorlake import names
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import SchemaError, UsageError
 from mirrorlake.landing.casts import cast_batch, stage, target_schema
-from mirrorlake.landing.check import footer_columns, inspect_file
+from mirrorlake.landing.check import FileFacts, footer_columns, inspect_file
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
-from mirrorlake.landing.metadata import MARKER, Marker, declare_keys, read_identity
+from mirrorlake.landing.metadata import MARKER, Marker, declare_keys, has_files, read_identity
+from mirrorlake.landing.rows import SeenKeys
 from mirrorlake.landing.sources import open_source
 from mirrorlake.landing.zone import BATCH, TOKEN, TokenIndex, last_number, list_folder, take_number
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage, to_json
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Published(Result):
         rows: how many rows it has.
         bytes: its size.
         repeated: the batch's token was published before; nothing was written now.
+        warning: why the table may have rows twice; None if it can't.
     """
 
     table: str
@@ -64,6 +69,7 @@ class Published(Result):
     rows: int
     bytes: int
     repeated: bool = False
+    warning: str | None = None
 
     def __repr__(self) -> str:
         if self.repeated:
@@ -91,6 +97,7 @@ class Publisher:
         footer: what the footers of the published files carry besides, such as a source's position.
         dry_run: check every batch against the zone and the table, and publish nothing: neither
             keys nor files are written.
+        load: all batches are parts of one load, so rows without markers are no reason to warn.
 
     Raises:
         MetadataError: the table has other keys, or the file that declares them is broken.
@@ -105,6 +112,7 @@ class Publisher:
         partner: Partner | None = None,
         footer: Mapping[str, str] | None = None,
         dry_run: bool = False,
+        load: bool = False,
     ) -> None:
         if isinstance(keys, str):  # a text is a sequence of texts, too
             raise UsageError("keys is a text.", hint=f"write keys=[{keys!r}].")
@@ -117,6 +125,10 @@ class Publisher:
         self._undeclared = () if dry_run else tuple(keys)
         self._footer = dict(footer or {})
         self._tokens = TokenIndex(storage, table)
+        self._load = load
+        self._has_rows: bool | None = None
+        self._seen = SeenKeys()
+        self._warned = False
         if not dry_run:
             events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
             storage.create(events, to_json((partner or Partner()).document()))
@@ -178,6 +190,9 @@ class Publisher:
         self, rows: Any, *, token: str | None = None, footer: Mapping[str, str] | None = None
     ) -> Published:
         """Rows that carry their own `__rowMarker__`; without that column, an initial load.
+
+        Rows without markers are inserted as they are. If the table has keys and may have those of
+        the rows already, that is logged as a warning: `upsert` replaces such rows.
 
         Args:
             rows: see `open_source` for all that holds rows; the same for the other verbs.
@@ -270,6 +285,7 @@ class Publisher:
             try:
                 stage(storage, reader, staged, self._shape(reader.schema, marker), carried, marker)
                 facts = inspect_file(storage, staged, self._metadata, name=label)
+                warning = self._warn(facts, label)
                 if self._undeclared:  # before the file, so that no file is without its keys
                     declare_keys(storage, self.table, self._undeclared)
                     self._undeclared = ()
@@ -284,7 +300,27 @@ class Publisher:
         for column, kind in facts.columns.items():
             if kind.table != "void":
                 self.known_columns.setdefault(column.lower(), kind.table)
-        return Published(str(self.table), name, facts.row_count, facts.size)
+        return Published(str(self.table), name, facts.row_count, facts.size, warning=warning)
+
+    def _warn(self, facts: FileFacts, label: str) -> str | None:
+        """Warn of rows without markers whose keys the table may have already."""
+        unmarked = facts.row_count and not facts.marker and not self._metadata.upsert_by_default
+        if not self.keys or not unmarked or self._load:
+            return None
+        if self._has_rows is None:
+            self._has_rows = has_files(self._storage, self.table)
+        # Several files may be one initial load: their keys differ.
+        if not self._seen.add(facts.bounds) and not self._has_rows:
+            return None
+        warning = (
+            f"{self.table} has keys, but the rows of {label} have no marker: they are inserted, "
+            "even where the table has their keys already."
+        )
+        if not self._warned:
+            hint = "pass marker='upsert' to replace such rows, 'insert' if all keys are new."
+            _log.warning("%s Hint: %s", warning, hint)
+            self._warned = True
+        return warning
 
     def _shape(self, found: pa.Schema, marker: Marker | None) -> pa.Schema:
         """The file's columns, but for a marker that all rows share."""

@@ -203,6 +203,34 @@ def footer_bounds(parquet: pq.ParquetFile, columns: list[str]) -> dict[str, list
     return found
 
 
+class SeenKeys:
+    """The range of each key column over the files that were added."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[str, Bounds] = {}
+
+    def add(self, bounds: dict[str, list[Bounds]]) -> bool:
+        """Add a file with rows, and return whether it may have keys of the files before it.
+
+        Args:
+            bounds: of its keys, see `footer_bounds`.
+        """
+        shared = bool(self._ranges)
+        for key, groups in bounds.items():
+            seen = self._ranges.get(key)
+            low: Any
+            high: Any
+            try:
+                low, high = min(low for low, _ in groups), max(high for _, high in groups)
+                if seen is not None:
+                    shared = shared and low <= seen[1] and seen[0] <= high
+                    low, high = min(low, seen[0]), max(high, seen[1])
+            except TypeError:  # a range is not known, or they have two types
+                low = high = None
+            self._ranges[key] = low, high
+        return shared
+
+
 def _bounds(group: pq.RowGroupMetaData, column: str) -> Bounds:
     try:
         known = column_statistics(group, column)

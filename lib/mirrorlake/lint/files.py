@@ -28,7 +28,7 @@ from mirrorlake.landing.check import (
     read_columns,
 )
 from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata
-from mirrorlake.landing.rows import describe_fault, read_markers, row_faults
+from mirrorlake.landing.rows import SeenKeys, describe_fault, read_markers, row_faults
 from mirrorlake.landing.type_rules import VOID, Stored
 from mirrorlake.landing.types import ColumnType, fits, published_schema, widened
 from mirrorlake.lint.rules import LintFinding, finding
@@ -205,9 +205,12 @@ class ColumnWatch:
         table: how findings name it.
         mirrored: the columns of the mirrored table with their types; none if there is no table.
         metadata: what the folder declares.
+        applied: whether the mirrored table has files already.
     """
 
-    def __init__(self, table: str, mirrored: dict[str, str], metadata: TableMetadata) -> None:
+    def __init__(
+        self, table: str, mirrored: dict[str, str], metadata: TableMetadata, *, applied: bool
+    ) -> None:
         self._finding = partial(finding, table=table)
         self._kinds = {name.lower(): kind for name, kind in mirrored.items()}
         self._mirrored = set(self._kinds)
@@ -217,6 +220,10 @@ class ColumnWatch:
         self._lacking: set[str] = set()
         self._cut: set[str] = set()
         self._marker_reported = False
+        self._inserts_by_key = bool(metadata.keys) and not metadata.upsert_by_default
+        self._applied = applied
+        self._seen_keys = SeenKeys()
+        self._repeated = False
 
     @property
     def seen(self) -> set[str]:
@@ -242,6 +249,8 @@ class ColumnWatch:
             return
         report = partial(self._finding, file=linted.name)
         yield from self._marker(linted.schema, report)
+        if self._inserts_by_key and linted.facts and linted.facts.row_count:
+            yield from self._keys(linted.facts, report)
         for column in linted.schema:
             if _is_cut(column.type) and column.name.lower() not in self._cut:
                 self._cut.add(column.name.lower())
@@ -267,6 +276,14 @@ class ColumnWatch:
             text = f"{MARKER} is column {places[-1] + 1} of {len(schema)}."
             yield report("marker-not-last", text, column=schema.names[places[-1]])
         self._marker_reported = early
+
+    def _keys(self, facts: FileFacts, report: partial[LintFinding]) -> Iterator[LintFinding]:
+        seen = self._seen_keys.add(facts.bounds) or self._applied
+        repeated = seen and facts.marker is None
+        if repeated and not self._repeated:
+            where = "the table" if self._applied else "an earlier file"
+            yield report("key-repeated", f"Rows without a marker may have keys of {where}.")
+        self._repeated = repeated
 
     def _type(self, name: str, kind: str, report: partial[LintFinding]) -> Iterator[LintFinding]:
         lower = name.lower()

@@ -279,7 +279,7 @@ class TableLint:
     ) -> Iterator[LintFinding]:
         schema = mirrored.snapshot.schema if mirrored.snapshot else {}
         columns = {name: kind for name, kind in schema.items() if isinstance(kind, str)}
-        watch = ColumnWatch(str(self.table), columns, metadata)
+        watch = ColumnWatch(str(self.table), columns, metadata, applied=mirrored.last > 0)
         yield from watch.begin()
         keyed = folder.listing.file(METADATA) is not None
         lint = partial(lint_file, self.storage, self.table, metadata=metadata, keyed=keyed)

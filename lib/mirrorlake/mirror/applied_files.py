@@ -224,7 +224,7 @@ def replay(
     if dry_run:
         done = [kept[number].rpartition("/")[2] for number in numbers]
     else:
-        publisher = Publisher(storage, table, footer=footer)
+        publisher = Publisher(storage, table, footer=footer, load=as_is)
         for number in numbers:
             with ExitStack() as opened:
                 batches = _read(storage, kept[number], metadata, opened)

@@ -189,6 +189,18 @@ def test_publish_with_wrong_keys_is_corrected_by_the_next_command(run: Run, tmp_
     run("publish", root, "t", load, "--keys", "v", status=1)
 
 
+def test_publish_warns_of_rows_that_may_be_there_twice(run: Run, tmp_path: Path) -> None:
+    root, load = tmp_path / "lake", tmp_path / "load.csv"
+    load.write_text("id,v\n1,a\n")
+    assert run("publish", root, "t", load, "--keys", "id").err == ""
+    again = run("publish", root, "t", load, "--json")
+    assert "add --marker upsert" in again.err
+    assert "the rows of load.csv have no marker" in again.json["published"][0]["warning"]
+    assert run("publish", root, "t", load, "--marker", "upsert").err == ""
+    (found,) = run("lint", root, "--json").json["findings"]
+    assert (found["rule"], found["file"]) == ("key-repeated", "00000000000000000002.parquet")
+
+
 def test_a_dry_run_of_publish_writes_nothing(run: Run, tmp_path: Path) -> None:
     root, load = tmp_path / "lake", tmp_path / "load.csv"
     load.write_text("id,v\n1,a\n2,b\n")

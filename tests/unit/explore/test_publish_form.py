@@ -44,6 +44,18 @@ def comparable(path: Path) -> Any:
     return found.to_pylist(), kinds, footer, path.stat().st_size
 
 
+def test_the_check_warns_of_rows_that_may_be_there_twice(lake: Lake, source: Path) -> None:
+    lake.publisher("stock", keys=["id"]).publish(source)
+    form = lake.publish_form("stock")
+    form.take(source)
+    form.check_button.click()
+    assert "have no marker" in form.said.value
+    assert "Choose upsert" in form.said.value
+    form.marker.value = "upsert"
+    form.check_button.click()
+    assert "have no marker" not in form.said.value
+
+
 def test_it_publishes_what_the_command_publishes(lake: Lake, source: Path, tmp_path: Path) -> None:
     form = lake.publish_form("stock")
     uploaded(form, source.name, source.read_bytes())

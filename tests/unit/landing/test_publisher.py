@@ -16,6 +16,7 @@ from mirrorlake.lake import Lake
 from mirrorlake.landing import zone
 from mirrorlake.landing.metadata import MARKER, ensure_identity
 from mirrorlake.landing.publisher import Partner, Publisher
+from mirrorlake.landing.rows import SeenKeys
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
 from mirrorlake.storage import Storage
@@ -106,6 +107,51 @@ def test_write_takes_markers_from_the_rows(publisher, any_storage, table, read):
 @pytest.mark.promise("LZ-15")
 def test_write_without_markers_is_an_initial_load(publisher, read):
     assert read(publisher.write(ROWS)) == ROWS
+
+
+def test_rows_without_markers_that_may_repeat_keys_are_a_warning(any_storage, table, caplog):
+    first = Publisher(any_storage, table, keys=["id"])
+    assert first.write(ROWS).warning is None
+    assert "t has keys, but the rows of the batch have no marker" in first.write(ROWS).warning
+    (line,) = caplog.messages
+    assert "Hint: pass marker='upsert'" in line
+    assert first.write(ROWS).warning  # and no second line
+    again = Publisher(any_storage, table)
+    assert again.publish([{"id": 9, "item": "new"}]).warning
+    assert len(caplog.messages) == 2
+    dry = Publisher(any_storage, table, dry_run=True)
+    assert dry.publish(ROWS).warning
+
+
+def test_nobody_is_warned_of_rows_that_repeat_no_key(any_storage, table, caplog):
+    load = Publisher(any_storage, table, keys=["id"])
+    parts = [load.write([{"id": n, "item": "a"}, {"id": n + 5, "item": "b"}]) for n in (20, 10, 0)]
+    again = Publisher(any_storage, table)
+    marked = [again.publish(ROWS, marker) for marker in ("insert", "upsert", "update", "delete")]
+    marked.append(again.write([{"id": 1, MARKER: 4}]))
+    without_rows = again.write(pa.table({"id": pa.array([], pa.int64())}))
+    assert {done.warning for done in (*parts, *marked, without_rows)} == {None}
+    without_keys = Publisher(any_storage, TableName(None, "u"))
+    assert [without_keys.write(ROWS).warning for _ in range(2)] == [None, None]
+    by_default = {"keyColumns": ["id"], "isUpsertDefaultRowMarker": True}
+    any_storage.write_json("Files/LandingZone/v/_metadata.json", by_default)
+    upserts = Publisher(any_storage, TableName(None, "v"))
+    assert [upserts.write(ROWS).warning for _ in range(2)] == [None, None]
+    whole = Publisher(any_storage, TableName(None, "w"), keys=["id"], load=True)
+    assert [whole.write(ROWS).warning for _ in range(2)] == [None, None]
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("then", "may_repeat"),
+    [((1.5, 2), False), ((0, 1), True), (("a", "b"), True), ((None, None), True)],
+)
+def test_keys_repeat_unless_their_ranges_say_that_they_do_not(then, may_repeat):
+    """Ranges may be unknown, or of two types."""
+    seen = SeenKeys()
+    assert not seen.add({"id": [(1, 1)]})
+    assert seen.add({"id": [then]}) is may_repeat
+    assert seen.add({"id": [(5, 6), (1, 1)]})
 
 
 @pytest.mark.parametrize("marker", [3, "4", 1.0, None, 2**40])

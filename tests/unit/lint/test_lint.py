@@ -66,7 +66,7 @@ def test_an_object_store_is_linted_the_same(any_storage: Storage):
     assert lint_zone(any_storage).findings == ()
     zone.put(6, {"id": pa.array([1, None]), MARKER: [4, 9]})
     zone.write("t/00000000000000000007.parquet", b"")
-    zone.write("t/00000000000000000008.csv", b"id,item\r\n1,a\r\n")
+    zone.write("t/00000000000000000008.csv", f"id,item,{MARKER}\r\n1,a,4\r\n")
     assert [(f.rule, f.file, f.row) for f in lint_zone(any_storage).findings] == [
         ("number-gap", file_name(5), None),
         ("marker-value", file_name(6), 2),
