@@ -166,8 +166,10 @@ def finish_run(summary: RunSummary, *answers: str, printed: bool = False) -> Non
         answers: lines that come first.
         printed: whether its document was printed instead.
     """
-    rows = tuple((step.notebook, step.status, f"{step.seconds:.1f}") for step in summary.steps)
-    table = TextTable(("notebook", "status", "seconds"), rows)
+    rows = tuple(
+        (step.notebook, step.status, step.attempts, f"{step.seconds:.1f}") for step in summary.steps
+    )
+    table = TextTable(("notebook", "status", "attempts", "seconds"), rows)
     if not printed:
         say(*answers, table, f"executed notebooks: {summary.folder}")
     for step in summary.steps:
@@ -211,13 +213,14 @@ def show_command(run: Run, as_json: Json = False) -> None:
         (
             step["name"],
             step["status"],
+            step["attempts"],
             f"{step['seconds']:.1f}",
             ", ".join(f"{name}: {value}" for name, value in step["records"].items()),
             step["error"]["message"] if step["error"] else "",
         )
         for step in document["steps"]
     )
-    head = ("step", "status", "seconds", "recorded", "error")
+    head = ("step", "status", "attempts", "seconds", "recorded", "error")
     say(TextTable(("what", "value"), tuple(facts)), TextTable(head, steps))
 
 

@@ -66,6 +66,8 @@ def steps(record: RunRecord) -> html.Html:
         said = ", ".join(f"{k}: {v}" for k, v in (step.get("records") or {}).items())
         problem = error.get("message") or error.get("text") or error.get("value") or ""
         status = html.dot(_STATES.get(step.get("status"), "idle"), str(step.get("status")))
-        rows.append((step.get("notebook"), status, step.get("seconds"), html.wide(said, problem)))
-    shown = TextTable(("notebook", "status", "seconds", "records and problems"), tuple(rows))
+        figures = (step.get("attempts"), step.get("seconds"))
+        rows.append((step.get("notebook"), status, *figures, html.wide(said, problem)))
+    columns = ("notebook", "status", "attempts", "seconds", "records and problems")
+    shown = TextTable(columns, tuple(rows))
     return html.table(shown, caption=f"Steps of {record.run}")

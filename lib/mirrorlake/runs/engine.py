@@ -107,6 +107,7 @@ class Execution:
         environment: what the kernel has in its environment beyond ours.
         scrubber: takes the secrets out of what is written.
         alone: whether no other notebook runs beside it, so that a terminal can show its progress.
+        earlier: what earlier attempts recorded.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Execution:
     environment: dict[str, str]
     scrubber: Scrubber
     alone: bool
+    earlier: Mapping[str, Any] = field(default_factory=dict)
     cell: int | None = None
     _ended: str = ""
     _group: int | None = None
@@ -139,11 +141,11 @@ class Execution:
         elif self._ended:
             status = "stopped"
             error = {"cell": self.cell, "name": "Stopped", "message": f"Stopped by {self._ended}."}
-        records: dict[str, Any] = {}
+        records = dict(self.earlier)
         with contextlib.suppress(Exception):  # a file that could not be written whole
             from mirrorlake.runs.notebook_files import read_records
 
-            records = read_records(self.target)
+            records = read_records(self.target, self.earlier)
         error = self.scrubber.value(error)
         return StepResult(self.name, status, seconds, str(self.target), error, records)
 

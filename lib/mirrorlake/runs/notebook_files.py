@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mirrorlake.runs import import_jsonschema
-from mirrorlake.runs.results import MIME
+from mirrorlake.runs.results import MIME, NOT_SUMMED
 
 import_jsonschema()
 
@@ -27,13 +28,28 @@ _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-def read_records(notebook: str | Path) -> dict[str, Any]:
-    """All results that an executed notebook recorded; later ones win."""
+def read_records(notebook: str | Path, earlier: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return all results that an executed notebook recorded; later ones win.
+
+    Args:
+        notebook: the file.
+        earlier: the results of earlier attempts, to which numbers are added, see `record`.
+    """
     found: dict[str, Any] = {}
+    states: set[str] = set()
     for cell in nbformat.read(notebook, as_version=4).cells:  # type: ignore[no-untyped-call]
         for output in cell.get("outputs", []):
             found.update(output.get("data", {}).get(MIME, {}))
-    return found
+            states.update(output.get("metadata", {}).get(MIME, {}).get(NOT_SUMMED, ()))
+    earlier = earlier or {}
+    for name in (earlier.keys() & found.keys()) - states:
+        if _is_number(earlier[name]) and _is_number(found[name]):
+            found[name] += earlier[name]
+    return {**earlier, **found}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def first_words(notebook: nbformat.NotebookNode) -> tuple[str, str]:

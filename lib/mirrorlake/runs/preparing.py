@@ -46,6 +46,7 @@ class Prepared:
         overrides: parameters of the whole run.
         secrets: by name.
         done: results of steps from before, by index.
+        before: the results of earlier attempts at the other steps, by index.
 
     Raises:
         UsageError: a template or a value is wrong, or a secret is not known.
@@ -59,6 +60,7 @@ class Prepared:
     overrides: dict[str, Any]
     started: datetime.datetime
     done: dict[int, StepResult] = field(default_factory=dict)
+    before: dict[int, StepResult] = field(default_factory=dict)
     secrets: dict[str, str] = field(init=False)
     scrubber: Scrubber = field(init=False)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 MIME = "application/vnd.mirrorlake.record+json"  # of the outputs that records are
+NOT_SUMMED = "not_summed"  # in their metadata
 
 
 @dataclass(frozen=True)
@@ -14,10 +16,11 @@ class StepResult:
 
     Attributes:
         status: `done`, `failed`, `stopped` or `skipped`.
-        seconds: wall time of the last attempt.
-        output: the executed notebook, a path or URI.
+        seconds: wall time of all attempts, without the pauses between them.
+        output: the executed notebook of the last attempt, a path or URI.
         error: the failing cell (counted from 1), the exception's name and text; or None.
-        records: what the notebook recorded.
+        records: what the notebook recorded; numbers are summed over all attempts, see `record`.
+        attempts: how often it was executed.
     """
 
     notebook: str
@@ -26,6 +29,7 @@ class StepResult:
     output: str | None = None
     error: dict[str, Any] | None = None
     records: dict[str, Any] = field(default_factory=dict)
+    attempts: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,13 +82,19 @@ class RunSummary:
         return next((step for step in self.steps if step.status == "failed"), None)
 
 
-def record(**results: Any) -> None:
-    """Records results, by name, in the output of the running cell.
+def record(*, not_summed: Collection[str] = (), **results: Any) -> None:
+    """Record results, by name, in the output of the running cell.
+
+    A step of a plan may have several attempts. Its numbers are summed over them, so that the work
+    of an attempt that failed later counts. Of other values the last one is kept.
 
     Args:
+        not_summed: names of numbers that describe a state, such as how many tables there are; the
+            last one is kept.
         results: values that JSON can hold.
     """
     from IPython.display import display
 
     text = "\n".join(f"{name}: {value}" for name, value in results.items())
-    display({MIME: results, "text/plain": text}, raw=True)  # type: ignore[no-untyped-call]
+    facts = {MIME: {NOT_SUMMED: list(not_summed)}}
+    display({MIME: results, "text/plain": text}, metadata=facts, raw=True)  # type: ignore[no-untyped-call]

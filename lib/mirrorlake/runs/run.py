@@ -113,11 +113,8 @@ def _prepared_again(record: RunRecord) -> Prepared:
     document = record.document
     plan, overrides = with_overrides(recorded_plan(document), document["parameters"])
     names = [field.name for field in fields(StepResult)]
-    done = {
-        index: StepResult(**{name: step[name] for name in names})
-        for index, step in enumerate(document["steps"])
-        if step["status"] == "done"
-    }
+    steps = [StepResult(**{name: step[name] for name in names}) for step in document["steps"]]
+    done = {index: step for index, step in enumerate(steps) if step.status == "done"}
     return Prepared(
         plan,
         record.run,
@@ -127,6 +124,7 @@ def _prepared_again(record: RunRecord) -> Prepared:
         overrides,
         datetime.datetime.fromisoformat(document["began"]),
         done,
+        {index: step for index, step in enumerate(steps) if index not in done},
     )
 
 
@@ -180,14 +178,13 @@ def _record_document(
     for index, step in enumerate(prepared.plan.steps):
         result = schedule.results.get(index)
         if result is None:
-            result = StepResult(step.notebook, RUNNING if index in schedule.times else "waiting")
+            result = schedule.so_far(index, RUNNING if index in schedule.times else "waiting")
         times = [_iso(moment) for moment in schedule.times.get(index, [])]
         steps.append(
             {
                 **asdict(result),
                 "name": step.name,
                 "parameters": schedule.values.get(index, step.parameters),
-                "attempts": schedule.attempts.get(index, 0),
                 "times": times,
             }
         )

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from mirrorlake.errors import SetupError, UsageError
@@ -37,6 +38,7 @@ class Schedule:
         self.prepared, self.on_step, self.on_change = prepared, on_step, on_change
         self.results: dict[int, StepResult] = dict(prepared.done)
         self.attempts: dict[int, int] = {}
+        self._before = dict(prepared.before)
         self.values: dict[int, dict[str, Any]] = {}
         self.times: dict[int, list[float]] = {}
         self.signal = 0
@@ -60,9 +62,16 @@ class Schedule:
                 execution.end("an error")
             self._spark.close()
         steps = self.prepared.plan.steps
-        for index, step in enumerate(steps):
-            self.results.setdefault(index, StepResult(step.notebook, "skipped"))
+        for index in range(len(steps)):
+            self.results.setdefault(index, self.so_far(index, "skipped"))
         return tuple(self.results[index] for index in range(len(steps)))
+
+    def so_far(self, index: int, status: str) -> StepResult:
+        """Return the result of the attempts at a step so far, those before a resume included."""
+        notebook = self.prepared.plan.steps[index].notebook
+        before = self._before.get(index, StepResult(notebook, status))
+        attempts = before.attempts + (index in self._running)
+        return replace(before, status=status, output=None, error=None, attempts=attempts)
 
     def _begin_ready(self) -> None:
         plan, now = self.prepared.plan, time.monotonic()
@@ -100,6 +109,7 @@ class Schedule:
             self._end(index, StepResult(step.notebook, "failed", error=wrong), again=False)
             self._begin_ready()
             return
+        execution.earlier = self.so_far(index, "").records
         self.values[index] = execution.parameters
         self._running[index] = execution
         if step.timeout is not None:
@@ -130,6 +140,14 @@ class Schedule:
         self._running.pop(index, None)
         self._deadlines.pop(index, None)
         self.times[index].append(time.time())
+        before = self.so_far(index, "")
+        result = replace(
+            result,
+            seconds=round(before.seconds + result.seconds, 1),
+            records=result.records or before.records,
+            attempts=before.attempts + 1,
+        )
+        self._before[index] = result
         self._spark.step_ended(done=result.status == "done")
         left = step.retries - self.attempts[index] + 1
         if again and result.status == "failed" and left > 0 and not self.signal:
@@ -155,8 +173,7 @@ class Schedule:
             stuck = {"cell": execution.cell, "name": "Stopped", "message": f"Stopped by {name}."}
             self._end(index, StepResult(execution.name, "stopped", error=stuck), again=False)
         for index in self._pauses:  # it waited for another attempt
-            notebook = self.prepared.plan.steps[index].notebook
-            self.results[index] = StepResult(notebook, "stopped")
+            self.results[index] = self.so_far(index, "stopped")
         self._pauses.clear()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import re
 import socket
 import sys
 import threading
@@ -17,8 +18,10 @@ from typing import Any, ClassVar
 
 import nbformat
 import pytest
+from typer.testing import CliRunner
 
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
+from mirrorlake.cli import app
 from mirrorlake.errors import AlreadyRunningError, UsageError
 from mirrorlake.runs.kernels import KernelEngine
 from mirrorlake.runs.plan import load_plan, open_target
@@ -90,6 +93,43 @@ steps:
     assert "http" not in page.replace("http-equiv", "")
     assert 'id="failing-3"' in page
     assert "The notebook took longer than its timeout" in page
+
+
+def test_the_numbers_of_all_attempts_count(folder: Path) -> None:
+    """The first attempt applies files and fails, the others find nothing to apply."""
+    work = f"""
+import pathlib
+from mirrorlake.runs.results import record
+before = sorted(pathlib.Path({str(folder)!r}).glob("attempt-*"))
+pathlib.Path({str(folder)!r}, f"attempt-{{len(before)}}").touch()
+files = 0 if before else 3
+record(not_summed=["stopped"], files=files, stopped=1 - len(before), dry_run=False, text=word)
+"""
+    put_notebook(folder, "mirror", work, "assert len(before) >= rows, 'a table is stopped'")
+    put_notebook(folder, "again", RECORD)
+    text = """
+steps:
+- {notebook: mirror.ipynb, retry: safe, retries: 1, parameters: {rows: 2}}
+- {notebook: again.ipynb, parameters: {rows: "{{ steps.mirror.records.files }}"}}
+"""
+    first = run_plan(put_plan(folder, text))
+    failed, skipped = first.steps
+    assert (failed.status, failed.attempts, skipped.attempts) == ("failed", 2, 0)
+    assert failed.records == {"files": 3, "stopped": 0, "dry_run": False, "text": "a"}
+    second = resume_run(first.run)
+    done, after = second.steps
+    assert (done.status, done.attempts, after.attempts) == ("done", 3, 1)
+    assert done.records == {"files": 3, "stopped": -1, "dry_run": False, "text": "a"}
+    assert after.records["rows"] == 3
+    assert done.seconds > failed.seconds > 0
+    document = find_run(first.run).document
+    assert [step["attempts"] for step in document["steps"]] == [3, 1]
+    assert [step["attempts"] for step in second.as_dict()["steps"]] == [3, 1]
+    page = (Path(second.folder) / "report.html").read_text()
+    assert "<th>attempts</th>" in page
+    assert '<td class="done">done</td><td>3</td>' in page
+    shown = CliRunner().invoke(app, ["runs", "show", first.run])
+    assert re.search(r"mirror +│ done +│ 3 ", shown.stdout), shown.stdout
 
 
 class Receiver(BaseHTTPRequestHandler):

@@ -254,6 +254,7 @@ class TestRunPlan:
             "output": None,
             "error": None,
             "records": {},
+            "attempts": 0,
         }
 
     @pytest.mark.parametrize("chosen", [None, "", "batch"])
