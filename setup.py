@@ -7,7 +7,11 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
-CARRIED = {"notebooks": "*.ipynb", "parameters": "*.yaml"}
+# What `pytest --nbval` needs is carried, too: copies are tested as the originals are.
+CARRIED = {
+    "notebooks": ("*.ipynb", "conftest.py", "pytest.ini", "sanitize.cfg"),
+    "parameters": ("*.yaml",),
+}
 
 
 class BuildWithNotebooks(build_py):
@@ -18,8 +22,8 @@ class BuildWithNotebooks(build_py):
         super().run()
         if self.editable_mode:
             return
-        for name, pattern in CARRIED.items():
-            for path in sorted((HERE / name).rglob(pattern)):
+        for name, patterns in CARRIED.items():
+            for path in sorted(p for one in patterns for p in (HERE / name).rglob(one)):
                 if ".ipynb_checkpoints" in path.parts:
                     continue
                 place = Path(self.build_lib) / "mirrorlake" / "carried" / path.relative_to(HERE)

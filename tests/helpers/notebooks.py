@@ -15,7 +15,6 @@ import yaml
 from mirrorlake.paths import NOTEBOOKS, PARAMETERS, PROJECT
 from mirrorlake.spark.shared import SharedJvm
 
-SANITIZE = PROJECT / "tests" / "notebooks" / "sanitize.cfg"
 TOOLS = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb") if path.stem != "sample")
 # What a tool needs on a lake that is not the sample, beside root and table.
 _NEEDED: dict[str, dict[str, Any]] = {
@@ -47,8 +46,7 @@ def run_nbval(
     notebooks: Sequence[Path], home: Path, jvm: SharedJvm, *options: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Executes notebooks in their order and compares with their committed outputs."""
-    command = [sys.executable, "-m", "pytest", "-p", "nbval", "--nbval"]
-    command += ["--nbval-sanitize-with", str(SANITIZE), "-p", "no:cacheprovider", "-q"]
+    command = [sys.executable, "-m", "pytest", "--nbval", "-p", "no:cacheprovider", "-q"]
     command += ["-p", "helpers.nbval_one_spark"]
     command += [*options, *map(str, notebooks)]
     paths = os.pathsep.join([str(PROJECT / "tests"), os.environ.get("PYTHONPATH", "")])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mirrorlake.runs.store import RunRecord
 
 runs = verbs("runs", "What ran, and how it went.")
+_COPIED = (".ipynb", ".yaml", ".py", ".ini", ".cfg")  # the last three are for `pytest --nbval`
 Run = Annotated[
     str, typer.Argument(metavar="RUN", help="A run's id, or the folder or URI of its results.")
 ]
@@ -276,13 +277,19 @@ def _table(found: list[RunRecord]) -> TextTable:
 def notebooks(
     folder: Annotated[Path, typer.Argument(help="Where the copies go.")],
 ) -> None:
-    """Copy the notebooks, their parameters and the plans into a folder, to be changed there."""
+    """Copy the notebooks, their parameters and the plans into a folder, to be changed there.
+
+    `pytest --nbval DIR/notebooks/mirror.ipynb` compares a copy with its outputs.
+    """
     for source in (NOTEBOOKS, PARAMETERS):
         if not source.is_dir():
             raise UsageError(f"There are no {source.name} here.")
         for path in sorted(source.rglob("*")):
             target = folder / source.name / path.relative_to(source)
-            if path.suffix not in (".ipynb", ".yaml") or ".ipynb_checkpoints" in path.parts:
+            if (
+                path.suffix not in (".ipynb", ".yaml", ".py", ".ini", ".cfg")
+                or ".ipynb_checkpoints" in path.parts
+            ):
                 continue
             if target.exists() and target.read_bytes() != path.read_bytes():
                 raise UsageError(

@@ -196,6 +196,7 @@ def test_a_wheel_in_a_bare_environment(tmp_path: Path) -> None:
     run([script, "notebooks", str(tmp_path / "copies")])
     copied = {path.relative_to(tmp_path / "copies") for path in (tmp_path / "copies").rglob("*.*")}
     sources = [*(PROJECT / "notebooks").rglob("*.ipynb"), *(PROJECT / "parameters").rglob("*.yaml")]
+    sources += [PROJECT / "notebooks" / n for n in ("conftest.py", "pytest.ini", "sanitize.cfg")]
     assert copied == {path.relative_to(PROJECT) for path in sources}
     assert "no benches here" in run([script, "bench"], status=2)
     told = json.loads(run([python, "-c", "import sys\n" + PYTHON, str(tmp_path / "other")]))
