@@ -119,6 +119,8 @@ class PublishForm(Guarded):
         self._checked = self._choices()
         self.publish_button.disabled = False
         self.say(f"{found.rows:,} rows would be published.", "good")
+        columns = TextTable(("column", "type"), tuple(found.columns.items()))
+        self.shown.value = html.view(html.table(columns, caption="The columns and their types"))
         return found
 
     def publish(self) -> Published:

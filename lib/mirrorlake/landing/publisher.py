@@ -134,6 +134,7 @@ class Publisher:
         self._metadata = declare_keys(storage, table, tuple(keys), dry_run=dry_run)
         self._footer = dict(footer or {})
         self._tokens = TokenIndex(storage, table)
+        self._looked: int | None = None  # the last file when the columns were read
         if not dry_run:
             events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
             storage.create(events, to_json((partner or Partner()).document()))
@@ -324,7 +325,7 @@ class Publisher:
 
     def _open(self, rows: Any) -> pa.RecordBatchReader | None:
         if isinstance(rows, (str, os.PathLike)):
-            self._forget_columns()  # text is read in the types that the columns have now
+            self._look_again()  # text is read in the types that the columns have now
         return open_source(rows, self.known_columns, self._declared, widen=self._widen)
 
     def _target(self, found: pa.Schema) -> pa.Schema:
@@ -332,7 +333,7 @@ class Publisher:
         for column in target_schema(found, {}, self._declared):
             known = self.known_columns.get(column.name.lower())
             if known is not None and not fits(column_type(column.type).table, known):
-                self._forget_columns()
+                self._look_again()
                 break
         return target_schema(found, self.known_columns, self._declared, widen=self._widen)
 
@@ -343,9 +344,10 @@ class Publisher:
             return f"declare a type that holds all values: types={{{column!r}: …}} (--types)."
         return way_out(column, column_type(found.field(column).type).table, known)
 
-    def _forget_columns(self) -> None:
-        """Read the table's columns again when they are needed next."""
-        vars(self).pop("known_columns", None)
+    def _look_again(self) -> None:
+        """Read the table's columns again; others may have published or widened some."""
+        known = vars(self).pop("known_columns", {})
+        _unite(self.known_columns, known)
 
     def _repeated(self, path: str) -> Published:
         with self._storage.open(path) as source:
@@ -366,7 +368,10 @@ class Publisher:
             kinds = {name: kind for name, kind in snapshot.schema.items() if isinstance(kind, str)}
             _unite(found, kinds)
         numbered = list_folder(self._storage, self.table).numbered
-        for number in sorted({*sorted(numbered)[:1], *sorted(numbered)[-1:]}):
+        numbers = sorted(numbered)
+        looked, self._looked = self._looked, max(numbers, default=0)
+        later = () if looked is None else (number for number in numbers if number > looked)
+        for number in sorted({*numbers[:1], *numbers[-1:], *later}):
             path = f"{self.table.folder}/{numbered[number].name}"
             columns = footer_columns(self._storage, path)
             _unite(found, {name: column.table for name, column in columns.items()})
