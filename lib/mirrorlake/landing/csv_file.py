@@ -61,7 +61,7 @@ def open_csv(
     if misfits:
         wider = _look(path, names, known, declared, widen=True)
         helps = all(column.found is not None for column in wider)
-        hint = WIDEN_HINT if helps else "correct the values, or declare their type (--types)."
+        hint = WIDEN_HINT if helps else "correct the values; existing and declared types govern."
         raise _refused(misfits, name, hint)
     schema = pa.schema([(column.name, column.found) for column in columns])
 

@@ -292,7 +292,8 @@ class Publisher:
                     name = take_number(storage, self.table, staged, batch, self._tokens, token)
             except BaseException as error:
                 storage.delete(staged)
-                if isinstance(error, SchemaError) and error.column and not error.hint:
+                # Only a value has a row; other errors have hints of their own.
+                if isinstance(error, SchemaError) and error.row and error.column and not error.hint:
                     error.hint = self._way_out(error.column, reader.schema)
                 raise
             if token is not None and name is None and (found := self._tokens.find(token)):

@@ -199,6 +199,14 @@ def test_a_misfit_that_no_wider_type_holds(publisher, first, later, hint) -> Non
         assert publisher(types={"v": kind}).insert(later).columns == {"v": kind}
 
 
+def test_an_error_about_no_type_gets_no_hint_about_types(publisher) -> None:
+    keyed = publisher(keys=["id"])
+    for given in (pa.table({"id": [1], "ID": [1]}), column(pa.int64(), 1)):
+        with pytest.raises(MirrorlakeError) as caught:
+            keyed.delete(given)
+        assert "types" not in caught.value.hint
+
+
 def test_a_late_value_of_a_new_column_names_the_call_too(publisher) -> None:
     many = ({"v": 1 if n < 60_000 else 1.5} for n in range(60_001))
     with pytest.raises(SchemaError, match="is not of type int64") as caught:
