@@ -14,6 +14,7 @@ from mirrorlake.mirror.options import noop
 from mirrorlake.names import ZONE, TableName, as_table
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from mirrorlake.lint.rules import LintReport
@@ -42,6 +43,8 @@ class QueriedLake(MirroredLake):
         partner: Partner | None = None,
         footer: Mapping[str, str] | None = None,
         dry_run: bool = False,
+        types: Mapping[str, str] | pa.Schema | None = None,
+        widen: bool = False,
     ) -> Publisher:
         """The publisher of one table; needs no Spark.
 
@@ -52,9 +55,14 @@ class QueriedLake(MirroredLake):
             partner: who publishes; written down once in the landing zone.
             footer: what the footers of the published files carry besides.
             dry_run: only check every batch; neither keys nor files are written.
+            types: the types of columns, as `{"price": "decimal(18,2)"}` or as an Arrow schema;
+                other columns take the table's type, or the one of the rows.
+            widen: publish values that a column can't hold in a wider type, for a mirror with
+                `widen`.
 
         Raises:
             MetadataError: the table has other keys.
+            UsageError: a declared type that no column can have.
 
         Example:
             >>> import tempfile
@@ -69,6 +77,8 @@ class QueriedLake(MirroredLake):
             partner=partner,
             footer=footer,
             dry_run=dry_run,
+            types=types,
+            widen=widen,
         )
 
     def lint(

@@ -14,7 +14,7 @@ from mirrorlake import Lake
 from mirrorlake.delta.actions import Places, live_files
 from mirrorlake.delta.snapshot import Snapshot, physical_name
 from mirrorlake.delta.vectors import without_deleted
-from mirrorlake.landing.casts import arrow_of
+from mirrorlake.landing.types import arrow_of
 
 
 def bag(lake: Lake, table: str, columns: list[str]) -> Counter[tuple[Any, ...]]:

@@ -28,6 +28,9 @@ def serve(
     ] = 8443,
     mirror: Annotated[bool, typer.Option("--mirror", help="Mirror ROOT beside it.")] = False,
     interval: Annotated[float, typer.Option(help="Seconds between busy cycles.", min=0.1)] = 5,
+    widen: Annotated[
+        bool, typer.Option("--widen", help="Accept wider types, and widen columns with --mirror.")
+    ] = False,
     read_only: Annotated[bool, typer.Option("--read-only", help="Refuse every write.")] = False,
     workspace: Annotated[
         str | None, typer.Option(metavar="DIR", help="Serve the lakes in a folder, too.")
@@ -57,8 +60,8 @@ def serve(
     if not 0 <= port <= 65533:
         raise UsageError(f"Port {port} is out of range.", hint="three ports are needed, or 0.")
     stop = stop_on_signals()
-    mirrors = Mirrors(interval, allowed=mirror)
-    served = Workspace(root, workspace, read_only=read_only)
+    mirrors = Mirrors(interval, allowed=mirror, widen=widen)
+    served = Workspace(root, workspace, read_only=read_only, widen=widen)
 
     def ready(where: Ready) -> None:
         if as_json:  # on one line, at once

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
@@ -55,18 +56,35 @@ def publish(
     files: Annotated[list[Path], typer.Argument(help="Parquet or CSV files.")],
     keys: Annotated[str, typer.Option(help="Key columns, separated by commas.")] = "",
     marker: Annotated[MarkerWord | None, typer.Option(help="The change of every row.")] = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN=TYPE", help="A column's type, as price=decimal(18,2); may be repeated."
+        ),
+    ] = None,
+    widen: Annotated[
+        bool, typer.Option("--widen", help="Publish wider types, for a mirror with --widen.")
+    ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Publish files to the landing zone; without --marker as they are."""
     from mirrorlake.lake import Lake
 
-    publisher = Lake(root).publisher(table, keys=split_names(keys), dry_run=dry_run)
+    publisher = Lake(root).publisher(
+        table,
+        keys=split_names(keys),
+        dry_run=dry_run,
+        types=_split_types(types or []),
+        widen=widen,
+    )
     published = []
     for file in files:
         published.append(publisher.publish(file, marker or ""))
         if not as_json:  # at once: a later file may be refused
             say(published[-1])
+            columns = ", ".join(f"{name} {kind}" for name, kind in published[-1].columns.items())
+            warn(f"columns of {file.name}: {columns}")
     if any(batch.warning for batch in published):
         warn(
             "mirrorlake: add --marker upsert to replace rows of the same keys, "
@@ -74,6 +92,17 @@ def publish(
         )
     if as_json:
         print_json({"published": [asdict(batch) for batch in published]})
+
+
+def _split_types(texts: list[str]) -> dict[str, str]:
+    """Return the declared types; commas separate columns, but for those in parentheses."""
+    types = {}
+    for one in (one for text in texts for one in re.split(r",(?![^(]*\))", text)):
+        name, _, kind = one.rpartition("=")
+        if not name.strip() or not kind.strip():
+            raise UsageError(f"{one!r} is no COLUMN=TYPE.", hint="--types 'price=decimal(18,2)'")
+        types[name.strip()] = kind
+    return types
 
 
 @app.command()

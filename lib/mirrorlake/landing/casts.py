@@ -17,35 +17,37 @@ import pyarrow.types as pt
 
 from mirrorlake.errors import SchemaError
 from mirrorlake.landing.metadata import MARKER, Marker
-from mirrorlake.landing.types import column_type, fits
+from mirrorlake.landing.text_format import converter
+from mirrorlake.landing.types import (
+    arrow_of,
+    column_type,
+    fits,
+    roomy_decimal,
+    way_out,
+    widened,
+)
 from mirrorlake.storage import Storage
 
 # What Arrow raises for values it can't hold: too large, no UTF-8, of another type.
 UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 _LOOKED_AT = 10_000  # rows, of the first batch
 _FEW = 0.5  # distinct values a row: with more, a dictionary costs time and saves nothing
-_ARROW = {
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
 
 
-def target_schema(found: pa.Schema, known: dict[str, str]) -> pa.Schema:
-    """The schema to publish: microseconds, and the table's own types where a cast is safe.
+def target_schema(
+    found: pa.Schema,
+    known: Mapping[str, str],
+    declared: Mapping[str, str] | None = None,
+    *,
+    widen: bool = False,
+) -> pa.Schema:
+    """Return the schema to publish: declared types, microseconds, and the table's own types.
 
     Args:
         found: the rows' schema.
         known: the table's columns, lower case, with their types as Delta names them.
+        declared: the types that the caller declares, in the same way.
+        widen: keep a type that the table's column can be widened to without loss.
 
     Raises:
         SchemaError: a column occurs twice, doesn't fit the table's type, or has no counterpart.
@@ -57,10 +59,16 @@ def target_schema(found: pa.Schema, known: dict[str, str]) -> pa.Schema:
                 f"Column {name!r} occurs twice (names differ at most by case).", column=name
             )
         seen.add(name.lower())
-    return pa.schema([_target(column, known.get(column.name.lower())) for column in found])
+    declared = declared or {}
+
+    def target(column: pa.Field) -> pa.Field:
+        lower = column.name.lower()
+        return _target(column, known.get(lower), declared.get(lower), widen=widen)
+
+    return pa.schema([target(column) for column in found])
 
 
-def _target(column: pa.Field, known: str | None) -> pa.Field:
+def _target(column: pa.Field, known: str | None, declared: str | None, *, widen: bool) -> pa.Field:
     arrow = column.type
     while pt.is_dictionary(arrow) or pt.is_run_end_encoded(arrow):
         arrow = arrow.value_type
@@ -77,24 +85,28 @@ def _target(column: pa.Field, known: str | None) -> pa.Field:
         becomes = column_type(arrow).table
     except SchemaError as error:
         raise SchemaError(error.message, column=column.name, hint=error.hint) from error
+    if declared is not None and declared != becomes:
+        wanted = arrow_of(declared)
+        if becomes != "void" and not (_castable(arrow, wanted) or _through_text(arrow, wanted)):
+            raise SchemaError(
+                f"Column {column.name!r} is {becomes}, but declared as {declared}.",
+                column=column.name,
+                hint=f"convert the values to {declared}, or declare another type.",
+            )
+        arrow, becomes = wanted, declared
     if known is not None and (becomes == "void" or not fits(becomes, known)):
         wanted = arrow_of(known)
-        if becomes != "void" and not _castable(arrow, wanted):
+        if widen and widened(known, becomes) not in (None, known):
+            wanted = arrow
+        elif declared is not None or not (becomes == "void" or _castable(arrow, wanted)):
+            is_ = "is" if declared is None else "is declared as"
             raise SchemaError(
-                f"Column {column.name!r} is {becomes}, but the table has {known}.",
+                f"Column {column.name!r} {is_} {becomes}, but the table has {known}.",
                 column=column.name,
-                hint="convert the values; a new type needs a new folder for the table.",
+                hint=way_out(column.name, becomes, known),
             )
         arrow = wanted
     return pa.field(column.name, arrow)
-
-
-def arrow_of(table_type: str) -> pa.DataType:
-    """The Arrow type for a column type of the table."""
-    if table_type.startswith("decimal("):
-        precision, scale = table_type[8:-1].split(",")
-        return pa.decimal128(int(precision), int(scale))
-    return _ARROW[table_type]
 
 
 def _castable(found: pa.DataType, wanted: pa.DataType) -> bool:
@@ -109,6 +121,17 @@ def _castable(found: pa.DataType, wanted: pa.DataType) -> bool:
     if pt.is_timestamp(found) and pt.is_timestamp(wanted):
         return bool((found.tz is None) == (wanted.tz is None))
     return (number(found) and number(wanted)) or (time(found) and pt.is_timestamp(wanted))
+
+
+def _through_text(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether a declared type may turn text into values, or values into text."""
+    kinds = (found, wanted)
+    plain = not any(pt.is_nested(kind) or pt.is_binary(kind) for kind in kinds)
+    return plain and _is_text(found) != _is_text(wanted)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
 
 
 def first_unfit(values: Sequence[Any], convert: Callable[[Any], object]) -> int:
@@ -131,6 +154,7 @@ def convert_rows(
     says: str,
     before: int,
     column: str,
+    hint: str = "",
 ) -> pa.Array:
     """One column's values, converted.
 
@@ -140,6 +164,7 @@ def convert_rows(
         says: what to say of the first value that doesn't convert.
         before: how many rows came before these.
         column: the column's name.
+        hint: what to do about such a value.
 
     Raises:
         SchemaError: a value doesn't convert; names its row, counted from 1.
@@ -148,7 +173,7 @@ def convert_rows(
         return convert(values)
     except UNFIT as error:
         row = before + first_unfit(values, convert) + 1
-        raise SchemaError(f"{says}: {error}.", row=row, column=column) from error
+        raise SchemaError(f"{says}: {error}.", row=row, column=column, hint=hint) from error
 
 
 def keep_or_refuse(values: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -161,6 +186,30 @@ def keep_or_refuse(values: pa.Array, wanted: pa.DataType) -> pa.Array:
         if pa.unify_schemas(fields, promote_options="permissive").field(0).type != wanted:
             raise pa.ArrowInvalid(f"it is {found}")
     return _cast(values, wanted)
+
+
+def fits_all(values: pa.Array, wanted: pa.DataType) -> bool:
+    """Return whether a type holds all values, of which none changes its kind."""
+    found = values.type
+    if not (pt.is_null(found) or found == wanted or _castable(found, wanted)):
+        return False
+    try:
+        _cast(values, wanted)
+    except UNFIT:
+        return False
+    return True
+
+
+def with_room(found: pa.DataType) -> pa.DataType:
+    """Return the type for values that came without one, found from these values alone."""
+    if pt.is_floating(found):
+        return pa.float64()
+    if pt.is_signed_integer(found) or (pt.is_unsigned_integer(found) and found.bit_width < 64):
+        return pa.int64()
+    if pt.is_decimal(found):
+        kind = roomy_decimal(found.precision - found.scale, found.scale)
+        return found if kind is None else arrow_of(kind)
+    return found
 
 
 def cast_batch(batch: pa.RecordBatch, schema: pa.Schema, before: int) -> pa.RecordBatch:
@@ -192,6 +241,8 @@ def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
         return values if values.type == wanted else _cast(values, wanted)
     if isinstance(found, pa.JsonType):
         return values.storage.cast(wanted)
+    if _is_text(found) and _through_text(found, wanted):
+        return converter(wanted)(values.cast(pa.string()))
     if getattr(found, "unit", None) == "ns" and getattr(wanted, "unit", None) == "us":
         return _cut_nanoseconds(values).cast(wanted)
     if pt.is_integer(found) and pt.is_decimal(wanted):

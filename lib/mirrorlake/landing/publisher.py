@@ -11,7 +11,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,6 +28,8 @@ from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
 from mirrorlake.landing.metadata import MARKER, Marker, declare_keys, has_files, read_identity
 from mirrorlake.landing.rows import SeenKeys
 from mirrorlake.landing.sources import open_source
+from mirrorlake.landing.type_rules import VOID
+from mirrorlake.landing.types import column_type, fits, parse_type, united, way_out
 from mirrorlake.landing.zone import BATCH, TOKEN, TokenIndex, last_number, list_folder, take_number
 from mirrorlake.results import Result, TextTable
 from mirrorlake.storage import Storage, to_json
@@ -62,6 +64,7 @@ class Published(Result):
         bytes: its size.
         repeated: the batch's token was published before; nothing was written now.
         warning: why the table may have rows twice; None if it can't.
+        columns: the file's columns with their types, as Delta names them.
     """
 
     table: str
@@ -70,6 +73,7 @@ class Published(Result):
     bytes: int
     repeated: bool = False
     warning: str | None = None
+    columns: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         if self.repeated:
@@ -98,8 +102,14 @@ class Publisher:
         dry_run: check every batch against the zone and the table, and publish nothing: neither
             keys nor files are written.
         load: all batches are parts of one load, so rows without markers are no reason to warn.
+        types: the types of columns, as `{"price": "decimal(18,2)"}` or as an Arrow schema. Values
+            are converted to them where nothing is lost, text included. Other columns take the
+            table's type, or the one of the rows.
+        widen: publish values that an existing column can't hold in a wider type, where a mirror
+            with `widen` can widen the column without loss. A mirror without it stops the table.
 
     Raises:
+        UsageError: a declared type that no column can have.
         MetadataError: the table has other keys, or the file that declares them is broken.
     """
 
@@ -113,12 +123,20 @@ class Publisher:
         footer: Mapping[str, str] | None = None,
         dry_run: bool = False,
         load: bool = False,
+        types: Mapping[str, str] | pa.Schema | None = None,
+        widen: bool = False,
     ) -> None:
         if isinstance(keys, str):  # a text is a sequence of texts, too
             raise UsageError("keys is a text.", hint=f"write keys=[{keys!r}].")
         self._storage = storage
         self.table = table
         self._dry_run = dry_run
+        self._widen = widen
+        if isinstance(types, pa.Schema):
+            types = {column.name: column_type(column.type).table for column in types}
+        self._declared = {
+            name.lower(): parse_type(kind, column=name) for name, kind in (types or {}).items()
+        }
         if not dry_run:
             storage.check_conditions()
         self._metadata = declare_keys(storage, table, tuple(keys), dry_run=True)
@@ -129,6 +147,7 @@ class Publisher:
         self._has_rows: bool | None = None
         self._seen = SeenKeys()
         self._warned = False
+        self._looked: int | None = None  # the last file when the columns were read
         if not dry_run:
             events = f"{names.ZONE}/{names.PARTNER_EVENTS}"
             storage.create(events, to_json((partner or Partner()).document()))
@@ -244,10 +263,10 @@ class Publisher:
         Raises:
             MirrorlakeError: the rows can't be read, or don't fit the table.
         """
-        reader = open_source(rows, self.known_columns)
+        reader = self._open(rows)
         batches = []
         if reader is not None:
-            target = target_schema(reader.schema, self.known_columns)
+            target = self._target(reader.schema)
             batches = [cast_batch(batch, target, 0) for batch in reader]
         spelled = {name.lower(): name for name in (batches[0].schema.names if batches else ())}
         key = spelled.get(self.keys[0].lower()) if self.keys else None
@@ -265,7 +284,7 @@ class Publisher:
     ) -> Published:
         if token is not None and (found := self._tokens.find(token)):
             return self._repeated(found)
-        reader = open_source(rows, self.known_columns)
+        reader = self._open(rows)
         if reader is None:
             return Published(str(self.table), None, 0, 0)
         label = os.path.basename(rows) if isinstance(rows, (str, os.PathLike)) else "the batch"
@@ -291,16 +310,20 @@ class Publisher:
                     self._undeclared = ()
                 if not self._dry_run:
                     name = take_number(storage, self.table, staged, batch, self._tokens, token)
-            except BaseException:
+            except BaseException as error:
                 storage.delete(staged)
+                # Only a value has a row; other errors have hints of their own.
+                if isinstance(error, SchemaError) and error.row and error.column and not error.hint:
+                    error.hint = self._way_out(error.column, reader.schema)
                 raise
             if token is not None and name is None and (found := self._tokens.find(token)):
                 storage.delete(staged)  # another writer of the same batch was quicker
                 return self._repeated(found)
-        for column, kind in facts.columns.items():
-            if kind.table != "void":
-                self.known_columns.setdefault(column.lower(), kind.table)
-        return Published(str(self.table), name, facts.row_count, facts.size, warning=warning)
+        columns = {column: kind.table for column, kind in facts.columns.items()}
+        _unite(self.known_columns, columns)
+        return Published(
+            str(self.table), name, facts.row_count, facts.size, warning=warning, columns=columns
+        )
 
     def _warn(self, facts: FileFacts, label: str) -> str | None:
         """Warn of rows without markers whose keys the table may have already."""
@@ -329,18 +352,53 @@ class Publisher:
             raise UsageError(
                 f"The rows carry {MARKER} themselves.", hint="publish them with write()."
             )
+        there = {name.lower() for name in found.names} | self.known_columns.keys()
+        if marker is not Marker.DELETE and (missing := self._declared.keys() - there):
+            raise UsageError(
+                f"types has {min(missing)!r}, which is no column of the rows.",
+                column=min(missing),
+                hint="write the column's name as the rows have it.",
+            )
         if marker is Marker.DELETE and self.keys:
             wanted = {key.lower() for key in self.keys}
             found = pa.schema([column for column in found if column.name.lower() in wanted])
             if not found.names:
                 raise SchemaError("None of the key columns is in the rows.", column=self.keys[0])
-        return target_schema(found, self.known_columns)
+        return self._target(found)
+
+    def _open(self, rows: Any) -> pa.RecordBatchReader | None:
+        if isinstance(rows, (str, os.PathLike)):
+            self._look_again()  # text is read in the types that the columns have now
+        return open_source(rows, self.known_columns, self._declared, widen=self._widen)
+
+    def _target(self, found: pa.Schema) -> pa.Schema:
+        """Return the schema to publish in; a column may have been widened since the last look."""
+        for column in target_schema(found, {}, self._declared):
+            known = self.known_columns.get(column.name.lower())
+            if known is not None and not fits(column_type(column.type).table, known):
+                self._look_again()
+                break
+        return target_schema(found, self.known_columns, self._declared, widen=self._widen)
+
+    def _way_out(self, column: str, found: pa.Schema) -> str:
+        """Return a hint for a column with a value that its type can't hold."""
+        known = self.known_columns.get(column.lower())
+        if known is None or column.lower() in self._declared:
+            return f"declare a type that holds all values: types={{{column!r}: …}} (--types)."
+        return way_out(column, column_type(found.field(column).type).table, known)
+
+    def _look_again(self) -> None:
+        """Read the table's columns again; others may have published or widened some."""
+        known = vars(self).pop("known_columns", {})
+        _unite(self.known_columns, known)
 
     def _repeated(self, path: str) -> Published:
         with self._storage.open(path) as source:
             size = source.seek(0, os.SEEK_END)
             rows = pq.read_metadata(source).num_rows
-        return Published(str(self.table), path.rpartition("/")[2], rows, size, repeated=True)
+        columns = {n: kind.table for n, kind in footer_columns(self._storage, path).items()}
+        name = path.rpartition("/")[2]
+        return Published(str(self.table), name, rows, size, repeated=True, columns=columns)
 
     @cached_property
     def known_columns(self) -> dict[str, str]:
@@ -350,10 +408,21 @@ class Publisher:
         snapshot = read_snapshot(self._storage, self.table.table_path) if identity else None
         # A table that another incarnation of this folder left behind says nothing about this one.
         if snapshot and identity and identity.app_id in snapshot.txns:
-            found = {name: kind for name, kind in snapshot.schema.items() if isinstance(kind, str)}
+            kinds = {name: kind for name, kind in snapshot.schema.items() if isinstance(kind, str)}
+            _unite(found, kinds)
         numbered = list_folder(self._storage, self.table).numbered
-        for number in sorted({*sorted(numbered)[:1], *sorted(numbered)[-1:]}):
+        numbers = sorted(numbered)
+        looked, self._looked = self._looked, max(numbers, default=0)
+        later = () if looked is None else (number for number in numbers if number > looked)
+        for number in sorted({*numbers[:1], *numbers[-1:], *later}):
             path = f"{self.table.folder}/{numbered[number].name}"
-            for name, column in footer_columns(self._storage, path).items():
-                found.setdefault(name, column.table)
-        return {name.lower(): kind for name, kind in found.items() if kind != "void"}
+            columns = footer_columns(self._storage, path)
+            _unite(found, {name: column.table for name, column in columns.items()})
+        return found
+
+
+def _unite(known: dict[str, str], columns: Mapping[str, str]) -> None:
+    """Add a file's columns to those that are known; a wider type widens its column."""
+    for name, kind in columns.items():
+        if kind != VOID:
+            known[name.lower()] = united(known.get(name.lower()), kind)

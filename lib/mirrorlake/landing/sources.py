@@ -7,29 +7,38 @@ one `pyarrow.RecordBatchReader`; nothing larger than a batch is held unless the 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 from numpy import datetime64
 
 from mirrorlake.errors import DataFileError, SchemaError, UsageError, first_line
-from mirrorlake.landing.casts import arrow_of, convert_rows, keep_or_refuse
+from mirrorlake.landing.casts import convert_rows, fits_all, keep_or_refuse, with_room
+from mirrorlake.landing.csv_file import open_csv
+from mirrorlake.landing.types import arrow_of
 
 BATCH_ROWS = 50_000
 
 
 def read_dicts(
-    rows: Iterator[dict[str, Any]], first_chunk: int = BATCH_ROWS
+    rows: Iterator[dict[str, Any]],
+    first_chunk: int = BATCH_ROWS,
+    governing: Mapping[str, str] | None = None,
 ) -> pa.RecordBatchReader:
-    """A reader over dicts that looks at `first_chunk` of them to find the schema.
+    """Return a reader over dicts that looks at `first_chunk` of them to find the schema.
+
+    Args:
+        rows: the dicts.
+        first_chunk: how many of them are looked at.
+        governing: types of columns, lower case, which hold as far as the first rows fit them.
 
     Raises:
         SchemaError: values of one column that don't agree on a type; also while reading.
@@ -43,7 +52,8 @@ def read_dicts(
     for name in names:
         if not isinstance(name, str):
             raise SchemaError(f"The column name {name!r} is not a text.", column=repr(name))
-    schema = pa.schema([(name, _infer(head, name)) for name in names])
+    governing = governing or {}
+    schema = pa.schema([(name, _infer(head, name, governing.get(name.lower()))) for name in names])
 
     def batches() -> Iterator[pa.RecordBatch]:
         before, chunk = 0, head
@@ -64,10 +74,14 @@ def _check_dicts(rows: list[Any], before: int) -> None:
             )
 
 
-def _infer(rows: list[dict[str, Any]], name: str) -> pa.DataType:
+def _infer(rows: list[dict[str, Any]], name: str, governing: str | None) -> pa.DataType:
     values = [row.get(name) for row in rows]
     says = f"The values of {name!r} don't agree on a type"
-    return convert_rows(values, _infer_array, says=says, before=0, column=name).type
+    hint = "give all values of the column one type."
+    array = convert_rows(values, _infer_array, says=says, before=0, column=name, hint=hint)
+    if governing is not None and fits_all(array, arrow_of(governing)):
+        return arrow_of(governing)
+    return with_room(array.type)
 
 
 def _dict_batch(chunk: list[dict[str, Any]], schema: pa.Schema, before: int) -> pa.RecordBatch:
@@ -117,13 +131,22 @@ def _infer_array(values: list[Any]) -> pa.Array:
     return array
 
 
-def open_source(rows: Any, known: dict[str, str] | None = None) -> pa.RecordBatchReader | None:
+def open_source(
+    rows: Any,
+    known: Mapping[str, str] | None = None,
+    declared: Mapping[str, str] | None = None,
+    *,
+    widen: bool = False,
+) -> pa.RecordBatchReader | None:
     """One reader over whatever holds rows; None if there is not one row to learn a schema from.
 
     Args:
         rows: an iterable of dicts, record batches or tables; a pandas or other data frame; an
             Arrow table, batch or reader; or the path of a `.parquet` or `.csv` file.
-        known: the table's columns, lower case, with their types; text files are read as these.
+        known: the table's columns, lower case, with their types; they govern how dicts and text
+            files are read.
+        declared: the types that the caller declares, in the same way; they go first.
+        widen: whether values that a type of the table can't hold may take a wider one.
 
     Raises:
         UsageError: none of these.
@@ -131,11 +154,12 @@ def open_source(rows: Any, known: dict[str, str] | None = None) -> pa.RecordBatc
         SchemaError: values of a column that don't agree on a type.
     """
     if isinstance(rows, (str, os.PathLike)):
-        return _open_file(os.fspath(rows), known or {})
+        return _open_file(os.fspath(rows), known or {}, declared or {}, widen=widen)
     if isinstance(rows, pa.RecordBatchReader):
         return rows
+    governing = {**(known or {}), **(declared or {})}
     if isinstance(rows, dict):
-        return read_dicts(iter([rows]))
+        return read_dicts(iter([rows]), governing=governing)
     # Pandas is imported by all who hold a data frame; another thread may only just be doing so.
     frame = getattr(sys.modules.get("pandas"), "DataFrame", None)
     if frame is not None and isinstance(rows, frame):
@@ -158,7 +182,7 @@ def open_source(rows: Any, known: dict[str, str] | None = None) -> pa.RecordBatc
     rest = chain([first], iterator)
     if isinstance(first, dict):
         # A list is in memory already: all of it takes part in finding the schema.
-        return read_dicts(rest, len(rows) if isinstance(rows, list) else BATCH_ROWS)
+        return read_dicts(rest, len(rows) if isinstance(rows, list) else BATCH_ROWS, governing)
     if isinstance(first, (pa.RecordBatch, pa.Table)):
         return pa.RecordBatchReader.from_batches(first.schema, _alike(rest, first.schema))
     raise UsageError(
@@ -175,7 +199,13 @@ def _from_pandas(frame: Any) -> pa.RecordBatchReader:
             f"The data frame can't become Arrow columns: {' '.join(map(str, error.args))}.",
             hint="give each column a name of its own and values of one type.",
         ) from error
-    return table.to_reader(BATCH_ROWS)
+    # Decimals have no dtype of their own: Arrow takes as many digits as these values have.
+    kinds = zip(table.schema, frame.dtypes, strict=True)
+    schema = pa.schema(
+        [f.with_type(with_room(f.type)) if str(dtype) == "object" else f for f, dtype in kinds],
+        table.schema.metadata,
+    )
+    return (table if schema == table.schema else table.cast(schema)).to_reader(BATCH_ROWS)
 
 
 def _from_capsule(rows: Any) -> pa.RecordBatchReader:
@@ -210,16 +240,13 @@ def _alike(elements: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatc
         yield from element.to_batches() if isinstance(element, pa.Table) else [element]
 
 
-def _open_file(path: str, known: dict[str, str]) -> pa.RecordBatchReader:
+def _open_file(
+    path: str, known: Mapping[str, str], declared: Mapping[str, str], *, widen: bool
+) -> pa.RecordBatchReader:
     name = os.path.basename(path)
     try:
         if path.lower().endswith((".csv", ".csv.gz")):
-            types = {
-                name: arrow_of(known[name.lower()])
-                for name in (pacsv.open_csv(path).schema.names if known else ())
-                if name.lower() in known
-            }
-            csv = pacsv.open_csv(path, convert_options=pacsv.ConvertOptions(column_types=types))
+            csv = open_csv(path, name, known, declared, widen=widen)
             return pa.RecordBatchReader.from_batches(csv.schema, _readable(csv, name))
         if os.path.getsize(path) == 0:
             raise DataFileError("The file has zero bytes.", file=name)
@@ -242,6 +269,10 @@ def _readable(batches: Iterable[pa.RecordBatch], name: str) -> Iterator[pa.Recor
 
 def _unreadable(name: str, error: Exception) -> DataFileError:
     first = first_line(error).rstrip(".")
+    found = re.search(r"Row #(\d+)", first)
     return DataFileError(
-        f"Not a readable Parquet or CSV file: {first}.", file=name, hint="check the file."
+        f"Not a readable Parquet or CSV file: {first}.",
+        file=name,
+        row=int(found[1]) - 1 if found else None,  # Arrow counts the header
+        hint="check the file.",
     )

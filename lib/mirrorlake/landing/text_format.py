@@ -134,21 +134,26 @@ def _encoding(name: Any) -> str:
     return "utf-8-sig" if found.name == "utf-8" else found.name  # a byte order mark is no data
 
 
-_ZONED = r"\d\d:\d\d[0-9:.]*(Z|[+-]\d\d(:?\d\d)?)$"
+ZONED = r"\d\d:\d\d[0-9:.]*(Z|[+-]\d\d(:?\d\d)?)$"
 
 
-def converter(kind: pa.DataType, null: str) -> Callable[[Any], pa.Array]:
-    """From texts to a type; raises one of `UNFIT`."""
+def converter(kind: pa.DataType, *nulls: str) -> Callable[[Any], pa.Array]:
+    """Return what converts texts to a type, or raises one of `UNFIT`.
+
+    Args:
+        kind: the type.
+        nulls: the texts that mean NULL, besides the empty one.
+    """
     if pt.is_string(kind):
         return lambda texts: texts
 
     def convert(texts: pa.Array) -> pa.Array:
         texts = pc.utf8_trim_whitespace(texts)
         # Nothing, quoted or not, is no number and no date.
-        empty = pc.or_(pc.equal(texts, ""), pc.equal(texts, null))
+        empty = pc.is_in(texts, value_set=pa.array(["", *nulls]))
         texts = pc.if_else(empty, pa.scalar(None, pa.string()), texts)
         if pt.is_timestamp(kind):
-            return _timestamps(texts).cast(kind)
+            return _timestamps(texts, zoned=kind.tz is not None).cast(kind)
         if pt.is_time(kind):  # Arrow casts no text to a time
             texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+$", r"\1")
             day = pc.binary_join_element_wise("1970-01-01", texts, "T")
@@ -168,12 +173,14 @@ def converter(kind: pa.DataType, null: str) -> Callable[[Any], pa.Array]:
     return convert
 
 
-def _timestamps(texts: pa.Array) -> pa.Array:
+def _timestamps(texts: pa.Array, *, zoned: bool) -> pa.Array:
     """ISO texts with a zone each: without one they are UTC; digits below a microsecond are cut."""
     texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
+    if not zoned:
+        return texts
     day = pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d$")
     texts = pc.if_else(day, pc.binary_join_element_wise(texts, "00:00:00", "T"), texts)
-    zoned = pc.match_substring_regex(texts, _ZONED)
+    zoned = pc.match_substring_regex(texts, ZONED)
     return pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, "Z", ""))
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from mirrorlake.errors import SchemaError
+from mirrorlake.errors import SchemaError, UsageError
 from mirrorlake.landing.type_rules import JSON_OPTIONS, REFUSED_HINT, RULES, VOID, Rule, Stored
 from mirrorlake.spark.sql import literal, quote
 
@@ -38,6 +38,26 @@ _DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 _DELTA_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _MOST_DIGITS = 38
+# Values that come without a type get these digits: a decimal then holds every long (Delta counts it
+# as twenty digits), its sums keep their digits, and type widening can still add ten.
+_ROOM = (20, 8)
+WIDEN_HINT = "publish with widen=True (--widen), and mirror with --widen."
+ROOMY = f"decimal({sum(_ROOM)},{_ROOM[1]})"
+_ARROW = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_TYPE_WORDS = {"int": "integer", "bigint": "long", "smallint": "short", "tinyint": "byte"}
 # Parquet's annotations that Arrow's types don't show.
 _HIDDEN = {"ENUM", "BSON", "GEOMETRY", "GEOGRAPHY", "INTERVAL"}
 
@@ -239,6 +259,78 @@ def widened(table: str, found: str) -> str | None:
     more, finer = other or (_DIGITS.get(found, _MOST_DIGITS + 1), 0)
     scale, whole = max(scale, finer), max(digits - scale, more - finer)
     return f"decimal({whole + scale},{scale})" if whole + scale <= _MOST_DIGITS else None
+
+
+def roomy_decimal(whole: int, scale: int) -> str | None:
+    """Return the decimal for values without a declared type; None above 38 digits.
+
+    Args:
+        whole: the most digits before the point of any value.
+        scale: the most digits behind it.
+    """
+    if whole + scale > _MOST_DIGITS:
+        return None
+    scale = max(scale, min(_ROOM[1], _MOST_DIGITS - whole))
+    return f"decimal({min(_MOST_DIGITS, max(_ROOM[0], whole) + scale)},{scale})"
+
+
+def parse_type(text: str, *, column: str) -> str:
+    """Return the table type that a caller declares, such as `long` or `decimal(18,2)`.
+
+    Args:
+        text: the type as Delta or Spark's DDL names it.
+        column: the declared column, for errors.
+
+    Raises:
+        UsageError: no column can have this type.
+    """
+    kind = "".join(text.lower().split())
+    kind = _TYPE_WORDS.get(kind, kind)
+    digits = _decimal(kind)
+    if kind in _ARROW or (digits and digits[1] <= digits[0] and 1 <= digits[0] <= _MOST_DIGITS):
+        return kind
+    raise UsageError(
+        f"Column {column!r} can't have the type {text!r}.",
+        column=column,
+        hint=f"choose one of {', '.join(_ARROW)}, decimal(p,s) with at most 38 digits.",
+    )
+
+
+def united(table: str | None, found: str) -> str:
+    """Return the type of a table's column once a published type was added to it."""
+    return found if table is None else widened(table, found) or table
+
+
+def arrow_of(table_type: str) -> pa.DataType:
+    """Return the Arrow type for a column type of the table."""
+    digits = _decimal(table_type)
+    return pa.decimal128(*digits) if digits else _ARROW[table_type]
+
+
+def way_out(column: str, found: str, table: str) -> str:
+    """Return a hint with the call that publishes values which the table's type refuses.
+
+    Args:
+        column: the column's name.
+        found: the values' type, as Delta names it.
+        table: the table's type.
+    """
+    if widened(table, found) not in (None, table):
+        return WIDEN_HINT
+    if "string" in (found, table) and "binary" not in (found, table):
+        return (
+            f"convert the values with types={{{column!r}: {table!r}}} (--types {column}={table})."
+        )
+    number = found in _DIGITS or found in ("float", "double") or _decimal(found)
+    if number and widened(table, ROOMY) not in (None, table):
+        return (
+            f"publish with types={{{column!r}: {ROOMY!r}}} and widen=True "
+            f"(--types '{column}={ROOMY}' --widen), and mirror with --widen."
+        )
+    return (
+        f"convert the values to {table}, or delete the table's folder and publish it again "
+        "with the new type."
+    )
 
 
 def _decimal(kind: str) -> tuple[int, int] | None:

@@ -21,7 +21,7 @@ from mirrorlake.landing.metadata import (
     read_metadata,
 )
 from mirrorlake.landing.publisher import Publisher
-from mirrorlake.landing.types import fits
+from mirrorlake.landing.types import fits, widened
 from mirrorlake.names import METADATA, TableName
 from mirrorlake.storage import Storage
 
@@ -34,10 +34,12 @@ class Checks:
 
     Args:
         storage: the lake's files.
+        widen: whether a file may have a wider type than its table's column.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, *, widen: bool = False) -> None:
         self._storage = storage
+        self._widen = widen
         self._sound: OrderedDict[tuple[object, ...], tuple[str, ...]] = OrderedDict()
         self._lock = Lock()
 
@@ -96,7 +98,7 @@ class Checks:
                     raise
                 facts = FileFacts(name, 0, footer_columns(storage, path), None)
                 warnings = (*warnings, str(error))
-        _check_fits(facts, publisher.known_columns)
+        _check_fits(facts, publisher.known_columns, widen=self._widen)
         return warnings
 
     def check_metadata(self, data: bytes, table: TableName) -> None:
@@ -134,13 +136,18 @@ class _Upload(Storage):
         )
 
 
-def _check_fits(facts: FileFacts, known: dict[str, str]) -> None:
+def _check_fits(facts: FileFacts, known: dict[str, str], *, widen: bool) -> None:
     for name, column in facts.columns.items():
         table = known.get(name.lower())
-        if table is not None and not fits(column.table, table):
+        if table is None or fits(column.table, table):
+            continue
+        wider = widened(table, column.table)
+        if wider is None or not widen:
             raise SchemaError(
                 f"Column {name!r} is {column.table}, but the table has {table}.",
                 file=facts.name,
                 column=name,
-                hint="a new type needs a new folder for the table.",
+                hint=f"convert the values to {table}, or delete the table's folder and publish it "
+                "again with the new type"
+                + ("." if wider is None else ", or start the server with --widen."),
             )

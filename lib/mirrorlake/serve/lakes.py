@@ -70,15 +70,22 @@ class Workspace:
         root: a lake's path or URI.
         folder: a folder whose folders are lakes; new ones are made in it.
         read_only: nothing is written, not even what belongs to the server.
+        widen: whether files may have wider types than their tables' columns.
 
     Attributes:
         leaving: is told of a lake before it is unregistered.
     """
 
     def __init__(
-        self, root: str | None = None, folder: str | None = None, *, read_only: bool = False
+        self,
+        root: str | None = None,
+        folder: str | None = None,
+        *,
+        read_only: bool = False,
+        widen: bool = False,
     ) -> None:
         self.read_only = read_only
+        self._widen = widen
         self._folder = None if folder is None else Storage(folder)
         place = self._folder or Storage(root or ".")
         self.id = _guid("workspace", place.root)
@@ -127,7 +134,7 @@ class Workspace:
         item = Item(
             note.get("id") or _guid("item", storage.root),
             note.get("name") or storage.root.rpartition("/")[2] or "lake",
-            LandingZone(storage, _state_folder(storage)),
+            LandingZone(storage, _state_folder(storage), widen=self._widen),
             note.get("description", ""),
             note.get("made", False),
             note.get("definition", DEFINITION),
@@ -155,7 +162,7 @@ class Workspace:
             listed = storage.list("")
             made = not (listed.folders or listed.files)
             made = made or bool((read_kept(storage, _NOTE, FORMAT) or {}).get("made"))
-            zone = LandingZone(storage, _state_folder(storage))
+            zone = LandingZone(storage, _state_folder(storage), widen=self._widen)
             item = Item(str(uuid.uuid4()), name, zone, description, made, definition)
             zone.files.make_folder("Files/LandingZone")
             return self.change(item)

@@ -8,6 +8,7 @@ from typing import Any
 
 from mirrorlake.errors import UsageError
 from mirrorlake.lake import Lake
+from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import TableState, load_states
 from mirrorlake.storage import Storage
 
@@ -18,17 +19,19 @@ _RETRY = 5.0  # seconds after a cycle that failed as a whole
 class _Running:
     """A mirror's thread."""
 
-    def __init__(self, storage: Storage, interval: float) -> None:
+    def __init__(self, storage: Storage, interval: float, options: MirrorOptions) -> None:
         self.stop = Event()
         self.began = False
         self.problem = ""
-        self.thread = Thread(target=self._run, args=(storage, interval), daemon=True)
+        self.thread = Thread(target=self._run, args=(storage, interval, options), daemon=True)
         self.thread.start()
 
-    def _run(self, storage: Storage, interval: float) -> None:
+    def _run(self, storage: Storage, interval: float, options: MirrorOptions) -> None:
         while not self.stop.is_set():
             try:
-                Lake(storage.root).watch(self.stop, interval=interval, on_report=self._on_report)
+                Lake(storage.root).watch(
+                    self.stop, interval=interval, options=options, on_report=self._on_report
+                )
             except Exception as error:
                 self.problem = str(error)
                 _log.exception("The mirror of %s failed; it tries again.", storage.root)
@@ -44,10 +47,12 @@ class Mirrors:
     Args:
         interval: seconds between busy cycles.
         allowed: whether there may be any; without, Spark is never started.
+        widen: whether they widen columns, see `MirrorOptions`.
     """
 
-    def __init__(self, interval: float = 5, *, allowed: bool = True) -> None:
+    def __init__(self, interval: float = 5, *, allowed: bool = True, widen: bool = False) -> None:
         self._interval = interval
+        self._options = MirrorOptions(widen=widen)
         self._allowed = allowed
         self._running: dict[str, _Running] = {}
         self._lock = Lock()
@@ -65,7 +70,7 @@ class Mirrors:
         with self._lock:
             found = self._running.get(storage.root)
             if found is None or found.stop.is_set():
-                self._running[storage.root] = _Running(storage, self._interval)
+                self._running[storage.root] = _Running(storage, self._interval, self._options)
 
     def stop(self, storage: Storage) -> None:
         """Ends the mirror of this lake after the commit at hand."""

@@ -52,14 +52,15 @@ class LandingZone:
     Args:
         storage: the lake's files.
         state: a local folder for what is on its way; on the lake's own disk if it has one.
+        widen: whether files may have wider types than their tables' columns.
     """
 
-    def __init__(self, storage: Storage, state: Path) -> None:
+    def __init__(self, storage: Storage, state: Path, *, widen: bool = False) -> None:
         self.storage = storage
         self.files = LakeFiles(storage, state / "uploads")
         self.uploads = Uploads(state / "uploads")
         self.receipts = Receipts(state / "renames.jsonl")
-        self.checks = Checks(storage)
+        self.checks = Checks(storage, widen=widen)
         self._locks = [Lock() for _ in range(_STRIPES)]
         self._coming: Counter[str] = Counter()
         self._recent: dict[str, Info] = {}

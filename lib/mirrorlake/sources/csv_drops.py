@@ -14,8 +14,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from mirrorlake.errors import DataFileError, InvalidNameError
-from mirrorlake.landing.casts import UNFIT, arrow_of
+from mirrorlake.landing.casts import UNFIT
 from mirrorlake.landing.metadata import MARKER, Marker
+from mirrorlake.landing.types import arrow_of
 from mirrorlake.names import TableName
 from mirrorlake.sources.folder_source import FolderSource
 from mirrorlake.sources.growing import Line, lines, starts, with_done

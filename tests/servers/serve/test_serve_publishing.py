@@ -7,9 +7,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from helpers.serving import Lake, number, parquet
+from helpers.serving import Lake, new_lake, number, parquet, serving, session_of
 from mirrorlake import Lake as PublicLake
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, ZONE
 from mirrorlake.serve.lakes import DEFINITION, Item, Workspace
@@ -125,6 +126,21 @@ def test_a_mistake_is_in_the_answer_and_not_in_the_zone(
     assert blob.status_code == 400
     assert served.files("t") == [number(1), "_else", "_metadata.json"]
     assert PublicLake(served.root).lint().errors == ()
+
+
+def test_a_wider_type_is_accepted_where_the_mirror_widens(served: Lake, tmp_path: Path) -> None:
+    narrow, wide = parquet(n=pa.array([1], pa.int32())), parquet(n=[2**40])
+    assert served.put(f"t/{number(1)}", narrow).status_code in (200, 201)
+    refused = served.put(f"t/{number(2)}", wide)
+    assert refused.status_code == 400
+    assert "start the server with --widen" in refused.json()["error"]["message"]
+    widening = Workspace(folder=str(tmp_path), widen=True)
+    with serving(widening) as ready, session_of(ready) as session:
+        lake = new_lake(widening, ready, session, "wide")
+        for place, body in enumerate((narrow, narrow, wide), start=1):
+            assert lake.put(f"t/{number(place)}", body).status_code in (200, 201)
+        text = lake.put(f"t/{number(4)}", parquet(n=["x"])).json()["error"]["message"]
+        assert "Column 'n' is string, but the table has long" in text
 
 
 def test_the_mirrors_linter_says_the_same_of_what_was_put_there_by_hand(served: Lake) -> None:

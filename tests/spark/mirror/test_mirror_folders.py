@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -162,6 +163,36 @@ def test_types_widen_by_a_switch(lake: Lake) -> None:
     put(3, 4, **narrow)
     assert not lake.mirror().failed
     assert sorted(int(row.d) for row in lake.table("t").read().collect()) == [1, 2, 3]
+
+
+def test_a_publisher_widens_what_the_mirror_then_widens(lake: Lake, tmp_path: Path) -> None:
+    publisher = lake.publisher("t", keys=["id"], widen=True)
+    types = {"n": pa.int32(), "d": pa.decimal128(1, 0), "w": pa.int64(), "p": pa.int64()}
+    first = {name: pa.array([5], kind) for name, kind in types.items()}
+    publisher.upsert(pa.table({"id": [1]} | first))
+    assert not lake.mirror().failed
+    living = lake.publisher("t")
+    assert living.known_columns["n"] == "integer"
+    publisher.upsert([{"id": 2, "n": 2**40, "d": Decimal("5.25"), "w": 6, "p": 7}])
+    file = tmp_path / "rows.csv"
+    file.write_text("id,n,d,w,p\n3,1,0.125,1.5,8\n")
+    publisher.upsert(file)
+    declared = lake.publisher("t", types={"p": "decimal(18,2)"}, widen=True)
+    declared.upsert([{"id": 4, "p": 1.5}])
+    (line,) = lake.mirror().tables
+    assert "--widen" in line.error["message"]
+    assert not lake.mirror(options=MirrorOptions(widen=True)).failed
+    wide = {"n": "long", "d": "decimal(28,8)", "w": "decimal(28,8)", "p": "decimal(22,2)"}
+    assert lake.table("t").snapshot().schema == {"id": "long"} | wide
+    rows = lake.table("t").read().orderBy("id").collect()
+    assert [tuple(row) for row in rows] == [
+        (1, 5, 5, 5, 5),
+        (2, 2**40, Decimal("5.25"), 6, 7),
+        (3, 1, Decimal("0.125"), Decimal("1.5"), 8),
+        (4, None, None, None, Decimal("1.5")),
+    ]
+    living.upsert([{"id": 5, "n": 2**40}])  # it sees that the mirror widened the column
+    assert not lake.mirror().failed
 
 
 def test_small_files_are_put_together_and_retention_is_a_parameter(lake: Lake) -> None:

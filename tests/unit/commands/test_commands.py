@@ -192,13 +192,37 @@ def test_publish_with_wrong_keys_is_corrected_by_the_next_command(run: Run, tmp_
 def test_publish_warns_of_rows_that_may_be_there_twice(run: Run, tmp_path: Path) -> None:
     root, load = tmp_path / "lake", tmp_path / "load.csv"
     load.write_text("id,v\n1,a\n")
-    assert run("publish", root, "t", load, "--keys", "id").err == ""
+    assert "marker" not in run("publish", root, "t", load, "--keys", "id").err
     again = run("publish", root, "t", load, "--json")
     assert "add --marker upsert" in again.err
     assert "the rows of load.csv have no marker" in again.json["published"][0]["warning"]
-    assert run("publish", root, "t", load, "--marker", "upsert").err == ""
+    assert "marker" not in run("publish", root, "t", load, "--marker", "upsert").err
     (found,) = run("lint", root, "--json").json["findings"]
     assert (found["rule"], found["file"]) == ("key-repeated", "00000000000000000002.parquet")
+def test_publish_prints_the_types_of_the_columns(run: Run, tmp_path: Path) -> None:
+    root, load = tmp_path / "lake", tmp_path / "load.csv"
+    load.write_text("id,zip,price\n1,01234,5\n")
+    said = run("publish", root, "t", load)
+    assert "columns of load.csv: id long, zip string, price long\n" in said.err
+    (said,) = run("publish", root, "t", load, "--json").json["published"]
+    assert said["columns"] == {"id": "long", "zip": "string", "price": "long"}
+
+
+def test_publish_takes_declared_and_wider_types(run: Run, tmp_path: Path) -> None:
+    root, load = tmp_path / "lake", tmp_path / "load.csv"
+    load.write_text("id,zip,price\n1,1234,5\n")
+    types = ("--types", "zip=string,price=decimal(18, 2)", "--types", "id=int")
+    (said,) = run("publish", root, "t", load, *types, "--json").json["published"]
+    assert said["columns"] == {"id": "integer", "zip": "string", "price": "decimal(18,2)"}
+    load.write_text(f"id,zip,price\n{2**40},1234,5.125\n")
+    refused = run("publish", root, "t", load, "--json", status=1).json["error"]
+    assert (refused["row"], refused["column"]) == (1, "id")
+    assert "2 columns" in refused["message"]
+    assert "--widen" in refused["hint"]
+    (said,) = run("publish", root, "t", load, "--widen", "--json").json["published"]
+    assert said["columns"] == {"id": "long", "zip": "string", "price": "decimal(28,8)"}
+    for wrong in ("price", "=long", "price=", "price=money"):
+        run("publish", root, "t", load, "--types", wrong, status=2)
 
 
 def test_a_dry_run_of_publish_writes_nothing(run: Run, tmp_path: Path) -> None:

