@@ -94,9 +94,12 @@ class TableMetadata:
                 ) from error
             fields = _fields(document, METADATA)
             keys = _names(fields.get("keycolumns"), "keyColumns")
-            upsert = fields.get("isupsertdefaultrowmarker", False)
-            if not isinstance(upsert, bool):
-                raise MetadataError(f"isUpsertDefaultRowMarker is {upsert!r}, not true or false.")
+            upsert = _flag(fields, "isUpsertDefaultRowMarker")
+            if _flag(fields, "isPartitionEnabled"):
+                raise MetadataError(
+                    "isPartitionEnabled is true, but files in partition folders are not applied.",
+                    hint="publish all files into the table's own folder, and remove the field.",
+                )
             return cls(
                 keys,
                 upsert,
@@ -125,6 +128,14 @@ def _fields(document: Any, what: str) -> dict[str, Any]:
         lower = [name.lower() for name in document]
         raise MetadataError(f"{what} has the field {max(lower, key=lower.count)!r} twice.")
     return fields
+
+
+def _flag(fields: dict[str, Any], name: str) -> bool:
+    """Return the value of a field that is true or false; false if it is left out."""
+    value = fields.get(name.lower(), False)
+    if not isinstance(value, bool):
+        raise MetadataError(f"{name} is {value!r}, not true or false.")
+    return value
 
 
 def _names(value: Any, what: str) -> tuple[str, ...]:

@@ -207,6 +207,10 @@ class LandingZone:
 
     async def _check(self, file: Path | str, target: Target, etag: str = "") -> tuple[str, ...]:
         """Refuses what the mirror would refuse; a mistake's text says file, row and column."""
+        if target.is_in_partition:
+            text = "Files in partition folders are not applied."
+            hint = "publish all files into the table's own folder."
+            raise bad_request("InvalidInput", f"{target.path}: {text} Hint: {hint}")
         if target.table is None:
             return ()
         check = self._check_metadata if target.is_metadata else self._check_data

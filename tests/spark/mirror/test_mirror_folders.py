@@ -203,3 +203,17 @@ def test_the_mirror_tries_again_when_a_layout_operation_was_quicker(lake: Lake) 
         assert not lake.mirror().failed
     assert raced
     assert bag(lake, "t", ["id", "v"]) == {(0, "old"): 1, (1, "new"): 1, (2, "old"): 1}
+
+
+def test_partition_folders_stop_their_table_and_no_other(lake: Lake) -> None:
+    folder = Path(lake.landing_zone) / "t"
+    (folder / "Region=eu").mkdir(parents=True)
+    (folder / "_metadata.json").write_text('{"keyColumns": ["id"], "isPartitionEnabled": true}')
+    refill(folder / "Region=eu", 1, 1)
+    lake.publisher("beside").write([{"id": 1}])
+    (failed,) = lake.mirror().failed
+    assert (failed.name, failed.state) == ("t", "Failed")
+    assert failed.error is not None
+    assert failed.error["file"] == "_metadata.json"
+    assert "the table's own folder" in failed.error["message"]
+    assert bag(lake, "beside", ["id"]) == {(1,): 1}
