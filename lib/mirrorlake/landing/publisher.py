@@ -19,12 +19,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirrorlake import names
-from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import SchemaError, UsageError
 from mirrorlake.landing.casts import cast_batch, stage, target_schema
 from mirrorlake.landing.check import footer_columns, inspect_file
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
-from mirrorlake.landing.metadata import MARKER, Marker, declare_keys, read_identity
+from mirrorlake.landing.metadata import (
+    MARKER,
+    Marker,
+    declare_keys,
+    read_identity,
+    read_own_snapshot,
+)
 from mirrorlake.landing.sources import open_source
 from mirrorlake.landing.zone import BATCH, TOKEN, TokenIndex, last_number, list_folder, take_number
 from mirrorlake.results import Result, TextTable
@@ -307,7 +312,7 @@ class Publisher:
         """The table's columns so far, lower case: mirrored ones, then those still in the zone."""
         found: dict[str, str] = {}
         identity = read_identity(self._storage, self.table)
-        snapshot = read_snapshot(self._storage, self.table.table_path) if identity else None
+        snapshot = read_own_snapshot(self._storage, identity) if identity else None
         # A table that another incarnation of this folder left behind says nothing about this one.
         if snapshot and identity and identity.app_id in snapshot.txns:
             found = {name: kind for name, kind in snapshot.schema.items() if isinstance(kind, str)}

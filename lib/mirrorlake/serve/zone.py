@@ -18,9 +18,8 @@ from threading import Lock
 
 from starlette.concurrency import run_in_threadpool
 
-from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.landing.metadata import SEQUENTIAL, read_identity, read_metadata
+from mirrorlake.landing.metadata import SEQUENTIAL, last_applied, read_metadata
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name, file_number
 from mirrorlake.serve.checks import Checks
 from mirrorlake.serve.errors import RequestError, bad_request, not_found
@@ -348,10 +347,7 @@ class LandingZone:
             for entry in self.storage.list(f"{folder}/{moved}").files
             if (number := file_number(entry.name)) is not None
         ]
-        identity = read_identity(self.storage, table)
-        snapshot = read_snapshot(self.storage, table.table_path) if identity else None
-        applied = snapshot.txns.get(identity.app_id, 0) if snapshot and identity else 0
-        return max([*found, applied])
+        return max([*found, last_applied(self.storage, table)])
 
     def _same_or_taken(self, target: Target, file: Path | str, path: str) -> None:
         """Accepts the same bytes again.
