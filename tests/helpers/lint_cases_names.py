@@ -142,6 +142,8 @@ for document in (
     '{"keyColumns": ["id"], "KEYCOLUMNS": ["n"]}',
     '{"keyColumns": ["id"], "keyColumns": ["n"]}',
     '{"isUpsertDefaultRowMarker": 1}',
+    '{"isPartitionEnabled": 1}',
+    '{"ISPARTITIONENABLED": true}',
     '{"fileDetectionStrategy": "ByName"}',
     '{"fileFormat": "Avro"}',
     '{"fileExtension": 1}',

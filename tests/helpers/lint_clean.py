@@ -48,7 +48,7 @@ def clean_declared(zone: Zone) -> None:
 
 
 def clean_upserts_by_default(zone: Zone) -> None:
-    zone.metadata(KEYED | {"isUpsertDefaultRowMarker": True})
+    zone.metadata(KEYED | {"isUpsertDefaultRowMarker": True, "isPartitionEnabled": False})
     zone.put(1)
     zone.put(2, {"id": [1, 2], "item": ["b", "c"], MARKER: pa.array([None, 2], pa.int8())})
 

@@ -52,7 +52,12 @@ _NET = "spark/feed/test_feed_net.py::test_"
 DECIDING = {
     "plan": Deciding(
         "mirror/plan.py",
-        ("unit/mirror/test_plan.py", "unit/mirror/test_numbering.py", "unit/mirror/test_kept.py"),
+        (
+            "unit/mirror/test_plan.py",
+            "unit/mirror/test_numbering.py",
+            "unit/mirror/test_kept.py",
+            "unit/mirror/test_last_file.py",
+        ),
     ),
     "numbering": Deciding(
         "landing/zone.py",

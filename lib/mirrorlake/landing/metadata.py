@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import json
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
-from mirrorlake.errors import InvalidNameError, MetadataError, in_file
+from mirrorlake.errors import FormatError, InvalidNameError, MetadataError, in_file
 from mirrorlake.kept import read_kept
 from mirrorlake.landing.text_format import TextFormat, arrow_type, parse_text_format
 from mirrorlake.landing.types import column_type
@@ -94,9 +95,12 @@ class TableMetadata:
                 ) from error
             fields = _fields(document, METADATA)
             keys = _names(fields.get("keycolumns"), "keyColumns")
-            upsert = fields.get("isupsertdefaultrowmarker", False)
-            if not isinstance(upsert, bool):
-                raise MetadataError(f"isUpsertDefaultRowMarker is {upsert!r}, not true or false.")
+            upsert = _flag(fields, "isUpsertDefaultRowMarker")
+            if _flag(fields, "isPartitionEnabled"):
+                raise MetadataError(
+                    "isPartitionEnabled is true, but files in partition folders are not applied.",
+                    hint="publish all files into the table's own folder, and remove the field.",
+                )
             return cls(
                 keys,
                 upsert,
@@ -125,6 +129,14 @@ def _fields(document: Any, what: str) -> dict[str, Any]:
         lower = [name.lower() for name in document]
         raise MetadataError(f"{what} has the field {max(lower, key=lower.count)!r} twice.")
     return fields
+
+
+def _flag(fields: dict[str, Any], name: str) -> bool:
+    """Return the value of a field that is true or false; false if it is left out."""
+    value = fields.get(name.lower(), False)
+    if not isinstance(value, bool):
+        raise MetadataError(f"{name} is {value!r}, not true or false.")
+    return value
 
 
 def _names(value: Any, what: str) -> tuple[str, ...]:
@@ -293,7 +305,7 @@ def is_in_folder(storage: Storage, table: TableName, identity: Identity) -> bool
 def last_applied(storage: Storage, table: TableName) -> int:
     """The last applied number by the table's own log; 0 if the mirror has applied none."""
     identity = read_identity(storage, table)
-    snapshot = read_snapshot(storage, table.table_path) if identity else None
+    snapshot = read_own_snapshot(storage, identity) if identity else None
     return snapshot.txns.get(identity.app_id, 0) if snapshot and identity else 0
 
 
@@ -316,6 +328,21 @@ def keys_are_given(storage: Storage, table: TableName) -> bool:
     snapshot = read_snapshot(storage, table.table_path) if identity else None
     # The mirror notes the incarnation in a property of a table that it makes without a file.
     return bool(identity and snapshot and identity.incarnation in snapshot.properties.values())
+
+
+def read_own_snapshot(storage: Storage, identity: Identity) -> Snapshot | None:
+    """Return the table of a folder's name, or else of its first name.
+
+    Until the next cycle the table of a renamed folder is where it was. A copied folder has no
+    table yet.
+    """
+    found = read_snapshot(storage, identity.table.table_path)
+    if found is not None or identity.origin is None:
+        return found
+    with suppress(MetadataError, FormatError):
+        if is_in_folder(storage, identity.origin, identity):
+            return None
+    return read_snapshot(storage, identity.origin.table_path)
 
 
 def ensure_identity(storage: Storage, table: TableName) -> Identity:

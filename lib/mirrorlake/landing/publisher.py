@@ -20,12 +20,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mirrorlake import names
-from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import SchemaError, UsageError
 from mirrorlake.landing.casts import cast_batch, stage, target_schema
 from mirrorlake.landing.check import FileFacts, footer_columns, inspect_file
 from mirrorlake.landing.manifest import Manifest, make_manifest, write_manifest
-from mirrorlake.landing.metadata import MARKER, Marker, declare_keys, has_files, read_identity
+from mirrorlake.landing.metadata import (
+    MARKER,
+    Marker,
+    declare_keys,
+    has_files,
+    read_identity,
+    read_own_snapshot,
+)
 from mirrorlake.landing.rows import SeenKeys
 from mirrorlake.landing.sources import open_source
 from mirrorlake.landing.type_rules import VOID
@@ -405,7 +411,7 @@ class Publisher:
         """The table's columns so far, lower case: mirrored ones, then those still in the zone."""
         found: dict[str, str] = {}
         identity = read_identity(self._storage, self.table)
-        snapshot = read_snapshot(self._storage, self.table.table_path) if identity else None
+        snapshot = read_own_snapshot(self._storage, identity) if identity else None
         # A table that another incarnation of this folder left behind says nothing about this one.
         if snapshot and identity and identity.app_id in snapshot.txns:
             kinds = {name: kind for name, kind in snapshot.schema.items() if isinstance(kind, str)}

@@ -24,6 +24,7 @@ _FIELDS = (
     "keyColumns",
     "fileDetectionStrategy",
     "isUpsertDefaultRowMarker",
+    "isPartitionEnabled",
     "fileFormat",
     "fileExtension",
     "FileFormatTypeProperties",

@@ -6,7 +6,6 @@ import json
 import unicodedata
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -18,8 +17,8 @@ from mirrorlake.landing.metadata import (
     Identity,
     TableMetadata,
     check_keys_kept,
-    is_in_folder,
     read_identity,
+    read_own_snapshot,
 )
 from mirrorlake.landing.zone import BadFolder, Folder, find_tables, no_folder
 from mirrorlake.lint.files import ColumnWatch, lint_file
@@ -32,7 +31,7 @@ from mirrorlake.lint.folder import (
     looks_like_data,
 )
 from mirrorlake.lint.rules import LintFinding, LintReport, finding
-from mirrorlake.mirror.plan import number_files
+from mirrorlake.mirror.plan import is_refilled, number_files
 from mirrorlake.mirror.properties import KEYS_PROPERTY, declared_keys, is_stale_incarnation
 from mirrorlake.names import IDENTITY, METADATA, PARTNER_EVENTS, SCHEMA_SUFFIX, ZONE, TableName
 from mirrorlake.storage import Entry, Listing, Storage
@@ -226,7 +225,7 @@ class TableLint:
         found, metadata = lint_metadata(self.storage, self.table, listing)
         yield from found
         try:
-            mirrored = self._find_mirrored()
+            mirrored = self._find_mirrored(metadata)
         except (MetadataError, FormatError) as error:
             yield report("folder-identity", error.message, file=IDENTITY)
             return
@@ -256,7 +255,7 @@ class TableLint:
             yield report("folder-empty", "The folder has no data file.")
         yield from self._lint_files(folder, mirrored, metadata)
 
-    def _find_mirrored(self) -> _Mirrored | None:
+    def _find_mirrored(self, metadata: TableMetadata | None) -> _Mirrored | None:
         """The Delta table that was made of this folder; None if another one is in its place."""
         identity = read_identity(self.storage, self.table)
         snapshot = read_snapshot(self.storage, self.table.table_path)
@@ -264,15 +263,14 @@ class TableLint:
             return None
         if identity is None:
             return _Mirrored(Identity(self.table, ""))
-        if snapshot is None and identity.origin:
-            # Renamed since the last cycle: the table is still where the folder was.
-            with suppress(MetadataError, FormatError):
-                if is_in_folder(self.storage, identity.origin, identity):
-                    return _Mirrored(identity)  # no, copied
-            snapshot = read_snapshot(self.storage, identity.origin.table_path)
+        is_to_move = snapshot is None
+        snapshot = snapshot or read_own_snapshot(self.storage, identity)
         if snapshot is None or is_stale_incarnation(snapshot, identity):
             return _Mirrored(identity)
-        return _Mirrored(identity, snapshot, snapshot.txns.get(identity.app_id, 0))
+        last = snapshot.txns.get(identity.app_id, 0)
+        if is_to_move and metadata and is_refilled(self.storage, identity, metadata, last):
+            return _Mirrored(identity)
+        return _Mirrored(identity, snapshot, last)
 
     def _lint_files(
         self, folder: Folder, mirrored: _Mirrored, metadata: TableMetadata

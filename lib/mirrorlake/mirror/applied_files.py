@@ -31,6 +31,7 @@ from mirrorlake.landing.metadata import (
     Marker,
     TableMetadata,
     last_applied,
+    read_identity,
     read_metadata,
     renew_identity,
 )
@@ -38,7 +39,7 @@ from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.text import read_text
 from mirrorlake.landing.zone import Folder, every_file
 from mirrorlake.mirror.options import paused, read_settings, side_by_side
-from mirrorlake.mirror.plan import Plan, is_as_planned, plan_of
+from mirrorlake.mirror.plan import Plan, is_as_planned, is_foreign, plan_of
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, TableName, file_number
 from mirrorlake.results import Outcome
 from mirrorlake.storage import Entry, Storage
@@ -353,10 +354,11 @@ def _kept_files(
     storage: Storage, table: TableName, numbers: Iterable[int], applied: int
 ) -> dict[int, str]:
     """The paths of the data files that are still there, by number; some have to be."""
-    kept: dict[int, str] = {}
+    kept: dict[int, tuple[str, Entry]] = {}
     for path, entry in every_file(storage, table):
         if (number := _processed_number(entry.name)) is not None:
-            kept[number] = path
+            kept[number] = path, entry
+    identity = read_identity(storage, table)
     for number in numbers:
         if not 1 <= number <= applied:
             raise SequenceError(
@@ -368,4 +370,12 @@ def _kept_files(
                 f"File {number} is no longer kept.",
                 hint="reseed from a new initial load: reseed ROOT TABLE FILE…",
             )
-    return kept
+        path, entry = kept[number]
+        in_folder = path == f"{table.folder}/{entry.name}"  # only applied content is moved away
+        if identity and in_folder and is_foreign(storage, identity, number, entry):
+            raise SequenceError(
+                f"File {number} is not the one that was applied.",
+                file=entry.name,
+                hint="leave it out, or reseed from a new initial load: reseed ROOT TABLE FILE…",
+            )
+    return {number: path for number, (path, _) in kept.items()}

@@ -21,7 +21,8 @@ from mirrorlake.landing.check import SMALL, FileFacts, file_hash
 from mirrorlake.landing.metadata import BY_TIME, Identity, TableMetadata
 from mirrorlake.landing.zone import Folder, by_number, by_time
 from mirrorlake.mirror.options import STOP
-from mirrorlake.names import STATE, file_name, file_number
+from mirrorlake.mirror.state import file_signature
+from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, file_name, file_number
 from mirrorlake.storage import Entry, Listing, Storage, to_json
 
 FORMAT = 3
@@ -35,12 +36,12 @@ class PlannedFile:
     """One file of a plan, as it was when the plan was made.
 
     Attributes:
-        sha256: of its bytes; empty where it never came, or where `etag` stands for it.
+        sha256: of its bytes; empty where it never came, or where only `etag` is known.
         published: when it was modified last, ISO-8601 UTC; None if it never came.
         rows: rows by operation.
         rejected: rows left out because they can't be applied.
         skipped: why nothing of it is applied; None if it is.
-        etag: what the store calls this content of a larger file; None where it has a hash.
+        etag: the store's tag of a larger file; None for a small or local one.
     """
 
     name: str
@@ -177,7 +178,11 @@ def _fix_all(
         if entry is None:
             sha256 = ""
         elif sha256 is None and entry.etag and file.size > SMALL:
-            sha256, etag = "", entry.etag  # nobody reads all of a large file for it
+            etag = entry.etag
+        if sha256 is None and etag is not None and file is not facts[-1]:
+            # Reading a large file only for its hash is slow. The last one stays in the folder,
+            # where the same bytes get another tag when they are uploaded again.
+            sha256 = ""
         elif sha256 is None:
             sha256 = file_hash(storage, f"{identity.table.folder}/{file.name}")
         return PlannedFile(
@@ -258,6 +263,81 @@ def is_as_planned(storage: Storage, identity: Identity, plan: Plan | None, entry
     planned = plan.file(entry.name) if plan else None
     if planned is None or planned.size != entry.size:
         return False
-    if planned.etag is not None:
+    if planned.etag is not None and (planned.etag == entry.etag or not planned.sha256):
         return planned.etag == entry.etag
     return planned.sha256 == file_hash(storage, f"{identity.table.folder}/{entry.name}")
+
+
+def is_foreign(storage: Storage, identity: Identity, number: int, entry: Entry) -> bool:
+    """Return whether a file in the folder is not the applied one of its number.
+
+    A lost plan proves nothing. Neither does a plan that has only the tag of a large file: a copy of
+    the same file has another one.
+    """
+    plan = plan_of(storage, identity, number)
+    if plan is None or is_as_planned(storage, identity, plan, entry):
+        return False
+    planned = plan.file(entry.name)
+    return planned is None or planned.size != entry.size or bool(planned.sha256)
+
+
+def last_file_fault(
+    storage: Storage, identity: Identity, folder: Folder, last: int, known: str | None
+) -> SequenceError | None:
+    """Return why a folder does not go on after its last applied file, if that is so.
+
+    The last applied file stays in its folder. If it has other content, or if it is gone and lower
+    numbers have other content, the folder may have been filled again. Nothing can be applied then
+    without the risk of losing rows.
+
+    Args:
+        storage: the lake's files.
+        identity: whose files they are.
+        folder: its files by number.
+        last: the last applied number.
+        known: the signature of the last applied file when it was compared last. The file is read
+            only if its signature differs.
+    """
+    entry = folder.numbered.get(last)
+    if entry is not None:
+        if file_signature(entry) == known or not is_foreign(storage, identity, last, entry):
+            return None
+        text = "The last applied file was replaced by other content, which is not applied."
+        return _refilled(text, entry, last)
+    for number, lower in sorted(folder.numbered.items()):
+        if number > last:
+            break
+        if not is_as_planned(storage, identity, plan_of(storage, identity, number), lower):
+            text = f"Number {number} was applied with other content, and file {last} is missing."
+            return _refilled(text, lower, last)
+    return None
+
+
+def _refilled(text: str, entry: Entry, last: int) -> SequenceError:
+    return SequenceError(
+        text,
+        file=entry.name,
+        hint=(
+            f"to go on, delete the files up to number {last} and publish their new rows under "
+            f"the numbers from {last + 1} on; to build the table anew, reseed it with these files, "
+            "or delete the whole folder and publish it again."
+        ),
+    )
+
+
+def is_refilled(storage: Storage, identity: Identity, metadata: TableMetadata, last: int) -> bool:
+    """Return whether a folder has new files from number 1 on, and none of its applied files.
+
+    Args:
+        storage: the lake's files.
+        identity: whose folder it is.
+        metadata: what the folder declares; files without numbers are never applied twice.
+        last: the last applied number.
+    """
+    folder = identity.table.folder
+    numbers = [(file_number(entry.name), entry) for entry in storage.list(folder).files]
+    again = [(n, entry) for n, entry in numbers if n is not None and 1 <= n <= last]
+    if metadata.strategy == BY_TIME or 1 not in dict(again):
+        return False
+    moved = (storage.list(f"{folder}/{name}").files for name in (PROCESSED, READY_TO_DELETE))
+    return not any(moved) and all(is_foreign(storage, identity, *found) for found in again)

@@ -20,11 +20,11 @@ from mirrorlake.errors import (
     SequenceError,
 )
 from mirrorlake.landing.check import FileFacts, inspect_file, skipped_file
-from mirrorlake.landing.metadata import BY_TIME, Identity, Marker, TableMetadata, check_keys_kept
+from mirrorlake.landing.metadata import Identity, Marker, TableMetadata, check_keys_kept
 from mirrorlake.landing.types import fits, widened
 from mirrorlake.landing.zone import Folder
 from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions
-from mirrorlake.mirror.plan import Plan, number_files, staging
+from mirrorlake.mirror.plan import Plan, last_file_fault, number_files, staging
 from mirrorlake.mirror.state import TableState, file_signature
 from mirrorlake.names import METADATA, file_name
 from mirrorlake.storage import Listing, Storage
@@ -131,10 +131,14 @@ class TableContext:
 
     @property
     def tail(self) -> str | None:
-        """The last applied file where files have no numbers, as later listings show it."""
+        """The signature of the last applied file, if it is in the folder."""
         applied = self.folder.numbered.get(self.last)
-        by_time = self.metadata.strategy == BY_TIME
-        return file_signature(applied) if applied and by_time else None
+        return file_signature(applied) if applied else None
+
+    def last_file_fault(self) -> SequenceError | None:
+        """Return why the folder does not go on after its last applied file, if that is so."""
+        known = self.state.tail
+        return last_file_fault(self.storage, self.identity, self.folder, self.last, known)
 
 
 def plan_schema(at: TableContext, files: Iterable[FileFacts], *, widen: bool) -> Target:

@@ -59,7 +59,8 @@ class TableState:
         seen: when the folder's identity file was written; tells a recreated folder.
         declared: when its metadata file was written.
         strategy: how its files are ordered.
-        tail: the last applied file, if it has no number: name, size, time.
+        tail: the last applied file's signature when it was compared last; None if it was missing,
+            or had other content. An earlier version kept it only for files without numbers.
         rows: operations applied so far, all markers counted.
         bytes: sizes of the files applied so far.
         synced: when the last commit was made, ISO-8601 UTC.
@@ -99,7 +100,7 @@ class TableState:
 
 
 def file_signature(entry: Entry) -> str:
-    """A file without a number of its own, as it is recognised in a later listing."""
+    """Return a text that changes with a file's name, size, time or tag."""
     return f"{entry.name} {entry.size} {entry.state}"
 
 

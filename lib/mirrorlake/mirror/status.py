@@ -165,7 +165,8 @@ def idle_folder(listing: Listing, state: TableState) -> Folder | None:
     if now != (state.seen, state.declared):
         return None
     folder = listed_folder(listing, state)
-    if folder is None or any(number != state.last_file for number in folder.numbered):
+    applied = (state.last_file, state.tail)
+    if folder is None or any((n, file_signature(e)) != applied for n, e in folder.numbered.items()):
         return None
     return folder
 
@@ -367,6 +368,8 @@ def _next_batch(storage: Storage, table: TableName, options: MirrorOptions) -> B
         storage.list(table.folder),
         TableState(table.schema, table.name),
     )
+    if (fault := at.last_file_fault()) is not None:
+        return Batch(at, error=fault)
     skip = dict.fromkeys(read_settings(storage, table).skip, "")
     ready, _ = at.folder.pending(at.last, skip)
     plan = find_plan(storage, at.identity, at.last + 1)

@@ -107,7 +107,10 @@ class TableCycle:
         self._done(Step.IDENTIFIED)
         snapshot = self._restore_or_drop(identity)
         at = load_context(self._storage, identity, metadata, snapshot, self._listing, self._state)
+        fault = at.last_file_fault()
         at = replace(at, state=self._recall_state(at))
+        if fault is not None:
+            return failed(replace(at.state, tail=None), fault)
         reused = move_leftovers(self._storage, identity, at.folder, at.last)
         batch = Batch(at)
         for next_batch in (self._resume_batch, self._new_batch):
@@ -173,7 +176,10 @@ class TableCycle:
             listing = self._storage.list(self._table.folder)
             snapshot = self._restore_or_drop(at.identity)
             at = load_context(self._storage, at.identity, at.metadata, snapshot, listing, at.state)
-            at = replace(at, state=replace(at.state, tail=at.tail))
+            fault = at.last_file_fault()
+            at = replace(at, state=replace(at.state, tail=None if fault else at.tail))
+            if fault is not None:
+                return Batch(at, error=fault)
         ready, _ = at.folder.pending(at.last, self._skip)
         if not ready and at.last == 0:
             return self._declare_or_drop(at)
@@ -246,10 +252,9 @@ class TableCycle:
         version = committed_version(self._storage, self._table, before, note)
         published = at.folder.listing.file(plan.files[-1].name)
         age = datetime.now(timezone.utc) - published.modified if published else None
-        by_time = at.metadata.strategy == BY_TIME
         state = replace(
             with_note(at.state, note | {"version": version}),
-            tail=file_signature(published) if published and by_time else None,
+            tail=file_signature(published) if published else None,
             latency=age.total_seconds() if age else None,
         )
         move_applied(self._storage, at.identity, at.folder, plan)

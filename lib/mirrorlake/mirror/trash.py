@@ -2,7 +2,8 @@
 
 A folder is known by the identity in it, not by its name. Deleted means that its table is moved
 aside and kept for a while; renamed, that its table moves along with all it has; copied, that the
-copy starts an incarnation of its own.
+copy starts an incarnation of its own. A renamed folder that was filled again with other files does
+so, too: its table moves along and is replaced.
 
 On an object store a dropped table lies where it was, and a document hides it: see
 `delta.log_files`. Only a table that takes another's place is moved there.
@@ -32,12 +33,15 @@ from mirrorlake.landing.metadata import (
     Identity,
     declare_keys,
     is_in_folder,
+    last_applied,
     read_identity,
+    read_metadata,
     renew_identity,
     write_identity,
 )
 from mirrorlake.landing.zone import BadFolder, published_tables
 from mirrorlake.mirror.ledger import read_mirrored
+from mirrorlake.mirror.plan import is_refilled
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.mirror.shards import ALL, Shard
 from mirrorlake.mirror.state import TableState, failed
@@ -310,5 +314,9 @@ def _follow_rename(
         storage.move_folder(before.table_path, table.table_path)
         or read_snapshot(storage, before.table_path) is None
     ):
+        last = last_applied(storage, table)
+        if is_refilled(storage, identity, read_metadata(storage, table), last):
+            # After the move, so that a killed mirror finds the rename again.
+            renew_identity(storage, table)
         # Kept under the new name, so that a copy of the renamed folder is known as one.
         states[table.folder] = replace(states.pop(old), schema=table.schema, name=table.name)

@@ -104,6 +104,14 @@ class Target:
         return file_number(self.name) if self.is_visible else None
 
     @property
+    def is_in_partition(self) -> bool:
+        """True for a data file in a visible partition folder such as `Region=eu`."""
+        folders = self.path.removeprefix(f"{ZONE}/").split("/")[:-1]
+        is_hidden = any(folder.startswith(("_", ".")) for folder in folders)
+        is_data = self.table is None and file_number(self.name) is not None
+        return is_data and not is_hidden and any("=" in folder for folder in folders[-1:])
+
+    @property
     def is_staged(self) -> bool:
         """Whether it is a data file before its rename, by its name."""
         return self.table is not None and bool(_STAGED.match(self.name))

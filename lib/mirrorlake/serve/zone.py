@@ -18,9 +18,8 @@ from threading import Lock
 
 from starlette.concurrency import run_in_threadpool
 
-from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.landing.metadata import SEQUENTIAL, read_identity, read_metadata
+from mirrorlake.landing.metadata import SEQUENTIAL, last_applied, read_metadata
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name, file_number
 from mirrorlake.serve.checks import Checks
 from mirrorlake.serve.errors import RequestError, bad_request, not_found
@@ -208,6 +207,10 @@ class LandingZone:
 
     async def _check(self, file: Path | str, target: Target, etag: str = "") -> tuple[str, ...]:
         """Refuses what the mirror would refuse; a mistake's text says file, row and column."""
+        if target.is_in_partition:
+            text = "Files in partition folders are not applied."
+            hint = "publish all files into the table's own folder."
+            raise bad_request("InvalidInput", f"{target.path}: {text} Hint: {hint}")
         if target.table is None:
             return ()
         check = self._check_metadata if target.is_metadata else self._check_data
@@ -345,10 +348,7 @@ class LandingZone:
             for entry in self.storage.list(f"{folder}/{moved}").files
             if (number := file_number(entry.name)) is not None
         ]
-        identity = read_identity(self.storage, table)
-        snapshot = read_snapshot(self.storage, table.table_path) if identity else None
-        applied = snapshot.txns.get(identity.app_id, 0) if snapshot and identity else 0
-        return max([*found, applied])
+        return max([*found, last_applied(self.storage, table)])
 
     def _same_or_taken(self, target: Target, file: Path | str, path: str) -> None:
         """Accepts the same bytes again.

@@ -182,7 +182,14 @@ def test_a_table_without_metadata_is_a_warning(served: Lake) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"{", b"[]", b'{"keyColumns": "id"}', b'{"keyColumns": ["other"]}']
+    "body",
+    [
+        b"{",
+        b"[]",
+        b'{"keyColumns": "id"}',
+        b'{"keyColumns": ["other"]}',
+        b'{"keyColumns": ["id"], "isPartitionEnabled": true}',
+    ],
 )
 def test_metadata_that_makes_no_sense_or_takes_keys_back_is_refused(
     served: Lake, body: bytes
@@ -200,6 +207,25 @@ def test_keys_of_a_table_without_files_can_be_corrected(served: Lake) -> None:
     assert served.put(f"t/{number(1)}", parquet(id=[1])).status_code == 400
     assert served.put("t/_metadata.json", KEYS).status_code == 200
     assert served.put(f"t/{number(1)}", parquet(id=[1])).status_code == 200
+
+
+def test_files_in_partition_folders_are_refused(served: Lake) -> None:
+    """Staging and folders without a partition's name stay as they are."""
+    for place in ("t/Region=eu", "s.schema/t/Region=eu/City=x"):
+        path = f"{place}/{number(1)}"
+        dfs = served.put(path, ONE)
+        blob = served.call("PUT", path, data=ONE, base=served.ready.blob)
+        served.put(f"{place}/_{number(1)}", ONE)
+        renamed = served.rename(f"{place}/_{number(1)}", path)
+        for refused in (dfs, blob, renamed):
+            assert (refused.status_code, refused.headers["x-ms-error-code"]) == (
+                400,
+                "InvalidInput",
+            )
+            assert "the table's own folder" in refused.text
+        assert served.files(place) == [f"_{number(1)}"]
+    for place in ("t/_Temp=1/", "a=b/", "a=b/parts/", "s.schema/a=b/", ""):
+        assert served.put(f"{place}{number(1)}", ONE).status_code == 200
 
 
 def test_files_by_time_have_any_name_and_later_ones_are_younger(served: Lake) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.errors import TableNotFoundError
+from mirrorlake.errors import SequenceError, TableNotFoundError
 from mirrorlake.mirror.options import MirrorOptions, Step
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
 
@@ -35,6 +35,119 @@ def test_a_folder_made_again_while_nobody_watched_makes_the_table_anew(lake: Lak
     assert snapshot.properties["mirrorlake.keys"] == '["code"]'
     before = lake.table("t").read(version=1)  # history survives, frames of it too
     assert sorted(tuple(row) for row in before.collect()) == [(1, "old"), (2, "old")]
+
+
+def publish_and_rename(lake: Lake, *, processed: bool = True) -> Path:
+    """A mirrored table of two files whose folder is renamed to `new`, without its data files."""
+    publisher = lake.publisher("t", keys=["id"])
+    for number in (1, 2):
+        publisher.upsert([{"id": number, "v": "old"}])
+        assert not lake.mirror().failed
+    zone = Path(lake.landing_zone)
+    (zone / "t").rename(zone / "new")
+    (zone / "new" / file_name(2)).unlink()
+    if not processed:
+        shutil.rmtree(zone / "new" / PROCESSED)
+    return zone / "new"
+
+
+def refill(folder: Path, first: int, last: int) -> None:
+    for number in range(first, last + 1):
+        rows = {"id": [10 + number], "v": ["new"], "__rowMarker__": pa.array([4], pa.int32())}
+        pq.write_table(pa.table(rows), folder / file_name(number))
+
+
+NEW = {(11, "new"): 1, (12, "new"): 1, (13, "new"): 1}
+
+
+def test_a_renamed_folder_that_is_refilled_makes_the_table_anew(lake: Lake) -> None:
+    refill(publish_and_rename(lake, processed=False), 1, 3)
+    report = lake.mirror()
+    assert (report.failed, report.dropped) == ((), ())
+    assert bag(lake, "new", ["id", "v"]) == NEW
+    before = lake.table("new").read(version=2)  # history survives
+    assert sorted(row.id for row in before.collect()) == [1, 2]
+    (line,) = report.tables
+    assert (line.last_file, line.backlog_files) == (3, 0)
+    lake.publisher("new", keys=["id"]).upsert([{"id": 14, "v": "next"}])
+    assert not lake.mirror().failed
+    assert bag(lake, "new", ["id", "v"]) == NEW | {(14, "next"): 1}
+
+
+def test_a_refilled_folder_that_keeps_applied_files_stops_and_each_way_out_works(
+    lake: Lake, tmp_path: Path
+) -> None:
+    folder = publish_and_rename(lake)
+    old = {(1, "old"): 1, (2, "old"): 1}
+    refill(folder, 1, 3)
+    for _ in range(2):
+        (failed,) = lake.mirror().failed
+        assert failed.error is not None
+        assert failed.error["file"] == file_name(2)
+        assert bag(lake, "new", ["id", "v"]) == old
+    files = [shutil.copy(folder / file_name(n), tmp_path) for n in (1, 2, 3)]
+    for number in (1, 2, 3):
+        (folder / file_name(number)).unlink()
+    refill(folder, 3, 3)
+    assert not lake.mirror().failed
+    assert bag(lake, "new", ["id", "v"]) == old | {(13, "new"): 1}
+    refill(folder, 3, 3)  # the same rows, written again
+    lake.operations.reseed("new", files, apply=True)
+    assert not lake.mirror().failed
+    assert bag(lake, "new", ["id", "v"]) == NEW
+
+
+def test_a_publisher_goes_on_in_a_renamed_folder_without_files(lake: Lake) -> None:
+    publish_and_rename(lake, processed=False)
+    assert lake.publisher("new", keys=["id"]).upsert([{"id": 3, "v": "x"}]).file == file_name(3)
+    assert not lake.mirror().failed
+    assert bag(lake, "new", ["id", "v"]) == {(1, "old"): 1, (2, "old"): 1, (3, "x"): 1}
+
+
+def test_a_replaced_last_file_is_never_stored_as_the_applied_one(lake: Lake) -> None:
+    publisher = lake.publisher("t", keys=["id"])
+    for number in (1, 2):
+        publisher.upsert([{"id": number, "v": "old"}])
+        assert not lake.mirror().failed
+    folder = Path(lake.landing_zone) / "t"
+    applied = (folder / file_name(2)).read_bytes()
+    refill(folder, 2, 3)
+    (failed,) = lake.mirror().failed
+    assert failed.error is not None
+    assert failed.error["file"] == file_name(2)
+    assert processed(lake, PROCESSED) == [file_name(1)]
+    with pytest.raises(SequenceError, match="not the one that was applied"):
+        lake.operations.replay("t", 1)
+    (folder / file_name(2)).write_bytes(applied)
+    assert not lake.mirror().failed
+    assert bag(lake, "t", ["id", "v"]) == {(1, "old"): 1, (2, "old"): 1, (13, "new"): 1}
+    assert (folder / PROCESSED / file_name(2)).read_bytes() == applied
+
+
+def test_a_last_file_replaced_beside_an_unfinished_plan_stops_the_table(lake: Lake) -> None:
+    publisher = lake.publisher("t", keys=["id"])
+    publisher.upsert([{"id": 1, "v": "old"}])
+    assert not lake.mirror().failed
+    publisher.upsert([{"id": 2, "v": "old"}])
+
+    def kill(_table: TableName, done: Step) -> None:
+        if done is Step.PLANNED:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lake.mirror(on_step=kill)
+    folder = Path(lake.landing_zone) / "t"
+    replaced: list[bool] = []
+
+    def replace(_table: TableName, done: Step) -> None:
+        if done is Step.COMMITTED and not replaced:
+            refill(folder, 2, 3)  # the plan's own file: its rows are committed already
+            replaced.append(True)
+
+    (failed,) = lake.mirror(on_step=replace).failed
+    assert failed.error is not None
+    assert (failed.last_file, failed.error["file"]) == (2, file_name(2))
+    assert bag(lake, "t", ["id", "v"]) == {(1, "old"): 1, (2, "old"): 1}
 
 
 def test_columns_of_nothing_but_null_wait_for_their_type(lake: Lake) -> None:
@@ -234,3 +347,17 @@ def test_the_mirror_tries_again_when_a_layout_operation_was_quicker(lake: Lake) 
         assert not lake.mirror().failed
     assert raced
     assert bag(lake, "t", ["id", "v"]) == {(0, "old"): 1, (1, "new"): 1, (2, "old"): 1}
+
+
+def test_partition_folders_stop_their_table_and_no_other(lake: Lake) -> None:
+    folder = Path(lake.landing_zone) / "t"
+    (folder / "Region=eu").mkdir(parents=True)
+    (folder / "_metadata.json").write_text('{"keyColumns": ["id"], "isPartitionEnabled": true}')
+    refill(folder / "Region=eu", 1, 1)
+    lake.publisher("beside").write([{"id": 1}])
+    (failed,) = lake.mirror().failed
+    assert (failed.name, failed.state) == ("t", "Failed")
+    assert failed.error is not None
+    assert failed.error["file"] == "_metadata.json"
+    assert "the table's own folder" in failed.error["message"]
+    assert bag(lake, "beside", ["id"]) == {(1,): 1}

@@ -77,10 +77,19 @@ def test_keys_of_the_wrong_type(keys):
         parse({"keyColumns": keys})
 
 
+@pytest.mark.parametrize("field", ["isUpsertDefaultRowMarker", "isPartitionEnabled"])
 @pytest.mark.parametrize("value", ["true", 1, 0, None, []])
-def test_upsert_flag_of_the_wrong_type(value):
-    with pytest.raises(MetadataError, match="not true or false"):
-        parse({"isUpsertDefaultRowMarker": value})
+def test_a_flag_of_the_wrong_type(field, value):
+    with pytest.raises(MetadataError, match=f"{field} is .*, not true or false"):
+        parse({field: value})
+
+
+def test_partition_folders_are_refused():
+    assert parse({"isPartitionEnabled": False}) == TableMetadata()
+    with pytest.raises(MetadataError, match="isPartitionEnabled is true") as caught:
+        parse({"ISPARTITIONENABLED": True})
+    assert caught.value.file == METADATA
+    assert "the table's own folder" in caught.value.hint
 
 
 @pytest.mark.parametrize("keys", [["id", "id"], ["id", "ID"]])

@@ -1,0 +1,385 @@
+"""Folders that do not go on after their last applied file: replaced, refilled, renamed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from helpers.plans import plan_files
+from helpers.zones import KEYED, Zone
+from mirrorlake import Lake
+from mirrorlake.errors import SequenceError
+from mirrorlake.landing.check import SMALL
+from mirrorlake.landing.metadata import (
+    BY_TIME,
+    Identity,
+    TableMetadata,
+    last_applied,
+    read_identity,
+)
+from mirrorlake.landing.publisher import Publisher
+from mirrorlake.landing.zone import list_folder
+from mirrorlake.lint.zone import lint_zone
+from mirrorlake.mirror.applied_files import replay, reseed
+from mirrorlake.mirror.engine import Engine
+from mirrorlake.mirror.plan import is_foreign, is_refilled, last_file_fault
+from mirrorlake.mirror.state import FAILED, REPLICATING, TableState, file_signature
+from mirrorlake.mirror.status import preview_cycle, status_report
+from mirrorlake.mirror.trash import follow_folders
+from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
+from mirrorlake.storage import Entry, Storage
+
+T, OLD = TableName(None, "t"), TableName(None, "before")
+LIFE = Identity(T, "one life")
+COLUMNS = {"id": "long", "item": "string"}
+OTHER = {"id": [7], "item": ["other"]}
+TAG_ONLY = b"x" * (SMALL + 1)
+
+
+def no_spark():
+    raise AssertionError("Spark was asked for")
+
+
+def applied(storage: Storage, last: int, table: TableName = T) -> Zone:
+    """A table as a mirror leaves it: the last applied file in its folder, the others moved."""
+    zone = Zone(storage)
+    zone.metadata(KEYED, table)
+    for number in range(1, last + 1):
+        zone.put(number, {"id": [number], "item": ["applied"]}, table)
+    zone.mirrored(COLUMNS, last=last, table=table)
+    zone.move_to_processed(*range(1, last), table=table)
+    return zone
+
+
+def path(number: int, table: TableName = T, folder: str = "") -> str:
+    return f"{table.folder}/{f'{folder}/' if folder else ''}{file_name(number)}"
+
+
+def move(storage: Storage, source: TableName, target: TableName) -> None:
+    assert storage.move_folder(source.folder, target.folder)
+
+
+def entry_of(storage: Storage, number: int) -> Entry:
+    found = storage.list(T.folder).file(file_name(number))
+    assert found is not None
+    return found
+
+
+def fault(storage: Storage, last: int, known: str | None = None) -> SequenceError | None:
+    return last_file_fault(storage, LIFE, list_folder(storage, T), last, known)
+
+
+def put(storage: Storage, *numbers: int, data: bytes = b"applied") -> list[str]:
+    for number in numbers:
+        storage.write(path(number), data)
+    return [file_name(number) for number in numbers]
+
+
+def test_the_last_file_as_it_was_applied_is_no_fault(any_storage: Storage):
+    plan_files(any_storage, LIFE, 1, put(any_storage, 1, 2))
+    assert fault(any_storage, 2) is None
+    put(any_storage, 2)  # the same bytes once more
+    assert fault(any_storage, 2, "another signature") is None
+    put(any_storage, 1, data=b"late")  # a lower number is the leftovers' matter
+    assert fault(any_storage, 2) is None
+
+
+@pytest.mark.parametrize("data", [b"APPLIED", b"longer than applied", b""])
+def test_a_replaced_last_file_is_a_fault_that_names_the_ways_out(any_storage: Storage, data: bytes):
+    plan_files(any_storage, LIFE, 1, put(any_storage, 1, 2))
+    put(any_storage, 2, data=data)
+    found = fault(any_storage, 2, "its signature of before")
+    assert found is not None
+    assert found.file == file_name(2)
+    assert "replaced by other content" in found.message
+    for way in ("delete the files up to number 2", "from 3 on", "reseed", "the whole folder"):
+        assert way in found.hint
+    assert fault(any_storage, 2) is not None
+
+
+def test_another_extension_is_another_file(any_storage: Storage):
+    plan_files(any_storage, LIFE, 1, put(any_storage, 1))
+    assert any_storage.rename(path(1), f"{T.folder}/{file_name(1, '.csv')}")
+    assert fault(any_storage, 1) is not None
+
+
+def test_a_file_is_read_only_if_its_signature_differs(any_storage: Storage):
+    plan_files(any_storage, LIFE, 1, put(any_storage, 1))
+    put(any_storage, 1, data=b"APPLIED")
+    assert fault(any_storage, 1, file_signature(entry_of(any_storage, 1))) is None
+
+
+def test_without_a_plan_the_last_file_is_taken_for_the_applied_one(any_storage: Storage):
+    put(any_storage, 1, 2)
+    assert fault(any_storage, 2) is None
+    assert not is_foreign(any_storage, LIFE, 2, entry_of(any_storage, 2))
+
+
+@pytest.mark.parametrize(("numbers", "named"), [((1, 3), 1), ((1, 2, 4), 1), ((2, 3), 2)])
+def test_lower_numbers_with_other_content_beside_a_missing_last_file(
+    any_storage: Storage, numbers: tuple[int, ...], named: int
+):
+    last = 3 if 3 not in numbers else 4
+    plan_files(any_storage, LIFE, 1, put(any_storage, *range(1, last + 1)))
+    for number in range(1, last + 1):
+        any_storage.delete(path(number))
+    put(any_storage, *numbers, data=b"refilled")
+    found = fault(any_storage, last)
+    assert found is not None
+    assert found.file == file_name(named)
+    assert f"file {last} is missing" in found.message
+
+
+def test_a_missing_last_file_alone_is_no_fault(any_storage: Storage):
+    plan_files(any_storage, LIFE, 1, put(any_storage, 1, 2, 3))
+    any_storage.delete(path(3))
+    assert fault(any_storage, 3) is None  # 1 and 2 are leftovers of a killed mirror
+    put(any_storage, 4, data=b"the next one")
+    assert fault(any_storage, 3) is None
+    assert fault(any_storage, 0) is None
+
+
+def test_lower_numbers_that_no_plan_knows_are_a_fault_if_the_last_file_is_missing(
+    any_storage: Storage,
+):
+    put(any_storage, 1)
+    assert fault(any_storage, 2) is not None
+
+
+def test_the_hash_of_a_large_last_file_is_kept_beside_its_tag(any_storage: Storage):
+    put(any_storage, 1, 2, data=TAG_ONLY)
+    first, last = plan_files(any_storage, LIFE, 1, [file_name(1), file_name(2)]).files
+    is_store = any_storage.local is None
+    assert (bool(first.etag), bool(first.sha256)) == (is_store, not is_store)
+    assert (bool(last.etag), bool(last.sha256)) == (is_store, True)
+    put(any_storage, 2, data=TAG_ONLY)  # another tag in a store, the same bytes
+    assert fault(any_storage, 2, "a signature of before") is None
+    put(any_storage, 2, data=TAG_ONLY[:-1] + b"y")
+    assert fault(any_storage, 2) is not None
+
+
+def test_a_tag_alone_does_not_prove_that_content_differs():
+    storage = Storage("memory:///")
+    put(storage, 1, 2, data=TAG_ONLY)
+    plan_files(storage, LIFE, 1, [file_name(1), file_name(2)])
+    put(storage, 1, data=TAG_ONLY)
+    assert not is_foreign(storage, LIFE, 1, entry_of(storage, 1))
+    put(storage, 1, data=TAG_ONLY + b"y")
+    assert is_foreign(storage, LIFE, 1, entry_of(storage, 1))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "last", "expected"),
+    [
+        ((1, 2, 3), 2, True),
+        ((1,), 1, True),
+        ((1,), 2, True),
+        ((2, 3), 2, False),  # it does not begin at 1
+        ((3,), 2, False),
+        ((), 2, False),
+        ((1, 2, 3), 0, False),  # nothing was applied
+    ],
+)
+def test_a_refilled_folder_has_none_of_its_applied_files(
+    any_storage: Storage, numbers: tuple[int, ...], last: int, expected: bool
+):
+    if last:
+        plan_files(any_storage, LIFE, 1, put(any_storage, *range(1, last + 1)))
+    any_storage.delete_folder(T.folder)
+    put(any_storage, *numbers, data=b"refilled")
+    any_storage.write(f"{T.folder}/notes.txt", b"")
+    assert is_refilled(any_storage, LIFE, TableMetadata(), last) is expected
+    by_time = TableMetadata(strategy=BY_TIME)
+    assert not is_refilled(any_storage, LIFE, by_time, last)
+
+
+@pytest.mark.parametrize("folder", ["", PROCESSED, READY_TO_DELETE])
+def test_one_applied_file_says_that_a_folder_is_not_refilled(any_storage: Storage, folder: str):
+    plan_files(any_storage, LIFE, 1, put(any_storage, 1, 2))
+    put(any_storage, 1, 2, 3, data=b"refilled")
+    assert is_refilled(any_storage, LIFE, TableMetadata(), 2)
+    any_storage.write(path(2, folder=folder), b"applied")
+    assert not is_refilled(any_storage, LIFE, TableMetadata(), 2)
+
+
+# --- cycles
+
+
+def cycle(storage: Storage) -> dict[str, str | None]:
+    """The error's file of each table, after a cycle without Spark."""
+    lines = Engine(storage, no_spark).run_cycle().tables
+    return {line.name: line.error["file"] if line.error else None for line in lines}
+
+
+def test_a_replaced_last_file_stops_its_table_until_it_is_put_back(any_storage: Storage):
+    zone = applied(any_storage, 2)
+    before = any_storage.read(path(2))
+    assert cycle(any_storage) == {"t": None}
+    zone.put(2, OTHER)
+    zone.put(3)  # not applied behind it: Spark is not asked for
+    for _ in range(2):
+        assert cycle(any_storage) == {"t": file_name(2)}
+        (line,) = status_report(any_storage).tables
+        assert (line.state, line.last_file, line.backlog_files) == (FAILED, 2, 1)
+    (preview,) = preview_cycle(any_storage).tables
+    assert (preview.status.error["file"], preview.files) == (file_name(2), ())
+    assert [e.name for e in any_storage.list(f"{T.folder}/{PROCESSED}").files] == [file_name(1)]
+    any_storage.write(path(2), before)
+    any_storage.delete(path(3))
+    assert cycle(any_storage) == {"t": None}
+    assert status_report(any_storage).tables[0].state == REPLICATING
+
+
+def test_the_same_bytes_again_are_never_an_error(any_storage: Storage):
+    applied(any_storage, 1)
+    cycle(any_storage)
+    any_storage.write(path(1), any_storage.read(path(1)))
+    assert cycle(any_storage) == {"t": None}
+    any_storage.delete(path(1))
+    assert cycle(any_storage) == {"t": None}
+
+
+@pytest.mark.parametrize("rest", ["processed files", "nothing"])
+def test_a_refilled_folder_of_the_same_name_stops_its_table(any_storage: Storage, rest: str):
+    """A publisher that counts by what is in an emptied folder does the same."""
+    zone = applied(any_storage, 3)
+    assert cycle(any_storage) == {"t": None}
+    any_storage.delete(path(3))
+    if rest == "nothing":
+        any_storage.delete_folder(f"{T.folder}/{PROCESSED}")
+    zone.put(1, OTHER)
+    assert cycle(any_storage) == {"t": file_name(1)}
+    zone.put(4)
+    assert cycle(any_storage) == {"t": file_name(1)}
+    assert [found.rule for found in lint_zone(any_storage).errors] == ["number-reused"]
+    for number in (1, 4):
+        any_storage.delete(path(number))
+    assert cycle(any_storage) == {"t": None}
+
+
+def test_an_earlier_version_s_state_is_compared_once(storage: Storage):
+    zone = applied(storage, 1)
+    cycle(storage)
+    document = storage.read_json("Files/_mirrorlake/state.json")
+    for state in document["tables"].values():
+        del state["tail"]
+    storage.write_json("Files/_mirrorlake/state.json", document)
+    zone.put(1, OTHER)
+    assert cycle(storage) == {"t": file_name(1)}
+
+
+# --- renames
+
+
+def renamed(storage: Storage) -> tuple[Identity | None, TableName]:
+    """The identity of `t` after its rename was followed, and whose table the state is."""
+    identity = read_identity(storage, T)
+    assert identity is not None
+    states = {OLD.folder: TableState(None, OLD.name, incarnation=identity.incarnation)}
+    assert follow_folders(storage, states, [T]) == ([], [])
+    (state,) = states.values()
+    return read_identity(storage, T), state.table
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_folder_renamed_with_its_files_goes_on(any_storage: Storage, emptied: bool):
+    zone = applied(any_storage, 2, OLD)
+    before = read_identity(any_storage, OLD)
+    move(any_storage, OLD, T)
+    if emptied:
+        any_storage.delete(path(2))
+    zone.put(3)
+    identity, table = renamed(any_storage)
+    assert before
+    assert (identity, table) == (Identity(T, before.incarnation, OLD), T)
+    assert last_applied(any_storage, T) == 2
+
+
+@pytest.mark.parametrize("last", [1, 2])
+def test_a_folder_renamed_and_refilled_starts_a_new_incarnation(any_storage: Storage, last: int):
+    zone = applied(any_storage, last, OLD)
+    before = read_identity(any_storage, OLD)
+    move(any_storage, OLD, T)
+    any_storage.delete(path(last))
+    any_storage.delete_folder(f"{T.folder}/{PROCESSED}")
+    for number in (1, 2, 3):
+        zone.put(number, OTHER)
+    assert lint_zone(any_storage).errors == ()
+    identity, table = renamed(any_storage)
+    assert before
+    assert identity
+    assert identity.incarnation != before.incarnation
+    assert (identity.origin, table) == (None, T)
+    # A mirror that is killed now has not kept that the table was moved.
+    states = {OLD.folder: TableState(None, OLD.name, incarnation=before.incarnation)}
+    assert follow_folders(any_storage, states, [T]) == ([], [])
+    assert read_identity(any_storage, T) == identity
+
+
+def test_a_rename_that_is_cut_off_before_the_new_incarnation_is_completed(
+    any_storage: Storage, monkeypatch: pytest.MonkeyPatch
+):
+    zone = applied(any_storage, 1, OLD)
+    before = read_identity(any_storage, OLD)
+    move(any_storage, OLD, T)
+    zone.put(1, OTHER)
+
+    def fail(*_: object) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mirrorlake.mirror.trash.renew_identity", fail)
+        assert before
+        states = {OLD.folder: TableState(None, OLD.name, incarnation=before.incarnation)}
+        (stuck,) = follow_folders(any_storage, states, [T])[1]
+        assert stuck.table == T
+        assert list(states) == [OLD.folder]
+    identity, table = renamed(any_storage)
+    assert identity
+    assert (identity.incarnation != before.incarnation, table) == (True, T)
+
+
+def test_a_rename_with_applied_and_new_files_stops_the_table(any_storage: Storage):
+    zone = applied(any_storage, 2, OLD)
+    cycle(any_storage)
+    move(any_storage, OLD, T)
+    for number in (1, 2, 3):
+        zone.put(number, OTHER)  # file 1 of before is in `_ProcessedFiles`
+    cycle(any_storage)
+    (line,) = status_report(any_storage).tables
+    assert (line.name, line.state, line.last_file) == ("t", FAILED, 2)
+    assert line.error["file"] == file_name(2)
+
+
+def test_a_publisher_goes_on_counting_in_a_renamed_folder_without_files(any_storage: Storage):
+    applied(any_storage, 2, OLD)
+    move(any_storage, OLD, T)
+    any_storage.delete(path(2))
+    any_storage.delete_folder(f"{T.folder}/{PROCESSED}")
+    publisher = Publisher(any_storage, T, keys=["id"])
+    assert publisher.known_columns == {"id": "long", "item": "string"}
+    assert publisher.upsert([{"id": 1}]).file == file_name(3)
+
+
+def test_a_publisher_counts_anew_in_a_copied_folder(storage: Storage):
+    applied(storage, 1, OLD)
+    (Path(storage.root) / T.folder).mkdir()
+    identity = f"{T.folder}/_mirrorlake.json"
+    storage.write(identity, storage.read(f"{OLD.folder}/_mirrorlake.json"))
+    assert Publisher(storage, T, keys=["id"]).upsert([{"id": 1}]).file == file_name(1)
+
+
+# --- replays
+
+
+def test_what_was_never_applied_is_not_replayed(storage: Storage):
+    zone = applied(storage, 2)
+    zone.put(2, OTHER)
+    for dry_run in (True, False):
+        with pytest.raises(SequenceError, match="File 2 is not the one that was applied") as caught:
+            replay(storage, T, 1, dry_run=dry_run)
+        assert caught.value.file == file_name(2)
+    with pytest.raises(SequenceError, match="File 2 is not the one"):
+        reseed(storage, T)
+    assert Lake(storage.root).operations.replay("t", 1, 1).files == (file_name(3),)
