@@ -199,6 +199,8 @@ def test_publish_warns_of_rows_that_may_be_there_twice(run: Run, tmp_path: Path)
     assert "marker" not in run("publish", root, "t", load, "--marker", "upsert").err
     (found,) = run("lint", root, "--json").json["findings"]
     assert (found["rule"], found["file"]) == ("key-repeated", "00000000000000000002.parquet")
+
+
 def test_publish_prints_the_types_of_the_columns(run: Run, tmp_path: Path) -> None:
     root, load = tmp_path / "lake", tmp_path / "load.csv"
     load.write_text("id,zip,price\n1,01234,5\n")
