@@ -109,7 +109,7 @@ class Archive:
         if read_snapshot(self._storage, self.target.table_path) is None:
             place = self._first(timeline, start) - 1
         else:
-            place = self.position
+            place = self._place(self._load())
         lag = lag_of(timeline, place)
         names = str(source.name), str(self.target)
         return ArchiveReport(*names, place + 1, timeline.latest, lag, applied=False)
@@ -139,7 +139,9 @@ class Archive:
     def _run(self, start: int | None, on_step: Callable[[str], None]) -> ArchiveReport:
         source, kept = self.table, self._load()
         timeline = read_versions(source.storage, source.name.table_path)
-        place = self._prepare()
+        if self._prepare():
+            kept = None
+        place = self._place(kept)
         on_step("prepared")
         if place < 0:
             place = self._begin(timeline, start)
@@ -165,26 +167,37 @@ class Archive:
             self._stream(kept, place, timeline)
         on_step("streamed")
         done = max(timeline.latest, place)
-        self._save(kept | {"target_version": open_snapshot(self._storage, self.target).version})
+        version = open_snapshot(self._storage, self.target).version
+        self._save(kept | {"target_version": version, "end": done})
         newest = read_versions(source.storage, source.name.table_path)
         lag = lag_of(newest, done)
         return ArchiveReport(str(source.name), str(self.target), first, done, lag, recovered)
 
-    def _prepare(self) -> int:
-        """Makes the archive if there is none; its position."""
+    def _prepare(self) -> bool:
+        """Create the archive if it does not exist, and return whether it was created."""
         source = self.table
         found = read_snapshot(self._storage, self.target.table_path)
         if found is None:
+            self._storage.delete(f"{self._state}.json")  # of an archive that was dropped
             columns = column_types(source.rows().schema) | FEED_COLUMNS
             properties = {SOURCE_PROPERTY: table_id(source)}
             create_table(source.spark, self._path, columns, feed=False, properties=properties)
-            return -1
+            return True
         if found.properties.get(SOURCE_PROPERTY) != table_id(source):
             raise FeedError(
                 f"{self.target} is no archive of {source.name} as it is now.",
                 hint="choose another name for the archive.",
             )
-        return self.position
+        return False
+
+    def _place(self, kept: dict[str, Any] | None) -> int:
+        """Return the last archived version; -1 if there is none.
+
+        Versions without changes leave no rows. So the end of the last run counts as well, unless
+        the archive was restored since.
+        """
+        end = -1 if kept is None or self._is_restored(kept) else int(kept.get("end", -1))
+        return max(self.position, end)
 
     def _begin(self, timeline: Timeline, start: int | None) -> int:
         """Where a new archive begins; the version before it."""
@@ -230,12 +243,15 @@ class Archive:
             return ""
         if not self._storage.list(self._checkpoint(kept)).folders:
             return "new checkpoint: the old one is gone"
+        return "new checkpoint: the archive was restored" if self._is_restored(kept) else ""
+
+    def _is_restored(self, kept: dict[str, Any]) -> bool:
+        """Return whether the archive was restored since its last run ended."""
         newest = open_snapshot(self._storage, self.target).version
-        for version in range(int(kept["target_version"]) + 1, newest + 1):
-            info = read_commit_info(self._storage, self.target.table_path, version)
-            if info.get("operation") == "RESTORE":
-                return "new checkpoint: the archive was restored"
-        return ""
+        since = range(kept.get("target_version", newest) + 1, newest + 1)
+        path = self.target.table_path
+        infos = (read_commit_info(self._storage, path, version) for version in since)
+        return any(info.get("operation") == "RESTORE" for info in infos)
 
     def _checkpoint(self, kept: dict[str, Any]) -> str:
         return f"{self._state}/checkpoint-{kept['checkpoint']}"

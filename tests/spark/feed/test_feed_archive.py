@@ -14,6 +14,7 @@ import pytest
 
 from helpers.examples import under_long
 from helpers.killing import run_until
+from helpers.quiet import QUIET, commit_quietly
 from mirrorlake import Lake
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.archive import Archive
@@ -47,10 +48,11 @@ class Killed(BaseException):
 
 
 def change(table: LakeTable, number: int) -> None:
-    """Two more versions: an insert of several files, an update."""
+    """Three more versions: an insert of several files, an update, and one that changes no row."""
     rows = table.spark.range(number * 10, number * 10 + 4, 1, 2).selectExpr("id", "'a' AS v")
     rows.write.format("delta").mode("append").save(table.path)
     table.spark.sql(f"UPDATE {table.sql_name} SET v = 'b{number}' WHERE id % 10 = 1")
+    commit_quietly(table, QUIET[number % len(QUIET)])
 
 
 def model(changes: int) -> Counter[tuple[Any, ...]]:
@@ -60,11 +62,11 @@ def model(changes: int) -> Counter[tuple[Any, ...]]:
     for number in range(1, changes + 1):
         for key in range(number * 10, number * 10 + 4):
             values[key] = "a"
-            feed[key, "a", "insert", 2 * number - 1] += 1
+            feed[key, "a", "insert", 3 * number - 2] += 1
         for key in (key for key in values if key % 10 == 1):
-            feed[key, values[key], "update_preimage", 2 * number] += 1
+            feed[key, values[key], "update_preimage", 3 * number - 1] += 1
             values[key] = f"b{number}"
-            feed[key, values[key], "update_postimage", 2 * number] += 1
+            feed[key, values[key], "update_postimage", 3 * number - 1] += 1
     return feed
 
 
@@ -88,21 +90,29 @@ def check(lake: Lake, start: int = 0) -> None:
 @pytest.mark.promise("CF-06", "CF-16")
 def test_every_run_appends_what_is_new(lake: Lake, stock: LakeTable) -> None:
     first = lake.archive("stock", INTO)
-    assert repr(first) == "stock → history.stock: 3 new versions, archived up to 2"
+    assert repr(first) == "stock → history.stock: 4 new versions, archived up to 3"
     assert (first.lag.versions, first.recovered) == (0, "")
     check(lake)
     version = lake.table(INTO).snapshot().version
-    assert repr(lake.archive("stock", INTO)).endswith("0 new versions, archived up to 2")
+    assert repr(lake.archive("stock", INTO)).endswith("0 new versions, archived up to 3")
     assert lake.table(INTO).snapshot().version == version  # nothing new is no commit
+    commit_quietly(stock, "property")
+    assert repr(lake.archive("stock", INTO)).endswith("1 new version, archived up to 4")
+    assert repr(lake.archive("stock", INTO)).endswith("0 new versions, archived up to 4")
+    assert Archive(stock, INTO).plan().lag.versions == 0
     change(stock, 2)
-    assert (lake.archive("stock", INTO).start, lake.archive("stock", INTO).end) == (3, 4)
+    done = lake.archive("stock", INTO)
+    assert (done.start, done.end) == (5, 7)
     check(lake)
     state = Path(lake.storage.root) / "Files/_mirrorlake/feeds/stock/archive-history.stock"
     shutil.rmtree(state / "checkpoint-1")
     change(stock, 3)
     lost = lake.archive("stock", INTO)
-    assert (lost.start, lost.end) == (5, 6)
+    assert (lost.start, lost.end) == (8, 10)
     assert "the old one is gone" in lost.recovered
+    check(lake)
+    shutil.rmtree(lake.table(INTO).path)
+    assert repr(lake.archive("stock", INTO)).endswith("11 new versions, archived up to 10")
     check(lake)
 
 
@@ -123,9 +133,9 @@ def test_what_is_spoilt_or_restored_is_put_right(lake: Lake, stock: LakeTable) -
     lake.spark.sql(f"RESTORE TABLE {kept.sql_name} TO VERSION AS OF 2")
     assert "restored" in lake.archive("stock", INTO).recovered
     check(lake)
-    lake.spark.sql(f"RESTORE TABLE {stock.sql_name} TO VERSION AS OF 2")  # the source this time
+    lake.spark.sql(f"RESTORE TABLE {stock.sql_name} TO VERSION AS OF 3")  # the source this time
     lake.spark.sql(f"ALTER TABLE {stock.sql_name} ADD COLUMN w INT")
-    lake.spark.sql(f"INSERT INTO {stock.sql_name} VALUES (99, 'x', 5)")
+    lake.spark.sql(f"INSERT INTO {stock.sql_name} (id, v, w) VALUES (99, 'x', 5)")
     lake.archive("stock", INTO)
     check(lake)
     assert lake.table(INTO).read().where("w = 5").count() == 1
@@ -159,8 +169,8 @@ def test_an_exception_after_any_step(lake: Lake, stock: LakeTable, step: str) ->
 @pytest.mark.long
 def test_an_archive_that_begins_with_a_snapshot_or_a_version(lake: Lake, stock: LakeTable) -> None:
     off = "SET TBLPROPERTIES (delta.enableChangeDataFeed = %s)"
-    lake.spark.sql(f"ALTER TABLE {stock.sql_name} {off % 'false'}")  # 3
-    lake.spark.sql(f"ALTER TABLE {stock.sql_name} {off % 'true'}")  # 4
+    lake.spark.sql(f"ALTER TABLE {stock.sql_name} {off % 'false'}")  # 4
+    lake.spark.sql(f"ALTER TABLE {stock.sql_name} {off % 'true'}")  # 5
 
     def kill(done: str) -> None:
         if done == "begun":
@@ -168,19 +178,19 @@ def test_an_archive_that_begins_with_a_snapshot_or_a_version(lake: Lake, stock: 
 
     with pytest.raises(Killed):
         Archive(stock, INTO).run(on_step=kill)
-    change(stock, 2)  # 5 and 6
+    change(stock, 2)  # 6 to 8
     report = lake.archive("stock", INTO)
-    assert (report.start, report.end) == (5, 6)
+    assert (report.start, report.end) == (6, 8)
     found = content(lake.table(INTO))
-    assert sorted(row[:4] for row in found if row[3] == 4) == sorted(
-        (row.id, row.v, "insert", 4) for row in stock.read(version=4).collect()
+    assert sorted(row[:4] for row in found if row[3] == 5) == sorted(
+        (row.id, row.v, "insert", 5) for row in stock.read(version=5).collect()
     )
-    later = lake.table(INTO).read().where("_commit_version > 4")
-    assert later.exceptAll(stock.changes.read(5)).count() == 0
-    assert later.count() == stock.changes.read(5).count()
-    lake.archive("stock", "from_5", start=5)
-    assert lake.table("from_5").read().exceptAll(stock.changes.read(5)).count() == 0
-    with pytest.raises(FeedError, match="not enabled in version 3"):
+    later = lake.table(INTO).read().where("_commit_version > 5")
+    assert later.exceptAll(stock.changes.read(6)).count() == 0
+    assert later.count() == stock.changes.read(6).count()
+    lake.archive("stock", "from_6", start=6)
+    assert lake.table("from_6").read().exceptAll(stock.changes.read(6)).count() == 0
+    with pytest.raises(FeedError, match="not enabled in version 4"):
         lake.archive("stock", "from_1", start=1)
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from helpers.examples import listed
 from helpers.feed_model import net_model
+from helpers.quiet import commit_quietly
 from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.feed.net import net_changes
@@ -166,37 +167,43 @@ def test_a_mirrored_table(lake: Lake, pytestconfig: pytest.Config) -> None:
     start = [{"id": n, "v": "old", "w": None} for n in range(6)]
     publisher.write(start)
     lake.mirror()  # 1
+    table = lake.table("t")
+    commit_quietly(table, "column")  # 2
     publisher.update([{"id": 0, "v": "once", "w": 1}, {"id": 1, "v": "back", "w": 1}])
     publisher.delete([{"id": 2}, {"id": 3}])
     publisher.upsert([{"id": 7, "v": "short-lived", "w": 1}, {"id": 8, "v": "new", "w": 1}])
     publisher.update([{"id": 5, "v": "old", "w": None}])  # as it was: a change of nothing
-    lake.mirror()  # 2
+    lake.mirror()  # 3
+    publisher.delete([{"id": 99}])
+    lake.mirror()  # 4
+    commit_quietly(table, "vorder")  # 5
+    assert table.changes.net(4).count() == 0
     publisher.update([{"id": 0, "v": "twice", "w": 2}, {"id": 1, "v": "old", "w": None}])
     publisher.upsert([{"id": 3, "v": "again", "w": 3}])
     publisher.delete([{"id": 7}])
-    assert not lake.mirror().failed  # 3
-    table = lake.table("t")
+    assert not lake.mirror().failed  # 6
     raw = table.changes.read(2).count()
     net = table.changes.net(2)
     assert net.columns == table.changes.read(2).columns
     found = sorted((r.id, r._change_type, r.v, r._commit_version) for r in net.collect())
     assert found == [
-        (0, "update_postimage", "twice", 3),
-        (0, "update_preimage", "old", 3),
-        (2, "delete", "old", 2),
-        (3, "update_postimage", "again", 3),
-        (3, "update_preimage", "old", 3),
-        (8, "insert", "new", 2),
+        (0, "update_postimage", "twice", 6),
+        (0, "update_preimage", "old", 6),
+        (2, "delete", "old", 3),
+        (3, "update_postimage", "again", 6),
+        (3, "update_preimage", "old", 6),
+        (8, "insert", "new", 3),
     ]
     assert raw > len(found)
     if not pytestconfig.getoption("--long"):
         return
     overwritten = f"INSERT OVERWRITE {table.sql_name} SELECT * FROM {table.sql_name}"
-    lake.spark.sql(overwritten)  # 4
-    lake.spark.sql(f"RESTORE TABLE {table.sql_name} TO VERSION AS OF 2")  # 5
-    lake.spark.sql(f"RESTORE TABLE {table.sql_name} TO VERSION AS OF 4")  # 6
-    assert table.changes.read(4).count() > 0
-    assert table.changes.net(4).count() == 0
+    lake.spark.sql(overwritten)  # 7
+    lake.spark.sql(f"RESTORE TABLE {table.sql_name} TO VERSION AS OF 3")  # 8
+    commit_quietly(table, "compact")  # 9
+    lake.spark.sql(f"RESTORE TABLE {table.sql_name} TO VERSION AS OF 7")  # 10
+    assert table.changes.read(7).count() > 0
+    assert table.changes.net(7).count() == 0
     assert bag(lake, "t", ["id", "v"]) == {
         (0, "twice"): 1,
         (1, "old"): 1,

@@ -11,6 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
+from helpers.quiet import QUIET, commit_quietly
 from mirrorlake import Lake
 from mirrorlake.errors import FeedError, InvalidNameError, UsageError
 from mirrorlake.feed.schema import DEFAULT_CONF, RESERVED
@@ -77,10 +78,16 @@ def test_streams_from_the_snapshot_from_a_version_and_after_a_loss(
     assert flat(drain(table.changes.stream(3), tmp_path / "e")) == CHANGES + new
     bounded = flat(drain(table.changes.stream(1, 3), tmp_path / "f"))
     assert bounded == INSERTS + CHANGES[:2]
+    for kind in ("property", "vorder", "compact", "miss"):
+        commit_quietly(table, kind)
+    assert flat(drain(table.changes.stream(3), tmp_path / "e")) == []
+    assert table.changes.read(6).count() == 0
+    table.spark.sql(f"INSERT INTO {table.sql_name} VALUES (60, 'x')")
+    assert flat(drain(table.changes.stream(3), tmp_path / "e")) == [(10, "insert", 60)]
     with pytest.raises(UsageError, match="needs a start"):
         table.changes.stream(end=3)
-    with pytest.raises(FeedError, match="beyond the latest version, 5"):
-        table.changes.stream(7)
+    with pytest.raises(FeedError, match="beyond the latest version, 10"):
+        table.changes.stream(12)
 
 
 @pytest.mark.promise("CF-08")
@@ -237,6 +244,15 @@ def test_a_cursor(table: LakeTable) -> None:
     assert {(r.id, r._change_type) for r in restored.rows.collect()} >= {(11, "insert")}
     cursor.commit(restored)
     assert cursor.read().is_empty
+    for kind in QUIET:
+        last = commit_quietly(table, kind)
+    quiet = cursor.read(max_files=1)  # one batch, however many versions have no files
+    assert (quiet.end, quiet.rows.count(), cursor.lag.versions) == (last, 0, len(QUIET))
+    cursor.commit(quiet)
+    assert (cursor.read().is_empty, cursor.lag.versions) == (True, 0)
+    table.spark.sql(f"INSERT INTO {table.sql_name} (id, v) VALUES (60, 'x')")
+    commit_quietly(table, "property")
+    assert cursor.for_each(lambda batch: None, max_files=1) == 1
     with pytest.raises(InvalidNameError):
         table.changes.cursor("../x")
 

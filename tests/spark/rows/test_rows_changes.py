@@ -13,14 +13,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from helpers.quiet import QUIET, commit_quietly
 from mirrorlake import Lake, cli
 from mirrorlake.errors import FeedError, UsageError
 from mirrorlake.lake_table import LakeTable
 
 # A life is what happened to one row: (version, change, key, value), in order.
 Life = tuple[tuple[int, str, int, str], ...]
-KEYS = st.lists(st.integers(0, 7), min_size=6, max_size=6)
-KINDS = ["update", "merge", "rekey", "restore", "optimize", "delete"]
+KINDS = ["update", "merge", "rekey", "restore", "compact", "delete"]
+# The feed can't be read across a RESTORE to a version from before a column was added.
+ANY_KINDS = sorted({*KINDS, *QUIET} - {"column"})
+KEYS = st.lists(st.integers(0, 7), min_size=len(ANY_KINDS), max_size=len(ANY_KINDS))
 
 
 class Rows:
@@ -87,7 +90,7 @@ def play(table: LakeTable, rows: Rows, step: str, key: int) -> None:
         run(table, f"RESTORE TABLE {{T}} TO VERSION AS OF {1 + key % (version - 1)}")
         rows.append(rows.versions[1 + key % (version - 1)])
     else:
-        run(table, "OPTIMIZE {T}")
+        commit_quietly(table, step)
         rows.append(rows.versions[-1])
 
 
@@ -97,6 +100,18 @@ def run(table: LakeTable, statement: str) -> None:
     if table.snapshot().version == before:  # nothing to do is no version; the model counts one
         reset = f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES (n = {before})"
         table.spark.sql(reset)
+
+
+def differences(rows: Rows, before: int, after: int) -> Counter[tuple[str, int, str]]:
+    """What two versions differ by, row by row."""
+    found: Counter[tuple[str, int, str]] = Counter()
+    for row in rows.versions[before].keys() | rows.versions[after].keys():
+        old, new = (rows.versions[one].get(row, ())[:2] for one in (before, after))
+        if old != new and old:
+            found[("update_preimage" if new else "delete", *old)] += 1
+        if old != new and new:
+            found[("update_postimage" if old else "insert", *new)] += 1
+    return found
 
 
 def lives(changes: list[Any]) -> dict[int, Life]:
@@ -117,7 +132,7 @@ def lives(changes: list[Any]) -> dict[int, Life]:
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(steps=st.permutations(KINDS), keys=KEYS, vectors=st.booleans())
+@given(steps=st.permutations(ANY_KINDS), keys=KEYS, vectors=st.booleans())
 @pytest.mark.long
 def test_any_changes_with_ids_are_the_model(
     lake: Lake, steps: list[str], keys: list[int], vectors: bool
@@ -127,7 +142,8 @@ def test_any_changes_with_ids_are_the_model(
 
 @pytest.mark.promise("RT-08")
 def test_changes_with_ids_are_the_model(lake: Lake) -> None:
-    steps = list(zip(KINDS, (0, 3, 3, 1, 0, 4), strict=True))
+    kinds = ["column", "update", "property", "merge", "vorder", "rekey", "miss", *KINDS[3:]]
+    steps = list(zip(kinds, (0, 0, 0, 3, 0, 3, 0, 2, 0, 4), strict=True))
     check_model(lake, steps, vectors=True)
 
 
@@ -158,6 +174,11 @@ def check_model(lake: Lake, steps: list[tuple[str, int]], *, vectors: bool) -> N
         for some in (changes, feed.collect())
     )
     assert ours == theirs
+    last = len(rows.versions) - 1
+    for before, after in ((1, last), (last // 2, last), (last, 1)):
+        diff = table.diff(before, after).collect()
+        moved = Counter((row._change_type, row.id, row.v) for row in diff)
+        assert moved == differences(rows, before, after), (before, after)
     # A key's story are the lives of all rows that ever had it.
     life = max(found.values(), key=len)
     key = life[0][2]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from helpers.quiet import QUIET, commit_quietly
 from mirrorlake import Lake
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.commits import read_commit
@@ -152,6 +153,26 @@ def test_what_happens_to_a_source(
     run(f"UPDATE {t} SET x = x WHERE g = 'a'")
     assert follow(lake) == ("full", "VIEW_CHANGED")
     assert rows(lake) == right
+
+
+def test_versions_without_changed_rows_are_followed(lake: Lake) -> None:
+    t = source(lake)
+    views = {"v": SUMS, "least": OTHERS["extremes"], "top": "SELECT g, total FROM v"}
+    for name, query in views.items():
+        lake.views.create(name, query)
+    before = {name: rows(lake, f"SELECT * FROM {name}") for name in views}
+    for kind in QUIET:
+        commit_quietly(lake.table("t"), kind)
+    for name in views:
+        done = lake.views.refresh(name, how="incremental", check=True)
+        assert (done.mode, done.changed, done.differences) == ("incremental", 0, 0), name
+        assert done.rows == {"inserted": 0, "updated": 0, "deleted": 0}
+        assert rows(lake, f"SELECT * FROM {name}") == before[name]
+        assert lake.views.refresh(name).mode == "nothing"
+    lake.spark.sql(f"UPDATE {t} SET x = 9 WHERE id = 1")
+    commit_quietly(lake.table("t"), "property")
+    assert {follow(lake, name) for name in views} == {("incremental", "")}
+    assert rows(lake, "SELECT * FROM top") == {("a", 11), ("b", 3)}
 
 
 @pytest.mark.long  # the model's rows come more than once, too

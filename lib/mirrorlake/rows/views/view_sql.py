@@ -261,6 +261,8 @@ class Delta:
         Args:
             select: expressions with names; the column of signs is added.
         """
+        if not self.changes:  # the new versions changed no row
+            return self._term(select, "1", self.plan.newest(), "false")
         both = self.plan.shape.members[0].role is Role.BOTH
         return "\nUNION ALL\n".join(self._both(select) if both else self._terms(select))
 
