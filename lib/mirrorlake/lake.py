@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options, noop
 from mirrorlake.mirror.status import Report
 from mirrorlake.names import TableName, as_table
-from mirrorlake.querying import QueriedLake
+from mirrorlake.query.queried_lake import QueriedLake
 
 if TYPE_CHECKING:
-    from mirrorlake.explore.explorer import Explorer
-    from mirrorlake.explore.monitor import Monitor
-    from mirrorlake.explore.publish_form import PublishForm
     from mirrorlake.feed.archive import ArchiveReport
     from mirrorlake.feed.cursor import Batch
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, MaintenancePolicy
-    from mirrorlake.lake_table import LakeTable
-    from mirrorlake.layout.partitioning.process import LakePartitioning
     from mirrorlake.monitoring import Expectations
+    from mirrorlake.partitioning.process import LakePartitioning
+    from mirrorlake.table import LakeTable
+    from mirrorlake_lab.pages.explorer import Explorer
+    from mirrorlake_lab.pages.monitor import Monitor
+    from mirrorlake_lab.pages.publish_form import PublishForm
 
 
 class Lake(QueriedLake):
@@ -84,7 +84,7 @@ class Lake(QueriedLake):
         Raises:
             TableNotFoundError: there is none of that name.
         """
-        from mirrorlake.lake_table import LakeTable
+        from mirrorlake.table import LakeTable
 
         return LakeTable(lambda: self.spark, self.storage, as_table(name))
 
@@ -276,7 +276,7 @@ class Lake(QueriedLake):
     @property
     def partitioning(self) -> LakePartitioning:
         """The partitioning of all tables with a policy; see `LakePartitioning`."""
-        from mirrorlake.layout.partitioning.process import LakePartitioning
+        from mirrorlake.partitioning.process import LakePartitioning
 
         return LakePartitioning(self.storage, lambda: self.spark)
 
@@ -311,7 +311,7 @@ class Lake(QueriedLake):
         Example:
             >>> lake.explore().open("Versions")  # doctest: +SKIP
         """
-        from mirrorlake.explore.explorer import Explorer
+        from mirrorlake_lab.pages.explorer import Explorer
 
         return Explorer(self)
 
@@ -330,7 +330,7 @@ class Lake(QueriedLake):
         Example:
             >>> lake.monitor().to_html("monitor.html")  # doctest: +SKIP
         """
-        from mirrorlake.explore.monitor import Monitor
+        from mirrorlake_lab.pages.monitor import Monitor
 
         return Monitor(self, every=every)
 
@@ -347,6 +347,6 @@ class Lake(QueriedLake):
         Example:
             >>> lake.publish_form("stock")  # doctest: +SKIP
         """
-        from mirrorlake.explore.publish_form import PublishForm
+        from mirrorlake_lab.pages.publish_form import PublishForm
 
         return PublishForm(self, table)

@@ -14,14 +14,14 @@ from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
 from mirrorlake.mirror.ledger import count_quarantined
 from mirrorlake.results import Result, TextTable, moment_text
-from mirrorlake.sources.status import SourceReport, read_reports
+from mirrorlake_sources.status import SourceReport, read_reports
 
 if TYPE_CHECKING:
     from mirrorlake.lint.rules import LintReport
     from mirrorlake.mirror.ledger import Ledger
     from mirrorlake.mirror.status import Report
-    from mirrorlake.querying import QueriedLake
-    from mirrorlake.rows.views.definition import ViewStatus
+    from mirrorlake.query.queried_lake import QueriedLake
+    from mirrorlake.views.definition import ViewStatus
 
 _MOST = 6
 _FILES = 200

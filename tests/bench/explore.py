@@ -20,7 +20,7 @@ from deltalake import write_deltalake
 from helpers.bench import BenchResult, compare, join_results
 from helpers.old_lake import unpack
 from mirrorlake import Lake
-from mirrorlake.explore import facts
+from mirrorlake_lab.pages import facts
 
 VERSIONS = 1_000
 TABLES = 60

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mirrorlake import Lake
-from mirrorlake.explore import html
+from mirrorlake_lab.pages import html
 
 EVIL = "<img src=x onerror=document.title='hit'>"
 TITLES = ("Zone", "Tables", "Versions", "Rows", "Feed", "Files", "Views", "Runs")

@@ -132,8 +132,8 @@ class Imports:
         self._modules: dict[str, Module] = {}
         self._used: dict[Path, set[Path]] = {}
         self._placed: dict[str, tuple[tuple[str, str], ...]] = {}
-        for root, folder in (("lib", f"lib/{PACKAGE}"), ("tests", "tests")):
-            for path in sorted((project / folder).rglob("*.py")):
+        for root in ("lib", "tests"):
+            for path in sorted((project / root).rglob("*.py")):
                 parts = path.relative_to(project / root).with_suffix("").parts
                 name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
                 self._modules[name] = Module(name, path)
@@ -236,6 +236,8 @@ class Imports:
     def _find_places(self, name: str) -> Iterator[tuple[str, str]]:
         if name in self._modules:
             yield name, ""
+            if f"{name}.__main__" in self._modules:  # `python -m` runs it
+                yield f"{name}.__main__", ""
             if "main" in self._modules[name].units:
                 yield name, "main"
             return
@@ -245,7 +247,7 @@ class Imports:
             return
         if last in module.units:
             yield parent, last
-        elif parent == PACKAGE and module.resolve(last) == name:  # its lazy exports
+        elif "." not in parent and module.resolve(last) == name:  # its lazy exports
             yield from ((n, last) for n, m in self._modules.items() if last in m.units)
         else:
             yield parent, ""

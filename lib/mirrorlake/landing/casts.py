@@ -18,7 +18,7 @@ import pyarrow.types as pt
 from mirrorlake.errors import SchemaError
 from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.landing.types import column_type, fits
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 # What Arrow raises for values it can't hold: too large, no UTF-8, of another type.
 UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)

@@ -28,7 +28,7 @@ from mirrorlake.landing.metadata import MARKER, Marker, declare_keys, read_ident
 from mirrorlake.landing.sources import open_source
 from mirrorlake.landing.zone import BATCH, TOKEN, TokenIndex, last_number, list_folder, take_number
 from mirrorlake.results import Result, TextTable
-from mirrorlake.storage import Storage, to_json
+from mirrorlake.storage.files import Storage, to_json
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 from mirrorlake import Lake
 from mirrorlake.errors import FeedError, InvalidNameError, UsageError
 from mirrorlake.feed.schema import DEFAULT_CONF, RESERVED
-from mirrorlake.lake_table import LakeTable
 from mirrorlake.spark.sql import delta_name
+from mirrorlake.table import LakeTable
 
 Change = tuple[int, str, int]
 

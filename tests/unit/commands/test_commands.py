@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from helpers.zones import KEYED, MARKER, Zone
-from mirrorlake import Lake, cli, monitor_lake
-from mirrorlake.paths import PROJECT
-from mirrorlake.storage import Storage
+from mirrorlake import Lake, monitor_lake
+from mirrorlake.cli import main as cli
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.paths import PROJECT
 
 VERBS = {
     "frame": {"create", "list", "show", "release"},

@@ -18,15 +18,15 @@ from helpers.old_lake import unpack
 from mirrorlake import Lake
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.errors import TableNotFoundError
-from mirrorlake.explore import html
-from mirrorlake.explore.explorer import TABS, Explorer
-from mirrorlake.explore.files import copyable
-from mirrorlake.explore.pager import Pager
-from mirrorlake.explore.rows import changed_cells
-from mirrorlake.explore.zone import preview_rows
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake_lab.pages import html
+from mirrorlake_lab.pages.explorer import TABS, Explorer
+from mirrorlake_lab.pages.files import copyable
+from mirrorlake_lab.pages.pager import Pager
+from mirrorlake_lab.pages.rows import changed_cells
+from mirrorlake_lab.pages.zone import preview_rows
 
 TITLES = ("Zone", "Tables", "Versions", "Rows", "Feed", "Files", "Views", "Runs")
 EVIL = "<img src=x onerror=alert(1)>"
@@ -183,7 +183,7 @@ def test_the_zone_shows_findings_and_the_rows_of_a_bad_file(lake: Lake) -> None:
 
 
 def test_views_link_what_comes_from_what(old: Lake) -> None:
-    from mirrorlake.rows.views.definition import list_definitions
+    from mirrorlake.views.definition import list_definitions
 
     definitions = list_definitions(old.storage)
     if not definitions:

@@ -17,9 +17,9 @@ from helpers.odd_names import ODD_BUT_FINE
 from helpers.old_lake import unpack
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.explore import html
-from mirrorlake.explore.serving import PageServer
 from mirrorlake.results import TextTable
+from mirrorlake_lab.pages import html
+from mirrorlake_lab.pages.serving import PageServer
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 SECONDS = 2.0
@@ -140,7 +140,7 @@ def test_the_command_writes_the_page_and_starts_no_spark(tmp_path: Path) -> None
     lake = Lake(tmp_path / "lake")
     lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
     program = (
-        "import sys; from mirrorlake import cli\n"
+        "import sys; from mirrorlake.cli import main as cli\n"
         "try:\n    cli.main()\nfinally:\n"
         "    sys.stderr.write(f\"spark {'pyspark' in sys.modules}\")"
     )

@@ -13,7 +13,7 @@ import pytest
 from helpers.html_tags import Tags
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.explore.publish_form import PublishForm
+from mirrorlake_lab.pages.publish_form import PublishForm
 
 
 @pytest.fixture

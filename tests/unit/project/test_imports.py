@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-LIBRARY = Path(__file__).resolve().parents[3] / "lib" / "mirrorlake"
+LIBRARY = Path(__file__).resolve().parents[3] / "lib"
 
 
 def _name_of(path: Path) -> str:
-    parts = path.relative_to(LIBRARY.parent).with_suffix("").parts
+    parts = path.relative_to(LIBRARY).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

@@ -20,11 +20,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-import mirrorlake
 from helpers.project import SETTINGS
-from mirrorlake.cli import command
-from mirrorlake.commands.project import needs_no_spark
-from mirrorlake.paths import PROJECT
+from mirrorlake.cli.main import command
+from mirrorlake.storage.paths import PROJECT
+from mirrorlake_lab.commands import needs_no_spark
 
 LOCK = (PROJECT / "requirements.lock").read_text(encoding="utf-8")
 TEXTS = ["README.md", "CONTRIBUTING.md"]
@@ -236,8 +235,9 @@ def test_paths_that_are_named_exist(name: str) -> None:
 
 
 def modules() -> list[str]:
-    found = pkgutil.walk_packages(mirrorlake.__path__, "mirrorlake.")
-    return ["mirrorlake", *(module.name for module in found)]
+    found = pkgutil.walk_packages([str(PROJECT / "lib"), str(PROJECT / "docs" / "_ext")])
+    names = [module.name for module in found if module.name.startswith("mirrorlake")]
+    return [name for name in names if not name.endswith("__main__")]
 
 
 def examples_of(name: str) -> list[doctest.DocTest]:

@@ -77,15 +77,15 @@ def test_flags_in_a_training_process_make_one(monkeypatch: pytest.MonkeyPatch) -
 def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """Puts a program in the place of the training module; it finds TARGET, its archive's path."""
     package = tmp_path / "stub" / "mirrorlake"
-    (package / "runs").mkdir(parents=True)
-    for folder in (package, package / "runs"):
+    (package / "cli").mkdir(parents=True)
+    for folder in (package, package / "cli"):
         (folder / "__init__.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
 
     def put(program: str) -> Path:
         head = "import os, sys, pathlib\n"
         head += "TARGET = pathlib.Path(os.environ['MIRRORLAKE_ARCHIVE_TRAINING'])\n"
-        (package / "runs" / "jvm.py").write_text(head + program)
+        (package / "cli" / "training.py").write_text(head + program)
         return tmp_path
 
     return put
