@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import asdict
 from functools import partial
-from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Annotated
 
@@ -212,16 +211,9 @@ def serve_folder(folder: Path, port: int) -> None:
     Raises:
         SetupError: the port is taken.
     """
-    from mirrorlake_lab.pages.serving import LocalServer
+    from mirrorlake_lab.pages.serving import FolderHandler, LocalServer
 
     stop = stop_on_signals()
-    server = LocalServer(partial(_Quiet, directory=str(folder)), port)
+    server = LocalServer(partial(FolderHandler, directory=str(folder)), port)
     say(server.address)
     server.run(stop)
-
-
-class _Quiet(SimpleHTTPRequestHandler):
-    """A line for each request would hide the address."""
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""

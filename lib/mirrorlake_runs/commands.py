@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import shutil
-import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -224,6 +223,8 @@ def show_command(run: Run, as_json: Json = False) -> None:
 @runs.command("open")
 def open_command(run: Run) -> None:
     """Open a run's report in the browser."""
+    import webbrowser
+
     from mirrorlake_runs.store import find_report, find_run
 
     record = find_run(run)

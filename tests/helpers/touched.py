@@ -139,7 +139,21 @@ class Imports:
                 self._modules[name] = Module(name, path)
         for path in sorted((project / "notebooks").rglob("*.ipynb")):
             self._modules[f"page.{path.stem}"] = Module(f"page.{path.stem}", path)
+        self._add_entry_points()
         self._reached = {name: self._closure(name) for name in self._modules}
+
+    def _add_entry_points(self) -> None:
+        """Make whoever calls `registered` refer to what `pyproject.toml` registers."""
+        registry = self._modules.get(f"{PACKAGE}.registry")
+        if registry is None:
+            return
+        text = (self._project / "pyproject.toml").read_text(encoding="utf-8")
+        for table in re.findall(
+            rf'^\[project\.entry-points\."{PACKAGE}\..*?(?=^\[)', text, re.M | re.S
+        ):
+            for module, name in re.findall(r'^\w+ = "([\w.]+):?(\w*)"', table, re.MULTILINE):
+                registry.units["registered"].refers.add(f"{module}.{name}".rstrip("."))
+                registry.imported.add(module)
 
     def _closure(self, name: str) -> set[str]:
         """The modules that one imports, over however many others; itself, too."""

@@ -17,25 +17,12 @@ from mirrorlake.cli import app, history, maintenance, operate, partition, rows, 
 from mirrorlake.cli.printing import print_json, warn
 from mirrorlake.errors import AlreadyRunningError, InvalidNameError, MirrorlakeError, UsageError
 from mirrorlake.notices import show_notices
-from mirrorlake_lab import commands as project
-from mirrorlake_lab.pages import commands as monitor
-from mirrorlake_runs import commands as runs
-from mirrorlake_serve import commands as serve
-from mirrorlake_sources import commands as sources
+from mirrorlake.registry import registered
 
-# Importing a module registers its commands; --help shows them in this order, groups of verbs last.
-COMMANDS = (
-    project,
-    runs,
-    zone,
-    monitor,
-    serve,
-    operate,
-    history,
-    maintenance,
-    partition,
-    rows,
-    sources,
+# The order of --help; modules that are not named here follow by name, groups of verbs come last.
+ORDER = (
+    *("project", "runs", "zone", "monitor", "serve", "operate", "history", "maintenance"),
+    *("partition", "rows", "sources"),
 )
 
 # Typer's own usage error, of which it exports this kind only.
@@ -44,8 +31,13 @@ _TyperUsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
 
 @functools.cache
 def command() -> Any:
-    """All commands as one, as Click runs it."""
-    order = [module.__name__ for module in COMMANDS]
+    """Return all commands, those of satellites included, as one Click command."""
+    core = (zone, operate, history, maintenance, partition, rows)
+    modules = {module.__name__.rpartition(".")[2]: module for module in core}
+    modules |= registered("mirrorlake.commands")  # importing a module registers its commands
+    places = {name: place for place, name in enumerate(ORDER)}
+    names = sorted(modules, key=lambda name: (places.get(name, len(places)), name))
+    order = [modules[name].__name__ for name in names]
     app.registered_commands.sort(key=lambda known: order.index(known.callback.__module__))
     app.registered_groups.sort(key=lambda known: str(known.name))
     return typer.main.get_command(app)

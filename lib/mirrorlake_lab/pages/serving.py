@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
 
@@ -29,6 +29,13 @@ def save_page(path: str | Path, document: str) -> None:
         write_whole(target, document)
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror}.") from error
+
+
+class FolderHandler(SimpleHTTPRequestHandler):
+    """Files of a folder; a log line for each request would hide the address."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
 
 
 class LocalServer:

@@ -137,6 +137,19 @@ def test_spark_is_warmed_up_where_it_may_be_needed(arguments: list[str], warm: b
     assert needs_no_spark(arguments) is not warm
 
 
+def test_modules_of_the_working_folder_are_not_imported(tmp_path: Path) -> None:
+    for name in ("six", "typer", "numpy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the working folder')\n")
+    done = subprocess.run(
+        [PROJECT / "mirrorlake", "status", "."],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
 def test_the_unit_tests_look_for_no_java(tmp_path: Path) -> None:
     """The whole command, with an empty cache that stays empty and no Java to be found."""
     command = [sys.executable, "-m", "mirrorlake.cli", "test", "tests/unit/test_errors.py"]
