@@ -12,13 +12,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mirrorlake.errors import MirrorlakeError
+from mirrorlake.source_status import SourceReport
 from mirrorlake_serve.call import read_document
 from mirrorlake_serve.errors import RequestError, bad_request
 from mirrorlake_serve.lakes import Item, Workspace
 from mirrorlake_serve.paths import decode
 from mirrorlake_sources.debezium.journal import Journal, journals_of
 from mirrorlake_sources.engine import run_source
-from mirrorlake_sources.status import SourceReport
 
 _log = logging.getLogger("mirrorlake.serve.debezium")
 _PREFIX = "/debezium/"

@@ -27,11 +27,12 @@ from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.landing.zone import read_footer
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName
+from mirrorlake.source_status import SourceReport, SourceTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources.folder import NewFolder, make_durable, mend_folders
 from mirrorlake_sources.position import FOOTER, Position, Standing, read_standing, write_standing
 from mirrorlake_sources.source import Batch, Group, Source
-from mirrorlake_sources.status import SourceReport, SourceTable, write_report
+from mirrorlake_sources.status import write_report
 
 _log = logging.getLogger("mirrorlake.sources.engine")
 _REPORT_SECONDS = 5.0

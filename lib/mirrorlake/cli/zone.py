@@ -155,7 +155,7 @@ def status(
 ) -> None:
     """Show the state of each table."""
     from mirrorlake.delta.snapshot import delta_tables
-    from mirrorlake_sources.status import read_reports
+    from mirrorlake.source_status import source_reports
 
     lake = open_lake(root)
     report = lake.status(rebuild=rebuild)
@@ -165,7 +165,7 @@ def status(
     except SetupError as error:  # the tables' status needs no extra
         views = []
         warn(f"mirrorlake: views are left out: {error}")
-    sources = read_reports(lake.storage)
+    sources = source_reports(lake.storage)
     document = report.as_dict() | {"views": [one.as_dict() for one in views]}
     document |= {"sources": [one.as_dict() for one in sources]}
     parts = [*([_view_table(views)] if views else []), *(one.shown() for one in sources)]

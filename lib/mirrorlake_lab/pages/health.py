@@ -16,8 +16,8 @@ from mirrorlake.mirror.state import STOPPED
 from mirrorlake.mirror.status import TableStatus
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
+from mirrorlake.source_status import SourceReport, source_reports
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.status import SourceReport, read_reports
 
 if TYPE_CHECKING:
     from mirrorlake.query.queried_lake import QueriedLake
@@ -151,7 +151,7 @@ def read_health(lake: QueriedLake) -> LakeHealth:
         datetime.now(timezone.utc),
         tuple(found),
         read_views(storage, delta_tables(storage, but=report.fed)),
-        tuple(read_reports(storage)),
+        tuple(source_reports(storage)),
     )
 
 

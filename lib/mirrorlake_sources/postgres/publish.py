@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import MirrorlakeError, UsageError
 from mirrorlake.results import Result, TextTable
+from mirrorlake.source_status import SourceReport
 from mirrorlake_sources.engine import run_source
 from mirrorlake_sources.postgres.naming import reseeded
 from mirrorlake_sources.postgres.source import PostgresSource
-from mirrorlake_sources.status import SourceReport
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake

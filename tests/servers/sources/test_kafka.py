@@ -17,10 +17,10 @@ import pytest
 from helpers.killing import run_until
 from helpers.landed import landed_files, landed_rows
 from mirrorlake.errors import SourceError, UsageError
+from mirrorlake.source_status import SourceReport
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources.engine import run_source
 from mirrorlake_sources.position import FOOTER
-from mirrorlake_sources.status import SourceReport
 
 pytestmark = pytest.mark.long  # a broker is a second JVM, and its jars must be had
 
