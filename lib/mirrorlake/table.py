@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -33,9 +33,6 @@ from mirrorlake.partitioning.table_policy import TablePolicy
 from mirrorlake.rows.api import RowTracking
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import literal
-
-if TYPE_CHECKING:
-    from mirrorlake_lab.pages.explorer import Explorer
 
 
 class LakeTable(Table):
@@ -199,18 +196,6 @@ class LakeTable(Table):
             sales: versions 2 to 7; log retention: older commits are cut off
         """
         return find_readable_range(self.storage, self.name, enforced=is_enforced(self.spark))
-
-    def explore(self) -> Explorer:
-        """The lake's explorer with this table chosen; see `Lake.explore`.
-
-        Example:
-            >>> lake.table("sales").explore()  # doctest: +SKIP
-        """
-        from mirrorlake.query.queried_lake import QueriedLake
-        from mirrorlake_lab.pages.explorer import Explorer
-
-        spark = None if callable(self._spark) else self._spark
-        return Explorer(QueriedLake(self.storage.root, spark=spark), self.name)
 
     def diff(
         self,

@@ -77,7 +77,7 @@ class Explorer:
             table: its name; one that is no Delta table of the lake changes nothing.
 
         Example:
-            >>> lake.explore().choose("stock")  # doctest: +SKIP
+            >>> explore(lake).choose("stock")  # doctest: +SKIP
         """
         if (found := as_table(table)) in self._names:
             self.picker.value = found
@@ -89,7 +89,7 @@ class Explorer:
             title: such as `Versions`.
 
         Example:
-            >>> lake.explore().open("Versions").title  # doctest: +SKIP
+            >>> explore(lake).open("Versions").title  # doctest: +SKIP
             'Versions'
         """
         titles = [tab.title for tab in self.tabs]
@@ -116,7 +116,7 @@ class Explorer:
             UsageError: the file can't be written.
 
         Example:
-            >>> lake.explore().to_html("lake.html")  # doctest: +SKIP
+            >>> explore(lake).to_html("lake.html")  # doctest: +SKIP
         """
         from mirrorlake_lab.pages.static import render_lake
 

@@ -114,7 +114,7 @@ class Monitor:
         """Looks at the lake now; what is shown follows.
 
         Example:
-            >>> lake.monitor().refresh()  # doctest: +SKIP
+            >>> monitor(lake).refresh()  # doctest: +SKIP
             3 tables, 1 problems
         """
         self.health = read_health(self.lake)
@@ -137,7 +137,7 @@ class Monitor:
             UsageError: the file can't be written.
 
         Example:
-            >>> lake.monitor().to_html("monitor.html")  # doctest: +SKIP
+            >>> monitor(lake).to_html("monitor.html")  # doctest: +SKIP
         """
         document = html.page("Monitor", render_health(self.health), every=every)
         if path is not None:

@@ -87,7 +87,7 @@ class PublishForm(Guarded):
             DataFileError: it can't be read.
 
         Example:
-            >>> lake.publish_form("stock").take("exports/stock.csv")  # doctest: +SKIP
+            >>> publish_form(lake, "stock").take("exports/stock.csv")  # doctest: +SKIP
         """
         path = Path(file).expanduser()
         if not path.is_file() or not path.name.lower().endswith(ENDINGS):
@@ -112,7 +112,7 @@ class PublishForm(Guarded):
             MirrorlakeError: what is wrong, with row, column and fix.
 
         Example:
-            >>> lake.publish_form("stock").check()  # doctest: +SKIP
+            >>> publish_form(lake, "stock").check()  # doctest: +SKIP
         """
         self._unchecked()
         found = self._run(dry_run=True)

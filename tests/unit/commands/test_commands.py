@@ -18,6 +18,7 @@ from mirrorlake import Lake, monitor_lake
 from mirrorlake.cli import main as cli
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import PROJECT
+from mirrorlake_lab import explore
 
 VERBS = {
     "frame": {"create", "list", "show", "release"},
@@ -158,7 +159,7 @@ def test_a_folder_that_can_be_no_table_hides_no_other_one(run: Run, tmp_path: Pa
         assert [one["state"] for one in told] == ["Failed", "Initialized"]
     found = monitor_lake(Lake(tmp_path))
     assert [problem.where for problem in found.problems] == ["bad:name"]
-    zone = Lake(tmp_path).explore().open("Zone")
+    zone = explore(Lake(tmp_path)).open("Zone")
     assert zone.said.value == ""
 
 
