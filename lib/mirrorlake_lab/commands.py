@@ -178,7 +178,6 @@ def course(
 
 @app.command()
 def docs(
-    context: typer.Context,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Where it is built; else site/.")
     ] = None,
@@ -189,11 +188,9 @@ def docs(
     """Build the documentation's site: lessons, tools, how-to pages, reference; no network."""
     from mirrorlake_lab.site import build_site
 
-    sys.path.append(str(_source(PROJECT / "docs" / "_ext", "docs")))
-
     at_most_one(serve=serve, json=as_json)
     with progress("building the site …"):
-        site = build_site((out or PROJECT / "site").absolute(), context.find_root().command)
+        site = build_site((out or PROJECT / "site").absolute())
     first = site.folder / "index.html"
     document = {"site": str(first), "pages": site.pages}
     tell(as_json, document, f"✓ {site.pages} pages: {first}")

@@ -1,4 +1,7 @@
-"""Builds the site with Sphinx; a warning of Sphinx, a dead link for example, is an error."""
+"""Build the documentation's site with Sphinx; a warning, such as a dead link, is an error.
+
+`docs/conf.py` has the settings, and `docs/_ext` writes the pages that the code generates.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,8 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mirrorlake import __version__
 from mirrorlake.errors import CheckError, UsageError
 from mirrorlake.storage.paths import PROJECT
 
@@ -19,15 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MARK = ".mirrorlake-site.json"  # the files of the last build: only these are replaced
-_BEFORE_NAPOLEON = 400
 _BY_SPHINX = {".buildinfo", "objects.inv"}  # of no use to a reader
-_LIGHT = {
-    "color-brand-primary": "#0b6e99",
-    "color-brand-content": "#0b6e99",
-    "font-stack": "system-ui, sans-serif",
-    "font-stack--monospace": "ui-monospace, monospace",
-}
-_DARK = {"color-brand-primary": "#6fc3e8", "color-brand-content": "#6fc3e8"}
 
 
 @dataclass(frozen=True)
@@ -43,12 +37,11 @@ class Site:
     pages: int
 
 
-def build_site(folder: Path, program: Any) -> Site:
+def build_site(folder: Path) -> Site:
     """Builds the site into a folder; one that it built before is replaced.
 
     Args:
         folder: absent, empty, or with a site in it.
-        program: the command line, as Click has it, whose help is a page.
 
     Raises:
         UsageError: the folder holds something else, or there is no source of the docs here.
@@ -61,71 +54,25 @@ def build_site(folder: Path, program: Any) -> Site:
     from sphinx.application import Sphinx
     from sphinx.util.docutils import docutils_namespace, patch_docutils
 
-    from mirrorlake_docs.sources import write_sources
-
-    warnings = io.StringIO()
+    docs, warnings = PROJECT / "docs", io.StringIO()
     with tempfile.TemporaryDirectory() as scratch:
-        source, built = Path(scratch) / "source", Path(scratch) / "site"
-        source.mkdir()
-        write_sources(source, program)
-        with patch_docutils(), docutils_namespace():
+        built = Path(scratch) / "site"
+        with patch_docutils(docs), docutils_namespace():
             sphinx = Sphinx(
-                srcdir=source,
-                confdir=None,
+                srcdir=docs,
+                confdir=docs,
                 outdir=built,
-                doctreedir=Path(scratch) / "doctrees",
+                doctreedir=Path(scratch),
                 buildername="html",
-                confoverrides=_settings(),
                 status=None,
                 warning=warnings,
                 freshenv=True,
             )
-            sphinx.connect("autodoc-process-docstring", _keep_colons, priority=_BEFORE_NAPOLEON)
             sphinx.build(force_all=True)
         if found := list(_lines(warnings.getvalue(), scratch)):
             raise CheckError(f"The site has {len(found)} faults: {'; '.join(found[:20])}")
         files = _replace(folder, built)
     return Site(folder, sum(name.endswith(".html") for name in files))
-
-
-def _settings() -> dict[str, Any]:
-    """What Sphinx's `conf.py` would have: no network, no outside font, script or picture."""
-    return {
-        "project": "mirrorlake",
-        "release": __version__,
-        "extensions": ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_nb"],
-        "html_theme": "furo",
-        "html_title": f"mirrorlake {__version__}",
-        "html_static_path": ["_static"],
-        "html_css_files": ["site.css"],
-        "html_theme_options": {"light_css_variables": _LIGHT, "dark_css_variables": _DARK},
-        "html_copy_source": False,
-        "html_show_sourcelink": False,
-        "html_show_sphinx": False,
-        "html_show_copyright": False,  # the licence is in LICENSE
-        # The summaries of hits would be fetched, which a browser refuses from file://.
-        "html_show_search_summary": False,
-        "html_permalinks_icon": "#",
-        "pygments_style": "default",
-        "default_role": "literal",  # docstrings write names in single backticks
-        "myst_enable_extensions": ["attrs_inline", "colon_fence"],
-        "myst_heading_anchors": 4,
-        "nb_execution_mode": "off",
-        "nb_ipywidgets_js": {},
-        "nb_mime_priority_overrides": [
-            ("html", "application/vnd.jupyter.widget-view+json", None),
-        ],
-        "nb_merge_streams": True,
-        "nb_code_prompt_show": "Show the answer",  # only solutions and checks are folded
-        "nb_code_prompt_hide": "Hide the answer",
-        "autodoc_typehints": "none",
-        "autodoc_member_order": "bysource",
-        "autodoc_preserve_defaults": True,
-        "napoleon_numpy_docstring": False,
-        "napoleon_use_rtype": False,
-        "toc_object_entries_show_parents": "hide",
-        "exclude_patterns": ["_static/*"],
-    }
 
 
 def _replace(folder: Path, built: Path) -> list[str]:
@@ -144,12 +91,6 @@ def _replace(folder: Path, built: Path) -> list[str]:
     return new
 
 
-def _keep_colons(_app: object, what: str, _name: str, _of: object, _o: object, ls: Any) -> None:
-    """Napoleon would take what stands before a property's first colon for its type."""
-    if what == "property" and ls:
-        ls[0] = ls[0].replace(": ", "; ", 1)
-
-
 def _lines(text: str, scratch: str) -> Iterator[str]:
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text).replace(f"{scratch}/source/", "")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text).replace(f"{scratch}/sources/", "")
     return (line for line in plain.splitlines() if line.strip())

@@ -7,6 +7,9 @@ from importlib import import_module
 from inspect import isclass
 
 import mirrorlake
+import mirrorlake_lab
+import mirrorlake_runs
+import mirrorlake_sources
 
 # A page, its sentence, and the classes whose methods it has.
 _CLASSES = {
@@ -32,12 +35,17 @@ _CLASSES = {
     ),
 }
 _ON_A_PAGE = {"Lake", "LakeTable"}
+_PACKAGES = (mirrorlake, mirrorlake_lab, mirrorlake_runs, mirrorlake_sources)
 
 
 def api_pages() -> Iterator[tuple[str, str]]:
     """The pages' names and their reStructuredText."""
-    names = [name for name in mirrorlake.__all__ if name not in {*_ON_A_PAGE, "__version__"}]
-    found = {name: getattr(mirrorlake, name) for name in names}
+    found = [
+        (name, getattr(package, name))
+        for package in _PACKAGES
+        for name in package.__all__
+        if name not in {*_ON_A_PAGE, "__version__"}
+    ]
     lines = _title("The API")
     lines += ["Everything public, from its docstrings.", "", ".. toctree::", "   :maxdepth: 1", ""]
     lines += [f"   {name}" for name in (*_CLASSES, "functions")]
@@ -47,8 +55,12 @@ def api_pages() -> Iterator[tuple[str, str]]:
         for path in classes:
             lines += _class(path)
         yield page, "\n".join(lines)
-    lines = [*_title("Functions and results"), "Imported from ``mirrorlake`` itself.", ""]
-    for name, thing in found.items():
+    lines = [
+        *_title("Functions and results"),
+        "Imported from ``mirrorlake``, and from its satellites where the path names one.",
+        "",
+    ]
+    for name, thing in found:
         if isclass(thing):
             lines += _class(f"{thing.__module__}.{name}")
         elif callable(thing):

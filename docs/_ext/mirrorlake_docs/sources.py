@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from mirrorlake.cli.main import command
 from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
 from mirrorlake_docs.api_pages import api_pages
 from mirrorlake_docs.code_facts import commands_page, errors_page, parameters_page, promises_page
@@ -27,16 +28,14 @@ _CHECK = "check.task("
 _BARE = {"image/png": ("text/plain",), "text/html": ("text/plain",)}
 
 
-def write_sources(folder: Path, program: Any) -> None:
+def write_sources(folder: Path) -> None:
     """Writes everything that Sphinx reads.
 
     Args:
         folder: an empty folder.
-        program: the command line, as Click has it.
     """
-    left_out = shutil.ignore_patterns("_static", "_ext", "index.md")
+    left_out = shutil.ignore_patterns("_static", "_ext", "conf.py", "index.md")
     shutil.copytree(DOCS, folder / "docs", ignore=left_out)
-    shutil.copytree(DOCS / "_static", folder / "_static")
     (folder / "index.md").write_text(first_page(DOCS), encoding="utf-8")
     for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
         shutil.copyfile(PROJECT / name, folder / name)
@@ -51,14 +50,14 @@ def write_sources(folder: Path, program: Any) -> None:
         _prepare(notebook, target, folder)
         nbformat.write(notebook, target)  # type: ignore[no-untyped-call]
     _write_tools(folder)
-    _write_reference(folder / "reference", program)
+    _write_reference(folder / "reference")
     draw_figures(folder / "docs" / "pictures")
 
 
-def _write_reference(folder: Path, program: Any) -> None:
+def _write_reference(folder: Path) -> None:
     (folder / "api").mkdir(parents=True)
     pages = {
-        "commands": commands_page(program),
+        "commands": commands_page(command()),
         "parameters": parameters_page(),
         "errors": errors_page(),
         "promises": promises_page(),
