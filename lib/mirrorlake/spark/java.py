@@ -230,7 +230,10 @@ def _train(archive: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k not in _NOT_TRAINED_WITH}
     environment[_TRAINING] = str(archive)
     command = [sys.executable, "-m", "mirrorlake.cli.training", str(archive.parent)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    # `python -m` imports modules of the working folder, which may be a user's.
+    done = subprocess.run(
+        command, env=environment, cwd=archive.parent, capture_output=True, text=True, check=False
+    )
     # What a process that failed has left behind may be half an archive.
     if done.returncode != 0 or not archive.is_file():
         raise SetupError((done.stderr.strip().splitlines() or ["no reason given"])[-1])

@@ -91,6 +91,14 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
     return put
 
 
+def test_modules_of_the_working_folder_are_not_imported(
+    training, cache: Path, monkeypatch, tmp_path: Path
+) -> None:
+    training(f"assert {str(tmp_path)!r} not in sys.path\nTARGET.write_bytes(b'archive')\n")
+    monkeypatch.chdir(tmp_path)
+    assert ensure_archive(JAVA, PATHS) is not None
+
+
 def test_it_is_made_once(training, cache: Path, monkeypatch, notices) -> None:
     folder = training(
         "assert TARGET.parent == pathlib.Path(sys.argv[1])\n"
