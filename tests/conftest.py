@@ -14,8 +14,8 @@ from helpers.memory import PeakMemory
 from helpers.one_jvm import OneJvm
 from helpers.touched import Imports, changed_files
 from mirrorlake import Lake
-from mirrorlake.paths import PROJECT
-from mirrorlake.runs import import_jsonschema
+from mirrorlake.storage.paths import PROJECT
+from mirrorlake_runs import import_jsonschema
 
 import_jsonschema()  # before a test imports nbformat
 TESTS = Path(__file__).parent

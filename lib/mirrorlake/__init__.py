@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     )
     from mirrorlake.history.write import plan_restore
     from mirrorlake.lake import Lake
-    from mirrorlake.lake_table import LakeTable
     from mirrorlake.landing.publisher import Publisher
     from mirrorlake.layout.advice import advise
     from mirrorlake.layout.api import Layout, compare_layouts
@@ -61,9 +60,6 @@ if TYPE_CHECKING:
         open_lake,
         publish_files,
     )
-    from mirrorlake.paths import lake_path
-    from mirrorlake.runs.results import record
-    from mirrorlake.samples.sample_lake import make_sample
     from mirrorlake.show.layouts import plot_gauge, plot_runs, plot_spread
     from mirrorlake.show.pictures import plot_backlog, plot_history, plot_kept, plot_lag, plot_rows
     from mirrorlake.show.plots import (
@@ -84,7 +80,8 @@ if TYPE_CHECKING:
         show_status,
     )
     from mirrorlake.show.versions import plot_changes, plot_files, plot_periods, plot_row_ids
-    from mirrorlake.sources.postgres.publish import check_postgres, publish_postgres
+    from mirrorlake.storage.paths import lake_path
+    from mirrorlake.table import LakeTable
 
 __version__ = "0.1.0"
 
@@ -99,7 +96,6 @@ __all__ = [
     "act_on_frame",
     "advise",
     "archive_table",
-    "check_postgres",
     "choose_tables",
     "choose_versions",
     "column_bytes",
@@ -113,7 +109,6 @@ __all__ = [
     "find_table",
     "frame_overview",
     "lake_path",
-    "make_sample",
     "monitor_lake",
     "open_lake",
     "operate",
@@ -139,9 +134,7 @@ __all__ = [
     "plot_stacks",
     "plot_system",
     "publish_files",
-    "publish_postgres",
     "recent_ledgers",
-    "record",
     "run_cycle",
     "save_rows",
     "show_advice",
@@ -171,7 +164,7 @@ _MODULES = {
     ],
     "history.write": ["plan_restore"],
     "lake": ["Lake"],
-    "lake_table": ["LakeTable"],
+    "table": ["LakeTable"],
     "landing.publisher": ["Publisher"],
     "layout.advice": ["advise"],
     "layout.api": ["Layout", "compare_layouts"],
@@ -197,9 +190,7 @@ _MODULES = {
         "open_lake",
         "publish_files",
     ],
-    "paths": ["lake_path"],
-    "runs.results": ["record"],
-    "samples.sample_lake": ["make_sample"],
+    "storage.paths": ["lake_path"],
     "show.layouts": ["plot_gauge", "plot_runs", "plot_spread"],
     "show.pictures": ["plot_backlog", "plot_history", "plot_kept", "plot_lag", "plot_rows"],
     "show.plots": [
@@ -220,7 +211,6 @@ _MODULES = {
         "show_status",
     ],
     "show.versions": ["plot_changes", "plot_files", "plot_periods", "plot_row_ids"],
-    "sources.postgres.publish": ["check_postgres", "publish_postgres"],
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -268,7 +258,7 @@ class _Extras(MetaPathFinder):
         """
         extra = _EXTRA_OF.get(fullname)
         importer = _importer(sys._getframe(1)) if extra else ""
-        if importer.startswith("mirrorlake."):
+        if importer.startswith(("mirrorlake.", "mirrorlake_")):
             part = ".".join(importer.split(".")[:2])
             raise MissingExtraError(
                 f"{part} needs {fullname}, which is not installed.",

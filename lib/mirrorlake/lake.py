@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from mirrorlake.mirror.options import MirrorOptions, StepListener, make_options, noop
 from mirrorlake.mirror.status import Report
 from mirrorlake.names import TableName, as_table
-from mirrorlake.querying import QueriedLake
+from mirrorlake.query.queried_lake import QueriedLake
 
 if TYPE_CHECKING:
-    from mirrorlake.explore.explorer import Explorer
-    from mirrorlake.explore.monitor import Monitor
-    from mirrorlake.explore.publish_form import PublishForm
     from mirrorlake.feed.archive import ArchiveReport
     from mirrorlake.feed.cursor import Batch
     from mirrorlake.history.frames import Frames
     from mirrorlake.history.maintenance import Maintenance, MaintenancePolicy
-    from mirrorlake.lake_table import LakeTable
-    from mirrorlake.layout.partitioning.process import LakePartitioning
     from mirrorlake.monitoring import Expectations
+    from mirrorlake.partitioning.process import LakePartitioning
+    from mirrorlake.table import LakeTable
 
 
 class Lake(QueriedLake):
@@ -84,7 +81,7 @@ class Lake(QueriedLake):
         Raises:
             TableNotFoundError: there is none of that name.
         """
-        from mirrorlake.lake_table import LakeTable
+        from mirrorlake.table import LakeTable
 
         return LakeTable(lambda: self.spark, self.storage, as_table(name))
 
@@ -276,7 +273,7 @@ class Lake(QueriedLake):
     @property
     def partitioning(self) -> LakePartitioning:
         """The partitioning of all tables with a policy; see `LakePartitioning`."""
-        from mirrorlake.layout.partitioning.process import LakePartitioning
+        from mirrorlake.partitioning.process import LakePartitioning
 
         return LakePartitioning(self.storage, lambda: self.spark)
 
@@ -300,53 +297,3 @@ class Lake(QueriedLake):
         from mirrorlake.monitoring import check_expectations
 
         return check_expectations(self, queries, limit=limit)
-
-    def explore(self) -> Explorer:
-        """The lake to look at and click through, in Lab; Spark starts when rows are asked for.
-
-        Returns:
-            What Lab shows as tabs: Zone, Tables, Versions, Rows, Feed, Files, Views, Runs;
-            `to_html` makes a file of what can be shown without Spark.
-
-        Example:
-            >>> lake.explore().open("Versions")  # doctest: +SKIP
-        """
-        from mirrorlake.explore.explorer import Explorer
-
-        return Explorer(self)
-
-    def monitor(self, *, every: float = 10) -> Monitor:
-        """How the tables that publishers feed are, on a page that refreshes itself; no Spark.
-
-        Args:
-            every: seconds between two looks in Lab.
-
-        Returns:
-            What Lab shows as a live page; `to_html` makes a file of it, `close` ends the looking.
-
-        Raises:
-            UsageError: the seconds are less than 1.
-
-        Example:
-            >>> lake.monitor().to_html("monitor.html")  # doctest: +SKIP
-        """
-        from mirrorlake.explore.monitor import Monitor
-
-        return Monitor(self, every=every)
-
-    def publish_form(self, table: str = "") -> PublishForm:
-        """A form in Lab: choose a file, look at its rows, choose keys and marker, check, publish.
-
-        Args:
-            table: the table to begin with; it need not be there yet.
-
-        Returns:
-            The form. A file that is not sound is refused with row, column and fix, and nothing is
-            published; what is published is the same as by the command `publish`.
-
-        Example:
-            >>> lake.publish_form("stock")  # doctest: +SKIP
-        """
-        from mirrorlake.explore.publish_form import PublishForm
-
-        return PublishForm(self, table)

@@ -14,14 +14,14 @@ from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
 from mirrorlake.mirror.ledger import count_quarantined
 from mirrorlake.results import Result, TextTable, moment_text
-from mirrorlake.sources.status import SourceReport, read_reports
+from mirrorlake.source_status import SourceReport, source_reports
 
 if TYPE_CHECKING:
     from mirrorlake.lint.rules import LintReport
     from mirrorlake.mirror.ledger import Ledger
     from mirrorlake.mirror.status import Report
-    from mirrorlake.querying import QueriedLake
-    from mirrorlake.rows.views.definition import ViewStatus
+    from mirrorlake.query.queried_lake import QueriedLake
+    from mirrorlake.views.definition import ViewStatus
 
 _MOST = 6
 _FILES = 200
@@ -283,7 +283,7 @@ def monitor_lake(
         if 0 < max_lag < (view.lag_seconds or 0):
             text = f"{view.lag_seconds:.0f} s, {max_lag:g} s are allowed"
             problems.append(Problem("lag", view.view, text))
-    sources = tuple(read_reports(lake.storage))
+    sources = tuple(source_reports(lake.storage))
     for source in sources:
         problems += [Problem("source", where, text) for where, text in source.problems]
     problems += [Problem("expectation", one.name, one.problem) for one in met.broken]

@@ -5,8 +5,8 @@ Notices say what is being set up, and why it takes a moment. They are log record
 otherwise they are lines on stderr, so that stdout stays what was asked for.
 
 The progress of a cell that takes more than two seconds goes by a comm, which is no output: nothing
-of it is in the notebook, whoever runs it. Lab's side is `runs/lab_extension.js`; `lab` sets the
-variable without which nothing is sent.
+of it is in the notebook, whoever runs it. Lab's side is `mirrorlake_lab/lab_extension.js`; `lab`
+sets the variable without which nothing is sent.
 """
 
 from __future__ import annotations

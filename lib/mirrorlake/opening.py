@@ -19,9 +19,9 @@ from mirrorlake.landing.publisher import Published
 from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.trash import dropped_tables
 from mirrorlake.names import TABLES, ZONE, TableName, as_table, split_names
-from mirrorlake.paths import lake_path, may_be_lake
 from mirrorlake.results import Result, TextTable
-from mirrorlake.storage import Storage, storage_errors
+from mirrorlake.storage.files import Storage, storage_errors
+from mirrorlake.storage.paths import lake_path, may_be_lake
 
 _PUBLISHABLE = (".parquet", ".csv", ".csv.gz")
 

@@ -30,7 +30,7 @@ from obstore.store import HTTPStore
 
 from helpers.bench import BenchResult, compare, join_results, run_script
 from mirrorlake import Lake
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 FILES = 10_000
 _DELAY = 0.01

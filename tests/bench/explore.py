@@ -20,7 +20,9 @@ from deltalake import write_deltalake
 from helpers.bench import BenchResult, compare, join_results
 from helpers.old_lake import unpack
 from mirrorlake import Lake
-from mirrorlake.explore import facts
+from mirrorlake_lab import explore
+from mirrorlake_lab import monitor as monitor_page
+from mirrorlake_lab.pages import facts
 
 VERSIONS = 1_000
 TABLES = 60
@@ -31,15 +33,15 @@ _FAR = 97  # versions of a step, so that the strip of versions around it is neve
 def explorer(pairs: int) -> BenchResult:
     with tempfile.TemporaryDirectory() as folder:
         log = _many_versions(Path(folder))
-        Lake(folder).explore()  # what is imported once is not measured
+        explore(Lake(folder))  # what is imported once is not measured
         first = compare(
             "explore",
             f"first view at {VERSIONS:,} versions",
-            _timed(lambda: Lake(folder).explore()),
+            _timed(lambda: explore(Lake(folder))),
             _timed(lambda: _read_bare([log])),
             pairs,
         )
-        shown = Lake(folder).explore()
+        shown = explore(Lake(folder))
         tab = shown.open("Versions")
 
         def step() -> None:
@@ -62,7 +64,7 @@ def monitor(pairs: int) -> BenchResult:
         return compare(
             "explore",
             f"monitor page of {TABLES} tables and the lake's own",
-            _timed(lambda: lake.monitor().to_html()),
+            _timed(lambda: monitor_page(lake).to_html()),
             _timed(lambda: _read_bare(logs)),
             pairs,
         )
@@ -71,11 +73,11 @@ def monitor(pairs: int) -> BenchResult:
 def files(pairs: int) -> BenchResult:
     with tempfile.TemporaryDirectory() as folder:
         log = _many_files(Path(folder))
-        Lake(folder).explore()
+        explore(Lake(folder))
 
         def first() -> None:
             facts._KEPT.clear()
-            Lake(folder).explore()
+            explore(Lake(folder))
 
         what = f"first view at {FILES:,} files"
         peer = _timed(lambda: _read_bare([log]))

@@ -23,8 +23,8 @@ from helpers.bench import BenchResult, compare, join_results, lake_part
 from mirrorlake import Lake
 from mirrorlake.feed.dimension import Dimension
 from mirrorlake.feed.scd import apply_changes
-from mirrorlake.lake_table import LakeTable
 from mirrorlake.spark.sql import delta_name
+from mirrorlake.table import LakeTable
 
 VERSIONS, CHANGES = 100, 10_000
 ROWS, BATCH = 2_000_000, 100_000

@@ -53,7 +53,7 @@ from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.state import load_states, save_states
 from mirrorlake.names import TABLES, ZONE
 from mirrorlake.spark.session import get_spark
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 PROPERTIES = {"delta.enableChangeDataFeed": "true", "delta.enableRowTracking": "true"}
 BASE, CHANGES, FILES = 2_000_000, 1_000_000, 20

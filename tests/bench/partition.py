@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from helpers.bench import BenchResult, join_results
 from helpers.log_lines import TENANTS, guid, log_files
 from mirrorlake import Lake
-from mirrorlake.layout.partitioning.operation import CONFS
+from mirrorlake.partitioning.operation import CONFS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,8 +13,8 @@ import time
 
 from helpers.bench import BenchResult, compare, join_results
 from mirrorlake import Lake
-from mirrorlake.lake_table import LakeTable
 from mirrorlake.spark.session import get_spark
+from mirrorlake.table import LakeTable
 
 FILES, ROWS_A_FILE = 20, 25_000
 UPDATES, OWN = 12, 3

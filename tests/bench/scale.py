@@ -23,7 +23,7 @@ from mirrorlake import Lake
 from mirrorlake.delta.log_files import commit_path
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.shards import Shard
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 IDLE = [int(n) for n in os.environ.get("MIRRORLAKE_TABLES", "10,1000").split(",")]
 BUSY = (1, 4, 8)  # tables of one cycle, each with a file

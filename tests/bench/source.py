@@ -23,9 +23,9 @@ from helpers.postgres import PostgresServer
 from mirrorlake import Lake
 from mirrorlake.landing.metadata import read_identity
 from mirrorlake.names import TableName
-from mirrorlake.sources.engine import run_source
-from mirrorlake.sources.postgres.source import PostgresSource
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake_sources.engine import run_source
+from mirrorlake_sources.postgres.source import PostgresSource
 
 ROWS = 1_000_000
 CHANGES = 300_000

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from helpers.bench import BenchResult, join_results
 from mirrorlake import Lake
 from mirrorlake.layout.vorder_file import choose_order, encode, sort_permutation
-from mirrorlake.samples.flights import load_flights
+from mirrorlake_lab.samples.flights import load_flights
 
 SCANS = {
     "flights": (["carrier", "dest", "arr_delay"], "origin", "JFK"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mirrorlake import Lake
-from mirrorlake.explore import html
+from mirrorlake_lab.pages import html
 
 EVIL = "<img src=x onerror=document.title='hit'>"
 TITLES = ("Zone", "Tables", "Versions", "Rows", "Feed", "Files", "Views", "Runs")
@@ -34,7 +34,10 @@ FAINT = """() => [...document.querySelectorAll('.ml td')].slice(0, 50).filter(ce
 Look = Callable[..., Any]
 
 
-EXPLORE = 'from mirrorlake import open_lake\nopen_lake("lake").explore()'
+EXPLORE = (
+    "from mirrorlake import open_lake\nfrom mirrorlake_lab import explore\n"
+    'explore(open_lake("lake"))'
+)
 
 
 def open_tab(page: Any, title: str) -> None:
@@ -116,10 +119,11 @@ def test_a_hostile_name_is_text_in_picker_page_and_form(look: Look, tmp_path: Pa
     lake.publisher(f"`{EVIL}`", keys=["id"]).upsert([{"id": 1, EVIL: EVIL}])
     source = (
         "from IPython.display import display\nfrom mirrorlake import Lake\n"
-        f"lake = Lake({str(lake.storage.root)!r})\nexplorer = lake.explore()\n"
+        "from mirrorlake_lab import explore, monitor, publish_form\n"
+        f"lake = Lake({str(lake.storage.root)!r})\nexplorer = explore(lake)\n"
         "explorer.open('Zone').read_rows()\n"
-        f"form = lake.publish_form({EVIL!r})\n"
-        "display(explorer, lake.monitor(), form)"
+        f"form = publish_form(lake, {EVIL!r})\n"
+        "display(explorer, monitor(lake), form)"
     )
     page = look("hostile", source)
     page.locator("td", has_text=EVIL).first.wait_for()
@@ -138,7 +142,8 @@ def test_the_form_publishes_a_chosen_file(look: Look, tmp_path: Path) -> None:
     files = {"bad.csv": "id,n\n1,2\n,3\n", "good.csv": "id,n\n1,2\n2,3\n"}
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    source = f"from mirrorlake import Lake\nLake({str(lake.storage.root)!r}).publish_form('stock')"
+    source = "from mirrorlake import Lake\nfrom mirrorlake_lab import publish_form\n"
+    source += f"publish_form(Lake({str(lake.storage.root)!r}), 'stock')"
     page = look("form", source)
     upload = page.get_by_role("button", name="Choose a file")
     for name, said in (("bad.csv", "row 2"), ("good.csv", "2 rows would be published")):

@@ -10,6 +10,7 @@ import pytest
 
 from helpers.old_lake import unpack
 from mirrorlake import Lake
+from mirrorlake_lab import explore, monitor
 
 WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 BACK = "() => getComputedStyle(document.body).backgroundColor"
@@ -40,13 +41,13 @@ def page(request: pytest.FixtureRequest, browser: Any) -> Iterator[Any]:
 def test_the_monitor_page_fits(
     lake: Lake, page: Any, tmp_path: Path, save_picture: Callable[[Any, str], None]
 ) -> None:
-    monitor = lake.monitor()
-    monitor.to_html(tmp_path / "monitor.html")
+    shown = monitor(lake)
+    shown.to_html(tmp_path / "monitor.html")
     page.goto(f"file://{tmp_path}/monitor.html")
     assert page.evaluate(WIDER) <= 0
     assert page.evaluate(BACK) == ("rgb(255, 255, 255)" if page.scheme == "light" else
                                    "rgb(22, 25, 29)")  # fmt: skip
-    first = monitor.health.tables[0]
+    first = shown.health.tables[0]
     row = page.locator("tr", has=page.locator(f"td:text-is('{first.status.full_name}')")).first
     assert first.problem in row.inner_text()
     assert first.fix in row.inner_text()
@@ -55,7 +56,7 @@ def test_the_monitor_page_fits(
 
 
 def test_the_static_explorer_fits(lake: Lake, page: Any, tmp_path: Path) -> None:
-    lake.explore().to_html(tmp_path / "lake.html")
+    explore(lake).to_html(tmp_path / "lake.html")
     page.goto(f"file://{tmp_path}/lake.html")
     for part in page.locator("details > summary").all()[:3]:
         part.click()

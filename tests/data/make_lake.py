@@ -33,13 +33,13 @@ sys.path[:0] = [str(HERE.parents[1] / "lib"), str(HERE.parent)]
 
 from helpers.old_lake import DATA, KEEP, MTIME, RETENTION, YEARS, with_spark, without_spark  # noqa: E402
 from mirrorlake import Lake  # noqa: E402 - the path is set first
-from mirrorlake.layout.partitioning.operation import Step as PartitionStep  # noqa: E402
 from mirrorlake.mirror.options import (  # noqa: E402
     SKIP_FILE,
     SKIP_ROW,
     MirrorOptions,
     Step,
 )
+from mirrorlake.partitioning.operation import Step as PartitionStep  # noqa: E402
 
 MARKER = "__rowMarker__"
 LONG = f"interval {YEARS} days"

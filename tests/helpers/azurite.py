@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from helpers.ports import free_port
-from mirrorlake.paths import cache, make_once
+from mirrorlake.storage.paths import cache, make_once
 
 VERSION = "3.37.0"
 CONTAINER = "lakes"

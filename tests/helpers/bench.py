@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import MirrorlakeError, UsageError
-from mirrorlake.paths import PROJECT
+from mirrorlake.storage.paths import PROJECT
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.names import ZONE, file_name
-from mirrorlake.storage import to_json
+from mirrorlake.storage.files import to_json
 
 SCHEMA = pa.schema(
     [

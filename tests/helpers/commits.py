@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 LOG = "Tables/t/_delta_log"
 META = {"metaData": {"id": "x", "schemaString": '{"fields": []}', "configuration": {}}}

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mirrorlake.paths import PROJECT, cache, make_once
+from mirrorlake.storage.paths import PROJECT, cache, make_once
 
 UV = Path(sys.executable).parent / "uv"
 

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from helpers.story import Story
 from mirrorlake import Lake
-from mirrorlake.paths import PROJECT
 from mirrorlake.spark.session import launch_conf
+from mirrorlake.storage.paths import PROJECT
 
 PAGE = PROJECT / "docs" / "how-to" / "cluster.md"
 

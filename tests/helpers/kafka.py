@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from helpers.ports import free_port
-from mirrorlake.paths import cache, make_once
+from mirrorlake.storage.paths import cache, make_once
 
 VERSION = "3.9.1"  # the last one that runs on Java 11, too
 POM = f"""

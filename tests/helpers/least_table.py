@@ -6,7 +6,7 @@ import json
 
 from mirrorlake.mirror.properties import KEYS_PROPERTY
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 
 def make_table(storage: Storage, table: TableName, content: str = "rows", life: str = "1") -> None:

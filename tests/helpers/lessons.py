@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mirrorlake.course.contents import lesson_paths, title_of
-from mirrorlake.course.tasks import Lesson
-from mirrorlake.paths import PROJECT
 from mirrorlake.show.system import SYSTEM
+from mirrorlake.storage.paths import PROJECT
+from mirrorlake_lab.course.contents import lesson_paths, title_of
+from mirrorlake_lab.course.tasks import Lesson
 
 
 def opening(lesson: Lesson) -> str:

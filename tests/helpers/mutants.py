@@ -31,7 +31,7 @@ class Deciding:
     """Code that decides what becomes of rows.
 
     Attributes:
-        module: under `lib/mirrorlake`.
+        module: under `lib`.
         tests: under `tests`; those in `spark` start their sessions in one JVM.
         functions: which of its top-level functions and classes; by default all.
     """
@@ -51,7 +51,7 @@ _LISTINGS = ("published_tables", "no_folder", "list_folder", "every_file")
 _NET = "spark/feed/test_feed_net.py::test_"
 DECIDING = {
     "plan": Deciding(
-        "mirror/plan.py",
+        "mirrorlake/mirror/plan.py",
         (
             "unit/mirror/test_plan.py",
             "unit/mirror/test_numbering.py",
@@ -60,25 +60,27 @@ DECIDING = {
         ),
     ),
     "numbering": Deciding(
-        "landing/zone.py",
+        "mirrorlake/landing/zone.py",
         ("unit/mirror/test_numbering.py", "unit/mirror/test_plan.py", "unit/mirror/test_status.py"),
         ("BadFolder", "Folder", "find_tables", *_LISTINGS, "by_number", "by_time"),
     ),
     "receipts of operations": Deciding(
-        "layout/partitioning/receipts.py",
+        "mirrorlake/partitioning/receipts.py",
         ("unit/layout/test_partitioning_receipts.py",),
         (*_RECEIPTS, "_settle", "_folder", "_path", "_receipt", "logged_rows", "file_name"),
     ),
-    "receipts of renames": Deciding("serve/receipts.py", ("unit/serve/test_receipts.py",)),
-    "view shapes": Deciding("rows/views/shape.py", ("unit/rows/test_view_shapes.py",)),
-    "view joins": Deciding("rows/views/joins.py", ("unit/rows/test_view_shapes.py",)),
+    "receipts of renames": Deciding(
+        "mirrorlake_serve/receipts.py", ("unit/serve/test_receipts.py",)
+    ),
+    "view shapes": Deciding("mirrorlake/views/shape.py", ("unit/rows/test_view_shapes.py",)),
+    "view joins": Deciding("mirrorlake/views/joins.py", ("unit/rows/test_view_shapes.py",)),
     "collapse": Deciding(
-        "mirror/batch.py",
+        "mirrorlake/mirror/batch.py",
         ("spark/mirror/test_collapse.py",),
         ("compact_changes", "_fill", "_keeps", "refuse_kept", "refused"),
     ),
     "net changes": Deciding(
-        "feed/net.py",
+        "mirrorlake/feed/net.py",
         (
             f"{_NET}a_key_with_several_rows_is_refused_where_keys_are_relied_on",
             f"{_NET}a_value_that_moves_where_null_was_is_a_change",
@@ -214,7 +216,7 @@ def _run(path: Path, mutant: Mutant, tests: list[str]) -> int:
     import pytest
 
     for name in list(sys.modules):  # what this process has imported already is not mutated
-        if name.partition(".")[0] in ("mirrorlake", "helpers"):
+        if name.startswith(("mirrorlake", "helpers")):
             del sys.modules[name]
     loader = importlib.machinery.SourceFileLoader
     whole: Callable[[importlib.machinery.SourceFileLoader, str], object] = loader.get_code
@@ -241,7 +243,7 @@ def main(names: list[str]) -> None:
 def score(name: str, after_each: Callable[[], None]) -> None:
     """Scores one of `DECIDING`; `after_each` is called after each mutant's process."""
     deciding = DECIDING[name]
-    path = PROJECT / "lib" / "mirrorlake" / deciding.module
+    path = PROJECT / "lib" / deciding.module
     source = path.read_text(encoding="utf-8")
     tests = [f"tests/{test}" for test in deciding.tests]
 

@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from helpers.story import Story, ordered, partitioned
 from mirrorlake import Lake
-from mirrorlake.lake_table import LakeTable
-from mirrorlake.paths import PROJECT
 from mirrorlake.spark.session import SESSION_CONFS, get_spark
+from mirrorlake.storage.paths import PROJECT
+from mirrorlake.table import LakeTable
 
 
 def session(package: str) -> SparkSession:

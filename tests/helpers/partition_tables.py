@@ -13,7 +13,7 @@ from helpers.delta_by_hand import HandMade
 from helpers.partitions import LiveFile, live_files
 from helpers.tables import bag
 from mirrorlake import Lake
-from mirrorlake.layout.partitioning.policy import now_micros
+from mirrorlake.partitioning.policy import now_micros
 
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
 START = datetime(2024, 3, 1, tzinfo=timezone.utc)

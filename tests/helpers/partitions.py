@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from mirrorlake.layout.partitioning import tags
-from mirrorlake.layout.partitioning.policy import Policy
+from mirrorlake.partitioning import tags
+from mirrorlake.partitioning.policy import Policy
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 MICRO = timedelta(microseconds=1)

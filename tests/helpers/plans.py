@@ -6,7 +6,7 @@ from mirrorlake.landing.check import FileFacts
 from mirrorlake.landing.metadata import Identity
 from mirrorlake.mirror.options import STOP
 from mirrorlake.mirror.plan import Plan, make_plan
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 
 def facts_of(storage: Storage, identity: Identity, first: int, names: list[str]) -> list[FileFacts]:

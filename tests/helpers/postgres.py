@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from mirrorlake.errors import SetupError
-from mirrorlake.samples import shop
-from mirrorlake.samples.shop import USER, find_binaries
+from mirrorlake_lab.samples import shop
+from mirrorlake_lab.samples.shop import USER, find_binaries
 
 PASSWORD = "open sesame"  # of a server that only this machine reaches
 

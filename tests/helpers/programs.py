@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from helpers.s3_server import SECRET
-from mirrorlake.paths import PROJECT
+from mirrorlake.storage.paths import PROJECT
 
 Program = Callable[..., "subprocess.Popen[str]"]
 """Starts the program with arguments, and with variables of the environment by name."""

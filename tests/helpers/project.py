@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mirrorlake.paths import PROJECT
+from mirrorlake.storage.paths import PROJECT
 
 if sys.version_info >= (3, 11):
     import tomllib

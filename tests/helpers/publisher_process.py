@@ -11,7 +11,7 @@ import sys
 
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 
 def write(root: str, writer: int, batches: int, log: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorlake.lake_table import LakeTable
+from mirrorlake.table import LakeTable
 
 QUIET = ("property", "column", "vorder", "compact", "miss")
 

@@ -22,11 +22,11 @@ from helpers.story import Story, ordered
 from mirrorlake import Lake
 from mirrorlake.delta.table import create_delta
 from mirrorlake.errors import BusyError
-from mirrorlake.layout.partitioning import receipts
-from mirrorlake.layout.partitioning.operation import Step, run_operation
-from mirrorlake.layout.partitioning.receipts import ABANDONED
 from mirrorlake.names import TableName
-from mirrorlake.runs.run import run_plan
+from mirrorlake.partitioning import receipts
+from mirrorlake.partitioning.operation import Step, run_operation
+from mirrorlake.partitioning.receipts import ABANDONED
+from mirrorlake_runs.run import run_plan
 
 LOG = "MIRRORLAKE_TEST_LOG"
 FILES = (2, 12)

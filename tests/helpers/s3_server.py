@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from helpers.ports import free_port
-from mirrorlake.paths import cache, make_once
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.paths import cache, make_once
 
 VERSION = "v1.8.0"
 MODULE = f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"

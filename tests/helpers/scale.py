@@ -24,8 +24,8 @@ from mirrorlake.landing.metadata import Identity, write_identity
 from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.names import TableName, file_name
-from mirrorlake.paths import PROJECT
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.paths import PROJECT
 
 PAGE = PROJECT / "docs" / "scale.md"
 KINDS = ("LIST", "GET", "HEAD", "PUT", "POST", "DELETE")

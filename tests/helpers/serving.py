@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import requests
 
 from mirrorlake.names import ZONE
-from mirrorlake.serve.lakes import DEFINITION, Item, Workspace
-from mirrorlake.serve.mirrors import Mirrors
-from mirrorlake.serve.server import Ready, Settings, run_server
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake_serve.lakes import DEFINITION, Item, Workspace
+from mirrorlake_serve.mirrors import Mirrors
+from mirrorlake_serve.server import Ready, Settings, run_server
 
 DEADLINE = 60
 FOREVER = 4102444800

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from mirrorlake.paths import PROJECT
+from mirrorlake.storage.paths import PROJECT
 
 # Whoever asks for another machine while the site is built is refused.
 _OFFLINE = """
@@ -25,7 +25,7 @@ def refuse(event, arguments):
         raise OSError(f"no network here: {event} {arguments}")
 
 sys.addaudithook(refuse)
-from mirrorlake.cli import main
+from mirrorlake.cli.main import main
 main()
 """
 

@@ -132,14 +132,28 @@ class Imports:
         self._modules: dict[str, Module] = {}
         self._used: dict[Path, set[Path]] = {}
         self._placed: dict[str, tuple[tuple[str, str], ...]] = {}
-        for root, folder in (("lib", f"lib/{PACKAGE}"), ("tests", "tests")):
-            for path in sorted((project / folder).rglob("*.py")):
+        for root in ("lib", "tests"):
+            for path in sorted((project / root).rglob("*.py")):
                 parts = path.relative_to(project / root).with_suffix("").parts
                 name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
                 self._modules[name] = Module(name, path)
         for path in sorted((project / "notebooks").rglob("*.ipynb")):
             self._modules[f"page.{path.stem}"] = Module(f"page.{path.stem}", path)
+        self._add_entry_points()
         self._reached = {name: self._closure(name) for name in self._modules}
+
+    def _add_entry_points(self) -> None:
+        """Make whoever calls `registered` refer to what `pyproject.toml` registers."""
+        registry = self._modules.get(f"{PACKAGE}.registry")
+        if registry is None:
+            return
+        text = (self._project / "pyproject.toml").read_text(encoding="utf-8")
+        for table in re.findall(
+            rf'^\[project\.entry-points\."{PACKAGE}\..*?(?=^\[)', text, re.M | re.S
+        ):
+            for module, name in re.findall(r'^\w+ = "([\w.]+):?(\w*)"', table, re.MULTILINE):
+                registry.units["registered"].refers.add(f"{module}.{name}".rstrip("."))
+                registry.imported.add(module)
 
     def _closure(self, name: str) -> set[str]:
         """The modules that one imports, over however many others; itself, too."""
@@ -236,6 +250,8 @@ class Imports:
     def _find_places(self, name: str) -> Iterator[tuple[str, str]]:
         if name in self._modules:
             yield name, ""
+            if f"{name}.__main__" in self._modules:  # `python -m` runs it
+                yield f"{name}.__main__", ""
             if "main" in self._modules[name].units:
                 yield name, "main"
             return
@@ -245,7 +261,7 @@ class Imports:
             return
         if last in module.units:
             yield parent, last
-        elif parent == PACKAGE and module.resolve(last) == name:  # its lazy exports
+        elif "." not in parent and module.resolve(last) == name:  # its lazy exports
             yield from ((n, last) for n, m in self._modules.items() if last in m.units)
         else:
             yield parent, ""

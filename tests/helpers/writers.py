@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 WRITERS = 8
 BATCHES = 12

@@ -16,7 +16,7 @@ from mirrorlake.landing.metadata import Identity, ensure_identity
 from mirrorlake.landing.publisher import Partner
 from mirrorlake.mirror.properties import INCARNATION_PROPERTY, KEYS_PROPERTY
 from mirrorlake.names import IDENTITY, METADATA, PARTNER_EVENTS, ZONE, TableName, file_name
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 T = TableName(None, "t")
 KEYED = {"keyColumns": ["id"]}

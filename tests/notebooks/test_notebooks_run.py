@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from helpers.notebooks import run_nbval
-from mirrorlake.paths import NOTEBOOKS
-from mirrorlake.runs.run import run_plan
-from mirrorlake.samples.lake import MARKER, open_sample
 from mirrorlake.spark.shared import SharedJvm
+from mirrorlake.storage.paths import NOTEBOOKS
+from mirrorlake_lab.samples.lake import MARKER, open_sample
+from mirrorlake_runs.run import run_plan
 
 TASK = re.compile(r"\d\d-\d")
 

@@ -13,10 +13,10 @@ import yaml
 
 from helpers.foreign_lake import LONG, TABLES
 from helpers.notebooks import TOOLS, lake_state, run_nbval, tool_parameters
-from mirrorlake.paths import NOTEBOOKS
-from mirrorlake.runs.results import StepResult
-from mirrorlake.runs.run import run_plan
 from mirrorlake.spark.shared import SharedJvm
+from mirrorlake.storage.paths import NOTEBOOKS
+from mirrorlake_runs.results import StepResult
+from mirrorlake_runs.run import run_plan
 
 EXAMINE = {
     "change_feed", "file_diagnostics", "maintain", "monitor", "partitioning", "query",

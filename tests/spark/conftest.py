@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from helpers.one_jvm import joined_session
-from mirrorlake import cli
+from mirrorlake.cli import main as cli
 from mirrorlake.spark.jvm import forget_logs
 from mirrorlake.spark.session import PROFILE_VARIABLE, get_spark
 

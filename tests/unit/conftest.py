@@ -10,7 +10,7 @@ import pytest
 
 from mirrorlake.landing.publisher import Published, Publisher
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mirrorlake.catalog import Catalog
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.query.catalog import Catalog
+from mirrorlake.storage.files import Storage
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,10 @@ from mirrorlake.history.frame_records import (
     save_frame,
     utc_now,
 )
-from mirrorlake.layout.partitioning.process import Process
-from mirrorlake.layout.partitioning.receipts import (
+from mirrorlake.mirror.properties import VIEW_PROPERTY
+from mirrorlake.names import STATE, TableName
+from mirrorlake.partitioning.process import Process
+from mirrorlake.partitioning.receipts import (
     MERGE,
     Receipt,
     clean_up,
@@ -36,7 +38,7 @@ from mirrorlake.layout.partitioning.receipts import (
     recover,
     write_receipt,
 )
-from mirrorlake.layout.partitioning.store import (
+from mirrorlake.partitioning.store import (
     Idle,
     read_capacity,
     read_idle,
@@ -44,12 +46,10 @@ from mirrorlake.layout.partitioning.store import (
     write_capacity,
     write_idle,
 )
-from mirrorlake.layout.partitioning.table_policy import TablePolicy
-from mirrorlake.mirror.properties import VIEW_PROPERTY
-from mirrorlake.names import STATE, TableName
-from mirrorlake.rows.views.definition import Definition, list_definitions, read_definition
-from mirrorlake.rows.views.explain import Cost, read_costs, save_cost
-from mirrorlake.storage import Storage
+from mirrorlake.partitioning.table_policy import TablePolicy
+from mirrorlake.storage.files import Storage
+from mirrorlake.views.definition import Definition, list_definitions, read_definition
+from mirrorlake.views.explain import Cost, read_costs, save_cost
 
 T = TableName(None, "t")
 NOW = utc_now().isoformat()

@@ -9,15 +9,15 @@ import time
 
 import pytest
 
-from mirrorlake.lease import Lease, LeaseHeldError, store_now
-from mirrorlake.paths import PROJECT
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.lease import Lease, LeaseHeldError, store_now
+from mirrorlake.storage.paths import PROJECT
 
 PATH = "Files/_mirrorlake/plans/p.lease"
 HOLDS = """
 import sys
-from mirrorlake.lease import Lease
-from mirrorlake.storage import Storage
+from mirrorlake.storage.lease import Lease
+from mirrorlake.storage.files import Storage
 with Lease(Storage(sys.argv[1]), sys.argv[2], "it"):
     print("held", flush=True)
     sys.stdin.read()

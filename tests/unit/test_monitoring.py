@@ -10,7 +10,8 @@ from pyarrow import table as rows_of
 
 from mirrorlake import Lake, monitor_lake, plot_backlog, plot_lag, recent_ledgers
 from mirrorlake.errors import CheckError, UsageError
-from mirrorlake.sources.status import SourceReport, SourceTable, write_report
+from mirrorlake.source_status import SourceReport, SourceTable
+from mirrorlake_sources.status import write_report
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake.paths import make_once
+from mirrorlake.storage.paths import make_once
 
 
 @pytest.fixture

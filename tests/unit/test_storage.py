@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from obstore.exceptions import BaseError, NotSupportedError
 
 from helpers.odd_names import ODD_BUT_FINE
-from mirrorlake.storage import Entry, Listing, Storage, to_json
-from mirrorlake.stores import listing
-from mirrorlake.stores.streams import TAIL
+from mirrorlake.storage import listing
+from mirrorlake.storage.files import Entry, Listing, Storage, to_json
+from mirrorlake.storage.streams import TAIL
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=())),

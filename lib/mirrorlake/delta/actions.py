@@ -26,7 +26,7 @@ from mirrorlake.delta.log_files import (
     read_actions,
 )
 from mirrorlake.delta.vectors import vector_id, vector_path
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 _THREADS = 16
 # As Hadoop prints them, with one slash: `file:/…`.

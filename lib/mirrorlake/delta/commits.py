@@ -24,7 +24,7 @@ from mirrorlake.delta.log_files import (
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.delta.timestamps import from_milliseconds, to_milliseconds
 from mirrorlake.results import Result, TextTable
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 _MILLISECOND = timedelta(milliseconds=1)
 _CLOCKS = 5  # versions to look back for a clock that was set back

@@ -20,7 +20,7 @@ from mirrorlake.delta.table import Table
 from mirrorlake.delta.vectors import vector_path
 from mirrorlake.spark.executors import ensure_python
 from mirrorlake.spark.sql import escape_glob
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 _VECTOR = "struct<storageType:string,pathOrInlineDv:string,offset:int,cardinality:bigint>"
 _ADD = (

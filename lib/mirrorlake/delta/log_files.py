@@ -20,9 +20,9 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from mirrorlake.errors import InvalidNameError, TableNotFoundError, UsageError
-from mirrorlake.kept import read_kept
 from mirrorlake.names import SCHEMA_SUFFIX, STATE, TABLES, TableName
-from mirrorlake.storage import Entry, Storage
+from mirrorlake.storage.files import Entry, Storage
+from mirrorlake.storage.kept import read_kept
 
 Action = dict[str, Any]
 _COMMIT = re.compile(r"(\d{20})\.json", re.ASCII)

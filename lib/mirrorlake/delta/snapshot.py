@@ -21,9 +21,9 @@ from mirrorlake.delta.log_files import (
     read_actions,
 )
 from mirrorlake.errors import ConflictError, TableNotFoundError
-from mirrorlake.kept import check_format
 from mirrorlake.names import SCHEMA_SUFFIX, STATE, TABLES, TableName
-from mirrorlake.storage import Storage, to_json
+from mirrorlake.storage.files import Storage, to_json
+from mirrorlake.storage.kept import check_format
 
 FEED = "delta.enableChangeDataFeed"
 ROW_TRACKING = "delta.enableRowTracking"

@@ -16,10 +16,10 @@ from mirrorlake.delta.log_files import has_log
 from mirrorlake.delta.snapshot import FEED, ROW_TRACKING, Snapshot, open_snapshot
 from mirrorlake.errors import SetupError
 from mirrorlake.names import TableName
-from mirrorlake.paths import URI
 from mirrorlake.spark.jvm import remove_empty_folders
 from mirrorlake.spark.sql import delta_name, literal, quote
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.paths import URI
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from mirrorlake.errors import DataFileError
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 Positions = npt.NDArray[np.int64]
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"

@@ -35,12 +35,12 @@ from mirrorlake.feed.cursor import (
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.report import KINDS, changes_by_version
 from mirrorlake.feed.schema import COMMIT_VERSION, FEED_COLUMNS, RESERVED, create_table
-from mirrorlake.kept import read_kept
-from mirrorlake.lease import only_one
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import literal, query_errors, quote, spark_message
+from mirrorlake.storage.kept import read_kept
+from mirrorlake.storage.lease import only_one
 
 SOURCE_PROPERTY = "mirrorlake.archive.source"
 _PATIENCE = 600  # seconds to wait for another run

@@ -21,9 +21,9 @@ from mirrorlake.delta.table import Table
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.changes import Span, nothing, readable_span
 from mirrorlake.feed.schema import enable_feed, read_feed
-from mirrorlake.kept import read_kept
 from mirrorlake.names import STATE, TableName, as_table, check_part
 from mirrorlake.results import Result, TextTable
+from mirrorlake.storage.kept import read_kept
 
 FORMAT = 1
 _NO_ROWS = TextTable((), ())

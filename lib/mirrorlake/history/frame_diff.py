@@ -20,7 +20,7 @@ from mirrorlake.delta.table import Table
 from mirrorlake.history.frame_records import Frame, FramedTable, measure_files, read_lists
 from mirrorlake.results import Count, Result, TextTable, size_text
 from mirrorlake.spark.sql import query_errors
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 _MANY = 1_000  # commits; beyond these the newest checkpoint is the shorter way
 

@@ -26,12 +26,12 @@ from mirrorlake.delta.actions import rewrite_paths
 from mirrorlake.delta.files import full_path, hadoop_path
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import FrameError
-from mirrorlake.kept import read_kept
 from mirrorlake.names import STATE, TABLES, TableName, check_part
 from mirrorlake.results import Count, Result, TextTable, size_text
 from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.sql import escape_glob
-from mirrorlake.storage import Storage, to_json
+from mirrorlake.storage.files import Storage, to_json
+from mirrorlake.storage.kept import read_kept
 
 FORMAT = 1
 FRAMES = f"{STATE}/frames"

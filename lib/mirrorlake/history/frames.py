@@ -45,7 +45,7 @@ from mirrorlake.history.frame_records import (
 from mirrorlake.history.versions import ENFORCED, TRIES, newest_versions, versions_at_once
 from mirrorlake.names import TableName, as_table, check_part
 from mirrorlake.spark.sql import delta_name, spark_message
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 DEFAULT_DAYS = 30.0
 

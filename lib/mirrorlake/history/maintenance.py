@@ -31,7 +31,7 @@ from mirrorlake.history.vacuum import Vacuum, vacuum_table
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import query_errors, quote
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 MIB = 2**20
 DEFAULT_TARGET = 1024 * MIB  # Delta's own

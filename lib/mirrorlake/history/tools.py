@@ -19,7 +19,7 @@ from mirrorlake.history.maintenance import MaintenancePolicy, make_policy
 from mirrorlake.history.versions import check_version, find_readable_range, version_at
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
-from mirrorlake.storage import storage_errors
+from mirrorlake.storage.files import storage_errors
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake

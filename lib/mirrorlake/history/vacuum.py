@@ -38,7 +38,7 @@ from mirrorlake.names import TableName
 from mirrorlake.results import Count, Result, TextTable, size_text
 from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.sql import query_errors, temporary_view
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 FEED_PROPERTY = "mirrorlake.feedRetentionHours"
 _CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"

@@ -18,7 +18,7 @@ from mirrorlake.delta.timestamps import from_milliseconds, parse_interval
 from mirrorlake.errors import TableNotFoundError, VersionError
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

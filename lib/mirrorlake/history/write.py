@@ -23,7 +23,7 @@ from mirrorlake.names import SCHEMA_SUFFIX, TABLES, ZONE, TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.older import from_arrow
 from mirrorlake.spark.sql import delta_name, query_errors
-from mirrorlake.storage import Listing, Storage
+from mirrorlake.storage.files import Listing, Storage
 
 MODES = ("append", "overwrite")
 Writer = Callable[[SparkSession, Storage, TableName, DataFrame, str], object]

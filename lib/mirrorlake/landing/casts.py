@@ -26,7 +26,7 @@ from mirrorlake.landing.types import (
     way_out,
     widened,
 )
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 # What Arrow raises for values it can't hold: too large, no UTF-8, of another type.
 UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)

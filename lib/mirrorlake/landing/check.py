@@ -35,7 +35,7 @@ from mirrorlake.landing.text import original_rows, read_text
 from mirrorlake.landing.text_format import COMPRESSED, TextFormat
 from mirrorlake.landing.types import ColumnType, column_type, published_schema
 from mirrorlake.names import METADATA
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 SMALL = 2**20
 """A file of at most so many bytes is read once and whole; it then costs nothing to hash it."""

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from mirrorlake.kept import read_kept
 from mirrorlake.landing.types import column_type
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.kept import read_kept
 
 FORMAT = 1
 MANIFEST = "_manifest.json"

@@ -19,11 +19,11 @@ from typing import Any
 
 from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.errors import FormatError, InvalidNameError, MetadataError, in_file
-from mirrorlake.kept import read_kept
 from mirrorlake.landing.text_format import TextFormat, arrow_type, parse_text_format
 from mirrorlake.landing.types import column_type
 from mirrorlake.names import IDENTITY, METADATA, PROCESSED, READY_TO_DELETE, TableName
-from mirrorlake.storage import Storage, to_json
+from mirrorlake.storage.files import Storage, to_json
+from mirrorlake.storage.kept import read_kept
 
 FORMAT = 1
 _APP = "mirrorlake/"

@@ -38,7 +38,7 @@ from mirrorlake.landing.type_rules import VOID
 from mirrorlake.landing.types import column_type, fits, parse_type, united, way_out
 from mirrorlake.landing.zone import BATCH, TOKEN, TokenIndex, last_number, list_folder, take_number
 from mirrorlake.results import Result, TextTable
-from mirrorlake.storage import Storage, to_json
+from mirrorlake.storage.files import Storage, to_json
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from mirrorlake.names import (
     file_number,
     place_of,
 )
-from mirrorlake.storage import Entry, Listing, Storage
+from mirrorlake.storage.files import Entry, Listing, Storage
 
 TOKEN = b"mirrorlake.token"
 BATCH = b"mirrorlake.batch"

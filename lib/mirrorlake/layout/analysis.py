@@ -40,7 +40,7 @@ from mirrorlake.layout.leaves import leaves
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import quote
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 DIAGNOSTICS = "diagnostics"
 

@@ -32,7 +32,7 @@ from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.gateway import Add, transaction
 from mirrorlake.spark.sql import delta_name, quote
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 _REPEATS = 3
 _ROW_LIMIT = "parquet.block.row.count.limit"

@@ -24,7 +24,7 @@ from mirrorlake.delta.actions import HADOOP_URI, Places
 from mirrorlake.layout.leaves import Bools, Bytes, Ints, cut, read_bounds
 from mirrorlake.layout.thrift import Level, Parsed, Path, parse_footers
 from mirrorlake.spark.executors import map_in_arrow
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 _TAIL = 64 * 1024
 _AT_ONCE = 16

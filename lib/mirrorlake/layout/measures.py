@@ -18,7 +18,7 @@ from mirrorlake.layout.footers import Storages, parallelism
 from mirrorlake.layout.leaves import Leaf
 from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.sql import quote
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 MICROSOFT_TAG = "VORDER"
 PROPERTIES = ("delta.parquet.vorder.enabled", "delta.parquet.vorder.default")

@@ -31,7 +31,6 @@ from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
 from mirrorlake.layout.footers import OPEN_KEY, Storages, parallelism
 from mirrorlake.layout.measures import MICROSOFT_TAG
-from mirrorlake.layout.partitioning.tags import SORTED, tag
 from mirrorlake.layout.vorder_file import (
     SCORING_LEVEL,
     Task,
@@ -45,11 +44,12 @@ from mirrorlake.layout.vorder_file import (
     stores_integers,
 )
 from mirrorlake.names import TableName
+from mirrorlake.partitioning.tags import SORTED, tag
 from mirrorlake.results import Result, TextTable, size_text
 from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 TRIED_TAG = f"{OPEN_TAG}.tried"
 _NOTE = json.dumps({"mirrorlake": "vorder"})

@@ -33,7 +33,7 @@ from mirrorlake.landing.type_rules import VOID, Stored
 from mirrorlake.landing.types import ColumnType, fits, published_schema, widened
 from mirrorlake.lint.rules import LintFinding, finding
 from mirrorlake.names import METADATA, TableName
-from mirrorlake.storage import Entry, Storage
+from mirrorlake.storage.files import Entry, Storage
 
 _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 

@@ -18,7 +18,7 @@ from mirrorlake.landing.zone import Folder, by_number
 from mirrorlake.lint.rules import LintFinding, finding
 from mirrorlake.mirror.plan import is_as_planned, plan_of
 from mirrorlake.names import METADATA, TableName, file_name, file_number
-from mirrorlake.storage import Entry, Listing, Storage, to_json
+from mirrorlake.storage.files import Entry, Listing, Storage, to_json
 
 _FIELDS = (
     "keyColumns",

@@ -34,7 +34,7 @@ from mirrorlake.lint.rules import LintFinding, LintReport, finding
 from mirrorlake.mirror.plan import is_refilled, number_files
 from mirrorlake.mirror.properties import KEYS_PROPERTY, declared_keys, is_stale_incarnation
 from mirrorlake.names import IDENTITY, METADATA, PARTNER_EVENTS, SCHEMA_SUFFIX, ZONE, TableName
-from mirrorlake.storage import Entry, Listing, Storage
+from mirrorlake.storage.files import Entry, Listing, Storage
 
 _STAGING = "_scratchPad"  # the format's own place for it
 _NOTHING = Listing((), ())

@@ -28,7 +28,7 @@ from mirrorlake.mirror.status import Preview, Report, preview_cycle, status_repo
 from mirrorlake.mirror.trash import undrop
 from mirrorlake.names import TableName, as_table
 from mirrorlake.results import Outcome
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

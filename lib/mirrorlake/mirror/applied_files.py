@@ -42,7 +42,7 @@ from mirrorlake.mirror.options import paused, read_settings, side_by_side
 from mirrorlake.mirror.plan import Plan, is_as_planned, is_foreign, plan_of
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, TableName, file_number
 from mirrorlake.results import Outcome
-from mirrorlake.storage import Entry, Storage
+from mirrorlake.storage.files import Entry, Storage
 
 _IN_PROCESSED = 1 / 7  # of the time that applied files are kept: a day of a week
 

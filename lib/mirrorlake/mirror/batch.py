@@ -25,7 +25,7 @@ from mirrorlake.mirror.properties import Batch, Target
 from mirrorlake.names import file_number
 from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.sql import escape_glob, literal, quote
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 # Columns of the engine's own; a published column can't have these names.
 MARKER = "__mirrorlake_marker"

@@ -13,7 +13,6 @@ from threading import Event, Lock
 
 from pyspark.sql import SparkSession
 
-from mirrorlake.catalog import keep_registered
 from mirrorlake.delta.snapshot import delta_tables
 from mirrorlake.errors import FormatError, InvalidNameError, UsageError
 from mirrorlake.landing.zone import BadFolder, find_tables, no_folder
@@ -43,8 +42,9 @@ from mirrorlake.mirror.status import Report, TableStatus, idle_folder, listed_fo
 from mirrorlake.mirror.table_cycle import TableCycle
 from mirrorlake.mirror.trash import follow_folders, purge_dropped
 from mirrorlake.names import SCHEMA_SUFFIX, ZONE, TableName
+from mirrorlake.query.catalog import keep_registered
 from mirrorlake.spark.session import cluster_cores
-from mirrorlake.storage import Listing, Storage
+from mirrorlake.storage.files import Listing, Storage
 
 _TRIES = 3
 _SLOWER = 1.5  # how much longer each pause gets while nothing happens

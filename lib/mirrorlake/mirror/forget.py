@@ -46,7 +46,7 @@ from mirrorlake.names import (
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, literal, quote, temporary_view
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 _PATIENCE = 60  # seconds to wait for a running mirror
 _INTERVAL = "delta.checkpointInterval"

@@ -34,7 +34,7 @@ from mirrorlake.mirror.trash import dropped_tables
 from mirrorlake.names import TableName
 from mirrorlake.spark.session import new_session
 from mirrorlake.spark.sql import delta_name, escape_glob, literal, quote
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 UNKNOWN = -1  # rows of a file that can't be read but has the key's texts in it
 _BY_TEXT = ("binary", "boolean")  # Spark casts these to few types; their text goes to all

@@ -30,7 +30,7 @@ from mirrorlake.mirror.state import INITIALIZED, REPLICATING, TableState
 from mirrorlake.names import STATE, TableName, file_number
 from mirrorlake.results import Result, TextTable
 from mirrorlake.spark.sql import delta_name
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

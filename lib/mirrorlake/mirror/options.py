@@ -17,11 +17,11 @@ from functools import cache
 from typing import Any, TypeVar
 
 from mirrorlake.errors import UsageError
-from mirrorlake.kept import read_kept
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Outcome
-from mirrorlake.storage import Storage
-from mirrorlake.stores.listing import AT_ONCE
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.kept import read_kept
+from mirrorlake.storage.listing import AT_ONCE
 
 FORMAT = 1  # of settings and defaults
 _CONTROL, _DEFAULTS = f"{STATE}/control", f"{STATE}/defaults.json"

@@ -16,14 +16,14 @@ from datetime import datetime, timezone
 from typing import Any
 
 from mirrorlake.errors import SequenceError
-from mirrorlake.kept import read_kept
 from mirrorlake.landing.check import SMALL, FileFacts, file_hash
 from mirrorlake.landing.metadata import BY_TIME, Identity, TableMetadata
 from mirrorlake.landing.zone import Folder, by_number, by_time
 from mirrorlake.mirror.options import STOP
 from mirrorlake.mirror.state import file_signature
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, STATE, file_name, file_number
-from mirrorlake.storage import Entry, Listing, Storage, to_json
+from mirrorlake.storage.files import Entry, Listing, Storage, to_json
+from mirrorlake.storage.kept import read_kept
 
 FORMAT = 3
 PLAIN_FORMAT = 2  # what earlier versions read as well

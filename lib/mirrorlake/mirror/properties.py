@@ -27,7 +27,7 @@ from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, MirrorOptions
 from mirrorlake.mirror.plan import Plan, last_file_fault, number_files, staging
 from mirrorlake.mirror.state import TableState, file_signature
 from mirrorlake.names import METADATA, file_name
-from mirrorlake.storage import Listing, Storage
+from mirrorlake.storage.files import Listing, Storage
 
 KEYS_PROPERTY = "mirrorlake.keys"
 INCARNATION_PROPERTY = "mirrorlake.incarnation"

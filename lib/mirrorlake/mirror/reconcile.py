@@ -16,7 +16,7 @@ from mirrorlake.names import TableName
 from mirrorlake.results import Finding, Findings
 from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.sql import delta_name, quote
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 _SUMS = "place int, rows long, total decimal(38,0)"
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from mirrorlake.errors import UsageError
-from mirrorlake.lease import PAUSE, busy, is_held, only_one
 from mirrorlake.names import STATE
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.lease import PAUSE, busy, is_held, only_one
 
 _WRITTEN = re.compile(r"(\d{1,4})/(\d{1,4})", re.ASCII)
 _WHOLE = f"{STATE}/mirror.lock"

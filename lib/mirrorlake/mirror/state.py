@@ -23,13 +23,13 @@ from math import gcd
 from typing import Any
 
 from mirrorlake.errors import MirrorlakeError, with_place
-from mirrorlake.kept import read_kept
 from mirrorlake.landing.metadata import SEQUENTIAL
 from mirrorlake.mirror.options import side_by_side
 from mirrorlake.mirror.shards import ALL, Shard
 from mirrorlake.names import MONITORING, STATE, ZONE, TableName, file_number, place_of
 from mirrorlake.spark.sql import spark_message
-from mirrorlake.storage import Entry, Storage
+from mirrorlake.storage.files import Entry, Storage
+from mirrorlake.storage.kept import read_kept
 
 FORMAT = 2
 TABLES = 64

@@ -47,7 +47,7 @@ from mirrorlake.mirror.state import (
 )
 from mirrorlake.names import IDENTITY, METADATA, ZONE, TableName, place_of
 from mirrorlake.results import Result, TextTable
-from mirrorlake.storage import Listing, Storage
+from mirrorlake.storage.files import Listing, Storage
 
 
 @dataclass(frozen=True)

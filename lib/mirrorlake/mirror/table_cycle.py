@@ -60,7 +60,7 @@ from mirrorlake.mirror.trash import drop_table, take_back, was_elsewhere
 from mirrorlake.names import IDENTITY, METADATA, TableName
 from mirrorlake.spark.executors import map_in_arrow
 from mirrorlake.spark.session import cluster_cores
-from mirrorlake.storage import Listing, Storage
+from mirrorlake.storage.files import Listing, Storage
 
 _log = logging.getLogger(__name__)
 

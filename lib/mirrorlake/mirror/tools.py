@@ -16,7 +16,7 @@ from mirrorlake.landing.zone import published_tables
 from mirrorlake.mirror.options import SKIP_FILE, SKIP_ROW, STOP, MirrorOptions, make_options
 from mirrorlake.names import TableName, as_table
 from mirrorlake.results import Outcome, Result, TextTable
-from mirrorlake.storage import storage_errors
+from mirrorlake.storage.files import storage_errors
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake

@@ -28,7 +28,6 @@ from mirrorlake.delta.log_files import (
 )
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.errors import InvalidNameError, MirrorlakeError, TableNotFoundError, UsageError
-from mirrorlake.kept import read_kept
 from mirrorlake.landing.metadata import (
     Identity,
     declare_keys,
@@ -47,7 +46,8 @@ from mirrorlake.mirror.shards import ALL, Shard
 from mirrorlake.mirror.state import TableState, failed
 from mirrorlake.names import STATE, TableName
 from mirrorlake.results import Outcome
-from mirrorlake.storage import Listing, Storage
+from mirrorlake.storage.files import Listing, Storage
+from mirrorlake.storage.kept import read_kept
 
 _log = logging.getLogger(__name__)
 FORMAT = 1  # notes of earlier versions have none

@@ -46,7 +46,7 @@ from mirrorlake.names import STATE
 from mirrorlake.rows.tracking import check_tracked, read_tracking
 from mirrorlake.spark.older import metadata_column
 from mirrorlake.spark.sql import quote
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 ID_NAMES = ("_row_id", "_row_commit_version")
 _THREADS = 16

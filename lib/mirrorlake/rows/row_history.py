@@ -35,7 +35,7 @@ from mirrorlake.rows.changes import (
 )
 from mirrorlake.rows.tracking import read_tracking
 from mirrorlake.spark.sql import quote
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 Key = Mapping[str, Any]
 _MOST = 1000  # ids of one key; what has more is not a key

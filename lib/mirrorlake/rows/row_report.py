@@ -30,7 +30,7 @@ from mirrorlake.rows.row_history import read_row_history
 from mirrorlake.rows.tracking import FeatureChange, Tracking, change_tracking, read_tracking
 from mirrorlake.spark.jvm import has_gateway
 from mirrorlake.spark.sql import query_errors, quote
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 _MOST = 100
 _NO_EVENTS = TextTable(COLUMNS, ())

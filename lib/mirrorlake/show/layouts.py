@@ -10,8 +10,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.ticker import FuncFormatter
 
 from mirrorlake.layout.guardrails import GuardrailReport, Limit
-from mirrorlake.layout.partitioning.statistics import Spread
 from mirrorlake.layout.vorder_file import column_codes
+from mirrorlake.partitioning.statistics import Spread
 from mirrorlake.show.chart import Chart, count_ticks, in_words, listed, start_chart, start_panels
 
 _BANDS = 24

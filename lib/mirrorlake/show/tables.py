@@ -34,14 +34,14 @@ from mirrorlake.landing.zone import list_folder
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.mirror.status import Report
 from mirrorlake.names import TableName
-from mirrorlake.paths import lake_path
 from mirrorlake.results import Count, Result, TextTable
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import query_errors, quote
+from mirrorlake.storage.paths import lake_path
 
 if TYPE_CHECKING:
     from mirrorlake.history.tools import VersionPair
-    from mirrorlake.querying import QueriedLake
+    from mirrorlake.query.queried_lake import QueriedLake
 
 
 @query_errors()

@@ -14,7 +14,7 @@ from mirrorlake.errors import UsageError
 from mirrorlake.spark import s3
 from mirrorlake.spark.jars import HADOOP, JarSet, fetched_jars, read_sums
 from mirrorlake.spark.java import Java
-from mirrorlake.stores.opening import scheme_of, store_variables
+from mirrorlake.storage.object_stores import scheme_of, store_variables
 
 AZURE = JarSet(
     "Azure",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import SetupError, first_line
-from mirrorlake.paths import cache, make_once
+from mirrorlake.storage.paths import cache, make_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,7 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from mirrorlake.errors import SetupError
-from mirrorlake.paths import cache, make_once
+from mirrorlake.storage.paths import cache, make_once
 
 _log = logging.getLogger(__name__)
 VERSION = "4.4.0"

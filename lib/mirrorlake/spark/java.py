@@ -31,8 +31,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from mirrorlake.errors import SetupError
-from mirrorlake.paths import cache, make_once
 from mirrorlake.spark.jars import pyspark_home
+from mirrorlake.storage.paths import cache, make_once
 
 _log = logging.getLogger(__name__)
 SUPPORTED = (17, 21)
@@ -229,8 +229,11 @@ def _train(archive: Path) -> None:
     _log.info("making a class archive, once, so that Spark starts in half the time …")
     environment = {k: v for k, v in os.environ.items() if k not in _NOT_TRAINED_WITH}
     environment[_TRAINING] = str(archive)
-    command = [sys.executable, "-m", "mirrorlake.runs.jvm", str(archive.parent)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "mirrorlake.cli.training", str(archive.parent)]
+    # `python -m` imports modules of the working folder, which may be a user's.
+    done = subprocess.run(
+        command, env=environment, cwd=archive.parent, capture_output=True, text=True, check=False
+    )
     # What a process that failed has left behind may be half an archive.
     if done.returncode != 0 or not archive.is_file():
         raise SetupError((done.stderr.strip().splitlines() or ["no reason given"])[-1])

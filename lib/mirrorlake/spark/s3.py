@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import SetupError
-from mirrorlake.paths import cache, make_once
 from mirrorlake.spark.jars import HADOOP, VERSION, JarSet, fetched_jars, pyspark_home, read_sums
 from mirrorlake.spark.java import Java
-from mirrorlake.stores.opening import s3_endpoint, scheme_of
+from mirrorlake.storage.object_stores import s3_endpoint, scheme_of
+from mirrorlake.storage.paths import cache, make_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

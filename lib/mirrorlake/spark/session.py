@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.notices import show_notices, watch_cells
-from mirrorlake.paths import cache
 from mirrorlake.spark import jars
 from mirrorlake.spark.clouds import cloud_conf, cloud_jars
 from mirrorlake.spark.java import Java, archive_flags, find_java
 from mirrorlake.spark.jvm import know_logs
 from mirrorlake.spark.s3 import DELTA_CONFS, DRIVER_PATH, check_log_store
+from mirrorlake.storage.paths import cache
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,13 +15,13 @@ import pytest
 from helpers.elsewhere import on_small_disk, other_machine
 from helpers.runs_behind_uri import check_runs_behind
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
-from mirrorlake.paths import PROJECT
-from mirrorlake.runs.keeping import RecordError, RecordKeeper
-from mirrorlake.runs.plan import load_plan
-from mirrorlake.runs.preparing import prepare
-from mirrorlake.runs.run import run_plan
-from mirrorlake.runs.store import RECORD as RECORD_FILE
-from mirrorlake.runs.store import list_runs
+from mirrorlake.storage.paths import PROJECT
+from mirrorlake_runs.keeping import RecordError, RecordKeeper
+from mirrorlake_runs.plan import load_plan
+from mirrorlake_runs.preparing import prepare
+from mirrorlake_runs.run import run_plan
+from mirrorlake_runs.store import RECORD as RECORD_FILE
+from mirrorlake_runs.store import list_runs
 
 WAITS = "import pathlib, time\npathlib.Path(word).touch()\ntime.sleep(4321)"
 

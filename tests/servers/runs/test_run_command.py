@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
-from mirrorlake.paths import PROJECT
+from mirrorlake.storage.paths import PROJECT
 
 SLOW = "import pathlib, time\npathlib.Path(word).touch()\ntime.sleep(4321)"
 

@@ -17,11 +17,11 @@ import requests
 
 from helpers.landed import landed_rows
 from helpers.serving import DEADLINE, Lake, serving, session_of
-from mirrorlake.paths import PROJECT
-from mirrorlake.serve.lakes import Workspace
-from mirrorlake.sources.debezium.journal import Journal
-from mirrorlake.sources.engine import run_source
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.paths import PROJECT
+from mirrorlake_serve.lakes import Workspace
+from mirrorlake_sources.debezium.journal import Journal
+from mirrorlake_sources.engine import run_source
 
 COLUMNS = [
     {"field": "ID", "type": "double"},
@@ -167,7 +167,7 @@ def test_a_full_journal_goes_on_in_the_next_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files of it that are published are removed, and nothing lands twice."""
-    monkeypatch.setattr("mirrorlake.sources.debezium.journal.LARGEST", 1)
+    monkeypatch.setattr("mirrorlake_sources.debezium.journal.LARGEST", 1)
     storage = Storage(tmp_path)
     journal = Journal(storage, "s")
     journal.append(json.dumps(DDL).encode())

@@ -15,8 +15,8 @@ from deltalake import write_deltalake
 
 from helpers.serving import DEADLINE, Lake, number, parquet
 from mirrorlake.names import ZONE
-from mirrorlake.paths import cache, make_once
-from mirrorlake.serve.tokens import account_key
+from mirrorlake.storage.paths import cache, make_once
+from mirrorlake_serve.tokens import account_key
 
 
 @pytest.mark.long

@@ -13,11 +13,11 @@ import pytest
 from helpers.serving import Lake, new_lake, number, parquet, serving, session_of
 from mirrorlake import Lake as PublicLake
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, ZONE
-from mirrorlake.serve.lakes import DEFINITION, Item, Workspace
-from mirrorlake.serve.receipts import Receipts
-from mirrorlake.serve.uploads import Uploads
-from mirrorlake.serve.zone import LandingZone
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake_serve.lakes import DEFINITION, Item, Workspace
+from mirrorlake_serve.receipts import Receipts
+from mirrorlake_serve.uploads import Uploads
+from mirrorlake_serve.zone import LandingZone
 
 KEYS = b'{"keyColumns": ["id"]}'
 BY_TIME = b'{"keyColumns": ["id"], "fileDetectionStrategy": "LastUpdateTimeFileDetection"}'

@@ -23,12 +23,12 @@ from helpers.serving import Lake, number, parquet, serving, session_of
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.mirror.state import FAILED, TableState, save_states
 from mirrorlake.names import ZONE
-from mirrorlake.paths import PROJECT
-from mirrorlake.serve.lakes import DEFINITION, Workspace
-from mirrorlake.serve.mirrors import Mirrors
-from mirrorlake.serve.proxy import NAMES
-from mirrorlake.serve.server import Ready
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.paths import PROJECT
+from mirrorlake_serve.lakes import DEFINITION, Workspace
+from mirrorlake_serve.mirrors import Mirrors
+from mirrorlake_serve.proxy import NAMES
+from mirrorlake_serve.server import Ready
 
 DEADLINE = 60
 

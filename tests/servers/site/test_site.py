@@ -11,14 +11,14 @@ import yaml
 import mirrorlake
 from helpers.site import Page, built_site, target_of
 from mirrorlake import errors
-from mirrorlake.cli import command as program
-from mirrorlake.course.tasks import lessons
+from mirrorlake.cli.main import command as program
 from mirrorlake.errors import UsageError
 from mirrorlake.lint.rules import RULES
-from mirrorlake.paths import NOTEBOOKS, PROJECT
-from mirrorlake.runs.plan import notebook_names
-from mirrorlake.site.build import build_site
-from mirrorlake.site.code_facts import commands_page, parameters_page, promises_page
+from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
+from mirrorlake_docs.code_facts import commands_page, parameters_page, promises_page
+from mirrorlake_lab.course.tasks import lessons
+from mirrorlake_lab.site import build_site
+from mirrorlake_runs.plan import notebook_names
 
 OUTSIDE = re.compile(r"(?:https?:)?//|data:text")
 

@@ -12,11 +12,11 @@ import pytest
 
 from helpers.landed import landed_rows
 from helpers.postgres import PostgresServer
-from mirrorlake.sources.engine import run_source
-from mirrorlake.sources.postgres.naming import reseeded
-from mirrorlake.sources.postgres.source import PostgresSource
-from mirrorlake.sources.status import SourceReport
-from mirrorlake.storage import Storage
+from mirrorlake.source_status import SourceReport
+from mirrorlake.storage.files import Storage
+from mirrorlake_sources.engine import run_source
+from mirrorlake_sources.postgres.naming import reseeded
+from mirrorlake_sources.postgres.source import PostgresSource
 
 _numbers = itertools.count(1)
 

@@ -13,14 +13,14 @@ import pytest
 
 from helpers.landed import folder_of, landed_files, landed_rows
 from mirrorlake.names import TableName
-from mirrorlake.sources.csv_drops import CsvDrops
-from mirrorlake.sources.debezium.files import DebeziumFiles
-from mirrorlake.sources.debezium.journal import Journal
-from mirrorlake.sources.engine import run_source
-from mirrorlake.sources.position import Position
-from mirrorlake.sources.source import Group, Source
-from mirrorlake.sources.status import read_reports
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake_sources.csv_drops import CsvDrops
+from mirrorlake_sources.debezium.files import DebeziumFiles
+from mirrorlake_sources.debezium.journal import Journal
+from mirrorlake_sources.engine import run_source
+from mirrorlake_sources.position import Position
+from mirrorlake_sources.source import Group, Source
+from mirrorlake_sources.status import read_reports
 
 TABLES = ("orders", "lines")
 

@@ -23,11 +23,11 @@ from helpers.landed import folder_of, landed_files, landed_rows
 from mirrorlake.errors import DataFileError, InvalidNameError, MirrorlakeError, SourceError
 from mirrorlake.landing.metadata import MARKER, read_metadata
 from mirrorlake.names import TableName
-from mirrorlake.sources.debezium.files import DebeziumFiles
-from mirrorlake.sources.debezium.journal import Journal
-from mirrorlake.sources.engine import run_source
-from mirrorlake.sources.position import FOOTER
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake_sources.debezium.files import DebeziumFiles
+from mirrorlake_sources.debezium.journal import Journal
+from mirrorlake_sources.engine import run_source
+from mirrorlake_sources.position import FOOTER
 
 UNAVAILABLE = "__debezium_unavailable_value"
 COLUMNS = [{"field": "id", "type": "int32"}, {"field": "word", "type": "string", "optional": True}]
@@ -339,8 +339,8 @@ def test_whatever_is_posted_is_taken_or_refused(tmp_path: Path, document: Any) -
 
 POSTER = """
 import json, sys
-from mirrorlake.sources.debezium.journal import Journal
-from mirrorlake.storage import Storage
+from mirrorlake_sources.debezium.journal import Journal
+from mirrorlake.storage.files import Storage
 
 journal = Journal(Storage(sys.argv[1]), "shop")
 schema = json.loads(sys.argv[2])

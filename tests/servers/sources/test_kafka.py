@@ -17,10 +17,10 @@ import pytest
 from helpers.killing import run_until
 from helpers.landed import landed_files, landed_rows
 from mirrorlake.errors import SourceError, UsageError
-from mirrorlake.sources.engine import run_source
-from mirrorlake.sources.position import FOOTER
-from mirrorlake.sources.status import SourceReport
-from mirrorlake.storage import Storage
+from mirrorlake.source_status import SourceReport
+from mirrorlake.storage.files import Storage
+from mirrorlake_sources.engine import run_source
+from mirrorlake_sources.position import FOOTER
 
 pytestmark = pytest.mark.long  # a broker is a second JVM, and its jars must be had
 
@@ -64,7 +64,7 @@ class Topics:
         return f"{self.prefix}.{table}"
 
     def source(self, **options: Any):
-        from mirrorlake.sources.debezium.kafka import KafkaSource
+        from mirrorlake_sources.debezium.kafka import KafkaSource
 
         topics = options.pop("topics", [f"{self.prefix}.*"])
         given = {"name": self.prefix} | options
@@ -176,7 +176,7 @@ def test_it_watches_and_tells_its_lag(topics: Topics) -> None:
 
 
 def test_wrong_use_and_a_broker_that_is_not_there(topics: Topics) -> None:
-    from mirrorlake.sources.debezium.kafka import KafkaSource
+    from mirrorlake_sources.debezium.kafka import KafkaSource
 
     with pytest.raises(UsageError):
         KafkaSource("", ["a"], Storage(topics.root))
@@ -188,9 +188,9 @@ def test_wrong_use_and_a_broker_that_is_not_there(topics: Topics) -> None:
 
 PROGRAM = """
 import sys
-from mirrorlake.sources.debezium.kafka import KafkaSource
-from mirrorlake.sources.engine import run_source
-from mirrorlake.storage import Storage
+from mirrorlake_sources.debezium.kafka import KafkaSource
+from mirrorlake_sources.engine import run_source
+from mirrorlake.storage.files import Storage
 
 root, servers, topics = sys.argv[1:]
 source = KafkaSource(servers, [topics], Storage(root), name="k", rows=25, interval=0.2)
@@ -235,7 +235,7 @@ def test_the_command(topics: Topics) -> None:
     import os
     import subprocess
 
-    from mirrorlake.paths import PROJECT
+    from mirrorlake.storage.paths import PROJECT
 
     topics.broker.send(topics.make("t"), record("c", 1, "a"))
     settings = topics.root.with_suffix(".conf")

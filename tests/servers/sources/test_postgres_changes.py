@@ -12,9 +12,9 @@ from helpers.landed import folder_of, landed_files
 from mirrorlake.errors import SourceError
 from mirrorlake.landing.metadata import UNCHANGED
 from mirrorlake.names import TableName
-from mirrorlake.sources.position import FOOTER, read_standing
-from mirrorlake.sources.status import read_reports
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake_sources.position import FOOTER, read_standing
+from mirrorlake_sources.status import read_reports
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, n int, word varchar(20))"
 FULL = "ALTER TABLE items REPLICA IDENTITY FULL"
@@ -315,7 +315,7 @@ def test_an_idle_database_moves_its_slot(shop) -> None:
 
 
 def test_a_transaction_larger_than_memory_allows(shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirrorlake.sources import spool
+    from mirrorlake_sources import spool
 
     monkeypatch.setattr(spool, "MOST_ROWS", 100)
     shop.sql(f"{ITEMS}; {FULL}")

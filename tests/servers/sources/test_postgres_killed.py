@@ -18,9 +18,9 @@ from helpers.landed import landed_files
 
 PROGRAM = """
 import sys
-from mirrorlake.sources.engine import run_source
-from mirrorlake.sources.postgres.source import PostgresSource
-from mirrorlake.storage import Storage
+from mirrorlake_sources.engine import run_source
+from mirrorlake_sources.postgres.source import PostgresSource
+from mirrorlake.storage.files import Storage
 
 root, dsn, slot = sys.argv[1:]
 source = PostgresSource(dsn, ["items", "log", "s.other"], slot=slot, rows=40)

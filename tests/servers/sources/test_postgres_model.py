@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mirrorlake.sources.engine import run_source
-from mirrorlake.sources.status import read_reports
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake_sources.engine import run_source
+from mirrorlake_sources.status import read_reports
 
 TABLES = ("a", "b", "log")
 SETUP = """

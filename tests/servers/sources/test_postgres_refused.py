@@ -18,9 +18,9 @@ import pytest
 from helpers.landed import folder_of, landed_files
 from helpers.postgres import PostgresServer
 from mirrorlake.errors import BusyError, SourceError, UsageError
-from mirrorlake.sources.engine import run_source
-from mirrorlake.sources.postgres.source import PostgresSource
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake_sources.engine import run_source
+from mirrorlake_sources.postgres.source import PostgresSource
 
 SECRET = "hunter2 'quoted'"
 
@@ -145,7 +145,7 @@ def test_another_source_of_the_same_table(shop) -> None:
 
 
 def test_two_processes_with_one_slot(shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirrorlake.sources.postgres import slot
+    from mirrorlake_sources.postgres import slot
 
     monkeypatch.setattr(slot, "_HELD", 0.2)
     shop.sql("CREATE TABLE t (id int PRIMARY KEY)")

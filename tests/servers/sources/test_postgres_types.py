@@ -14,7 +14,7 @@ import pytest
 
 from helpers.landed import landed_files
 from mirrorlake.landing.check import footer_columns
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 UTC = datetime.timezone.utc
 PREPARE = """

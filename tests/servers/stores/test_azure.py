@@ -13,10 +13,10 @@ from helpers.s3_server import check_races
 from helpers.writers import publish_side_by_side
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.zone import list_folder
-from mirrorlake.lease import Lease, LeaseHeldError
 from mirrorlake.lint.zone import lint_zone
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.lease import Lease, LeaseHeldError
 
 pytestmark = pytest.mark.long
 TABLE = TableName(None, "t")

@@ -9,7 +9,6 @@ import pytest
 
 from helpers import least_table
 from helpers.fault_proxy import Fault, FaultProxy
-from mirrorlake.catalog import Catalog
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.landing.metadata import Identity, write_identity
 from mirrorlake.mirror.engine import Engine
@@ -25,8 +24,9 @@ from mirrorlake.mirror.trash import (
     was_elsewhere,
 )
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
-from mirrorlake.stores.opening import arrow_s3
+from mirrorlake.query.catalog import Catalog
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.object_stores import arrow_s3
 
 A, B, IN_SCHEMA = TableName(None, "a"), TableName(None, "b"), TableName("s", "a.b")
 

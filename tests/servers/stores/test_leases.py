@@ -16,12 +16,12 @@ from helpers.fault_proxy import Fault, FaultProxy, LostAnswers, Request
 from helpers.s3_server import SECRET
 from mirrorlake.errors import BusyError
 from mirrorlake.landing.metadata import declare_keys
-from mirrorlake.lease import Lease, LeaseHeldError, is_held, only_one
 from mirrorlake.mirror.shards import only_mirror
 from mirrorlake.mirror.state import file_signature
 from mirrorlake.names import METADATA, STATE, TableName
-from mirrorlake.paths import PROJECT
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.lease import Lease, LeaseHeldError, is_held, only_one
+from mirrorlake.storage.paths import PROJECT
 
 LOCK = f"{STATE}/mirror.lock"
 DEAD = {"host": "far", "pid": 7, "since": "2099-01-01T00:00:00+00:00", "id": "x"}

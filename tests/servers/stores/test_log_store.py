@@ -13,7 +13,7 @@ from helpers.fault_proxy import FaultProxy, LostAnswers
 from mirrorlake.spark.jars import delta_jars
 from mirrorlake.spark.java import find_java
 from mirrorlake.spark.s3 import s3_conf, store_jars
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 PROGRAM = Path(fault_proxy.__file__).with_name("LogStoreProgram.java")
 VERSIONS = 10

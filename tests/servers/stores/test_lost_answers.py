@@ -11,7 +11,7 @@ from mirrorlake.landing.metadata import ensure_identity
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.zone import every_file, list_folder
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 TABLE = TableName(None, "t")
 # The answer is lost; told the client is a status, and, where it asks again, another one.

@@ -12,7 +12,7 @@ from helpers.s3_server import SECRET
 from mirrorlake.errors import SetupError
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 
 def test_a_store_without_conditional_writes_is_refused(root: str, proxy: FaultProxy):

@@ -12,7 +12,7 @@ from mirrorlake.mirror.engine import Engine
 from mirrorlake.mirror.shards import Shard
 from mirrorlake.mirror.status import status_report
 from mirrorlake.names import file_name
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 CONSTANT = 12  # requests of a cycle that no table causes
 

@@ -16,16 +16,16 @@ from helpers.environments import bare_environment
 from helpers.runs_behind_uri import check_runs_behind
 from helpers.s3_server import BUCKET, S3Server
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
-from mirrorlake.lease import Lease, LeaseHeldError
-from mirrorlake.paths import PROJECT
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.lease import Lease, LeaseHeldError
+from mirrorlake.storage.paths import PROJECT
 
 pytestmark = pytest.mark.long
 PATH = "Files/_mirrorlake/plans/p.lease"
 HOLDS = """
 import sys
-from mirrorlake.lease import Lease
-from mirrorlake.storage import Storage
+from mirrorlake.storage.lease import Lease
+from mirrorlake.storage.files import Storage
 with Lease(Storage(sys.argv[1]), sys.argv[2], "it", ttl=3):
     print("held", flush=True)
     sys.stdin.read()

@@ -27,9 +27,9 @@ from helpers.ports import free_port
 from helpers.programs import Program, programs, result_of
 from helpers.s3_server import BUCKET, S3Server, is_built
 from mirrorlake import Lake
-from mirrorlake.paths import PROJECT
 from mirrorlake.spark.jars import delta_jars
 from mirrorlake.spark.java import find_java
+from mirrorlake.storage.paths import PROJECT
 
 pytestmark = pytest.mark.long
 COMMANDS = ["publish", "mirror", "sql", "vorder", "analyze"]

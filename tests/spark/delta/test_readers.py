@@ -12,7 +12,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaProtocolError
 
 from mirrorlake import Lake
-from mirrorlake.paths import PROJECT
+from mirrorlake.storage.paths import PROJECT
 
 SAYS = {
     "none": "reads",

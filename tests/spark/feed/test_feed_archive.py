@@ -19,8 +19,8 @@ from mirrorlake import Lake
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.archive import Archive
 from mirrorlake.feed.schema import RESERVED
-from mirrorlake.lake_table import LakeTable
 from mirrorlake.names import TableName
+from mirrorlake.table import LakeTable
 
 INTO = TableName("history", "stock")
 STEPS = ("prepared", "begun", "saved", "streamed")

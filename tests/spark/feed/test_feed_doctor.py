@@ -18,8 +18,8 @@ from mirrorlake import Lake
 from mirrorlake.errors import FeedError
 from mirrorlake.feed.doctor import Diagnosis
 from mirrorlake.feed.schema import read_feed
-from mirrorlake.lake_table import LakeTable
 from mirrorlake.spark.sql import delta_name
+from mirrorlake.table import LakeTable
 
 ON = "delta.enableChangeDataFeed = true"
 

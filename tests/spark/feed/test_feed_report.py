@@ -10,7 +10,7 @@ import pytest
 from helpers.notebooks import lake_state
 from mirrorlake import Lake, archive_table, update_dimension
 from mirrorlake.errors import FeedError, QueryError, UsageError
-from mirrorlake.lake_table import LakeTable
+from mirrorlake.table import LakeTable
 
 
 def change(table: LakeTable, *statements: str) -> None:

@@ -15,8 +15,8 @@ from helpers.quiet import QUIET, commit_quietly
 from mirrorlake import Lake
 from mirrorlake.errors import FeedError, InvalidNameError, UsageError
 from mirrorlake.feed.schema import DEFAULT_CONF, RESERVED
-from mirrorlake.lake_table import LakeTable
 from mirrorlake.spark.sql import delta_name
+from mirrorlake.table import LakeTable
 
 Change = tuple[int, str, int]
 

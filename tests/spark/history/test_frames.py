@@ -38,7 +38,7 @@ from mirrorlake.history.frame_records import (
     utc_now,
 )
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mirrorlake import Lake
-from mirrorlake.cli import main
+from mirrorlake.cli.main import main
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from helpers.delta_files import data_files, files_on_disk, log_file, needed_file
 from mirrorlake import Lake
 from mirrorlake.errors import QueryError, RetentionError, UsageError, VersionError
 from mirrorlake.history.maintenance import MaintenancePolicy, load_policy, make_policy
-from mirrorlake.paths import PARAMETERS
+from mirrorlake.storage.paths import PARAMETERS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,7 +11,7 @@ import pytest
 
 from mirrorlake import Lake
 from mirrorlake.errors import QueryError, TableNotFoundError, UsageError
-from mirrorlake.storage import Listing, Storage
+from mirrorlake.storage.files import Listing, Storage
 
 
 @pytest.fixture(scope="module")

@@ -27,10 +27,10 @@ from helpers.partition_tables import (
 from helpers.partitions import LiveFile, bin_start, check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.errors import RewriteError, UsageError
-from mirrorlake.layout.partitioning import tags
-from mirrorlake.layout.partitioning.policy import format_timestamp, now_micros, parse_policy
-from mirrorlake.layout.partitioning.store import read_setting
 from mirrorlake.names import TableName
+from mirrorlake.partitioning import tags
+from mirrorlake.partitioning.policy import format_timestamp, now_micros, parse_policy
+from mirrorlake.partitioning.store import read_setting
 from mirrorlake.spark.gateway import DeltaTransaction
 from mirrorlake.spark.rewrite import as_pair
 
@@ -170,7 +170,7 @@ def test_dates_decide_what_is_touched(lake: Lake, monkeypatch: pytest.MonkeyPatc
     assert statistics.percentage == pytest.approx(100 * 400 / 441)
     # Under Spark Connect the log itself says the same.
     with monkeypatch.context() as patch:
-        patch.setattr("mirrorlake.layout.partitioning.statistics.has_gateway", lambda _: False)
+        patch.setattr("mirrorlake.partitioning.statistics.has_gateway", lambda _: False)
         assert partitioning.stats() == statistics
     assert sum(everything(lake).values()) == 441
     assert not before - everything(lake)

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from helpers.partitions import bin_start
-from mirrorlake.layout.partitioning.groups import bin_of, bucket_of, bucket_sql, micros
-from mirrorlake.layout.partitioning.policy import (
+from mirrorlake.partitioning.groups import bin_of, bucket_of, bucket_sql, micros
+from mirrorlake.partitioning.policy import (
     HashKey,
     Policy,
     RangeKey,

@@ -23,7 +23,7 @@ from helpers.partition_tables import (
 )
 from helpers.partitions import bin_start, bucket, check_homogeneous, live_files
 from mirrorlake import Lake
-from mirrorlake.layout.partitioning import tags
+from mirrorlake.partitioning import tags
 
 
 def test_outliers_get_files_of_their_own(lake: Lake) -> None:

@@ -33,20 +33,20 @@ from helpers.partition_tables import (
 )
 from helpers.partitions import check_homogeneous, live_files
 from mirrorlake import Lake
-from mirrorlake.cli import app
+from mirrorlake.cli.main import app
 from mirrorlake.delta.snapshot import tables_with_policies
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.partitioning.operation import Step, is_at_work, table_lock
-from mirrorlake.layout.partitioning.process import Process
-from mirrorlake.layout.partitioning.receipts import write_receipt
-from mirrorlake.layout.partitioning.store import read_capacity
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.partitioning.operation import Step, is_at_work, table_lock
+from mirrorlake.partitioning.process import Process
+from mirrorlake.partitioning.receipts import write_receipt
+from mirrorlake.partitioning.store import read_capacity
+from mirrorlake.storage.files import Storage
 
 KILLER = """
 import os, signal, sys
 from mirrorlake import Lake
-from mirrorlake.layout.partitioning.operation import Step
+from mirrorlake.partitioning.operation import Step
 def kill(table, step):
     if step is Step[sys.argv[2]]:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -27,7 +27,7 @@ from helpers.partition_tables import (
 from helpers.partitions import bucket, check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.partitioning.scan import ScannedFile
+from mirrorlake.partitioning.scan import ScannedFile
 
 
 @pytest.mark.promise("PP-06", "PP-19")

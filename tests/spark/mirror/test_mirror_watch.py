@@ -18,7 +18,7 @@ import pytest
 from helpers.tables import bag
 from mirrorlake import Lake
 from mirrorlake.names import PROCESSED, file_name
-from mirrorlake.paths import PROJECT
+from mirrorlake.storage.paths import PROJECT
 
 DEADLINE = 240  # seconds; on a busy machine Spark alone takes a while to start
 

@@ -34,7 +34,7 @@ KILLER = """
 import json, os, signal, sys
 from operator import attrgetter
 from mirrorlake import Lake
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 left = int(sys.argv[2])
 def deadly(method):
     def counted(*args, **kwargs):

@@ -8,9 +8,9 @@ import pytest
 
 from helpers.postgres import PostgresServer
 from mirrorlake import Lake
-from mirrorlake.sources.engine import run_source
-from mirrorlake.sources.postgres.naming import reseeded
-from mirrorlake.sources.postgres.source import PostgresSource
+from mirrorlake_sources.engine import run_source
+from mirrorlake_sources.postgres.naming import reseeded
+from mirrorlake_sources.postgres.source import PostgresSource
 
 SETUP = """
 CREATE SCHEMA s;

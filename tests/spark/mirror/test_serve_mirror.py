@@ -19,7 +19,7 @@ import requests
 from helpers.serving import number, parquet
 from mirrorlake import Lake
 from mirrorlake.names import ZONE
-from mirrorlake.paths import PROJECT
+from mirrorlake.storage.paths import PROJECT
 
 DEADLINE = 240
 

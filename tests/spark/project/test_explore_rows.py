@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mirrorlake import Lake
+from mirrorlake_lab import explore
 
 
 def test_rows_changes_and_advice(lake: Lake) -> None:
@@ -12,7 +13,7 @@ def test_rows_changes_and_advice(lake: Lake) -> None:
     stock.update([{"id": 7, "item": "<b>7", "n": 70}])
     stock.delete([{"id": 9}])
     lake.mirror()
-    explorer = lake.table("stock").explore()
+    explorer = explore(lake, "stock")
     rows = explorer.open("Rows")
     rows.order.value, rows.where.value = "n", "n > 2"
     rows.read()

@@ -13,11 +13,11 @@ import pytest
 
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake.errors import UsageError
-from mirrorlake.runs.run import run_plan
+from mirrorlake_runs.run import run_plan
 
 HEAD = 'root: str = ""'
 WRITES = """
-from mirrorlake import record
+from mirrorlake_runs import record
 from mirrorlake.spark.session import get_spark
 spark = get_spark()
 table = root + "/t"

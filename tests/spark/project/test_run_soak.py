@@ -20,9 +20,9 @@ from helpers.environments import bare_environment
 from helpers.left_over import wait_until_gone
 from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake import Lake
-from mirrorlake.paths import PROJECT
-from mirrorlake.runs.plan import load_plan
-from mirrorlake.runs.store import RunRecord, list_runs, prune_runs, read_record
+from mirrorlake.storage.paths import PROJECT
+from mirrorlake_runs.plan import load_plan
+from mirrorlake_runs.store import RunRecord, list_runs, prune_runs, read_record
 
 pytestmark = pytest.mark.long
 RUNS = int(os.environ.get("MIRRORLAKE_SOAK_RUNS", "200"))
@@ -32,7 +32,8 @@ PUBLISH = f"""from mirrorlake import Lake
 rows = [{{"id": {ROWS} * n + part, "n": n}} for part in range({ROWS})]
 Lake(root).publisher("sales", keys=["id"]).upsert(rows, token=f"run {{n}}")"""
 CHECK = "import os\nassert not os.path.exists(flag), 'it was to fail'"
-CONFIRM = """from mirrorlake import Lake, record
+CONFIRM = """from mirrorlake import Lake
+from mirrorlake_runs import record
 Lake(root).publisher("confirmed", keys=["n"]).upsert([{"n": n}], token=f"run {n}")
 record(n=n)"""
 SIGNALS = {"stopped": signal.SIGTERM, "left": signal.SIGINT, "killed": signal.SIGKILL}

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from mirrorlake.paths import cache
 from mirrorlake.spark.java import archive_path
 from mirrorlake.spark.session import launch_environment
+from mirrorlake.storage.paths import cache
 
 GARBAGE = """
 from mirrorlake.spark.java import archive_path

@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from helpers.quiet import QUIET, commit_quietly
-from mirrorlake import Lake, cli
+from mirrorlake import Lake
+from mirrorlake.cli import main as cli
 from mirrorlake.errors import FeedError, UsageError
-from mirrorlake.lake_table import LakeTable
+from mirrorlake.table import LakeTable
 
 # A life is what happened to one row: (version, change, key, value), in order.
 Life = tuple[tuple[int, str, int, str], ...]

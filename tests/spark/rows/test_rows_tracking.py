@@ -12,9 +12,9 @@ from deltalake import write_deltalake
 from mirrorlake import Lake
 from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.errors import UsageError
-from mirrorlake.lake_table import LakeTable
 from mirrorlake.rows.tracking import is_supported
 from mirrorlake.spark.sql import delta_name
+from mirrorlake.table import LakeTable
 
 Ids = dict[int, tuple[int, int]]
 

@@ -17,15 +17,15 @@ from mirrorlake import Lake
 from mirrorlake.delta.actions import live_files
 from mirrorlake.delta.commits import read_commit
 from mirrorlake.errors import QueryError, UsageError
-from mirrorlake.rows.views import shape
-from mirrorlake.rows.views.query import as_sql, find_calls, parse_query
-from mirrorlake.rows.views.refresh import Refresh, ViewStep
+from mirrorlake.views import shape
+from mirrorlake.views.query import as_sql, find_calls, parse_query
+from mirrorlake.views.refresh import Refresh, ViewStep
 
 SUMS = "SELECT g, count(*) AS n, sum(x) AS total FROM t GROUP BY g"
 KILLER = """
 import os, signal, sys
 from mirrorlake import Lake
-from mirrorlake.rows.views.refresh import ViewStep
+from mirrorlake.views.refresh import ViewStep
 def kill(step):
     if step is ViewStep[sys.argv[2]]:
         os.kill(os.getpid(), signal.SIGKILL)

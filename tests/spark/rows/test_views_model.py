@@ -16,7 +16,7 @@ from helpers.examples import listed
 from helpers.quiet import QUIET, commit_quietly
 from helpers.views_model import VIEWS
 from mirrorlake import Lake
-from mirrorlake.rows.views import commit
+from mirrorlake.views import commit
 
 KINDS = {1: "insert", 2: "update", 3: "delete", 4: "merge", 5: "nothing"}
 QUICK = ["rows", "sums", "extremes", "joined_extremes", "groups", "left_join", "windows"]

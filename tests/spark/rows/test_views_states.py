@@ -11,7 +11,7 @@ import pytest
 
 from mirrorlake import Lake
 from mirrorlake.names import TableName
-from mirrorlake.rows.views.explain import Cost, save_cost
+from mirrorlake.views.explain import Cost, save_cost
 
 SUMS = "SELECT g, count(*) AS n, sum(x) AS total FROM t GROUP BY g"
 JOIN = "SELECT t.id, t.x, s.x AS y FROM t JOIN s ON t.g = s.g"

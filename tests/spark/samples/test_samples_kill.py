@@ -15,8 +15,8 @@ from helpers.killing import Made, run_until
 from helpers.sample_making import make
 from mirrorlake import Lake
 from mirrorlake.errors import SampleError
-from mirrorlake.samples.lake import MARKER, open_sample, seal_sample
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake_lab.samples.lake import MARKER, open_sample, seal_sample
 
 MAKING = "import sys; from helpers.sample_making import make; make(sys.argv[1])"
 

@@ -23,7 +23,7 @@ from helpers.s3_server import BUCKET, SECRET, S3Server
 from mirrorlake import Lake
 from mirrorlake.mirror.shards import Shard
 from mirrorlake.names import TableName
-from mirrorlake.paths import PROJECT
+from mirrorlake.storage.paths import PROJECT
 
 pytestmark = pytest.mark.long
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from helpers.zones import KEYED, MARKER, Zone
-from mirrorlake import Lake, cli, monitor_lake
-from mirrorlake.paths import PROJECT
-from mirrorlake.storage import Storage
+from mirrorlake import Lake, monitor_lake
+from mirrorlake.cli import main as cli
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.paths import PROJECT
+from mirrorlake_lab import explore
 
 VERBS = {
     "frame": {"create", "list", "show", "release"},
@@ -157,7 +159,7 @@ def test_a_folder_that_can_be_no_table_hides_no_other_one(run: Run, tmp_path: Pa
         assert [one["state"] for one in told] == ["Failed", "Initialized"]
     found = monitor_lake(Lake(tmp_path))
     assert [problem.where for problem in found.problems] == ["bad:name"]
-    zone = Lake(tmp_path).explore().open("Zone")
+    zone = explore(Lake(tmp_path)).open("Zone")
     assert zone.said.value == ""
 
 

@@ -11,11 +11,11 @@ import nbformat
 import pytest
 from typer.testing import CliRunner
 
-from mirrorlake.cli import app
-from mirrorlake.course.copies import BLANK, PICTURE, find_solution, make_course, student_copy
-from mirrorlake.course.tasks import tasks
+from mirrorlake.cli.main import app
 from mirrorlake.errors import UsageError
-from mirrorlake.paths import NOTEBOOKS
+from mirrorlake.storage.paths import NOTEBOOKS
+from mirrorlake_lab.course.copies import BLANK, PICTURE, find_solution, make_course, student_copy
+from mirrorlake_lab.course.tasks import tasks
 
 
 @cache

@@ -13,14 +13,14 @@ import pytest
 
 from helpers.lessons import closing, opening
 from mirrorlake import Lake
-from mirrorlake.course import check
-from mirrorlake.course.contents import PATHS, course_page, lesson_paths
-from mirrorlake.course.copies import find_solution
-from mirrorlake.course.judge import judge, plain
-from mirrorlake.course.looks import LOOKS, TRUTHS
-from mirrorlake.course.tasks import Task, lessons, tasks
 from mirrorlake.errors import CheckError
-from mirrorlake.paths import NOTEBOOKS, PROJECT
+from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
+from mirrorlake_lab.course import check
+from mirrorlake_lab.course.contents import PATHS, course_page, lesson_paths
+from mirrorlake_lab.course.copies import find_solution
+from mirrorlake_lab.course.judge import judge, plain
+from mirrorlake_lab.course.looks import LOOKS, TRUTHS
+from mirrorlake_lab.course.tasks import Task, lessons, tasks
 
 ALL = list(tasks().values())
 MOVE = {"__rowMarker__": 1, "EmployeeID": "E0001", "EmployeeLocation": "Bellevue"}

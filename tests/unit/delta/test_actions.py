@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mirrorlake.commands.rows import parse_row_key
+from mirrorlake.cli.rows import parse_row_key
 from mirrorlake.delta.actions import (
     DataFile,
     FileHistory,
@@ -25,7 +25,7 @@ from mirrorlake.delta.log_files import cut_before_checkpoint
 from mirrorlake.delta.snapshot import Snapshot
 from mirrorlake.errors import UsageError
 from mirrorlake.rows.row_history import may_hold
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 
 def add(path: str, first: int | None = None, rows: int = 10, **more: Any) -> dict[str, Any]:

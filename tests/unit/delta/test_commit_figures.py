@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from mirrorlake.delta.commit_figures import RowsChanged, describe_commit, rows_changed
 from mirrorlake.delta.commits import CommitLog
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 
 @pytest.mark.parametrize(

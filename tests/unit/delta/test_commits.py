@@ -21,7 +21,7 @@ from mirrorlake.delta.commits import (
 )
 from mirrorlake.delta.log_files import checkpoint_files
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 HOUR = 3_600_000
 

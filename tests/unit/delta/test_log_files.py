@@ -10,7 +10,7 @@ import pytest
 
 from mirrorlake.delta.log_files import find_segment
 from mirrorlake.errors import TableNotFoundError, UsageError
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 
 def test_a_segment_starts_at_a_checkpoint_that_is_whole(storage: Storage) -> None:

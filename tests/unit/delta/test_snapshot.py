@@ -9,7 +9,7 @@ import pytest
 from helpers.commits import LOG, write_lines
 from mirrorlake.delta.commits import read_commit_info
 from mirrorlake.delta.snapshot import read_snapshot
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 UUID = "3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from helpers.vectors_by_hand import serialised
 from mirrorlake.delta.vectors import decode_z85, deleted_positions, parse_vector, vector_path
 from mirrorlake.errors import DataFileError
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 
 @settings(max_examples=40, deadline=None)

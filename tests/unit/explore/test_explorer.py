@@ -18,15 +18,16 @@ from helpers.old_lake import unpack
 from mirrorlake import Lake
 from mirrorlake.delta.commits import CommitLog
 from mirrorlake.errors import TableNotFoundError
-from mirrorlake.explore import html
-from mirrorlake.explore.explorer import TABS, Explorer
-from mirrorlake.explore.files import copyable
-from mirrorlake.explore.pager import Pager
-from mirrorlake.explore.rows import changed_cells
-from mirrorlake.explore.zone import preview_rows
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake_lab import explore
+from mirrorlake_lab.pages import html
+from mirrorlake_lab.pages.explorer import TABS, Explorer
+from mirrorlake_lab.pages.files import copyable
+from mirrorlake_lab.pages.pager import Pager
+from mirrorlake_lab.pages.rows import changed_cells
+from mirrorlake_lab.pages.zone import preview_rows
 
 TITLES = ("Zone", "Tables", "Versions", "Rows", "Feed", "Files", "Views", "Runs")
 EVIL = "<img src=x onerror=alert(1)>"
@@ -61,7 +62,7 @@ def shown(widget: object) -> str:
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.long)])
 def test_every_tab_shows_every_table(old: Lake, step: int) -> None:
     before = {path: path.stat().st_mtime_ns for path in old.storage.local.rglob("*")}
-    explorer = old.explore()
+    explorer = explore(old)
     assert tuple(tab.title for tab in explorer.tabs) == TITLES
     assert len(TABS) == len(TITLES)
     for name in old.tables()[::step]:
@@ -74,7 +75,7 @@ def test_every_tab_shows_every_table(old: Lake, step: int) -> None:
 
 
 def test_a_step_shows_what_history_says(old: Lake) -> None:
-    explorer = old.explore()
+    explorer = explore(old)
     explorer.choose("inventory")
     tab = explorer.open("Versions")
     newest = old.table("inventory").version()
@@ -92,7 +93,7 @@ def test_a_step_shows_what_history_says(old: Lake) -> None:
 
 
 def test_names_columns_and_values_from_outside_stay_text(many: Lake) -> None:
-    explorer = many.explore()
+    explorer = explore(many)
     pages = []
     for title in TITLES:
         tab = explorer.open(title)
@@ -108,7 +109,7 @@ def test_names_columns_and_values_from_outside_stay_text(many: Lake) -> None:
 
 
 def test_long_lists_are_read_by_page(many: Lake) -> None:
-    explorer = many.explore()
+    explorer = explore(many)
     tab = explorer.open("Versions")
     began = time.process_time()
     tab.step(-60)
@@ -165,7 +166,7 @@ def test_the_zone_shows_findings_and_the_rows_of_a_bad_file(lake: Lake) -> None:
     stock.upsert([{"id": number, "item": f"<u>{number}"} for number in range(1, 40)])
     bad = Path(lake.storage.path("Files/LandingZone/stock/00000000000000000002.csv"))
     bad.write_text("id,item,__rowMarker__\n1,a,4\n,b,4\n", encoding="utf-8")
-    explorer = lake.explore()
+    explorer = explore(lake)
     zone = explorer.open("Zone")
     assert explorer.picker.value is None
     zone.lint()
@@ -183,7 +184,7 @@ def test_the_zone_shows_findings_and_the_rows_of_a_bad_file(lake: Lake) -> None:
 
 
 def test_views_link_what_comes_from_what(old: Lake) -> None:
-    from mirrorlake.rows.views.definition import list_definitions
+    from mirrorlake.views.definition import list_definitions
 
     definitions = list_definitions(old.storage)
     if not definitions:
@@ -199,7 +200,7 @@ def test_views_link_what_comes_from_what(old: Lake) -> None:
 def test_a_table_that_is_not_there_is_said(old: Lake) -> None:
     with pytest.raises(TableNotFoundError, match="no table nothing"):
         Explorer(old, "nothing")
-    explorer = old.table("inventory").explore()
+    explorer = explore(old, "inventory")
     assert str(explorer.picker.value) == "inventory"
     explorer.choose("nothing")
     assert str(explorer.picker.value) == "inventory"
@@ -210,7 +211,8 @@ def test_a_table_that_is_not_there_is_said(old: Lake) -> None:
 def test_the_first_view_needs_no_spark(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "Tables" / "t", pa.table({"id": [1]}))
     program = (
-        "import sys; from mirrorlake import Lake; e = Lake(sys.argv[1]).explore()\n"
+        "import sys; from mirrorlake import Lake; from mirrorlake_lab import explore\n"
+        "e = explore(Lake(sys.argv[1]))\n"
         "for title in ('Zone', 'Versions', 'Rows', 'Feed', 'Files', 'Runs'): e.open(title)\n"
         "sys.exit('pyspark' in sys.modules)"
     )
@@ -219,9 +221,9 @@ def test_the_first_view_needs_no_spark(tmp_path: Path) -> None:
 
 
 def test_an_exported_report_shows_the_twin(many: Lake) -> None:
-    explorer = many.explore()
+    explorer = explore(many)
     output = nbformat.v4.new_output("execute_result", data=explorer._repr_mimebundle_())
-    cell = nbformat.v4.new_code_cell("lake.explore()", outputs=[output])
+    cell = nbformat.v4.new_code_cell("explore(lake)", outputs=[output])
     notebook = nbformat.v4.new_notebook(cells=[cell])
     body, _ = HTMLExporter(embed_images=True).from_notebook_node(notebook)
     assert "What can be read" in body
@@ -251,7 +253,7 @@ def test_a_tab_that_is_filled_reads_the_lake_once(
         asked.append(folder)
         return listing(storage, folder)
 
-    explorer = old.explore()
+    explorer = explore(old)
     monkeypatch.setattr(Lake, "status", counted)
     tab = explorer.open("Zone")
     assert asked == ["status"]

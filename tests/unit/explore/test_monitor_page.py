@@ -17,9 +17,10 @@ from helpers.odd_names import ODD_BUT_FINE
 from helpers.old_lake import unpack
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.explore import html
-from mirrorlake.explore.serving import PageServer
 from mirrorlake.results import TextTable
+from mirrorlake_lab import monitor
+from mirrorlake_lab.pages import html
+from mirrorlake_lab.pages.serving import PageServer
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 SECONDS = 2.0
@@ -33,11 +34,11 @@ def mirrored(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 def test_it_says_what_status_says_with_problem_and_fix(mirrored: Lake) -> None:
     before = sorted(mirrored.storage.local.rglob("*"))
-    monitor = mirrored.monitor()
+    live = monitor(mirrored)
     status = {line.full_name: line for line in mirrored.status().tables}
-    shown = {one.status.full_name: one for one in monitor.health.tables}
+    shown = {one.status.full_name: one for one in live.health.tables}
     assert set(shown) == set(status)
-    page = monitor.to_html()
+    page = live.to_html()
     for name, line in status.items():
         assert html.text(name) in page
         one = shown[name]
@@ -48,7 +49,7 @@ def test_it_says_what_status_says_with_problem_and_fix(mirrored: Lake) -> None:
             assert one.level == "bad"
     assert any(one.fix and one.problem for one in shown.values())
     assert any(one.lags and one.applied for one in shown.values())
-    levels = [one.level for one in monitor.health.tables]
+    levels = [one.level for one in live.health.tables]
     assert levels == sorted(levels, key=("bad", "warn", "idle", "good").index)
     assert sorted(mirrored.storage.local.rglob("*")) == before
 
@@ -56,7 +57,7 @@ def test_it_says_what_status_says_with_problem_and_fix(mirrored: Lake) -> None:
 def test_names_from_outside_stay_text(lake: Lake) -> None:
     for name in [HOSTILE.replace("/", ""), *ODD_BUT_FINE]:
         lake.publisher(f"`{name.replace('`', '``')}`", keys=["id"]).upsert([{"id": 1}])
-    page = lake.monitor().to_html()
+    page = monitor(lake).to_html()
     found = Tags(page)
     assert not found.tags & {"img", "script", "x", "iframe"}
     assert not any(name.startswith("on") for name in found.attributes)
@@ -80,38 +81,38 @@ def test_sixty_tables_are_looked_at_in_two_seconds(mirrored: Lake, tmp_path: Pat
             shutil.copytree(root / folder / "inventory", root / folder / f"t{number}")
     lake = Lake(root)
     began = time.process_time()
-    monitor = lake.monitor()
-    document = monitor.to_html()
+    live = monitor(lake)
+    document = live.to_html()
     assert time.process_time() - began < SECONDS  # of the processor: other tests run beside it
-    assert sum(one.status.full_name.startswith("t") for one in monitor.health.tables) >= 60
-    assert sum(bool(one.lags) for one in monitor.health.tables) >= 60
+    assert sum(one.status.full_name.startswith("t") for one in live.health.tables) >= 60
+    assert sum(bool(one.lags) for one in live.health.tables) >= 60
     assert document.count("<svg") >= 60
 
 
 def test_lab_gets_a_live_page_and_a_report_its_twin(lake: Lake) -> None:
     stock = lake.publisher("stock", keys=["id"])
     stock.upsert([{"id": 1}])
-    monitor = lake.monitor(every=1)
+    live = monitor(lake, every=1)
     try:
-        bundle = monitor._repr_mimebundle_()
+        bundle = live._repr_mimebundle_()
         assert "application/vnd.jupyter.widget-view+json" in bundle
         assert "stock" in bundle["text/html"]
         assert bundle["text/plain"].endswith("1 tables, 0 problems")
         stock.upsert([{"id": 2}])
-        shown = monitor.widget.children[1]
+        shown = live.widget.children[1]
         changed = Event()
         shown.observe(lambda _: changed.set(), "value")
         assert changed.wait(10)
-        assert monitor.health.tables[0].status.backlog_files == 2
+        assert live.health.tables[0].status.backlog_files == 2
     finally:
-        monitor.close()
+        live.close()
     with pytest.raises(UsageError, match="too few"):
-        lake.monitor(every=0)
+        monitor(lake, every=0)
 
 
 def test_the_page_is_served_to_this_machine_alone(lake: Lake) -> None:
     lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
-    server, stop = PageServer(lambda: lake.monitor().to_html(every=5)), Event()
+    server, stop = PageServer(lambda: monitor(lake).to_html(every=5)), Event()
     thread = Thread(target=server.run, args=(stop,))
     thread.start()
     try:
@@ -140,7 +141,7 @@ def test_the_command_writes_the_page_and_starts_no_spark(tmp_path: Path) -> None
     lake = Lake(tmp_path / "lake")
     lake.publisher("stock", keys=["id"]).upsert([{"id": 1}])
     program = (
-        "import sys; from mirrorlake import cli\n"
+        "import sys; from mirrorlake.cli import main as cli\n"
         "try:\n    cli.main()\nfinally:\n"
         "    sys.stderr.write(f\"spark {'pyspark' in sys.modules}\")"
     )
@@ -160,4 +161,4 @@ def test_the_command_writes_the_page_and_starts_no_spark(tmp_path: Path) -> None
 
 def test_a_page_that_can_not_be_written_is_refused(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="can't be written"):
-        lake.monitor().to_html(tmp_path / "missing" / "monitor.html")
+        monitor(lake).to_html(tmp_path / "missing" / "monitor.html")

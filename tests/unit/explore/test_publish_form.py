@@ -14,7 +14,8 @@ import pytest
 from helpers.html_tags import Tags
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.explore.publish_form import PublishForm
+from mirrorlake_lab import publish_form
+from mirrorlake_lab.pages.publish_form import PublishForm
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_the_check_warns_of_rows_that_may_be_there_twice(lake: Lake, source: Pat
 
 
 def test_it_publishes_what_the_command_publishes(lake: Lake, source: Path, tmp_path: Path) -> None:
-    form = lake.publish_form("stock")
+    form = publish_form(lake, "stock")
     uploaded(form, source.name, source.read_bytes())
     assert Tags(form.shown.value).tags.isdisjoint({"b"})
     assert "&lt;b&gt;nut" in form.shown.value
@@ -88,7 +89,7 @@ def test_a_check_shows_the_types_of_the_columns(lake: Lake) -> None:
 
 
 def test_a_bad_file_is_refused_with_its_place_and_nothing_is_there(lake: Lake) -> None:
-    form = lake.publish_form("stock")
+    form = publish_form(lake, "stock")
     uploaded(form, "bad.csv", b"id,item\n1,bolt\n,nut\n")
     form.keys.value = ("id",)
     form.check_button.click()
@@ -101,7 +102,7 @@ def test_a_bad_file_is_refused_with_its_place_and_nothing_is_there(lake: Lake) -
 
 
 def test_other_choices_have_to_be_checked_again(lake: Lake, source: Path) -> None:
-    form = lake.publish_form("stock")
+    form = publish_form(lake, "stock")
     form.path.value = str(source)
     form.keys.value = ("id",)
     form.check()
@@ -116,14 +117,14 @@ def test_other_choices_have_to_be_checked_again(lake: Lake, source: Path) -> Non
 
 def test_declared_keys_are_taken_over(lake: Lake, source: Path) -> None:
     lake.publisher("stock", keys=["ID"]).upsert([{"ID": 9, "item": "x"}])
-    form = lake.publish_form("stock")
+    form = publish_form(lake, "stock")
     form.take(source)
     assert form.keys.value == ("id",)
 
 
 @pytest.mark.parametrize("name", ["../../evil.csv", "..\\evil.csv", "/etc/evil.csv"])
 def test_an_uploaded_name_leaves_no_folder(lake: Lake, name: str, tmp_path: Path) -> None:
-    form = lake.publish_form("stock")
+    form = publish_form(lake, "stock")
     uploaded(form, name, b"id\n1\n")
     assert form._file is not None
     assert form._file.parent == Path(form._scratch.name)
@@ -131,7 +132,7 @@ def test_an_uploaded_name_leaves_no_folder(lake: Lake, name: str, tmp_path: Path
 
 
 def test_what_can_not_be_published_is_said(lake: Lake, tmp_path: Path) -> None:
-    form = lake.publish_form()
+    form = publish_form(lake)
     form.path.value = str(tmp_path / "missing.csv")
     assert "can&#x27;t be published" in form.said.value
     shutil.copyfile(__file__, tmp_path / "x.parquet")

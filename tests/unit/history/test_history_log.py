@@ -25,14 +25,14 @@ from mirrorlake.history.frame_records import (
     save_frame,
     utc_now,
 )
-from mirrorlake.history.sql import Relation, apply_edits, parse_statement, resolve_tables
 from mirrorlake.history.versions import (
     check_moment,
     check_version,
     find_readable_range,
 )
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.query.statement import Relation, apply_edits, parse_statement, resolve_tables
+from mirrorlake.storage.files import Storage
 
 TABLE = TableName(None, "t")
 

@@ -10,7 +10,7 @@ from pyarrow import table as rows_of
 
 from mirrorlake import Lake, act_on_frame, choose_versions, frame_overview, parse_policy
 from mirrorlake.errors import QueryError, UsageError, VersionError
-from mirrorlake.history.sql import check_reads_only, parse_statement
+from mirrorlake.query.statement import check_reads_only, parse_statement
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from mirrorlake.errors import DataFileError, MirrorlakeError, SchemaError
 from mirrorlake.landing.check import file_hash, footer_columns, inspect_file
 from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 NAME = "00000000000000000001.parquet"
 KEYED = TableMetadata(("id",))

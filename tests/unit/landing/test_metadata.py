@@ -17,7 +17,7 @@ from mirrorlake.landing.metadata import (
     read_metadata,
 )
 from mirrorlake.names import METADATA, TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 pytestmark = pytest.mark.promise("LZ-04")
 

@@ -19,7 +19,7 @@ from mirrorlake.landing.publisher import Partner, Publisher
 from mirrorlake.landing.rows import SeenKeys
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 ROWS = [{"id": 1, "item": "bolt"}, {"id": 2, "item": "nut"}]
 

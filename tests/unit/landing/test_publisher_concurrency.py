@@ -11,7 +11,7 @@ import pytest
 from helpers.writers import BATCHES, TABLE, WRITERS, run_writers
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.names import PROCESSED, file_name, file_number
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 
 def move_processed(storage: Storage) -> None:

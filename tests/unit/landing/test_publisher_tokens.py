@@ -16,14 +16,14 @@ import pytest
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.landing.zone import TOKEN, footers_from_the_newest, read_footer
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 T = TableName(None, "t")
 WRITER = """
 import sys
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 publisher = Publisher(Storage(sys.argv[1]), TableName(None, "t"), keys=["id"])
 for number in range(int(sys.argv[2])):

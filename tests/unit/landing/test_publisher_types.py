@@ -17,7 +17,7 @@ from mirrorlake.errors import MirrorlakeError, SchemaError, UsageError
 from mirrorlake.landing.metadata import ensure_identity
 from mirrorlake.landing.publisher import Publisher
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 
 @pytest.fixture

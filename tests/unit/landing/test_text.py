@@ -22,7 +22,7 @@ from mirrorlake.landing import text as module
 from mirrorlake.landing.check import FileFacts, inspect_file
 from mirrorlake.landing.metadata import MARKER, Marker, TableMetadata
 from mirrorlake.landing.text import read_text
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 Value = str | None
 ROW_ENDS = ("\r\n", "\n", "\r")

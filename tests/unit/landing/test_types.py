@@ -17,7 +17,7 @@ from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.landing.type_rules import RULES, Stored
 from mirrorlake.landing.types import column_type, fits, published_schema, widened
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 DOCS = Path(__file__).parents[3] / "docs" / "types.md"
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from helpers.examples import examples
 from mirrorlake.layout.footers import Storages, chunk_facts, footer_facts
 from mirrorlake.layout.leaves import LeafType, leaves, read_bounds
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 
 def parquet(table: pa.Table, **settings: Any) -> bytes:

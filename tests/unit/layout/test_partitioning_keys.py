@@ -6,8 +6,8 @@ import pytest
 from xxhash import xxh64_intdigest as xxh64
 
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.partitioning.groups import bucket_of, seeding_number
-from mirrorlake.layout.partitioning.policy import (
+from mirrorlake.partitioning.groups import bucket_of, seeding_number
+from mirrorlake.partitioning.policy import (
     HashKey,
     format_timespan,
     format_timestamp,

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.partitioning.policy import (
+from mirrorlake.partitioning.policy import (
     HashKey,
     Policy,
     RangeKey,
     merge_policy,
     parse_policy,
 )
-from mirrorlake.layout.partitioning.store import check_columns
+from mirrorlake.partitioning.store import check_columns
 
 EXAMPLE: dict[str, Any] = {
     "PartitionKeys": [

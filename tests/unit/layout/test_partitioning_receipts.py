@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mirrorlake.layout.partitioning.receipts import (
+from mirrorlake.names import TableName
+from mirrorlake.partitioning.receipts import (
     ABANDONED,
     PARTITION,
     Dropped,
@@ -20,8 +21,7 @@ from mirrorlake.layout.partitioning.receipts import (
     recover,
     write_receipt,
 )
-from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 T = TableName("s", "t")
 FILES = ("p=1/a%20b.parquet", "c.parquet")

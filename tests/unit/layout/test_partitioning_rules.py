@@ -19,8 +19,9 @@ from mirrorlake.delta.snapshot import (
 )
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.partitioning.advice import Advice, advise, review
-from mirrorlake.layout.partitioning.policy import (
+from mirrorlake.names import TableName
+from mirrorlake.partitioning.advice import Advice, advise, review
+from mirrorlake.partitioning.policy import (
     DAY,
     HashKey,
     Policy,
@@ -29,16 +30,16 @@ from mirrorlake.layout.partitioning.policy import (
     now_micros,
     parse_policy,
 )
-from mirrorlake.layout.partitioning.process import next_capacity
-from mirrorlake.layout.partitioning.scan import key_values
-from mirrorlake.layout.partitioning.statistics import (
+from mirrorlake.partitioning.process import next_capacity
+from mirrorlake.partitioning.scan import key_values
+from mirrorlake.partitioning.statistics import (
     Diagnostics,
     Survey,
     TableStatistics,
     TextFacts,
     TimeFacts,
 )
-from mirrorlake.layout.partitioning.store import (
+from mirrorlake.partitioning.store import (
     Idle,
     fitting_setting,
     read_capacity,
@@ -47,9 +48,8 @@ from mirrorlake.layout.partitioning.store import (
     write_capacity,
     write_idle,
 )
-from mirrorlake.layout.partitioning.table_policy import TablePolicy
-from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.partitioning.table_policy import TablePolicy
+from mirrorlake.storage.files import Storage
 
 GIB = 2**30
 T = TableName("sales", "o'brien")

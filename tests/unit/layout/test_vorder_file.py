@@ -30,7 +30,7 @@ from mirrorlake.layout.vorder_file import (
     physical_shape,
     sort_permutation,
 )
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.int8(): st.integers(-3, 3),

@@ -19,14 +19,14 @@ from helpers.lint_case import FIRST, THIRD, text_file
 from helpers.lint_clean import CLEAN, clean_mirrored, clean_plain
 from helpers.zones import KEYED, MARKER, Zone
 from mirrorlake import Lake
-from mirrorlake.cli import app
+from mirrorlake.cli.main import app
 from mirrorlake.errors import MirrorlakeError, TableNotFoundError
 from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.lint.rules import RULES, as_page
 from mirrorlake.lint.zone import lint_zone
 from mirrorlake.names import PARTNER_EVENTS, ZONE, TableName, file_name
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 DOCS = Path(__file__).parents[3] / "docs" / "lint.md"
 CASES = [*lint_cases_names.CASES, *lint_cases_rows.CASES]

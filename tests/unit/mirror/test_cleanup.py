@@ -13,7 +13,7 @@ from mirrorlake.landing.metadata import Identity
 from mirrorlake.landing.zone import list_folder
 from mirrorlake.mirror.applied_files import move_applied, move_leftovers, sweep
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 pytestmark = pytest.mark.promise("LZ-14")
 

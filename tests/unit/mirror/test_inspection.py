@@ -12,7 +12,7 @@ from mirrorlake.landing.check import inspect_file
 from mirrorlake.landing.metadata import TableMetadata
 from mirrorlake.mirror.options import MirrorOptions
 from mirrorlake.mirror.table_cycle import choose_inspection
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 
 def no_spark() -> object:

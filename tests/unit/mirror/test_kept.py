@@ -9,7 +9,6 @@ import pytest
 
 from helpers.plans import plan_files
 from mirrorlake.errors import FormatError
-from mirrorlake.kept import read_kept
 from mirrorlake.landing import manifest, metadata
 from mirrorlake.landing.manifest import Manifest, read_manifest, write_manifest
 from mirrorlake.landing.metadata import Identity, read_identity, write_identity
@@ -23,7 +22,8 @@ from mirrorlake.mirror.state import TableState, load_states, save_states
 from mirrorlake.mirror.status import status_report
 from mirrorlake.mirror.trash import drop_table, dropped_tables
 from mirrorlake.names import IDENTITY, TableName, file_name
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.kept import read_kept
 
 T = TableName(None, "t")
 LIFE = Identity(T, "one life", TableName(None, "before"))

@@ -28,7 +28,7 @@ from mirrorlake.mirror.state import FAILED, REPLICATING, TableState, file_signat
 from mirrorlake.mirror.status import preview_cycle, status_report
 from mirrorlake.mirror.trash import follow_folders
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name
-from mirrorlake.storage import Entry, Storage
+from mirrorlake.storage.files import Entry, Storage
 
 T, OLD = TableName(None, "t"), TableName(None, "before")
 LIFE = Identity(T, "one life")

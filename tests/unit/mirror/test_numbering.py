@@ -17,7 +17,7 @@ from mirrorlake.mirror.plan import number_files
 from mirrorlake.mirror.state import REPLICATING, TableState, file_signature, save_states
 from mirrorlake.mirror.status import idle_folder, listed_folder, status_report
 from mirrorlake.names import IDENTITY, METADATA, PROCESSED, TableName, file_name
-from mirrorlake.storage import Listing, Storage
+from mirrorlake.storage.files import Listing, Storage
 
 T = TableName(None, "t")
 LIFE = Identity(T, "one life")

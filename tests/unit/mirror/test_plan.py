@@ -32,7 +32,7 @@ from mirrorlake.mirror.plan import (
 from mirrorlake.mirror.properties import Batch, check_batch, load_context
 from mirrorlake.mirror.state import TableState
 from mirrorlake.names import TableName, file_name
-from mirrorlake.storage import Entry, Storage
+from mirrorlake.storage.files import Entry, Storage
 
 IDENTITY = Identity(TableName("s", "t"), "one life")
 FOLDER = IDENTITY.table.folder

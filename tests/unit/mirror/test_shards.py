@@ -16,7 +16,7 @@ from mirrorlake.mirror.shards import ALL, Shard, only_mirror
 from mirrorlake.mirror.state import StateDocuments, TableState, load_states, save_states
 from mirrorlake.mirror.status import preview_cycle, status_report
 from mirrorlake.names import STATE, TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 NAMES = [f"t{number}" for number in range(24)]
 SHARDS = [Shard(number, 3) for number in (1, 2, 3)]

@@ -20,7 +20,7 @@ from mirrorlake.mirror.state import (
     save_states,
 )
 from mirrorlake.names import STATE
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 States = dict[str, TableState]
 

@@ -23,7 +23,7 @@ from mirrorlake.mirror.state import (
 from mirrorlake.mirror.status import status_report
 from mirrorlake.mirror.table_cycle import MirrorOptions
 from mirrorlake.names import TableName, file_name
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 ZONE = "Files/LandingZone"
 

@@ -24,7 +24,7 @@ from mirrorlake.mirror.trash import (
     was_elsewhere,
 )
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 A, B, IN_SCHEMA = TableName(None, "a"), TableName(None, "b"), TableName("s", "a.b")
 DROPPED = "Files/_mirrorlake/dropped"

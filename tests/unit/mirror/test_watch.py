@@ -14,7 +14,7 @@ from mirrorlake.mirror.options import MirrorOptions, Step, at_once
 from mirrorlake.mirror.state import TableState, load_states, save_states
 from mirrorlake.mirror.status import Report, status_of
 from mirrorlake.names import TableName
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 REPLICATOR = "Files/Monitoring/replicator.json"
 

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from helpers.project import SETTINGS
 from mirrorlake import EXTRAS
-from mirrorlake.paths import PROJECT
+from mirrorlake.storage.paths import PROJECT
 
 # Finds nothing that an extra brings, as if it were not installed.
 BARE = """
@@ -38,8 +38,8 @@ sys.meta_path = [Without if f is PathFinder else f for f in sys.meta_path]
 COMMANDS = """
 import contextlib, io, json
 from rich.console import Console
-from mirrorlake import cli
-from mirrorlake.commands import printing
+from mirrorlake.cli import main as cli
+from mirrorlake.cli import printing
 
 told = []
 for arguments in json.loads(sys.argv[1]):
@@ -130,17 +130,20 @@ def test_python_without_spark(absent: list[str], tmp_path: Path) -> None:
     assert plain == "ModuleNotFoundError"  # the imports of others fail as always
 
 
+OURS = {path.name for path in (PROJECT / "lib").glob("mirrorlake*")} | {"mirrorlake_docs"}
+
+
 def imported() -> dict[str, list[str]]:
     """The packages of others that the library imports, and where."""
     found: dict[str, list[str]] = {}
-    for path in (PROJECT / "lib" / "mirrorlake").rglob("*.py"):
+    for path in (PROJECT / "lib").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.level == 0:
                 names = [str(node.module)]
             for name in names:
                 found.setdefault(name.split(".")[0], []).append(path.name)
-    return {n: p for n, p in found.items() if n not in {*sys.stdlib_module_names, "mirrorlake"}}
+    return {n: p for n, p in found.items() if n not in {*sys.stdlib_module_names, *OURS}}
 
 
 def test_every_import_is_of_the_core_or_of_an_extra() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake.paths import PROJECT
+from mirrorlake.storage.paths import PROJECT
 
 TOOLS = ("sh", "dirname", "readlink", "cksum", "cat", "cp", "rm", "mkdir", "chmod")
 TOOLS += ("sed", "grep", "sleep")
@@ -56,6 +56,7 @@ class Machine:
         self.project = folder / "my project"
         self.venv = self.project / ".venv"
         self.stamp = self.venv / "mirrorlake-ready"
+        self.main = self.venv / "bin" / "mirrorlake"
         self.environment: dict[str, str] = {}
         self.bin.mkdir()
         self.project.mkdir()
@@ -135,7 +136,7 @@ def test_only_a_python_that_is_too_old(machine: Machine) -> None:
 def test_another_name_of_python_will_do(machine: Machine, name: str) -> None:
     machine.python(fits=False)
     machine.python(name)
-    assert machine.run("demo").stdout == "<-m><mirrorlake.cli><demo>"
+    assert machine.run("demo").stdout == f"<{machine.main}><demo>"
 
 
 def test_the_python_that_is_named_is_taken(machine: Machine) -> None:
@@ -158,7 +159,7 @@ def test_python_without_venv(machine: Machine) -> None:
 def test_first_run_sets_up_and_second_does_not(machine: Machine) -> None:
     machine.python()
     done = machine.run("sql", "a b", "*", '"', "", "--json")
-    assert done.stdout == '<-m><mirrorlake.cli><sql><a b><*><"><><--json>'
+    assert done.stdout == f'<{machine.main}><sql><a b><*><"><><--json>'
     assert "setting up" in done.stderr
     assert "with Python 3.12.0" in done.stderr
     assert done.stderr.endswith("mirrorlake: ready.\n")
@@ -168,7 +169,7 @@ def test_first_run_sets_up_and_second_does_not(machine: Machine) -> None:
     assert package.endswith(f"--no-deps --no-build-isolation -e {machine.project}")
     machine.log.write_text("")
     again = machine.run("demo")
-    assert (again.stdout, again.stderr) == ("<-m><mirrorlake.cli><demo>", "")
+    assert (again.stdout, again.stderr) == (f"<{machine.main}><demo>", "")
     assert machine.log.read_text() == ""
 
 
@@ -185,7 +186,7 @@ def test_uv_is_used_where_it_is(machine: Machine) -> None:
     make = f'mkdir -p "{machine.venv}/bin" && cp "{machine.bin}/stub" "{machine.venv}/bin/python"'
     machine.program(machine.bin / "stub", PRINTS_ARGUMENTS)
     machine.program(machine.bin / "uv", f'#!/bin/sh\necho "uv $*" >>"{machine.log}"\n{make}\n')
-    assert machine.run("demo").stdout == "<-m><mirrorlake.cli><demo>"
+    assert machine.run("demo").stdout == f"<{machine.main}><demo>"
     calls = machine.calls("uv")
     assert len(calls) == 3
     assert machine.calls("pip") == []
@@ -198,7 +199,7 @@ def test_uv_is_taken_from_the_registry_where_it_is_not(machine: Machine) -> None
     machine.python()
     machine.registry_uv()
     done = machine.run("demo")
-    assert done.stdout == "<-m><mirrorlake.cli><demo>"
+    assert done.stdout == f"<{machine.main}><demo>"
     assert done.stderr.splitlines()[1:] == [
         "mirrorlake: fetching uv, which is quicker than pip …",
         "mirrorlake: installing 3 packages with uv …",
@@ -217,7 +218,7 @@ def test_pip_is_the_way_where_uv_does_not_work(machine: Machine) -> None:
     machine.python()
     machine.registry_uv(status=2)
     done = machine.run("demo")
-    assert done.stdout == "<-m><mirrorlake.cli><demo>"
+    assert done.stdout == f"<{machine.main}><demo>"
     assert done.stderr.splitlines()[3:] == [
         "mirrorlake: uv did not work here; pip takes some minutes.",
         "mirrorlake: installing 3 packages with pip …",
@@ -234,7 +235,7 @@ def test_pip_is_the_way_where_uv_does_not_work(machine: Machine) -> None:
 def test_a_uv_of_the_machine_that_does_not_work_is_passed_over(machine: Machine) -> None:
     machine.python()
     machine.program(machine.bin / "uv", '#!/bin/sh\n[ "$1" = venv ]\n')
-    assert machine.run("demo").stdout == "<-m><mirrorlake.cli><demo>"
+    assert machine.run("demo").stdout == f"<{machine.main}><demo>"
     lock, package = machine.calls("pip")
     assert lock.endswith("requirements.lock")
     assert package.endswith(f"-e {machine.project}")
@@ -277,7 +278,7 @@ def test_progress_is_shown_on_a_terminal(machine: Machine) -> None:
         with contextlib.suppress(OSError):  # the terminal's end, once nobody writes to it
             while part := shown.read(4096):
                 text += part
-    assert done.stdout == b"<-m><mirrorlake.cli><demo>"
+    assert done.stdout == f"<{machine.main}><demo>".encode()
     *stages, last = text.decode().strip().split("\r\n")
     assert [stage.split("\r")[0] for stage in stages[1:]] == [
         "mirrorlake: fetching uv, which is quicker than pip …",
@@ -316,12 +317,26 @@ def test_a_changed_lock_sets_up_again(machine: Machine) -> None:
     assert machine.stamp.read_text().startswith("one==2")
 
 
+def test_a_changed_project_file_installs_the_project_again(machine: Machine) -> None:
+    """Commands are found by entry points, which an older installation lacks."""
+    machine.ready()
+    (machine.project / "pyproject.toml").write_text("[project]\n")
+    machine.program(machine.venv / "bin" / "uv", f'#!/bin/sh\necho "uv $*" >>"{machine.log}"\n')
+    done = machine.run("demo")
+    assert done.stdout == f"<{machine.main}><demo>"
+    assert "pyproject.toml has changed" in done.stderr
+    (call,) = machine.calls("uv")
+    assert call.endswith(f"--no-deps --no-build-isolation -e {machine.project}")
+    assert machine.run("demo").stderr == ""
+    assert machine.calls("uv") == [call]
+
+
 def test_an_environment_whose_python_is_gone_sets_up_again(machine: Machine) -> None:
     machine.ready()
     (machine.venv / "bin" / "python").unlink()
     (machine.venv / "bin" / "python").symlink_to(machine.bin / "gone")
     machine.python()
-    assert machine.run("demo").stdout == "<-m><mirrorlake.cli><demo>"
+    assert machine.run("demo").stdout == f"<{machine.main}><demo>"
 
 
 def test_exit_status_is_the_commands(machine: Machine) -> None:
@@ -342,7 +357,7 @@ def test_a_link_to_the_launcher_finds_its_project(
     (elsewhere / "first").symlink_to(target)
     (elsewhere / "second").symlink_to("first")
     done = machine.run("demo", launcher=elsewhere / "second")
-    assert (done.stdout, done.stderr) == ("<-m><mirrorlake.cli><demo>", "")
+    assert (done.stdout, done.stderr) == (f"<{machine.main}><demo>", "")
     assert (elsewhere / ".venv").is_dir()
 
 
@@ -355,4 +370,4 @@ def test_it_runs_from_any_folder(machine: Machine, tmp_path: Path) -> None:
         (tmp_path / "bin", "../my project/mirrorlake"),
     ):
         done = machine.run("demo", launcher=launcher, cwd=cwd)
-        assert done.stdout == "<-m><mirrorlake.cli><demo>", done.stderr
+        assert done.stdout == f"<{machine.main}><demo>", done.stderr

@@ -21,7 +21,7 @@ from mirrorlake import Lake
 from mirrorlake.errors import MetadataError, SchemaError, SequenceError
 from mirrorlake.mirror.ledger import count_quarantined
 from mirrorlake.names import file_name
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
 
 
 @pytest.fixture(scope="module")

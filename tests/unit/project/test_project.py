@@ -20,11 +20,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-import mirrorlake
 from helpers.project import SETTINGS
-from mirrorlake.cli import command
-from mirrorlake.commands.project import needs_no_spark
-from mirrorlake.paths import PROJECT
+from mirrorlake.cli.main import command
+from mirrorlake.storage.paths import PROJECT
+from mirrorlake_lab.commands import needs_no_spark
 
 LOCK = (PROJECT / "requirements.lock").read_text(encoding="utf-8")
 TEXTS = ["README.md", "CONTRIBUTING.md"]
@@ -138,6 +137,19 @@ def test_spark_is_warmed_up_where_it_may_be_needed(arguments: list[str], warm: b
     assert needs_no_spark(arguments) is not warm
 
 
+def test_modules_of_the_working_folder_are_not_imported(tmp_path: Path) -> None:
+    for name in ("six", "typer", "numpy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the working folder')\n")
+    done = subprocess.run(
+        [PROJECT / "mirrorlake", "status", "."],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
 def test_the_unit_tests_look_for_no_java(tmp_path: Path) -> None:
     """The whole command, with an empty cache that stays empty and no Java to be found."""
     command = [sys.executable, "-m", "mirrorlake.cli", "test", "tests/unit/test_errors.py"]
@@ -236,8 +248,9 @@ def test_paths_that_are_named_exist(name: str) -> None:
 
 
 def modules() -> list[str]:
-    found = pkgutil.walk_packages(mirrorlake.__path__, "mirrorlake.")
-    return ["mirrorlake", *(module.name for module in found)]
+    found = pkgutil.walk_packages([str(PROJECT / "lib"), str(PROJECT / "docs" / "_ext")])
+    names = [module.name for module in found if module.name.startswith("mirrorlake")]
+    return [name for name in names if not name.endswith("__main__")]
 
 
 def examples_of(name: str) -> list[doctest.DocTest]:

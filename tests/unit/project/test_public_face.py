@@ -13,11 +13,11 @@ from mirrorlake import Lake, LakeTable, Publisher
 from mirrorlake.feed.api import Changes
 from mirrorlake.history.frames import Frames
 from mirrorlake.layout.api import Optimize
-from mirrorlake.layout.partitioning.table_policy import TablePolicy
 from mirrorlake.mirror.api import MirroredLake, Operations
-from mirrorlake.querying import QueriedLake
+from mirrorlake.partitioning.table_policy import TablePolicy
+from mirrorlake.query.queried_lake import QueriedLake
 from mirrorlake.rows.api import RowTracking
-from mirrorlake.rows.views.api import Views
+from mirrorlake.views.api import Views
 
 ACTS = [
     Frames.create, Frames.release,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mirrorlake.paths import PROJECT
+from mirrorlake.storage.paths import PROJECT
 
 TESTS = PROJECT / "tests"
 SUBJECTS = {
@@ -17,7 +17,7 @@ SUBJECTS = {
     "partitioning_sentences.yaml": "PP-",
     "rows_sentences.yaml": "RT-",
 }
-ADVISERS = PROJECT / "lib" / "mirrorlake" / "layout" / "partitioning"
+ADVISERS = PROJECT / "lib" / "mirrorlake" / "partitioning"
 
 
 def sentences(name: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from helpers.touched import Imports, changed_files
-from mirrorlake.paths import PROJECT
+from mirrorlake.storage.paths import PROJECT
 
 SOURCES = {
     "lib/mirrorlake/__init__.py": "from mirrorlake.lake import Lake\n",
@@ -35,11 +35,11 @@ SOURCES = {
         "def taken():\n    from mirrorlake.mirror.trash import away\n    return away()\n"
     ),
     "lib/mirrorlake/mirror/trash.py": "def away(): return 0\n",
-    "lib/mirrorlake/cli.py": (
-        "from mirrorlake.commands import zone\nCOMMANDS = (zone,)\ndef main(): pass\n"
+    "lib/mirrorlake/cli/main.py": (
+        "from mirrorlake.cli import zone\nCOMMANDS = (zone,)\ndef main(): pass\n"
     ),
-    "lib/mirrorlake/commands/__init__.py": "",
-    "lib/mirrorlake/commands/zone.py": (
+    "lib/mirrorlake/cli/__init__.py": "",
+    "lib/mirrorlake/cli/zone.py": (
         "from mirrorlake.lint.zone import lint_zone\n"
         "@app.command()\ndef lint(): return lint_zone('x')\n"
         "@app.command()\ndef status(): return 0\n"
@@ -47,7 +47,7 @@ SOURCES = {
     "tests/conftest.py": (
         "from mirrorlake import Lake\n"
         "@pytest.fixture\ndef lake(): return Lake()\n"
-        "@pytest.fixture\ndef run():\n    from mirrorlake import cli\n    return cli.main\n"
+        "@pytest.fixture\ndef run():\n    from mirrorlake.cli.main import main\n    return main\n"
     ),
     "tests/helpers/rows.py": "def rows(): return []\n",
     "tests/unit/test_lint.py": "def test_it(lake): lake.lint()\n",
@@ -80,7 +80,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("lib/mirrorlake/mirror/gone.py", ["mirror"]),
         ("lib/mirrorlake/lake.py", ["lint", "mirror"]),
         ("lib/mirrorlake/names.py", ["lint", "names"]),
-        ("lib/mirrorlake/commands/zone.py", ["shell"]),
+        ("lib/mirrorlake/cli/zone.py", ["shell"]),
         ("tests/helpers/rows.py", ["rows"]),
         ("tests/unit/test_rows.py", ["rows"]),
         ("docs/lint.md", ["pages"]),

@@ -6,9 +6,9 @@ import pytest
 
 from mirrorlake.errors import QueryError
 from mirrorlake.names import TableName
-from mirrorlake.rows.views.definition import Definition, SourceStatus, ViewStatus
-from mirrorlake.rows.views.refresh import Refresh
-from mirrorlake.rows.views.refresh_all import ViewRun, ViewRuns, in_order_of_sources
+from mirrorlake.views.definition import Definition, SourceStatus, ViewStatus
+from mirrorlake.views.refresh import Refresh
+from mirrorlake.views.refresh_all import ViewRun, ViewRuns, in_order_of_sources
 
 
 def view(name: str, *sources: str) -> Definition:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mirrorlake.names import TableName
-from mirrorlake.rows.views.explain import (
+from mirrorlake.storage.files import Storage
+from mirrorlake.views.explain import (
     COMMIT_SECONDS,
     Cost,
     estimate,
@@ -14,8 +15,7 @@ from mirrorlake.rows.views.explain import (
     read_costs,
     save_cost,
 )
-from mirrorlake.rows.views.shape import Method
-from mirrorlake.storage import Storage
+from mirrorlake.views.shape import Method
 
 MIB = 2**20
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mirrorlake.errors import QueryError, UsageError
-from mirrorlake.paths import PROJECT
-from mirrorlake.rows.views.definition import QUERY_REASONS, STATE_REASONS
-from mirrorlake.rows.views.joins import Role
-from mirrorlake.rows.views.query import parse_query
-from mirrorlake.rows.views.shape import Method, Shape, read_shape, settle_types
+from mirrorlake.storage.paths import PROJECT
+from mirrorlake.views.definition import QUERY_REASONS, STATE_REASONS
+from mirrorlake.views.joins import Role
+from mirrorlake.views.query import parse_query
+from mirrorlake.views.shape import Method, Shape, read_shape, settle_types
 
 COLUMNS = {
     "t": ["id", "g", "x", "d", "odd `name`"],

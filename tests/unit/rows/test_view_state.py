@@ -12,7 +12,8 @@ import pytest
 from helpers.commits import write_lines
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.names import TableName
-from mirrorlake.rows.views.definition import (
+from mirrorlake.storage.files import Storage
+from mirrorlake.views.definition import (
     Definition,
     ViewState,
     commit_metadata,
@@ -22,7 +23,6 @@ from mirrorlake.rows.views.definition import (
     read_view_state,
     view_status,
 )
-from mirrorlake.storage import Storage
 
 T = TableName(None, "t")
 VIEW = Definition(TableName("s", "v"), "abc", "SELECT g FROM t", {T: ("g", "x")})

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from helpers.environments import make_environment
-from mirrorlake.paths import PROJECT
-from mirrorlake.runs.notifications import datasets, send_lineage, wants_lineage
+from mirrorlake.storage.paths import PROJECT
+from mirrorlake_runs.notifications import datasets, send_lineage, wants_lineage
 
 deltalake = pytest.importorskip("deltalake")
 

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from papermill.inspection import inspect_notebook
 
-from mirrorlake.paths import NOTEBOOKS, PARAMETERS, PROJECT
-from mirrorlake.runs.plan import load_plan
+from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS, PROJECT
+from mirrorlake_runs.plan import load_plan
 
 TOOLS = sorted(NOTEBOOKS.glob("*.ipynb"))
 LESSONS = sorted((NOTEBOOKS / "learn").glob("*.ipynb"))
@@ -31,7 +31,8 @@ CHANGES = re.compile(
     r"|\.publisher\(|publish_|\.upsert\(|\.insert\(|\.archive\(|\.apply_feed\(|create_table\("
     r"|\.create\(|\.optimize\(|\.vacuum\(|\.set\(|\b(UPDATE|MERGE|DELETE FROM|INSERT INTO)\b"
 )
-MAY_IMPORT = {"mirrorlake", "pandas", "matplotlib"}
+OURS = {"mirrorlake", "mirrorlake_lab", "mirrorlake_runs", "mirrorlake_sources"}
+MAY_IMPORT = {*OURS, "pandas", "matplotlib"}
 TAGS = {"parameters", "nbval-ignore-output", "nbval-raises-exception", "nbval-skip"} | {
     "skip-execution",
     "solution",
@@ -160,7 +161,7 @@ def test_tools_serve_any_lake(path: Path, notebook: Any) -> None:
     modules = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
     modules += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
     assert {name.partition(".")[0] for name in modules} <= MAY_IMPORT
-    assert not any("mirrorlake." in name for name in modules)
+    assert {name for name in modules if name.startswith("mirrorlake")} <= OURS
     working = working_cells(notebook)
     opens = "make_sample" if path.stem == "sample" else "open_lake"
     assert working[0].startswith(f"lake = {opens}(root")

@@ -15,13 +15,13 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from mirrorlake.errors import UsageError
-from mirrorlake.runs import plan as module
-from mirrorlake.runs.notebook_files import clean_file, clean_notebook, read_records
-from mirrorlake.runs.plan import load_plan
-from mirrorlake.runs.preparing import prepare
-from mirrorlake.runs.results import MIME, RunSummary
-from mirrorlake.runs.run import run_plan
 from mirrorlake.spark.session import PROFILE_VARIABLE
+from mirrorlake_runs import plan as module
+from mirrorlake_runs.notebook_files import clean_file, clean_notebook, read_records
+from mirrorlake_runs.plan import load_plan
+from mirrorlake_runs.preparing import prepare
+from mirrorlake_runs.results import MIME, RunSummary
+from mirrorlake_runs.run import run_plan
 
 RECORDS = {"number": 7, "text": 'ä → "b"', "list": [1, None, {"deep": True}], "ratio": 0.5}
 
@@ -39,7 +39,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "parameters").mkdir()
     head = new_code_cell("rows: int = 1  # rows", metadata={"tags": ["parameters"]})
     recording = (
-        "import os\nfrom mirrorlake.runs.results import record\n"
+        "import os\nfrom mirrorlake_runs.results import record\n"
         f"record(**{RECORDS!r})\nrecord(rows=rows, profile=os.environ[{PROFILE_VARIABLE!r}])"
     )
     write(

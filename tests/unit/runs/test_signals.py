@@ -10,9 +10,9 @@ import pytest
 
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake import Lake
-from mirrorlake.runs import notifications
-from mirrorlake.runs.plan import load_plan
-from mirrorlake.runs.preparing import Prepared, prepare
+from mirrorlake_runs import notifications
+from mirrorlake_runs.plan import load_plan
+from mirrorlake_runs.preparing import Prepared, prepare
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mirrorlake.errors import UsageError
-from mirrorlake.paths import NOTEBOOKS, PROJECT
-from mirrorlake.runs.workbench import (
+from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
+from mirrorlake_lab.workbench import (
     KEPT,
     START,
     copy_for_lab,

@@ -5,8 +5,8 @@ import pytest
 
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.paths import home, lake_path
-from mirrorlake.samples.flights import (
+from mirrorlake.storage.paths import home, lake_path
+from mirrorlake_lab.samples.flights import (
     ARRIVAL,
     DEPARTURE,
     KEYS,

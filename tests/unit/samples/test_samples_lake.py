@@ -18,15 +18,15 @@ from helpers.examples import under_long
 from helpers.killing import files, run_until
 from mirrorlake import Lake
 from mirrorlake.errors import AlreadyRunningError, SampleError, UsageError
-from mirrorlake.paths import home, lake_path
-from mirrorlake.runs.preparing import only_run
-from mirrorlake.samples.lake import MARKER, open_sample, seal_sample
-from mirrorlake.storage import Storage
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.paths import home, lake_path
+from mirrorlake_lab.samples.lake import MARKER, open_sample, seal_sample
+from mirrorlake_runs.preparing import only_run
 
 ZONE = "Files/LandingZone"
 MAKING = """
 import sys
-from mirrorlake.samples.lake import open_sample, seal_sample
+from mirrorlake_lab.samples.lake import open_sample, seal_sample
 lake = open_sample(sys.argv[1], fresh=True, tables=["t", "t0", "t1"])
 for number in range(6):
     lake.publisher(f"t{number % 2}", keys=["id"]).upsert([{"id": number, "n": 1}])

@@ -12,9 +12,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from helpers.html_tags import Tags
-from mirrorlake.layout.partitioning.statistics import Spread
-from mirrorlake.runs.notebook_files import clean_notebook
-from mirrorlake.runs.report import render_report
+from mirrorlake.partitioning.statistics import Spread
 from mirrorlake.show.chart import Chart
 from mirrorlake.show.layouts import plot_runs, plot_spread
 from mirrorlake.show.plots import (
@@ -24,6 +22,8 @@ from mirrorlake.show.plots import (
     plot_presence,
     plot_stacks,
 )
+from mirrorlake_runs.notebook_files import clean_notebook
+from mirrorlake_runs.report import render_report
 
 EVIL = '"><script>alert(1)</script>'
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from mirrorlake import Lake
-from mirrorlake.layout.partitioning.statistics import Spread
 from mirrorlake.mirror.status import Report, TableStatus
+from mirrorlake.partitioning.statistics import Spread
 from mirrorlake.results import Count, TextTable
 from mirrorlake.show.chart import COLOURS, Chart
 from mirrorlake.show.layouts import plot_spread

@@ -9,11 +9,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.patches import FancyBboxPatch
 
-from mirrorlake.course.tasks import lessons
 from mirrorlake.errors import UsageError
 from mirrorlake.show.chart import COLOURS, Chart
 from mirrorlake.show.plots import plot_bars, plot_choices
 from mirrorlake.show.system import SYSTEM, plot_system
+from mirrorlake_lab.course.tasks import lessons
 
 
 def draw(count: Any) -> Chart:

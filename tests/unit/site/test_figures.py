@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mirrorlake.paths import PROJECT
-from mirrorlake.site.figures import (
+from mirrorlake.storage.paths import PROJECT
+from mirrorlake_docs.figures import (
     FIGURES,
     count_runs,
     draw_figures,

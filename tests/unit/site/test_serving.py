@@ -9,11 +9,9 @@ import sys
 from pathlib import Path
 from urllib.request import urlopen
 
-from mirrorlake.paths import PROJECT
+from mirrorlake.storage.paths import PROJECT
 
-SERVE = (
-    "import sys; from pathlib import Path; from mirrorlake.commands.project import serve_folder\n"
-)
+SERVE = "import sys; from pathlib import Path; from mirrorlake_lab.commands import serve_folder\n"
 SERVE += "serve_folder(Path(sys.argv[1]), 0)"
 
 

@@ -77,18 +77,26 @@ def test_flags_in_a_training_process_make_one(monkeypatch: pytest.MonkeyPatch) -
 def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """Puts a program in the place of the training module; it finds TARGET, its archive's path."""
     package = tmp_path / "stub" / "mirrorlake"
-    (package / "runs").mkdir(parents=True)
-    for folder in (package, package / "runs"):
+    (package / "cli").mkdir(parents=True)
+    for folder in (package, package / "cli"):
         (folder / "__init__.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
 
     def put(program: str) -> Path:
         head = "import os, sys, pathlib\n"
         head += "TARGET = pathlib.Path(os.environ['MIRRORLAKE_ARCHIVE_TRAINING'])\n"
-        (package / "runs" / "jvm.py").write_text(head + program)
+        (package / "cli" / "training.py").write_text(head + program)
         return tmp_path
 
     return put
+
+
+def test_modules_of_the_working_folder_are_not_imported(
+    training, cache: Path, monkeypatch, tmp_path: Path
+) -> None:
+    training(f"assert {str(tmp_path)!r} not in sys.path\nTARGET.write_bytes(b'archive')\n")
+    monkeypatch.chdir(tmp_path)
+    assert ensure_archive(JAVA, PATHS) is not None
 
 
 def test_it_is_made_once(training, cache: Path, monkeypatch, notices) -> None:

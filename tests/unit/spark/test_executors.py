@@ -30,7 +30,7 @@ before = set(sys.modules)
 for name in sys.argv[1:]:
     __import__(f"mirrorlake.{name}")
 there = {name.partition(".")[0] for name in set(sys.modules) - before}
-spec = sys.modules["mirrorlake.storage"].__file__
+spec = sys.modules["mirrorlake.storage.files"].__file__
 print(json.dumps([spec, sorted(there - set(sys.stdlib_module_names))]))
 """
 

@@ -1,0 +1,39 @@
+"""A Sphinx extension: writes what Sphinx reads, from docs, committed notebooks and the code."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake_docs.sources import write_sources
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+_BEFORE_NAPOLEON = 400
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Connect the extension to Sphinx."""
+    app.connect("config-inited", _write)
+    app.connect("autodoc-process-docstring", _keep_colons, priority=_BEFORE_NAPOLEON)
+    return {"parallel_read_safe": True}
+
+
+def _write(app: Sphinx, _config: object) -> None:
+    """Write the sources beside the doctrees, and let Sphinx read them there.
+
+    Links of the project's files work on the site, because the folder has the project's layout.
+    """
+    folder = Path(app.doctreedir) / "sources"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_sources(folder)
+    app.srcdir = type(app.srcdir)(folder)
+
+
+def _keep_colons(_app: object, what: str, _name: str, _of: object, _o: object, ls: Any) -> None:
+    """Napoleon would take what stands before a property's first colon for its type."""
+    if what == "property" and ls:
+        ls[0] = ls[0].replace(": ", "; ", 1)

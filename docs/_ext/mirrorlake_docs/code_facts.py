@@ -1,0 +1,161 @@
+"""What the reference says of the code: commands, parameters, errors, promises, as Markdown.
+
+Nothing here is written twice: the texts are the program's own help, the notebooks' comments, the
+docstrings, and `tests/promises.yaml` with the tests that are marked with a promise.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import tokenize
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mirrorlake import errors
+from mirrorlake.storage.paths import NOTEBOOKS, PARAMETERS, PROJECT
+from mirrorlake_runs.notebook_files import nbformat
+
+_PROMISE = "pytest.mark.promise"
+_STATUS = {"UsageError": 2, "InvalidNameError": 2, "AlreadyRunningError": 3}
+
+
+def commands_page(program: Any) -> str:
+    """Every command and verb of the program, as Click has it, with its own help."""
+    parts = ["# Every command", "", "The program's own help, command by command.", ""]
+    for name, command in _commands(program):
+        parts += [f"## `{name}`", "", *_help_of(name, command), ""]
+    return "\n".join(parts)
+
+
+def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name in sorted(group.commands):
+        command = group.commands[name]
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{before}{name} ")
+        else:
+            yield before + name, command
+
+
+def _help_of(name: str, command: Any) -> list[str]:
+    context = command.context_class(command, info_name=f"./mirrorlake {name}")
+    usage = " ".join(command.collect_usage_pieces(context))
+    lines = [
+        "```sh",
+        f"./mirrorlake {name} {usage}",
+        "```",
+        "",
+        inspect.cleandoc(command.help or ""),
+    ]
+    records = (parameter.get_help_record(context) for parameter in command.params)
+    rows = [f"| `{_cell(what)}` | {_cell(text)} |" for what, text in filter(None, records)]
+    if rows:
+        lines += ["", "| argument or option | what |", "|---|---|", *rows]
+    return lines
+
+
+def parameters_page() -> str:
+    """Every parameter of every notebook, with type, default and comment."""
+    parts = [
+        *("# Every parameter", ""),
+        "`-p name=value` of `./mirrorlake run` sets them; each notebook has a file in `parameters/`"
+        " with the same names. Plans are in `parameters/plans/`.",
+        "",
+    ]
+    for path in [*sorted(NOTEBOOKS.glob("*.ipynb")), *sorted(NOTEBOOKS.glob("learn/*.ipynb"))]:
+        name = path.relative_to(NOTEBOOKS).with_suffix("").as_posix()
+        rows = _parameters_of(path)
+        parts += [f"## `{name}`", "", f"[The notebook](../notebooks/{name}.ipynb)", ""]
+        parts += ["| parameter | type | default | what |", "|---|---|---|---|", *rows, ""]
+    parts += ["## Plans", ""]
+    for path in sorted((PARAMETERS / "plans").glob("*.yaml")):
+        text = path.read_text(encoding="utf-8").rstrip()
+        parts += [f"### `{path.stem}`", "", "```yaml", text, "```", ""]
+    return "\n".join(parts)
+
+
+def _parameters_of(path: Path) -> list[str]:
+    cells = nbformat.read(path, as_version=4).cells  # type: ignore[no-untyped-call]
+    (source,) = [c.source for c in cells if "parameters" in c.metadata.get("tags", [])]
+    comments = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    rows = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            name, kind, value = (ast.unparse(n) for n in (node.target, node.annotation, node.value))
+            comment = comments.get(node.end_lineno or node.lineno, "")
+            rows.append(f"| `{name}` | {_cell(kind)} | `{_cell(value)}` | {_cell(comment)} |")
+    return rows
+
+
+def errors_page() -> str:
+    """Every error class with its meaning, its base and the exit status of a command."""
+    rows = []
+    for name, kind in vars(errors).items():
+        if inspect.isclass(kind) and issubclass(kind, errors.MirrorlakeError):
+            text = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+            status = next((_STATUS[k.__name__] for k in kind.__mro__ if k.__name__ in _STATUS), 1)
+            rows.append(f"| `{name}` | `{kind.__mro__[1].__name__}` | {status} | {_cell(text)} |")
+    return "\n".join(
+        [
+            *("# Every error", ""),
+            "What mirrorlake raises on purpose is one of these, from `mirrorlake.errors`. A message"
+            " says what was found and where (file, row, column), then `Hint:` and the fix. The"
+            " exit status is that of a command that ends with the error. The findings of `lint`"
+            " are [rules](../docs/lint.md) of their own.",
+            *("", "| error | kind of | exit status | meaning |", "|---|---|---|---|"),
+            *rows,
+            "",
+        ]
+    )
+
+
+def promises_page() -> str:
+    """What is promised, with the tests that hold each promise."""
+    known = yaml.safe_load((PROJECT / "tests" / "promises.yaml").read_text(encoding="utf-8"))
+    held: dict[str, list[str]] = {number: [] for number in known}
+    for path in sorted((PROJECT / "tests").rglob("test_*.py")):
+        for number, test in _marked(path):
+            held.setdefault(number, []).append(test)
+    rows = []
+    for number, text in known.items():
+        tests = "<br>".join(f"`{test}`" for test in held[number])
+        rows.append(f"| {number} | {_cell(str(text))} | {tests} |")
+    return "\n".join(
+        [
+            *("# What is promised", ""),
+            "Each promise with the tests that hold it. `./mirrorlake test` ends with how many of"
+            " them the tests that ran have shown.",
+            *("", "| | promise | held by |", "|---|---|---|"),
+            *rows,
+            "",
+        ]
+    )
+
+
+def _marked(path: Path) -> Iterator[tuple[str, str]]:
+    """The promises that a file's tests are marked with."""
+    place = path.relative_to(PROJECT / "tests").as_posix()
+    text = path.read_text(encoding="utf-8")
+    if _PROMISE not in text:  # most files; parsing takes a while
+        return
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            continue
+        for mark in node.decorator_list:
+            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == _PROMISE:
+                for argument in mark.args:
+                    yield str(ast.literal_eval(argument)), f"{place}::{node.name}"
+
+
+def _cell(text: str) -> str:
+    """A text that fits into a cell of a Markdown table."""
+    return re.sub(r"\s+", " ", text).replace("|", "\\|").strip()

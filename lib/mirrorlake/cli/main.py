@@ -1,0 +1,77 @@
+"""The command line's entry: every group of commands, and what a refused command prints.
+
+Exit status: 0 done; 1 a problem found; 2 wrong use; 3 the same plan runs already.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from typing import Any
+
+import typer
+from typer.rich_utils import rich_format_error
+
+from mirrorlake.cli import app, history, maintenance, operate, partition, rows, zone
+from mirrorlake.cli.printing import print_json, warn
+from mirrorlake.errors import AlreadyRunningError, InvalidNameError, MirrorlakeError, UsageError
+from mirrorlake.notices import show_notices
+from mirrorlake.registry import registered
+
+# The order of --help; modules that are not named here follow by name, groups of verbs come last.
+ORDER = (
+    *("project", "runs", "zone", "monitor", "serve", "operate", "history", "maintenance"),
+    *("partition", "rows", "sources"),
+)
+
+# Typer's own usage error, of which it exports this kind only.
+_TyperUsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
+
+
+@functools.cache
+def command() -> Any:
+    """Return all commands, those of satellites included, as one Click command."""
+    core = (zone, operate, history, maintenance, partition, rows)
+    modules = {module.__name__.rpartition(".")[2]: module for module in core}
+    modules |= registered("mirrorlake.commands")  # importing a module registers its commands
+    places = {name: place for place, name in enumerate(ORDER)}
+    names = sorted(modules, key=lambda name: (places.get(name, len(places)), name))
+    order = [modules[name].__name__ for name in names]
+    app.registered_commands.sort(key=lambda known: order.index(known.callback.__module__))
+    app.registered_groups.sort(key=lambda known: str(known.name))
+    return typer.main.get_command(app)
+
+
+def main() -> None:
+    """Runs a command; an error of ours becomes one line, with `--json` a document, and a status."""
+    show_notices()
+    try:
+        sys.exit(command()(prog_name="./mirrorlake", standalone_mode=False) or 0)
+    except _TyperUsageError as error:
+        rich_format_error(error)
+        hint = f"{error.ctx.command_path} --help" if error.ctx else ""
+        _print_error(UsageError(error.format_message(), hint=hint))
+        sys.exit(2)
+    except typer.Abort:
+        sys.exit(1)
+    except MirrorlakeError as error:
+        warn(f"mirrorlake: {error}")
+        _print_error(error)
+        if isinstance(error, AlreadyRunningError):
+            sys.exit(3)
+        sys.exit(2 if isinstance(error, (UsageError, InvalidNameError)) else 1)
+    finally:
+        # At its end Python looks for garbage in all that was imported, for half a second.
+        gc.freeze()
+
+
+def _print_error(error: MirrorlakeError) -> None:
+    """The document of a refused command; nothing where none was asked for."""
+    if "--json" in sys.argv[1:]:
+        place = {"file": error.file, "row": error.row, "column": error.column}
+        print_json({"error": {"message": error.message, "hint": error.hint or None, **place}})
+
+
+if __name__ == "__main__":
+    main()

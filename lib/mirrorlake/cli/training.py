@@ -1,0 +1,38 @@
+"""The throw-away process that a class archive is made from.
+
+`python -m mirrorlake.cli.training SCRATCH` runs it; see `mirrorlake.spark.java`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from mirrorlake.lake import Lake
+
+
+def train(scratch: str) -> None:
+    """Mirrors and queries a tiny lake in a scratch folder, then waits for the JVM to end.
+
+    It does what the first minutes of real work do, so that the archive has the classes of that.
+    """
+    lake = Lake(f"{scratch}/lake")
+    publisher = lake.publisher("training", keys=["id"])
+    publisher.write([{"id": n, "word": "a", "amount": n / 2} for n in range(10)])
+    lake.mirror()
+    for change in (publisher.upsert, publisher.update, publisher.delete):
+        change([{"id": 1, "word": "b", "amount": 1.0}])
+        lake.mirror()
+    lake.sql("SELECT word, sum(amount) AS s FROM training@v1 GROUP BY word ORDER BY s").toArrow()
+    lake.sql("SELECT count(*) FROM training t JOIN training@v2 u ON t.id = u.id").collect()
+    lake.table("training").history().toPandas()
+    # The archive is written as the last thing that the JVM does: it has to end by itself.
+    gateway: Any = lake.spark.sparkContext._gateway
+    lake.spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
+if __name__ == "__main__":
+    train(sys.argv[1])

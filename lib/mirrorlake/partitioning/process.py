@@ -1,0 +1,343 @@
+"""The background process over a lake, `lake.partitioning`: an operation for each table in need.
+
+Round after round, the table with most rows to be partitioned comes first, as many tables at once as
+the capacity and the machine's cores allow. A table on which nothing was left to do costs a look at
+its newest version until it changes, the next process, too; one without a policy costs nothing. Over
+a lake of very many files the process slows to one operation at a time and moves the policies'
+effective date into the future, so that somebody can reconsider them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from threading import Event
+
+from pyspark.sql import SparkSession
+
+from mirrorlake.delta.commits import find_newest
+from mirrorlake.delta.snapshot import count_policies, has_policy, tables_with_policies
+from mirrorlake.delta.table import Table
+from mirrorlake.errors import BusyError, MirrorlakeError
+from mirrorlake.mirror.options import noop
+from mirrorlake.names import TableName, as_table
+from mirrorlake.partitioning import store
+from mirrorlake.partitioning.operation import StepListener, is_at_work, run_operation
+from mirrorlake.partitioning.policy import now_micros
+from mirrorlake.partitioning.receipts import MERGE, PARTITION, Receipt, clean_up
+from mirrorlake.partitioning.statistics import (
+    Diagnostics,
+    TableStatistics,
+    count_files,
+)
+from mirrorlake.partitioning.store import Idle
+from mirrorlake.results import Result, TextTable
+from mirrorlake.spark.sql import spark_message
+from mirrorlake.storage.files import Storage
+
+FILE_LIMIT = 5_000_000
+_PUT_OFF = 6 * 3600 * 10**6
+_SLOWER, _LONGEST_PAUSE = 1.5, 60.0
+_LEAST, _MOST = 1, 32
+_SUCCESS_RATE = 0.9
+
+
+def next_capacity(capacity: int, succeeded: int, failed: int) -> int:
+    """The capacity after a round: one more, to 32, if it was full and 90 % succeeded.
+
+    Example:
+        >>> next_capacity(2, 2, 0), next_capacity(2, 1, 1), next_capacity(2, 1, 0)
+        (3, 1, 2)
+    """
+    count = succeeded + failed
+    if succeeded < _SUCCESS_RATE * count:
+        return max(_LEAST, capacity - 1)
+    return min(_MOST, capacity + 1) if count >= capacity else capacity
+
+
+@dataclass(frozen=True)
+class TableRun:
+    """What was done for one table.
+
+    Attributes:
+        table: its name.
+        receipts: the operations, in their order.
+        error: what stopped it; None if nothing did.
+    """
+
+    table: str
+    receipts: tuple[Receipt, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class ProcessReport(Result):
+    """One run of the process.
+
+    Attributes:
+        tables: the tables with a policy that had something to do, or failed.
+        capacity: operations at a time, afterwards.
+        put_off: tables whose effective date was put off because there are too many files.
+    """
+
+    tables: tuple[TableRun, ...]
+    capacity: int
+    put_off: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> tuple[TableRun, ...]:
+        """The tables with an error."""
+        return tuple(line for line in self.tables if line.error)
+
+    @property
+    def operations(self) -> int:
+        """How many operations were committed."""
+        return sum(len(line.receipts) for line in self.tables)
+
+    def shown(self) -> TextTable:
+        """One row per operation, and one per failure."""
+        columns = ("table", "version", "kind", "rows", "files", "files after", "bytes",
+                   "bytes after", "partitions", "outlier rows", "problem")  # fmt: skip
+        rows: list[tuple[object, ...]] = []
+        for line in self.tables:
+            for one in line.receipts:
+                rows.append(
+                    (line.table, one.version, one.kind, one.rows, len(one.files_in),
+                     len(one.files_out), one.bytes_in, one.bytes_out, one.partitions,
+                     one.outlier_rows, "")
+                )  # fmt: skip
+            if line.error:
+                rows.append((line.table, *[None] * 9, line.error))
+        return TextTable(columns, tuple(rows))
+
+    def __repr__(self) -> str:
+        late = f", put off for too many files: {', '.join(self.put_off)}" if self.put_off else ""
+        return f"{self.operations} operations, {len(self.failed)} tables failed{late}"
+
+
+class Process:
+    """The process over one lake.
+
+    Args:
+        storage: the lake's files.
+        spark: called when a session is needed; a classic one.
+        tables: the lake's tables, listed again in each round.
+        file_limit: over so many files in all tables with a policy it is slowed.
+        on_step: called after every step of every operation, from several threads.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        spark: Callable[[], SparkSession],
+        tables: Callable[[], list[TableName]],
+        *,
+        file_limit: int = FILE_LIMIT,
+        on_step: StepListener = noop,
+    ) -> None:
+        self._storage, self._spark, self._tables = storage, spark, tables
+        self._limit, self._on_step = file_limit, on_step
+        self._seen: dict[TableName, Idle] = {}
+        self._pending: dict[TableName, TableStatistics] = {}  # of those that may have work
+        self._busy: set[TableName] = set()
+
+    def run(self, *, stop: Event | None = None) -> ProcessReport:
+        """Round after round until no table has anything left to do.
+
+        Args:
+            stop: once it is set, the running operations end and no other is begun.
+        """
+        receipts: dict[str, list[Receipt]] = {}
+        errors: dict[str, str] = {}
+        put_off: set[str] = set()
+        self._busy.clear()  # the process that worked on them may be dead
+        while stop is None or not stop.is_set():
+            needs = self._needs(errors)
+            capacity = store.read_capacity(self._storage)
+            if sum(seen.files for seen in self._seen.values()) > self._limit:
+                put_off |= self._put_off()
+                capacity = _LEAST
+                needs = self._needs(errors)
+            if not needs:
+                break
+            for name, receipt in self._round(needs, capacity).items():
+                if isinstance(receipt, str):
+                    errors[str(name)] = receipt
+                elif receipt is not None:
+                    receipts.setdefault(str(name), []).append(receipt)
+        names = sorted({*receipts, *errors})
+        lines = [TableRun(n, tuple(receipts.get(n, ())), errors.get(n)) for n in names]
+        capacity = store.read_capacity(self._storage)
+        return ProcessReport(tuple(lines), capacity, tuple(sorted(put_off)))
+
+    def watch(
+        self,
+        stop: Event,
+        *,
+        interval: float = 5,
+        on_report: Callable[[ProcessReport], None] = noop,
+    ) -> ProcessReport:
+        """Runs again and again until `stop` is set; pauses grow while nothing is left to do.
+
+        Args:
+            stop: set by a signal's handler or another thread; running operations end first.
+            interval: seconds from one run to the next while there is something to do.
+            on_report: called after every run.
+        """
+        pause = interval
+        while True:
+            report = self.run(stop=stop)
+            on_report(report)
+            busy = report.operations > 0 and not report.put_off
+            pause = interval if busy else min(pause * _SLOWER, max(interval, _LONGEST_PAUSE))
+            if stop.wait(pause):
+                return report
+
+    def _needs(self, errors: dict[str, str]) -> list[TableName]:
+        """The tables that are not known to be idle, those with most pending rows first."""
+        found: list[tuple[int, TableName]] = []
+        there, now = set(), now_micros()
+        for name in self._tables():
+            number = count_policies(self._storage, name)
+            newest = find_newest(self._storage, name.table_path) if number else None
+            if newest is None:
+                continue
+            there.add(name)
+            if name in self._busy or str(name) in errors:
+                continue
+            seen = self._seen.get(name) or store.read_idle(self._storage, name)
+            # A table that waits for its turn is not counted again in each round.
+            if seen is None or not seen.holds(newest, number, now):
+                self._pending.pop(name, None)
+                try:
+                    if (setting := store.read_setting(self._storage, name)) is not None:
+                        table = Table(self._spark, self._storage, name)
+                        self._pending[name] = count_files(table, setting)
+                except MirrorlakeError as error:
+                    errors[str(name)] = str(error)
+                    continue
+                counted = self._pending.get(name)
+                # Whatever is committed or set after the look above is looked at again.
+                seen = Idle(newest, number, counted.files if counted else 0)
+            self._seen[name] = seen
+            if name in self._pending:
+                found.append((-self._pending[name].pending_rows, name))
+        self._seen = {name: seen for name, seen in self._seen.items() if name in there}
+        return [name for _, name in sorted(found)]
+
+    def _round(
+        self, needs: list[TableName], capacity: int
+    ) -> dict[TableName, Receipt | str | None]:
+        """One operation each for the first tables: its receipt, an error, or None if it is idle."""
+        chosen = needs[:capacity]
+        store.write_capacity(self._storage, capacity, len(chosen))
+        self._spark()  # once, before the threads
+        with ThreadPoolExecutor(min(capacity, os.cpu_count() or 1)) as pool:
+            done = dict(zip(chosen, pool.map(self._operate, chosen), strict=True))
+        failed = sum(isinstance(one, str) for one in done.values())
+        succeeded = sum(isinstance(one, Receipt) for one in done.values())
+        store.write_capacity(self._storage, next_capacity(capacity, succeeded, failed))
+        return done
+
+    def _operate(self, name: TableName) -> Receipt | str | None:
+        try:
+            table = Table(self._spark, self._storage, name)
+            for kind in (PARTITION, MERGE) if self._pending[name].pending_files else (MERGE,):
+                receipt = run_operation(table, kind=kind, on_step=self._on_step)
+                if receipt is not None:
+                    return receipt
+            self._seen[name] = replace(self._seen[name], due=clean_up(table))
+            del self._pending[name]
+            store.write_idle(self._storage, name, self._seen[name])
+        except BusyError:
+            self._busy.add(name)  # another process works on it
+        except MirrorlakeError as error:
+            return str(error)
+        except Exception as error:  # Spark's own: the other tables go on
+            return spark_message(error)
+        return None
+
+    def _put_off(self) -> set[str]:
+        """Lets only files from six hours on be partitioned, and says so in the history."""
+        now = now_micros()
+        found = set()
+        for name in sorted(self._seen):
+            setting = store.fitting_setting(self._storage, name)
+            if setting is None or (setting.policy.effective or 0) > now:
+                continue
+            later = replace(setting.policy, effective=now + _PUT_OFF)
+            reason = f"put off: more than {self._limit:,} files"
+            store.write_setting(self._storage, name, replace(setting, policy=later), reason)
+            found.add(str(name))
+        return found
+
+
+class LakePartitioning:
+    """The background process over all tables with a policy.
+
+    Args:
+        storage: the lake's files.
+        spark: called when a session is needed.
+    """
+
+    def __init__(self, storage: Storage, spark: Callable[[], SparkSession]) -> None:
+        self._storage = storage
+        self._spark = spark
+
+    def process(
+        self,
+        table: str | TableName | None = None,
+        *,
+        file_limit: int = FILE_LIMIT,
+        on_step: StepListener = noop,
+    ) -> Process:
+        """The process itself, to run it once or to watch.
+
+        Args:
+            table: only this one; by default all with a policy.
+            file_limit: over so many files in all these tables the process slows down to one
+                operation at a time.
+            on_step: called after every step of an operation, with the table and the step.
+
+        Example:
+            >>> lake.partitioning.process().watch(stop)  # doctest: +SKIP
+        """
+
+        def tables() -> list[TableName]:
+            return tables_with_policies(self._storage) if table is None else [as_table(table)]
+
+        return Process(self._storage, self._spark, tables, file_limit=file_limit, on_step=on_step)
+
+    def run(
+        self, table: str | TableName | None = None, *, file_limit: int = FILE_LIMIT
+    ) -> ProcessReport:
+        """Partitions what is new in all tables with a policy, or in one of them.
+
+        Args:
+            table: only this one; by default all with a policy.
+            file_limit: as for `process`.
+
+        Example:
+            >>> lake.partitioning.run("planes").failed  # doctest: +SKIP
+            ()
+        """
+        return self.process(table, file_limit=file_limit).run()
+
+    def diagnostics(self) -> Diagnostics:
+        """The state of the partitioning of all tables, in Kusto's words.
+
+        Example:
+            >>> lake.partitioning.diagnostics().is_behind  # doctest: +SKIP
+            False
+        """
+        spark, storage = self._spark(), self._storage
+        lines, at_work = [], 0
+        for name in tables_with_policies(storage):
+            if has_policy(storage, name):
+                # By a policy that no longer fits, nothing is partitioned.
+                setting = store.fitting_setting(storage, name)
+                lines.append(count_files(Table(spark, storage, name), setting))
+                at_work += is_at_work(storage, name)
+        return Diagnostics(tuple(lines), store.read_capacity(storage), at_work)

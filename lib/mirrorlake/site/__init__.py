@@ -1,1 +1,0 @@
-"""The documentation's site: built from `docs/`, the notebooks' committed outputs, and the code."""

@@ -1,1 +1,0 @@
-"""Databases, event streams and folders, published into the landing zone exactly once; no Spark."""

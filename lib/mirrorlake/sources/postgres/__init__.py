@@ -1,5 +1,0 @@
-"""PostgreSQL as a source: a slot, exported snapshots, and pgoutput's stream; no JVM."""
-
-from mirrorlake.sources.postgres.source import PostgresSource
-
-__all__ = ["PostgresSource"]

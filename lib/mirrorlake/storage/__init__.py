@@ -1,0 +1,1 @@
+"""Files on local disks and object stores: conditional writes, leases, kept documents."""

@@ -1,0 +1,331 @@
+"""A table with all its verbs, grouped; the packages behind them do the work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from mirrorlake.delta.commits import CommitLog, History
+from mirrorlake.delta.table import Table
+from mirrorlake.delta.timestamps import parse_utc_timestamp
+from mirrorlake.errors import UsageError
+from mirrorlake.feed.api import Changes
+from mirrorlake.history.diff import Match, diff_versions
+from mirrorlake.history.vacuum import Vacuum, vacuum_table
+from mirrorlake.history.versions import (
+    ReadableRange,
+    check_when,
+    find_readable_range,
+    is_enforced,
+)
+from mirrorlake.history.write import Deletion, Restore, delete_rows, restore_table
+from mirrorlake.layout.analysis import Analysis, analyze_table
+from mirrorlake.layout.api import Optimize
+from mirrorlake.mirror.properties import declared_keys
+from mirrorlake.partitioning.scan import Scan, scan_table
+from mirrorlake.partitioning.table_policy import TablePolicy
+from mirrorlake.rows.api import RowTracking
+from mirrorlake.spark.older import to_arrow
+from mirrorlake.spark.sql import literal
+
+
+class LakeTable(Table):
+    """One Delta table of a lake, as `Lake.table` hands it out.
+
+    `optimize`, `changes`, `row_tracking` and `partitioning` group what belongs together. What
+    loses no row and no history acts, and `dry_run=True` only says; what deletes or takes back
+    only says, and `apply=True` does it.
+    """
+
+    def version(self) -> int:
+        """The newest version's number; needs no Spark.
+
+        Example:
+            >>> lake.table("sales").version()  # doctest: +SKIP
+            7
+        """
+        return self.snapshot().version
+
+    def schema(self) -> StructType:
+        """The columns and their types; needs no running Spark.
+
+        Example:
+            >>> lake.table("sales").schema().names  # doctest: +SKIP
+            ['id', 'item', 'n']
+        """
+        return StructType.fromJson(self.snapshot().schema_document)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that tell rows apart, as their publisher declared them; maybe none."""
+        return declared_keys(self.snapshot().properties)
+
+    def detail(self) -> dict[str, Any]:
+        """What `DESCRIBE DETAIL` tells: id, files, bytes, properties, protocol.
+
+        Example:
+            >>> lake.table("sales").detail()["numFiles"]  # doctest: +SKIP
+            3
+        """
+        (row,) = self.spark.sql(f"DESCRIBE DETAIL {self.sql_name}").collect()
+        return row.asDict(recursive=True)
+
+    def read(
+        self,
+        where: str | None = None,
+        *,
+        version: int | None = None,
+        timestamp: str | datetime | None = None,
+        row_ids: bool = False,
+    ) -> DataFrame:
+        """The table's rows, by default as they are now.
+
+        Args:
+            where: only the rows of a SQL predicate; with a partitioning policy no more files are
+                read than it needs.
+            version: the table's version, from 0.
+            timestamp: ISO 8601 text (UTC where it has no zone) or a datetime, instead of a version.
+            row_ids: with `_row_id` and `_row_commit_version`; see `row_tracking.read`. Not with
+                a timestamp.
+
+        Raises:
+            UsageError: a version and a timestamp are given, or the text is not a timestamp.
+            VersionError: it can't be read; with the range that can, and why not further.
+
+        Example:
+            >>> lake.table("sales").read(version=2, where="n > 9").count()  # doctest: +SKIP
+            4
+        """
+        if version is not None and timestamp is not None:
+            raise UsageError("Give either a version or a timestamp.")
+        if timestamp is not None and row_ids:
+            raise UsageError("Row ids are read by version.", hint="`history()` has the versions.")
+        if timestamp is not None:
+            then = parse_utc_timestamp(timestamp)
+            check_when(self.storage, self.name, then, enforced=is_enforced(self.spark))
+            clause = f"TIMESTAMP AS OF {literal(then.isoformat())}"
+            rows = self.spark.sql(f"SELECT * FROM {self.sql_name} {clause}")
+        elif version is not None:
+            check_when(self.storage, self.name, int(version), enforced=is_enforced(self.spark))
+            rows = self.row_tracking.read(version=version) if row_ids else self.rows(int(version))
+        elif row_ids:
+            rows = self.row_tracking.read()
+        else:
+            return self.rows() if where is None else self.scan(where).rows
+        return rows if where is None else rows.where(where)
+
+    def scan(self, where: str | None = None) -> Scan:
+        """The same as `read(where=…)`, with the files that are read for it.
+
+        Example:
+            >>> len(lake.table("sales").scan("id = 7").read)  # doctest: +SKIP
+            1
+        """
+        return scan_table(self, where)
+
+    def to_arrow(
+        self, *, version: int | None = None, timestamp: str | datetime | None = None
+    ) -> pa.Table:
+        """All rows as an Arrow table, in this process's memory.
+
+        Args:
+            version: as for `read`.
+            timestamp: as for `read`.
+
+        Example:
+            >>> lake.table("sales").to_arrow().num_rows  # doctest: +SKIP
+            4
+        """
+        return to_arrow(self.read(version=version, timestamp=timestamp))
+
+    def to_pandas(
+        self, *, version: int | None = None, timestamp: str | datetime | None = None
+    ) -> pd.DataFrame:
+        """All rows as a pandas frame, in this process's memory.
+
+        Args:
+            version: as for `read`.
+            timestamp: as for `read`.
+
+        Example:
+            >>> lake.table("sales").to_pandas(version=2)  # doctest: +SKIP
+        """
+        return self.read(version=version, timestamp=timestamp).toPandas()
+
+    def history(self, limit: int | None = None) -> DataFrame:
+        """The versions, newest first, as `DESCRIBE HISTORY` has them.
+
+        Args:
+            limit: at most so many.
+
+        Example:
+            >>> lake.table("sales").history(5).select("version", "operation")  # doctest: +SKIP
+        """
+        most = "" if limit is None else f" LIMIT {int(limit)}"
+        return self.spark.sql(f"DESCRIBE HISTORY {self.sql_name}{most}")
+
+    def timeline(self, limit: int = 20) -> History:
+        """The newest versions: when each was made, by what, and how many rows that changed.
+
+        Args:
+            limit: at most so many; only their commits are read, and no Spark is needed.
+
+        Raises:
+            UsageError: the limit is less than 1.
+
+        Example:
+            >>> lake.table("sales").timeline(5).commits[0].rows.inserted  # doctest: +SKIP
+            12
+        """
+        if limit < 1:
+            raise UsageError(f"At most {limit} versions were asked for.", hint="ask for 1 or more.")
+        log = CommitLog(self.storage, self.name.table_path)
+        return log.read(self.version(), limit)
+
+    def readable_range(self) -> ReadableRange:
+        """Which versions can be read, and why not older ones.
+
+        Example:
+            >>> lake.table("sales").readable_range()  # doctest: +SKIP
+            sales: versions 2 to 7; log retention: older commits are cut off
+        """
+        return find_readable_range(self.storage, self.name, enforced=is_enforced(self.spark))
+
+    def diff(
+        self,
+        before: int,
+        after: int | None = None,
+        *,
+        match: Match | str | None = None,
+        keys: Sequence[str] = (),
+    ) -> DataFrame:
+        """What changed between two versions, one row for each change.
+
+        Args:
+            before: the older version.
+            after: the newer one; by default the newest.
+            match: `row-id`, `key` or `row`; by default the first that both versions allow.
+            keys: the columns to match by, instead of the table's own keys.
+
+        Raises:
+            UsageError: the two can't be matched that way.
+            VersionError: one of them can't be read.
+
+        Example:
+            >>> lake.table("sales").diff(2, 3).show()  # doctest: +SKIP
+        """
+        return diff_versions(self, before, after, match=match, keys=keys)
+
+    def delete(self, where: str, *, apply: bool = False) -> Deletion:
+        """Deletes rows of a table that no publisher feeds; a dry run unless `apply`.
+
+        Args:
+            where: which rows: a SQL predicate.
+            apply: do it; by default the rows are only counted.
+
+        Raises:
+            UsageError: a publisher feeds the table: publish deletes instead.
+            QueryError: Spark refuses the predicate.
+
+        Example:
+            >>> lake.table("notes").delete("id < 9")  # doctest: +SKIP
+            notes: would delete 8 rows
+        """
+        return delete_rows(self, where, apply=apply)
+
+    def restore(self, version: int, *, apply: bool = False) -> Restore:
+        """Makes the table what it was, by a new version; a dry run unless `apply`.
+
+        Args:
+            version: the version to come back.
+            apply: do it; by default it is only said.
+
+        Raises:
+            VersionError: that version can't be read any more.
+            QueryError: Delta refused it.
+
+        Example:
+            >>> lake.table("sales").restore(2)  # doctest: +SKIP
+            would restore sales from version 7 to 2
+        """
+        return restore_table(self, version, apply=apply)
+
+    def vacuum(
+        self,
+        *,
+        retention_hours: float | None = None,
+        feed_hours: float | None = None,
+        allow_short: bool = False,
+        apply: bool = False,
+    ) -> Vacuum:
+        """Deletes files that no version, frame or feed needs; a dry run unless `apply`.
+
+        Args:
+            retention_hours: how long files stay after their removal; by default the table's own
+                `delta.deletedFileRetentionDuration`, seven days if it has none.
+            feed_hours: how far back the change feed has to be readable; by default the table's
+                `mirrorlake.feedRetentionHours`, else as long as files stay.
+            allow_short: allow less than the table's own retention.
+            apply: do it; by default it is only said.
+
+        Raises:
+            RetentionError: the retention is short and that is not allowed, or other tables lie in
+                the table's folder.
+            QueryError: Delta failed.
+
+        Example:
+            >>> lake.table("sales").vacuum()  # doctest: +SKIP
+            sales: would delete 12 files (34,560 bytes), 40 stay
+        """
+        return vacuum_table(
+            self,
+            retention_hours=retention_hours,
+            feed_hours=feed_hours,
+            allow_short=allow_short,
+            apply=apply,
+        )
+
+    @property
+    def optimize(self) -> Optimize:
+        """Better files, the same rows: compact, z_order, vorder, purge; see `Optimize`."""
+        return Optimize(self)
+
+    @property
+    def changes(self) -> Changes:
+        """The change feed: read, net, stream, cursor, enable, diagnose; see `Changes`."""
+        return Changes(self)
+
+    @property
+    def row_tracking(self) -> RowTracking:
+        """Stable row ids: status, enable, read, changes, history; see `RowTracking`."""
+        return RowTracking(self)
+
+    @property
+    def partitioning(self) -> TablePolicy:
+        """The table's partitioning policy and its verbs; see `TablePolicy`."""
+        return TablePolicy(self)
+
+    def analyze(
+        self, *, version: int | None = None, scan: bool = True, exact: bool = False
+    ) -> Analysis:
+        """What a version's files are like: files, row groups, columns, guardrails.
+
+        Args:
+            version: by default the newest.
+            scan: read the data, too, for cardinality and runs; without it only the footers.
+            exact: count distinct values exactly, not within 5 % or so.
+
+        Raises:
+            UsageError: there is no such version.
+
+        Example:
+            >>> lake.table("sales").analyze().summary["Row Count"]  # doctest: +SKIP
+            328521
+        """
+        return analyze_table(self, version=version, scan=scan, exact=exact)

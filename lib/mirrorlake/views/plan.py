@@ -1,0 +1,379 @@
+"""A view's query prepared: its sources at their versions, its rule, its columns and types.
+
+All sources are read at versions that were current at the same time. Changes come from the change
+feed; where it was off, from comparing two versions by the rows' stable ids, if the table tracks
+rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from sqlglot import exp
+
+from mirrorlake.delta.commits import Timeline, read_commit, read_states, read_versions
+from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.table import Table, column_types
+from mirrorlake.errors import BusyError, QueryError, TableNotFoundError, UsageError, VersionError
+from mirrorlake.feed.changes import ORIGIN, bridge
+from mirrorlake.feed.doctor import Diagnosis, examine
+from mirrorlake.feed.schema import RESERVED, read_feed
+from mirrorlake.history.diff import is_tracked
+from mirrorlake.history.versions import check_version, is_enforced, versions_at_once
+from mirrorlake.names import TableName
+from mirrorlake.spark.sql import delta_name, quote, spark_message
+from mirrorlake.storage.files import Storage
+from mirrorlake.views.definition import Definition, Reason, reason
+from mirrorlake.views.query import HIDDEN, KEY, Query, find_stars, parse_query
+from mirrorlake.views.shape import Shape, read_shape, settle_types
+
+SIGN = f"{HIDDEN}sign"
+_CODES = {
+    "feed-off": "FEED_OFF",
+    "missing-file": "FEED_VACUUMED",
+    "retention": "FEED_RETENTION",
+    "log-lost": "LOG_LOST",
+    "schema": "SCHEMA_CHANGED",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One table that a view reads.
+
+    Attributes:
+        name: which.
+        path: its folder, in full.
+        id: Delta's id of the table, which a table made again does not share.
+        columns: those that the view sees and that are still there.
+        new: the version to read.
+        old: the version that the view shows; None if it shows none.
+        old_id: the table's id then.
+    """
+
+    name: TableName
+    path: str
+    id: str
+    columns: tuple[str, ...]
+    new: int
+    old: int | None = None
+    old_id: str = ""
+
+    @property
+    def moved(self) -> bool:
+        """Whether there are versions that the view does not show."""
+        return self.old is not None and (self.new, self.id) != (self.old, self.old_id)
+
+    def at(self, version: int, condition: str = "") -> str:
+        """Its rows at a version, as SQL that can stand for a table."""
+        columns = ", ".join(map(quote, self.columns))
+        where = f" WHERE {condition}" if condition else ""
+        table = f"{delta_name(self.path)} VERSION AS OF {version}"
+        return f"(SELECT {columns} FROM {table} AS {quote(f'{HIDDEN}table')}{where})"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What can be read of a source's changes.
+
+    Attributes:
+        source: whose.
+        found: what the feed's doctor says of the versions.
+        timeline: the source's versions.
+        by_ids: whether versions are compared by row ids instead of reading the feed.
+        bytes: how much there is to read, as far as the log knows.
+        files: in how many files; none if nothing but the files' layout changed.
+    """
+
+    source: Source
+    found: Diagnosis
+    timeline: Timeline
+    by_ids: bool
+    bytes: int
+    files: int
+
+
+def pin_sources(
+    storage: Storage, definition: Definition, state: dict[str, tuple[str, int]]
+) -> tuple[Source, ...]:
+    """The newest versions of a view's sources that were current at the same time.
+
+    Args:
+        storage: the lake's files.
+        definition: the view.
+        state: id and version of each source that the view shows.
+
+    Raises:
+        TableNotFoundError: a source is gone.
+        BusyError: the sources change too often.
+    """
+    names = sorted(definition.sources, key=str)
+    versions = versions_at_once(storage, names)
+    if versions is None:
+        raise BusyError(
+            f"The sources of {definition.name} changed each time they were looked at.",
+            hint="refresh it when less is written.",
+        )
+    found = []
+    for name, version in zip(names, versions, strict=True):
+        snapshot = read_snapshot(storage, name.table_path, version)
+        if snapshot is None:
+            raise TableNotFoundError(f"The table {name} is being removed.")
+        there = {column.lower(): column for column in snapshot.schema}
+        columns = [there[c.lower()] for c in definition.sources[name] if c.lower() in there]
+        old_id, old = state.get(str(name), ("", None))
+        found.append(
+            Source(
+                name,
+                storage.path(name.table_path),
+                str(snapshot.metadata["id"]),
+                tuple(columns),
+                version,
+                old,
+                old_id,
+            )
+        )
+    return tuple(found)
+
+
+def look_at_changes(spark: SparkSession, storage: Storage, source: Source) -> Changes | Reason:
+    """Whether what changed in a source can be read, from its log and a look at its files.
+
+    Args:
+        spark: the user's session, whose settings say how far back may be read.
+        storage: the lake's files.
+        source: a source that moved.
+    """
+    assert source.old is not None, source
+    if source.id != source.old_id or source.old > source.new:
+        return reason("SOURCE_RECREATED", str(source.name))
+    table = Table(spark, storage, source.name)
+    timeline = read_versions(storage, source.name.table_path)
+    found = examine(table, timeline, source.old + 1, source.new, files=True)
+    by_ids = False
+    if found.blocking:
+        first = found.blocking[0]
+        rules = {finding.rule for finding in found.blocking}
+        states = read_states(storage, source.name.table_path, source.old, source.new)
+        # Ids were kept from the one version to the other without a break.
+        by_ids = rules == {"feed-off"} and all(is_tracked(state.properties) for state in states)
+        if not by_ids:
+            return Reason(_CODES.get(first.rule, "SCHEMA_CHANGED"), first.message, first.fix)
+        if lost := look_at_old(spark, storage, source):
+            return lost
+    commits = [
+        read_commit(storage, source.name.table_path, version, files=True)
+        for version in range(source.old + 1, source.new + 1)
+    ]
+    size, files = sum(c.size for c in commits), sum(len(c.files) for c in commits)
+    return Changes(source, found, timeline, by_ids, size, files)
+
+
+def look_at_old(spark: SparkSession, storage: Storage, source: Source) -> Reason | None:
+    """Why the version that the view shows can't be read; None if it can."""
+    assert source.old is not None, source
+    try:
+        check_version(storage, source.name, source.old, enforced=is_enforced(spark))
+    except VersionError as error:
+        return Reason("OLD_VERSION_LOST", error.message, error.hint)
+    return None
+
+
+def read_changes(
+    session: SparkSession, storage: Storage, changes: Changes, columns: tuple[str, ...]
+) -> DataFrame:
+    """A source's changes: +1 for an inserted row, -1 for a deleted one, without those that cancel.
+
+    Args:
+        session: the refresh's own.
+        storage: the lake's files.
+        changes: which.
+        columns: those that the view's query names.
+
+    Raises:
+        FeedError: a version that is needed can't be read after all.
+    """
+    source = changes.source
+    assert source.old is not None, source
+    if changes.by_ids:
+        table = Table(session, storage, source.name)
+        rows = bridge(table, changes.timeline, changes.found).drop(ORIGIN)
+    else:
+        rows = read_feed(session, source.path, source.old + 1, source.new)
+    came = F.col(RESERVED[0]).isin("insert", "update_postimage")
+    kept = [F.col(quote(name)) for name in columns]
+    signed = rows.select(*kept, F.when(came, 1).otherwise(-1).alias(SIGN))
+    if any(kind.startswith(("map", "variant")) for _, kind in signed.dtypes):
+        return signed  # such values can't be grouped by
+    return net_rows(signed)
+
+
+def net_rows(signed: DataFrame) -> DataFrame:
+    """Rows with signs, without those that came and went: each as often as it is left."""
+    kept = [F.col(quote(name)) for name in signed.columns if name != SIGN]
+    net = signed.groupBy(*kept).agg(F.sum(SIGN).alias(SIGN)).where(F.col(SIGN) != 0)
+    times = F.explode(F.array_repeat(F.signum(SIGN).cast("int"), F.abs(SIGN).cast("int")))
+    return net.select(*kept, times.alias(SIGN))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A view's query, prepared.
+
+    Attributes:
+        definition: the view.
+        query: its query, cut up.
+        shape: its rule.
+        sources: its tables, by where the query names them.
+        columns: the view's columns: Spark's type by name.
+    """
+
+    definition: Definition
+    query: Query
+    shape: Shape
+    sources: dict[int, Source]
+    columns: dict[str, str]
+
+    @property
+    def names(self) -> list[str]:
+        """The view's columns."""
+        return list(self.columns)
+
+    @property
+    def key_columns(self) -> list[str]:
+        """What the table calls the keys: a key that the view shows as it is has its name there."""
+        items, names = self.shape.items, self.names
+        # An item such as `inline(x)` is several columns.
+        shown = dict(zip(items, names, strict=True)) if len(items) == len(names) else {}
+        keys = self.keys if self.shape.method.keeps_state else self.shape.keys
+        return [shown.get(key, own) for key, own in zip(keys, self.keys, strict=True)]
+
+    @property
+    def hidden_keys(self) -> list[tuple[str, str]]:
+        """The keys that the view does not show: their columns and expressions."""
+        pairs = zip(self.key_columns, self.shape.keys, strict=True)
+        return [(column, key) for column, key in pairs if column.startswith(HIDDEN)]
+
+    @property
+    def written(self) -> list[str]:
+        """The columns of a group in the view's table, those of its state left out."""
+        return [*self.names, *(column for column, _ in self.hidden_keys)]
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of the keys inside of a refresh: a plain name could mean a source's column."""
+        return [f"{KEY}{number}" for number in range(len(self.shape.keys))]
+
+    @property
+    def key_names(self) -> dict[str, str]:
+        """The names of the keys inside of a refresh, by their columns in the view's table."""
+        return dict(zip(self.key_columns, self.keys, strict=True))
+
+    @property
+    def tables(self) -> list[Source]:
+        """The sources, each once."""
+        return list({source.name: source for source in self.sources.values()}.values())
+
+    def newest(self) -> dict[int, str]:
+        """What stands for each table when it is read as it is now."""
+        found = {start: source.at(source.new) for start, source in self.sources.items()}
+        for one in self.query.tables:
+            if one.node.args.get("version"):
+                found[one.start] = delta_name(self.sources[one.start].path)
+        return found
+
+    def whole(self) -> str:
+        """The query as it was written, over the sources as they are now."""
+        return self.query.replaced(self.newest())
+
+    def inner(self, relations: dict[int, str], condition: str = "") -> str:
+        """`FROM … WHERE …` of a plain SELECT.
+
+        Args:
+            relations: what stands for the tables.
+            condition: what must hold besides.
+        """
+        conditions = [f"({one})" for one in (self.query.condition("where"), condition) if one]
+        fulfilled = f"\nWHERE {' AND '.join(conditions)}" if conditions else ""
+        return f"{self.query.source(relations)}{fulfilled}"
+
+    def used(self, source: Source) -> tuple[str, ...]:
+        """The columns of a source that the query may mean; all of them where it has a `*`."""
+        words = {node.name.lower() for node in self.query.tree.find_all(exp.Identifier)}
+        if find_stars(self.query.tree):
+            return source.columns
+        return tuple(column for column in source.columns if column.lower() in words)
+
+
+def make_plan(session: SparkSession, definition: Definition, sources: Sequence[Source]) -> Plan:
+    """Analyses a view's query; no row is read.
+
+    Raises:
+        QueryError: Spark refuses the query.
+        UsageError: it has no sources in the lake, or two columns of one name.
+    """
+    query = parse_query(definition.sql)
+    known = {str(source.name).lower(): source for source in sources}
+    named_at = {one.start: str(one.name).lower() for one in query.tables}
+    at = {start: known[name] for start, name in named_at.items() if name in known}
+    visible = {one.alias.lower(): at[one.start].columns for one in query.tables if one.start in at}
+    shape = read_shape(query, visible, known_functions(session))
+    plan = Plan(definition, query, shape, at, {})
+    try:
+        schema = session.sql(plan.whole()).schema
+        kinds = []
+        if shape.aggregates:
+            select = ", ".join(one.argument for one in shape.aggregates)
+            rows = session.sql(f"SELECT {select} {plan.inner(plan.newest())}")
+            kinds = [kind for _, kind in rows.dtypes]
+    except Exception as error:
+        raise QueryError(
+            f"Spark refuses the query of {definition.name}: {spark_message(error)}"
+        ) from error
+    if len({name.lower() for name in schema.names}) < len(schema.names):
+        raise UsageError(
+            f"Two columns of {definition.name} have one name: {', '.join(schema.names)}.",
+            hint="give each a name of its own: AS.",
+        )
+    columns = column_types(schema)
+    shape = settle_types(shape, kinds, list(columns.values()))
+    return replace(plan, shape=shape, columns=columns)
+
+
+def named(expressions: Sequence[str], names: Sequence[str]) -> str:
+    """A list of expressions with names, for a SELECT."""
+    pairs = zip(expressions, names, strict=True)
+    return ", ".join(f"{expression} AS {quote(name)}" for expression, name in pairs)
+
+
+def listed(names: Sequence[str], prefix: str = "") -> str:
+    """A list of columns."""
+    return ", ".join(f"{prefix}{quote(name)}" for name in names)
+
+
+def same(names: Sequence[str] | Mapping[str, str], left: str, right: str) -> str:
+    """A condition: columns are equal on both sides, NULL to NULL.
+
+    Args:
+        names: the columns; where the right side has other names, these by the left side's.
+        left: the one side.
+        right: the other.
+    """
+    equal = {name: name for name in names}
+    others: Mapping[str, str] = names if isinstance(names, Mapping) else equal
+    pairs = [f"{left}.{quote(one)} <=> {right}.{quote(other)}" for one, other in others.items()]
+    return " AND ".join(pairs) or "true"
+
+
+_functions: dict[str, frozenset[str]] = {}
+
+
+def known_functions(session: SparkSession) -> frozenset[str]:
+    """Spark's own functions, listed once for each version of Spark."""
+    if session.version not in _functions:
+        rows = session.sql("SHOW SYSTEM FUNCTIONS").collect()
+        _functions[session.version] = frozenset(row[0].lower() for row in rows)
+    return _functions[session.version]

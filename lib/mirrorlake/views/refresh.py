@@ -1,0 +1,356 @@
+"""Refreshes a view: incrementally from the versions that it shows, or in full, with a reason.
+
+A check compares a view with its query afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from mirrorlake.delta.commits import read_commit_info
+from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.errors import ConflictError, UsageError
+from mirrorlake.mirror.options import noop
+from mirrorlake.results import Result, TextTable
+from mirrorlake.spark.older import to_arrow
+from mirrorlake.spark.sql import delta_name, quote
+from mirrorlake.storage.files import Storage
+from mirrorlake.views.apply import apply_delta
+from mirrorlake.views.commit import Scratch, Target, scratch, write_rows
+from mirrorlake.views.definition import (
+    Definition,
+    Reason,
+    commit_metadata,
+    note_of,
+    read_view_state,
+    reason,
+)
+from mirrorlake.views.explain import (
+    FULL,
+    INCREMENTAL,
+    NOTHING,
+    Cost,
+    Estimate,
+    RefreshPlan,
+    is_due,
+    plan_refresh,
+    refresh_session,
+    save_cost,
+)
+from mirrorlake.views.joins import Role
+from mirrorlake.views.plan import Plan, Source, listed, look_at_old, pin_sources, read_changes
+from mirrorlake.views.shape import Method
+from mirrorlake.views.view_sql import Delta, whole_contents
+
+_ADAPTIVE, _PARTITIONS = "spark.sql.adaptive.enabled", "spark.sql.shuffle.partitions"
+_FEW_PARTITIONS = 8
+HOW = ("auto", "incremental", "full")
+MOST_BROADCAST_BYTES = 8 * 2**20  # of changes, as the log counts them: half a million narrow rows
+
+
+class ViewStep(Enum):
+    """What has just been done."""
+
+    CREATED = "created"
+    PINNED = "pinned"
+    DECIDED = "decided"
+    READ = "read"
+    COMMITTED = "committed"
+    MEASURED = "measured"
+
+
+ViewListener = Callable[[ViewStep], None]
+
+
+@dataclass(frozen=True)
+class Refresh(Result):
+    """What a refresh did.
+
+    Attributes:
+        view: its name.
+        mode: `incremental`, `full`, or `nothing` where no source has a new version.
+        reason: why it was full; None otherwise.
+        version: the version of the view's table that it made, or that was there already.
+        sources: by table, the version that the view showed before (or None) and the one it shows.
+        changed: how many source rows were inserted or deleted; None if they were not counted.
+        rows: rows of the view's table inserted, updated and deleted.
+        seconds: how long it took.
+        estimate: what was expected, where there was a choice.
+        differences: rows that a check found missing or superfluous; None without a check.
+        applied: whether it is done; False after a dry run, which counts no rows.
+    """
+
+    view: str
+    mode: str
+    reason: Reason | None
+    version: int
+    sources: dict[str, tuple[int | None, int]]
+    changed: int | None = None
+    rows: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    estimate: Estimate | None = None
+    differences: int | None = None
+    applied: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `view refresh --json` prints."""
+        return {
+            "view": self.view,
+            "mode": self.mode,
+            "reason": vars(self.reason) if self.reason else None,
+            "version": self.version,
+            "sources": {n: {"from": a, "to": b} for n, (a, b) in self.sources.items()},
+            "changed": self.changed,
+            "rows": self.rows,
+            "seconds": round(self.seconds, 3),
+            "expected": (self.estimate or Estimate()).as_dict(),
+            "differences": self.differences,
+            **({} if self.applied else {"applied": False}),
+        }
+
+    def shown(self) -> TextTable:
+        """The same facts, one a row, without seconds, which change from run to run."""
+        moved = ", ".join(
+            f"{name} {b}" if a in (None, b) else f"{name} {a} → {b}"
+            for name, (a, b) in self.sources.items()
+        )
+        facts = [("view", self.view), ("refresh", self.mode), ("sources at versions", moved)]
+        if self.reason is not None:
+            facts.append(("why", repr(self.reason)))
+        if self.changed is not None:
+            facts.append(("source rows inserted or deleted", f"{self.changed:,}"))
+        facts += [(f"rows {what}", f"{count:,}") for what, count in self.rows.items()]
+        if self.differences is not None:
+            facts.append(("differences from the query", f"{self.differences:,}"))
+        if not self.applied:
+            facts.append(("done", "no: a dry run"))
+        return TextTable(("what", "value"), tuple(facts))
+
+    def __repr__(self) -> str:
+        why = f", {self.reason.code}" if self.reason else ""
+        rows = ", ".join(f"{count:,} {what}" for what, count in self.rows.items())
+        done = "" if self.applied else "; not done: a dry run"
+        return f"{self.view}: {self.mode}{why}{f'; rows: {rows}' if rows else ''}{done}"
+
+
+def check_how(how: str) -> None:
+    """Refuses a way to refresh that there is not."""
+    if how not in HOW:
+        raise UsageError(f"There is no refresh {how!r}.", hint=f"choose one of {HOW}.")
+
+
+def refresh_view(
+    spark: SparkSession,
+    storage: Storage,
+    definition: Definition,
+    *,
+    how: str = "auto",
+    dry_run: bool = False,
+    on_step: ViewListener = noop,
+) -> Refresh:
+    """Brings a view up to date; see `Views.refresh`."""
+    check_how(how)
+    began = time.perf_counter()
+    state = read_view_state(storage, definition)
+    sources = pin_sources(storage, definition, state.sources)
+    if how != FULL and not is_due(definition, state, sources):
+        name, at = str(definition.name), versions_of(sources)
+        nothing = Refresh(name, NOTHING, None, state.version, at, applied=not dry_run)
+        if dry_run:
+            return nothing
+        return replace(nothing, changed=0, seconds=time.perf_counter() - began)
+    found = plan_refresh(spark, storage, definition, state, sources)
+    session = found.session
+    on_step(ViewStep.PINNED)
+    why, guess = found.reason, found.estimate
+    if how == FULL:
+        why = reason("ASKED")
+    elif why is None and how == "auto" and guess.prefers_full:
+        text = f"full {guess.full:.1f} s, incremental {guess.incremental:.1f} s are expected"
+        why = Reason("COST", text, "how='incremental' forces an incremental refresh")
+    on_step(ViewStep.DECIDED)
+    if dry_run:
+        return _result(found, why, applied=False)
+    changed = None
+    with scratch(session) as kept:
+        delta = None
+        if why is None:
+            _plan_once(found)
+            delta, why = _read(spark, kept, storage, found)
+            on_step(ViewStep.READ)
+        target = _target(storage, found, why)
+        if delta is not None and why is None:
+            apply_delta(delta, kept, target)
+            changed = sum(kept.measure(view)[0] for view in delta.changes.values())
+        else:
+            whole = session if delta is None else refresh_session(spark)
+            _write_all(whole, found.plan, target)
+    on_step(ViewStep.COMMITTED)
+    version, rows = _committed(storage, found)
+    result = _result(found, why)
+    taken = time.perf_counter() - began
+    size = _source_bytes(session, found.plan) if why else found.changed_bytes
+    save_cost(storage, definition.name, result.mode, Cost(round(taken, 3), size))
+    on_step(ViewStep.MEASURED)
+    return replace(result, version=version, changed=changed, rows=rows, seconds=taken)
+
+
+def _result(found: RefreshPlan, why: Reason | None, *, applied: bool = True) -> Refresh:
+    """What is known of a refresh before it is done."""
+    return Refresh(
+        str(found.plan.definition.name),
+        FULL if why else INCREMENTAL,
+        why,
+        found.state.version,
+        versions_of(found.plan.tables),
+        estimate=found.estimate,
+        applied=applied,
+    )
+
+
+def versions_of(sources: Iterable[Source]) -> dict[str, tuple[int | None, int]]:
+    """By table, the version that a view shows (or None) and the one that it is to show."""
+    return {str(source.name): (source.old, source.new) for source in sources}
+
+
+def _plan_once(found: RefreshPlan) -> None:
+    """Lets Spark plan few changes once: planning after each shuffle costs more than it saves.
+
+    Only where each big table is met by changes that are broadcast: other joins need the sizes that
+    show on the way.
+    """
+    session, shape = found.session, found.plan.shape
+    linear = all(member.role is Role.LINEAR for member in shape.members)
+    by_changes = shape.method in (Method.ROWS, Method.SUMS) or len(shape.members) == 1
+    if linear and by_changes and found.changed_bytes <= MOST_BROADCAST_BYTES:
+        session.conf.set(_ADAPTIVE, "false")
+        partitions = min(int(session.conf.get(_PARTITIONS) or 1), _FEW_PARTITIONS)
+        session.conf.set(_PARTITIONS, str(partitions))
+
+
+def _read(
+    spark: SparkSession, kept: Scratch, storage: Storage, found: RefreshPlan
+) -> tuple[Delta, Reason | None]:
+    """What changed, as temporary views; the reason, if it can't be used."""
+    views = {}
+    for one in found.changes:
+        if one.files:
+            rows = read_changes(kept.session, storage, one, found.plan.used(one.source))
+            views[one.source.name] = kept.keep(rows, few=one.bytes <= MOST_BROADCAST_BYTES)
+    delta = Delta(found.plan, views)
+    for source in delta.needs_old():
+        if lost := look_at_old(spark, storage, source):
+            return delta, lost
+    return delta, None
+
+
+def _target(storage: Storage, found: RefreshPlan, why: Reason | None) -> Target:
+    state, definition, number = found.state, found.plan.definition, found.state.number + 1
+    how = {"mode": FULL if why else INCREMENTAL, "reason": why.code if why else None}
+    sources = {str(s.name): {"id": s.id, "version": s.new} for s in found.plan.tables}
+    note = commit_metadata(definition, number, state.version, how, sources)
+    return Target(storage, definition.name.table_path, definition.app_id, number, note)
+
+
+def _write_all(session: SparkSession, plan: Plan, target: Target) -> None:
+    rows = session.sql(whole_contents(plan, target.number))
+    there = session.sql(f"SELECT * FROM {delta_name(target.path)}").dtypes
+    evolve = {} if sorted(rows.dtypes) == sorted(there) else {"overwriteSchema": "true"}
+    write_rows(rows, target, "overwrite", **evolve)
+
+
+def _source_bytes(session: SparkSession, plan: Plan) -> int:
+    size = 0
+    for source in plan.tables:
+        detail = session.sql(f"DESCRIBE DETAIL {delta_name(source.path)}").select("sizeInBytes")
+        size += int(to_arrow(detail).column(0)[0].as_py() or 0)
+    return size
+
+
+def _committed(storage: Storage, found: RefreshPlan) -> tuple[int, dict[str, int]]:
+    """The version that was committed, and what the commit says that it did.
+
+    Raises:
+        ConflictError: another refresh was quicker, and this one's commit was skipped.
+    """
+    definition = found.plan.definition
+    path = definition.name.table_path
+    snapshot = read_snapshot(storage, path)
+    newest = -1 if snapshot is None else snapshot.version
+    for version in range(newest, found.state.version, -1):
+        info = read_commit_info(storage, path, version)
+        note = note_of(definition, info)
+        if note is not None and note["refresh"] == found.state.number + 1:
+            metrics = info.get("operationMetrics") or {}
+            if "numTargetRowsInserted" not in metrics:
+                return version, {"inserted": int(metrics.get("numOutputRows", 0))}
+            kinds = ("inserted", "updated", "deleted")
+            return version, {k: int(metrics.get(f"numTargetRows{k.title()}", 0)) for k in kinds}
+    raise ConflictError(
+        f"The view {definition.name} was restored or made again meanwhile.",
+        hint="refresh it again.",
+    )
+
+
+TOLERANCE = 1e-9  # floating-point sums differ by the order of their terms
+_FLOATS = ("float", "double")
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a comparison found.
+
+    Attributes:
+        view: its name.
+        missing: rows of the query that the view lacks.
+        extra: rows of the view that the query lacks.
+    """
+
+    view: str
+    missing: int
+    extra: int
+
+    @property
+    def differences(self) -> int:
+        """All rows that differ."""
+        return self.missing + self.extra
+
+    def __repr__(self) -> str:
+        if not self.differences:
+            return f"{self.view} is what its query gives"
+        return f"{self.view} lacks {self.missing} rows of its query and has {self.extra} others"
+
+
+def check_view(session: SparkSession, plan: Plan, path: str) -> Check:
+    """Compares a view with its query.
+
+    Args:
+        session: where to run it.
+        plan: the view's, with its sources at the versions that the view shows.
+        path: the view's table, in full.
+    """
+    view = f"SELECT {listed(plan.names)} FROM {delta_name(path)}"
+    whole = f"SELECT * FROM ({plan.whole()}\n)"
+    missing, extra = f"({whole} EXCEPT ALL {view})", f"({view} EXCEPT ALL {whole})"
+    counts = [session.sql(f"SELECT * FROM {rows}").count() for rows in (missing, extra)]
+    if any(counts) and any(kind in _FLOATS for kind in plan.columns.values()):
+        alike = " AND ".join(_alike(name, kind) for name, kind in plan.columns.items())
+        counts = [
+            session.sql(f"SELECT * FROM {some} a LEFT ANTI JOIN {others} b ON {alike}").count()
+            for some, others in ((missing, extra), (extra, missing))
+        ]
+    return Check(str(plan.definition.name), *counts)
+
+
+def _alike(name: str, kind: str) -> str:
+    a, b = f"a.{quote(name)}", f"b.{quote(name)}"
+    if kind not in _FLOATS:
+        return f"{a} <=> {b}"
+    close = f"abs({a} - {b}) <= {TOLERANCE} * greatest(abs({a}), abs({b}), 1e-300)"
+    return f"({a} <=> {b} OR coalesce({close}, false))"

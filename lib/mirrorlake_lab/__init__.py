@@ -1,0 +1,89 @@
+"""Look at a lake and learn: pages and widgets, JupyterLab, the course, sample lakes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from mirrorlake.names import TableName
+
+if TYPE_CHECKING:
+    from mirrorlake.query.queried_lake import QueriedLake
+    from mirrorlake_lab.pages.explorer import Explorer
+    from mirrorlake_lab.pages.monitor import Monitor
+    from mirrorlake_lab.pages.publish_form import PublishForm
+    from mirrorlake_lab.samples.sample_lake import make_sample
+
+__all__ = ["explore", "make_sample", "monitor", "publish_form"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "make_sample":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("mirrorlake_lab.samples.sample_lake"), name)
+
+
+def explore(lake: QueriedLake, table: str | TableName | None = None) -> Explorer:
+    """Return tabs for looking at a lake in Lab.
+
+    Spark starts when rows, changes or advice are asked for.
+
+    Args:
+        lake: the lake.
+        table: the table to begin with; by default the first one.
+
+    Returns:
+        The tabs Zone, Tables, Versions, Rows, Feed, Files, Views and Runs. `to_html` writes all
+        that needs no Spark to a file.
+
+    Raises:
+        TableNotFoundError: the lake has no such table.
+
+    Example:
+        >>> explore(lake, "stock").open("Versions")  # doctest: +SKIP
+    """
+    from mirrorlake_lab.pages.explorer import Explorer
+
+    return Explorer(lake, table)
+
+
+def monitor(lake: QueriedLake, *, every: float = 10) -> Monitor:
+    """Return a page in Lab with the state of replication, which refreshes itself.
+
+    It needs no Spark.
+
+    Args:
+        lake: the lake.
+        every: seconds between two refreshes; at least 1.
+
+    Returns:
+        The live page. `to_html` writes it to a file, `close` stops the refreshes.
+
+    Raises:
+        UsageError: `every` is less than 1.
+
+    Example:
+        >>> monitor(lake).to_html("monitor.html")  # doctest: +SKIP
+    """
+    from mirrorlake_lab.pages.monitor import Monitor
+
+    return Monitor(lake, every=every)
+
+
+def publish_form(lake: QueriedLake, table: str = "") -> PublishForm:
+    """Return a form in Lab that publishes a file: preview, keys, marker, check, publish.
+
+    Args:
+        lake: the lake.
+        table: the table to begin with; it need not exist yet.
+
+    Returns:
+        The form. It refuses an invalid file with row, column and fix, and publishes what the
+        command `publish` would publish.
+
+    Example:
+        >>> publish_form(lake, "stock")  # doctest: +SKIP
+    """
+    from mirrorlake_lab.pages.publish_form import PublishForm
+
+    return PublishForm(lake, table)

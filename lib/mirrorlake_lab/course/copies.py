@@ -1,0 +1,166 @@
+"""Copies of the lessons: for students without solutions, for teachers with them; nbgrader's marks.
+
+A lesson's cell with the tag `solution` has a task's answer, the next cell its check. nbgrader knows
+them by metadata: the answer is a solution, the check a graded test of one point.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mirrorlake.errors import UsageError
+from mirrorlake_lab.course.contents import lesson_paths
+from mirrorlake_runs.notebook_files import nbformat
+
+SOLUTION = "solution"
+BLANK = "answer = None  # your answer; a text in quotes"
+PICTURE = "plot_system("  # what the cell with the picture of the system calls
+_CHECK = re.compile(r'^check\.task\("(\d\d-\d)"', re.MULTILINE)
+_LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)([^)]+)\)")
+_CONFIG = f"""# `nbgrader generate_assignment mirrorlake` makes students' copies of source/.
+c = get_config()
+c.CourseDirectory.course_id = "mirrorlake"
+c.ClearSolutions.code_stub = {{"python": "{BLANK}"}}
+c.ClearSolutions.enforce_metadata = False
+"""
+
+
+@dataclass(frozen=True)
+class Course:
+    """Copies that were made.
+
+    Attributes:
+        folder: where they are.
+        notebooks: their paths.
+        tasks: the numbers of their tasks.
+    """
+
+    folder: Path
+    notebooks: tuple[Path, ...]
+    tasks: tuple[str, ...]
+
+
+def make_course(folder: Path, *, solutions: bool = False) -> Course:
+    """Copies the lessons into a folder.
+
+    Args:
+        folder: absent or empty.
+        solutions: for teachers, in nbgrader's layout; a failed check raises.
+
+    Raises:
+        UsageError: the folder holds something, or there are no lessons here.
+    """
+    lessons = list(lesson_paths().values())
+    if not lessons:
+        raise UsageError("There are no lessons here.", hint="they lie in the project's source.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} holds something already.", hint="name an empty folder.")
+    place = folder / "source" / "mirrorlake" if solutions else folder
+    place.mkdir(parents=True, exist_ok=True)
+    made, numbers = [], []
+    for path in lessons:
+        notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+        numbers += _rewrite(notebook, solutions=solutions)
+        _keep_links(notebook, {one.name for one in lessons})
+        made.append(place / path.name)
+        nbformat.write(notebook, made[-1])  # type: ignore[no-untyped-call]
+    if solutions:
+        (folder / "nbgrader_config.py").write_text(_CONFIG, encoding="utf-8")
+    return Course(folder, tuple(made), tuple(numbers))
+
+
+def student_copy(lesson: Path) -> bytes:
+    """A lesson without solutions and outputs, to lie where the lesson lies: its links stay.
+
+    Args:
+        lesson: the notebook.
+    """
+    notebook = nbformat.read(lesson, as_version=4)  # type: ignore[no-untyped-call]
+    _rewrite(notebook, solutions=False)
+    return f"{nbformat.writes(notebook)}\n".encode()  # type: ignore[no-untyped-call]
+
+
+def find_solution(number: str) -> str:
+    """A task's solution, as its lesson has it.
+
+    Raises:
+        UsageError: there is no such task.
+
+    Example:
+        >>> print(find_solution("02-1"))
+        answer = 1
+    """
+    path = lesson_paths().get(number[:2])
+    if path is not None:
+        notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+        for index, cell in enumerate(notebook.cells):
+            if _number(notebook, index) == number:
+                return str(cell.source)
+    raise UsageError(f"There is no task {number}.", hint="docs/course.md lists all.")
+
+
+def _rewrite(notebook: Any, *, solutions: bool) -> list[str]:
+    """Makes a student's or a teacher's copy of a lesson, in place; the numbers of its tasks."""
+    numbers = []
+    for index, cell in enumerate(notebook.cells):
+        if cell.cell_type != "code":
+            continue
+        cell.execution_count = None
+        if PICTURE not in cell.source:  # where one is, is seen before anything has run
+            cell.outputs = []
+        for output in cell.outputs:
+            if "execution_count" in output:
+                output.execution_count = None
+        number = _number(notebook, index)
+        if number:
+            marked = f"### BEGIN SOLUTION\n{cell.source}\n### END SOLUTION"
+            cell.source = marked if solutions else BLANK
+            cell.metadata["nbgrader"] = _marks(f"answer-{number}", solution=True)
+            cell["id"] = f"answer-{number}"
+        elif check := _CHECK.search(cell.source):
+            numbers.append(check[1])
+            if solutions:
+                cell.source += (
+                    f'\n### BEGIN HIDDEN TESTS\ncheck.demand("{check[1]}")\n### END HIDDEN TESTS'
+                )
+            cell.metadata["nbgrader"] = _marks(f"check-{check[1]}", solution=False)
+            cell["id"] = f"check-{check[1]}"
+    return numbers
+
+
+def _number(notebook: Any, index: int) -> str:
+    """The task whose answer a cell is: the next cell checks it; empty for any other cell."""
+    cell = notebook.cells[index]
+    if cell.cell_type != "code" or SOLUTION not in cell.metadata.get("tags", []):
+        return ""
+    found = _CHECK.search(notebook.cells[index + 1].source)
+    return found[1] if found else ""
+
+
+def _marks(name: str, *, solution: bool) -> dict[str, Any]:
+    marks: dict[str, Any] = {
+        "schema_version": 3,
+        "grade_id": name,
+        "cell_type": "code",
+        "grade": not solution,
+        "solution": solution,
+        "locked": not solution,
+        "task": False,
+    }
+    return marks if solution else marks | {"points": 1}
+
+
+def _keep_links(notebook: Any, lessons: set[str]) -> None:
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = _LINK.sub(lambda link: _reachable(link, lessons), cell.source)
+
+
+def _reachable(link: re.Match[str], lessons: set[str]) -> str:
+    """Links between lessons stay; a copy has no docs and no tools, so those become texts."""
+    if link[2] in lessons or link[2].startswith("#"):
+        return link[0]
+    return f"{link[1]} (`{link[2].removeprefix('../').removeprefix('../')}`)"

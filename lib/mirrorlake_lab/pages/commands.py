@@ -1,0 +1,58 @@
+"""The command `monitor`: how replication is, as a page, a file or a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mirrorlake.cli import app, open_lake, stop_on_signals
+from mirrorlake.cli.options import Interval, Json, Port, Root, at_most_one
+from mirrorlake.cli.printing import say, tell
+from mirrorlake.errors import UsageError
+
+
+@app.command()
+def monitor(
+    root: Root,
+    page: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the page to a file.")
+    ] = None,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve the page until Ctrl-C.")] = False,
+    port: Port = 0,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="With --html: write it again and again.")
+    ] = False,
+    interval: Interval = 10,
+    as_json: Json = False,
+) -> None:
+    """Show how replication is: backlog, gaps, lag, last errors with their fixes; no Spark."""
+    from mirrorlake_lab.pages.html import page as whole_page
+    from mirrorlake_lab.pages.monitor import Monitor, render_health
+    from mirrorlake_lab.pages.serving import PageServer
+
+    at_most_one(html=page, serve=serve)
+    if watch and page is None:
+        raise UsageError("--watch writes a page again.", hint="name it with --html FILE.")
+    lake = open_lake(root)
+    every = max(1.0, interval)
+    shown = Monitor(lake, every=every)
+    if serve:
+        stop = stop_on_signals()
+
+        def make() -> str:
+            return whole_page("Monitor", render_health(shown.refresh()), every=every)
+
+        server = PageServer(make, port)
+        say(server.address)
+        server.run(stop)
+        return
+    if page is not None:
+        shown.to_html(page, every=every if watch else None)
+        ended = stop_on_signals() if watch else None
+        while ended is not None and not ended.wait(interval):
+            shown.refresh()
+            shown.to_html(page, every=every)
+    parts = (shown.health.shown(), shown.health) if page is None else (shown.health,)
+    tell(as_json, shown.health.as_dict(), *parts, failed=shown.health.problems)

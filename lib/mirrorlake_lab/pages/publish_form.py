@@ -1,0 +1,198 @@
+"""The form to publish with: a file, a look at its rows, keys and marker, a check, then the zone.
+
+It calls what the command `publish` calls, so the file that comes of it is the same. Nothing is
+published before the same file with the same choices has passed the check.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as widgets
+
+from mirrorlake.errors import UsageError
+from mirrorlake.landing.metadata import read_metadata
+from mirrorlake.landing.publisher import Published
+from mirrorlake.names import as_table
+from mirrorlake.results import TextTable
+from mirrorlake.storage.files import Storage
+from mirrorlake_lab.pages import html
+from mirrorlake_lab.pages.guarded import Guarded, label
+from mirrorlake_lab.pages.zone import preview_rows
+
+if TYPE_CHECKING:
+    from mirrorlake.query.queried_lake import QueriedLake
+
+AS_IT_IS = "as the file says"
+MARKERS = (AS_IT_IS, "insert", "update", "delete", "upsert")
+ENDINGS = (".parquet", ".csv", ".csv.gz")
+_MOST_KEYS = 8
+
+
+class PublishForm(Guarded):
+    """Publishes one file after the other into tables of a lake.
+
+    Args:
+        lake: the lake.
+        table: the table to begin with; it need not be there yet.
+    """
+
+    def __init__(self, lake: QueriedLake, table: str = "") -> None:
+        super().__init__()
+        self.lake = lake
+        self._scratch = TemporaryDirectory()
+        self._file: Path | None = None
+        self._checked: tuple[Any, ...] | None = None
+        self.upload = widgets.FileUpload(
+            accept=",".join(ENDINGS), multiple=False, description="Choose a file"
+        )
+        self.path = widgets.Text(placeholder="exports/stock.csv", **label("or its path", "28em"))
+        self.table = widgets.Text(value=table, **label("Table", "22em"))
+        self.keys = widgets.SelectMultiple(rows=5, **label("Keys", "22em"))
+        self.marker = widgets.Dropdown(options=MARKERS, **label("Change of every row", "22em"))
+        self.check_button = widgets.Button(description="Check", tooltip="Check it; nothing changes")
+        self.publish_button = widgets.Button(
+            description="Publish", tooltip="Put it into the landing zone", disabled=True
+        )
+        self.shown = widgets.HTML()
+        self.upload.observe(lambda _: self.guard(self._take_upload), "value")
+        self.path.observe(lambda _: self.guard(self._take_path), "value")
+        self.path.continuous_update = False
+        self.table.continuous_update = False
+        self.table.observe(lambda _: self.guard(self._declared), "value")
+        for field in (self.keys, self.marker):
+            field.observe(lambda _: self._unchecked(), "value")
+        self.check_button.on_click(lambda _: self.guard(self.check))
+        self.publish_button.on_click(lambda _: self.guard(self.publish))
+        files = widgets.HBox([self.upload, self.path], layout={"flex_flow": "row wrap"})
+        choices = widgets.HBox([self.table, self.keys, self.marker])
+        choices.layout.flex_flow = "row wrap"
+        buttons = widgets.HBox([self.check_button, self.publish_button])
+        parts = [files, choices, buttons, self.said, self.shown]
+        self.widget = widgets.VBox(parts, layout={"max_width": "100%"})
+
+    def __repr__(self) -> str:
+        return f"PublishForm({self.lake.storage.root!r})"
+
+    def take(self, file: str | Path) -> None:
+        """Looks at a file: its first rows, and its columns to choose keys from.
+
+        Args:
+            file: Parquet or CSV.
+
+        Raises:
+            UsageError: it is not there, or has another ending.
+            DataFileError: it can't be read.
+
+        Example:
+            >>> publish_form(lake, "stock").take("exports/stock.csv")  # doctest: +SKIP
+        """
+        path = Path(file).expanduser()
+        if not path.is_file() or not path.name.lower().endswith(ENDINGS):
+            raise UsageError(
+                f"{path.name} can't be published.",
+                hint=f"choose a file that is there and ends with {', '.join(ENDINGS)}.",
+            )
+        self._unchecked()
+        rows = preview_rows(Storage(path.parent), path.name)
+        self._file = path
+        names = list(rows.columns[1:])
+        self.keys.options = [(html.plain_text(name), name) for name in names]
+        self._declared()
+        self.shown.value = html.view(
+            html.table(rows, caption=f"The first rows of {path.name}", data=True)
+        )
+
+    def check(self) -> Published:
+        """Checks the file as the mirror will, and lets it be published if it is sound.
+
+        Raises:
+            MirrorlakeError: what is wrong, with row, column and fix.
+
+        Example:
+            >>> publish_form(lake, "stock").check()  # doctest: +SKIP
+        """
+        self._unchecked()
+        found = self._run(dry_run=True)
+        self._checked = self._choices()
+        self.publish_button.disabled = False
+        told = f"{found.rows:,} rows would be published."
+        if found.warning:
+            self.say(f"{told} {found.warning} Choose upsert to replace such rows.", "warn")
+        else:
+            self.say(told, "good")
+        self.say(f"{found.rows:,} rows would be published.", "good")
+        columns = TextTable(("column", "type"), tuple(found.columns.items()))
+        self.shown.value = html.view(html.table(columns, caption="The columns and their types"))
+        return found
+
+    def publish(self) -> Published:
+        """Publishes the file that was checked, once.
+
+        Raises:
+            UsageError: another file, or other choices, than what was checked.
+
+        Example:
+            >>> form.publish()  # doctest: +SKIP
+        """
+        if self._checked is None or self._checked != self._choices():
+            raise UsageError("That has not been checked.", hint="press Check first.")
+        self._unchecked()
+        done = self._run(dry_run=False)
+        findings = self.lake.lint(done.table)
+        self.say(f"Published: {done!r}; lint of its folder: {findings!r}.", "good")
+        if findings.findings:
+            shown = findings.shown()
+            cut = TextTable(shown.columns, shown.rows[:20])
+            self.shown.value = html.view(html.table(cut, caption="Findings in the folder"))
+        return done
+
+    def _run(self, *, dry_run: bool) -> Published:
+        file, table, keys, marker = self._choices()
+        if not file or not table:
+            raise UsageError("A file and a table are needed.", hint="fill in both.")
+        publisher = self.lake.publisher(table, keys=list(keys), dry_run=dry_run)
+        return publisher.publish(Path(file[0]), "" if marker == AS_IT_IS else marker)
+
+    def _choices(self) -> tuple[Any, ...]:
+        file: tuple[Any, ...] = ()
+        if self._file is not None and self._file.is_file():
+            stat = self._file.stat()
+            file = (str(self._file), stat.st_size, stat.st_mtime_ns)
+        return file, self.table.value.strip(), tuple(self.keys.value), self.marker.value
+
+    def _declared(self) -> None:
+        """Takes over the keys that the table's folder declares."""
+        self._unchecked()
+        if not self.table.value.strip():
+            return
+        declared = read_metadata(self.lake.storage, as_table(self.table.value.strip())).keys
+        known = {name.lower(): name for _, name in self.keys.options}
+        if declared and all(key.lower() in known for key in declared[:_MOST_KEYS]):
+            self.keys.value = tuple(known[key.lower()] for key in declared)
+
+    def _take_upload(self) -> None:
+        for one in self.upload.value:
+            name = Path(str(one["name"]).replace("\\", "/")).name  # a name, not a way elsewhere
+            target = Path(self._scratch.name) / name
+            target.write_bytes(bytes(one["content"]))
+            self.take(target)
+
+    def _take_path(self) -> None:
+        if self.path.value.strip():
+            self.take(self.path.value.strip())
+
+    def _unchecked(self) -> None:
+        self._checked = None
+        self.publish_button.disabled = True
+        self.said.value = ""
+
+    def failed(self) -> None:
+        """What was not checked to the end is not checked."""
+        self._unchecked()
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        """The form; in a report nothing but what it is."""
+        return {**self.widget._repr_mimebundle_(**options), "text/plain": repr(self)}

@@ -1,0 +1,266 @@
+"""Opens the lake of a sample, and no other: nothing deletes a lake that it did not make.
+
+A notebook that makes a sample begins with `open_sample` and ends with `seal_sample`. The marker
+`Files/_mirrorlake/sample.json` lists, with size and SHA-256, what makings made; anything else in
+the lake makes `open_sample` refuse. What is only derived (status, locks, staged copies) doesn't.
+
+While a making goes on the marker says `making`, and names its tables. If it was killed, what lies
+in those tables and in the lake's kept state is the making's too. Published files are not: they
+count only if they carry the sample's stamp in their footer, which the publishers of `SampleLake`
+put there, or if the making has declared their names. The marker only ever accounts for files that
+a walk over the lake finds; no name in it is followed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from mirrorlake.errors import SampleError, UsageError
+from mirrorlake.lake import Lake
+from mirrorlake.landing.check import file_hash
+from mirrorlake.landing.publisher import Publisher
+from mirrorlake.landing.zone import read_footer
+from mirrorlake.mirror.api import Operations
+from mirrorlake.names import (
+    MONITORING,
+    PARTNER_EVENTS,
+    PROCESSED,
+    READY_TO_DELETE,
+    STATE,
+    ZONE,
+    TableName,
+    as_table,
+)
+from mirrorlake.storage.files import Storage
+from mirrorlake.storage.paths import lake_path
+
+FORMAT: Final = 2
+MARKER: Final = f"{STATE}/sample.json"
+STAMP: Final = "mirrorlake.sample"
+_SHARE = r"(-\d+-of-\d+)?"  # of many tables, or of several mirrors
+_DERIVED: Final = re.compile(
+    rf"({MONITORING}/(replicator|tables)\.json|{STATE}/(state{_SHARE}|sample)\.json"
+    rf"|{STATE}/mirror{_SHARE}\.lock|{STATE}/partitioning/.+/lock|{STATE}/(staged|copies|forgetting|row-files)/.+"
+    rf"|{STATE}/feeds/.+/archive-[^/]+/checkpoint-\d+/.+)"
+    r"(#\d+)?"  # as obstore calls a file until it is whole
+)
+_RUNS_OWN: Final = re.compile(rf"{STATE}/plans/[^/]+\.lease(#\d+)?")
+_MOVED = re.compile(rf"/({PROCESSED}|{READY_TO_DELETE})/")
+_HINT = "choose another root, or remove that lake yourself if you don't need it."
+_log = logging.getLogger("mirrorlake.lab.samples.lake")
+
+
+class SampleLake(Lake):
+    """A sample's lake while it is made: its publishers stamp what they publish.
+
+    Args:
+        root: a path or URI.
+        tables: the tables that it makes.
+        writes: files that it writes by hand, relative to the zone or, elsewhere, to the lake.
+    """
+
+    def __init__(self, root: str, tables: Sequence[str], writes: Sequence[str]) -> None:
+        super().__init__(root)
+        self.making = uuid.uuid4().hex
+        self._declared = {"tables": list(tables), "writes": list(writes)}
+
+    def write_marker(self, state: str, files: dict[str, str]) -> None:
+        """Writes which files the sample accounts for, and whether its making goes on."""
+        document = {"format": FORMAT, "id": self.making, "state": state}
+        self.storage.write_json(MARKER, document | self._declared | {"files": files})
+
+    @property
+    def published_footer(self) -> dict[str, str]:
+        """The sample's stamp."""
+        return {STAMP: self.making}
+
+    def publisher(self, table: str | TableName, **options: Any) -> Publisher:
+        """As `Lake.publisher`; the files carry the sample's stamp."""
+        return super().publisher(table, footer=self.published_footer, **options)
+
+    @property
+    def operations(self) -> Operations:
+        """As `Lake.operations`; what is published again carries the stamp, too."""
+        return Operations(self.storage, lambda: self.spark, self.published_footer)
+
+
+def open_sample(
+    root: str, *, tables: Sequence[str], fresh: bool = False, writes: Sequence[str] = ()
+) -> SampleLake:
+    """Opens a sample's lake to make it, or to go on with it; starts no Spark.
+
+    Args:
+        root: the lake, as a notebook's parameter has it; see `lake_path`.
+        tables: all tables that the making makes: `table`, `schema.table`, or `schema.*`.
+        fresh: remove first what earlier makings made.
+        writes: files that it writes by hand: in the zone `stock/00000000000000000005.parquet`,
+            elsewhere `Files/incoming/stock.csv`.
+
+    Raises:
+        SampleError: the lake holds something that no sample's making made; nothing was changed.
+
+    Example:
+        >>> import tempfile
+        >>> lake = open_sample(tempfile.mkdtemp(), fresh=True, tables=["t"])
+        >>> lake.publisher("t", keys=["id"]).upsert([{"id": 1}]).rows
+        1
+        >>> seal_sample(lake)
+    """
+    lake = SampleLake(lake_path(root), tables, writes)
+    storage = lake.storage
+    found = _walk(storage)
+    marker = _read_marker(storage)
+    if marker is None:  # a making that was killed while it wrote its first marker made no lake
+        found = [path for path in found if not re.fullmatch(rf"{MARKER}#\d+", path)]
+    if marker is None and found:
+        raise SampleError(f"{storage.root} is not a sample: it holds {_listed(found)}.", hint=_HINT)
+    made, foreign = _sort_out(storage, found, marker or {})
+    if foreign:
+        raise SampleError(
+            f"{storage.root} is a sample, but it holds what no making of it made:"
+            f" {_listed(foreign)}.",
+            hint=_HINT,
+        )
+    lake.write_marker("making", made)
+    if fresh:
+        _remove(storage, [path for path in found if path != MARKER])
+        lake.write_marker("making", {})
+    return lake
+
+
+def seal_sample(lake: Lake) -> None:
+    """Ends a making: from now on every change of the lake is somebody else's.
+
+    What the making did not make is not taken in; the next `open_sample` refuses because of it.
+
+    Raises:
+        UsageError: the lake was not opened by `open_sample`, or is sealed already.
+    """
+    marker = _read_marker(lake.storage) or {}
+    is_open = marker.get("state") == "making"
+    if not isinstance(lake, SampleLake) or not is_open or marker["id"] != lake.making:
+        raise UsageError(f"{lake} was not opened as a sample.", hint="use open_sample.")
+    made, foreign = _sort_out(lake.storage, _walk(lake.storage), marker)
+    lake.write_marker("sealed", made)
+    if foreign:
+        _log.warning(f"{lake.storage.root} holds what this sample did not make: {_listed(foreign)}")
+
+
+def _read_marker(storage: Storage) -> dict[str, Any] | None:
+    """A lake's marker, or None if it has none.
+
+    Raises:
+        SampleError: it can't be read.
+    """
+    if storage.local is not None:
+        marker = storage.local / MARKER
+        if any(path.is_symlink() for path in (marker, *list(marker.parents)[:3])):
+            return None
+    try:
+        document = storage.read_json(MARKER)
+        if document is None:
+            return None
+        if document["format"] != FORMAT or document["state"] not in ("making", "sealed"):
+            raise ValueError(f"format {document['format']}, state {document['state']}")
+        texts = [document["id"], *document["tables"], *document["writes"]]
+        texts += [*document["files"], *document["files"].values()]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("a value is not a text")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SampleError(
+            f"The sample's marker {MARKER} in {storage.root} can't be read: {error}.",
+            hint="choose another root, or remove that lake yourself.",
+        ) from error
+    return dict(document)
+
+
+def _walk(storage: Storage) -> list[str]:
+    """All files of a lake, symbolic links included, which are not followed.
+
+    The lease of the run that makes the sample is not among them: the run takes it away itself.
+    """
+    if storage.local is None:
+        found = list(storage.files_below(""))
+    else:
+        found = sorted(
+            str((Path(folder) / name).relative_to(storage.local))
+            for folder, folders, files in os.walk(storage.local)
+            for name in [*files, *(f for f in folders if (Path(folder) / f).is_symlink())]
+        )
+    return [path for path in found if not _RUNS_OWN.fullmatch(path)]
+
+
+def _sort_out(
+    storage: Storage, found: Iterable[str], marker: dict[str, Any]
+) -> tuple[dict[str, str], list[str]]:
+    """The files that the sample accounts for, with their SHA-256, and everybody else's."""
+    known = {(_MOVED.sub("/", path), digest) for path, digest in marker.get("files", {}).items()}
+    making = list(_places(marker)) if marker.get("state") == "making" else []
+    made: dict[str, str] = {}
+    foreign = []
+    for path in found:
+        if storage.local is not None and (storage.local / path).is_symlink():
+            foreign.append(path)
+        elif not _DERIVED.fullmatch(path):
+            digest = file_hash(storage, path)
+            place = _MOVED.sub("/", path)
+            if (place, digest) in known or _is_makings(storage, path, place, marker, making):
+                made[path] = digest
+            else:
+                foreign.append(path)
+    return made, foreign
+
+
+def _places(marker: dict[str, Any]) -> Iterator[str]:
+    """Where a making that has not ended writes."""
+    yield f"{STATE}/"
+    yield f"{ZONE}/{PARTNER_EVENTS}"
+    for text in marker["tables"]:
+        schema, star, _ = text.partition(".*")
+        name = TableName(schema, "a") if star else as_table(text)
+        for folder in (name.table_path, name.folder):
+            yield f"{folder.rpartition('/')[0] if star else folder}/"
+
+
+def _is_makings(
+    storage: Storage, path: str, place: str, marker: dict[str, Any], making: Sequence[str]
+) -> bool:
+    if making and path in marker["writes"]:
+        return True
+    if not any(path.startswith(where) for where in making):
+        return False
+    name = path.rpartition("/")[2]
+    if not path.startswith(f"{ZONE}/") or name.startswith(("_", ".")):
+        return True
+    if any(_MOVED.sub("/", listed) == place for listed in marker["files"]):
+        return False  # its content is no longer the one that is listed
+    if place.removeprefix(f"{ZONE}/") in marker["writes"]:
+        return True
+    stamp = read_footer(storage, path).get(STAMP.encode(), b"").decode()
+    return bool(stamp == marker["id"])
+
+
+def _remove(storage: Storage, paths: Iterable[str]) -> None:
+    """Removes files that were found in the lake, then the folders that this leaves empty."""
+    for path in paths:
+        if storage.local is None:
+            storage.delete(path)
+            continue
+        file = storage.local / path  # not by obstore, which refuses some names
+        file.unlink(missing_ok=True)
+        for folder in file.parents:
+            if folder == storage.local or any(folder.iterdir()):
+                break
+            folder.rmdir()
+
+
+def _listed(paths: Iterable[str]) -> str:
+    found = [path.encode(errors="backslashreplace").decode() for path in sorted(paths)]
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return ", ".join(found[:3]) + more

@@ -1,0 +1,236 @@
+"""One request, taken apart: its dialect, its lake and path, its query, its body."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import format_datetime, parsedate_to_datetime
+from pathlib import Path
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from mirrorlake_serve.errors import Dialect, RequestError, bad_request
+from mirrorlake_serve.files import Info
+from mirrorlake_serve.lakes import Item, Workspace
+from mirrorlake_serve.paths import readable, rename_source
+
+_GATHERED = 1 << 20  # bytes of a body that are written at once
+LARGEST_BODY = 5 << 30  # bytes of one request
+LARGEST_DOCUMENT = 8 << 20  # bytes of a body that is read whole
+_IDLE = 120  # seconds that a body may make no progress
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request to one lake.
+
+    Attributes:
+        request: as the framework has it.
+        dialect: which protocol it speaks.
+        workspace: all lakes.
+        item: the lake.
+        item_text: how the client calls the lake.
+        parts: the path within the lake.
+        query: the parameters by their lower-case names.
+    """
+
+    request: Request
+    dialect: Dialect
+    workspace: Workspace
+    item: Item
+    item_text: str
+    parts: tuple[str, ...]
+    query: Mapping[str, str]
+
+    @property
+    def path(self) -> str:
+        """The path within the lake, of what may be read."""
+        return readable(self.parts)
+
+    def header(self, name: str) -> str | None:
+        """A header's value; None if it is missing or empty."""
+        return self.request.headers.get(name) or None
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """A parameter that is a whole number, not below 0.
+
+        Raises:
+            RequestError: it is missing, or is none.
+        """
+        text = self.query.get(name)
+        if text is None and default is not None:
+            return default
+        if text is None:
+            raise bad_request("MissingRequiredQueryParameter", f"The parameter {name} is missing.")
+        return whole_number(text, name)
+
+    def flag(self, name: str) -> bool:
+        """A parameter that is `true` or not."""
+        return self.query.get(name, "").lower() == "true"
+
+    def source(self, header: str) -> tuple[str, ...]:
+        """The path within the lake that a rename's or copy's source names.
+
+        Raises:
+            RequestError: it is not in this lake.
+        """
+        parts = rename_source(header)
+        item, _, inner = resolve(self.workspace, parts)
+        if item is None or item.id != self.item.id:
+            raise bad_request("InvalidSourceUri", "The source is not in this lake.")
+        return inner
+
+
+def resolve(
+    workspace: Workspace, parts: tuple[str, ...]
+) -> tuple[Item | None, str, tuple[str, ...]]:
+    """The lake, how it is called, and the path in it; an account's name may come first.
+
+    Raises:
+        RequestError: there is no such workspace or lake.
+    """
+    if len(parts) > 1 and not workspace.is_called(parts[0]) and workspace.is_called(parts[1]):
+        parts = parts[1:]
+    if not parts or not workspace.is_called(parts[0]):
+        raise RequestError(404, "FilesystemNotFound", "There is no such workspace.")
+    if len(parts) == 1:
+        return None, "", ()
+    item = workspace.find(parts[1])
+    if item is None:
+        raise RequestError(404, "PathNotFound", "There is no such item in the workspace.")
+    return item, parts[1], parts[2:]
+
+
+def whole_number(text: str, name: str) -> int:
+    """A whole number, not below 0; raises as `Call.number`."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise bad_request("InvalidQueryParameterValue", f"{name} is not a whole number: {text!r}.")
+    return int(text)
+
+
+def body_length(request: Request) -> int | None:
+    """The announced length of the body.
+
+    Raises:
+        RequestError: it is too large.
+    """
+    text = request.headers.get("content-length")
+    if text is None:
+        return None
+    length = whole_number(text, "Content-Length")
+    if length > LARGEST_BODY:
+        raise RequestError(
+            413, "RequestBodyTooLarge", f"A request carries up to {LARGEST_BODY:,} bytes."
+        )
+    return length
+
+
+async def receive(request: Request, file: Path, at: int = 0, most: int = LARGEST_BODY) -> int:
+    """Writes the body into a file from a position on; holds a megabyte of it in memory.
+
+    Returns:
+        How many bytes came.
+
+    Raises:
+        RequestError: it is larger than allowed, or stops coming.
+        ClientDisconnect: the client is gone.
+    """
+    begin, gathered = at, bytearray()
+    body_length(request)
+    handle = await run_in_threadpool(os.open, file, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        stream = request.stream().__aiter__()
+        while True:
+            try:
+                chunk = await asyncio.wait_for(stream.__anext__(), _IDLE)
+            except StopAsyncIteration:
+                break
+            except (asyncio.TimeoutError, TimeoutError):
+                raise RequestError(408, "OperationTimedOut", "The body stopped coming.") from None
+            gathered += chunk
+            if at + len(gathered) - begin > most:
+                raise RequestError(413, "RequestBodyTooLarge", f"Up to {most:,} bytes are taken.")
+            if len(gathered) >= _GATHERED:
+                await run_in_threadpool(_write, handle, gathered, at)
+                at += len(gathered)
+                gathered = bytearray()
+        if gathered:
+            _write(handle, gathered, at) if len(gathered) < _GATHERED // 8 else (
+                await run_in_threadpool(_write, handle, gathered, at)
+            )
+    finally:
+        os.close(handle)
+    return at + len(gathered) - begin
+
+
+def _write(handle: int, data: bytearray, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(handle, view, at)
+        at += written
+        view = view[written:]
+
+
+async def read_document(request: Request, most: int = LARGEST_DOCUMENT) -> bytes:
+    """A short body, whole.
+
+    Raises:
+        RequestError: it is too large.
+    """
+    found = bytearray()
+    async for chunk in request.stream():
+        found += chunk
+        if len(found) > most:
+            raise RequestError(413, "RequestBodyTooLarge", f"Up to {most:,} bytes are taken.")
+    return bytes(found)
+
+
+def http_date(info: Info) -> str:
+    """The time of a file's change, RFC 1123."""
+    return format_datetime(info.modified, usegmt=True)
+
+
+def check_conditions(headers: Mapping[str, str], info: Info | None, *, reading: bool) -> None:
+    """Compares the conditional headers with a file, or with there being none.
+
+    Raises:
+        RequestError: 304 of a read that has nothing new, else 412.
+    """
+    etag = info.etag if info else None
+    match, none_match = headers.get("if-match"), headers.get("if-none-match")
+    if match and not _lists(match, etag):
+        raise _unmet()
+    if none_match and _lists(none_match, etag):
+        raise _unmodified(info) if reading else _unmet()
+    since, until = headers.get("if-modified-since"), headers.get("if-unmodified-since")
+    if info and not none_match and since and not _is_after(info, since):
+        raise _unmodified(info) if reading else _unmet()
+    if info and not match and until and _is_after(info, until):
+        raise _unmet()
+
+
+def _lists(header: str, etag: str | None) -> bool:
+    if etag is None:
+        return False
+    found = (part.strip().removeprefix("W/") for part in header.split(","))
+    return any(one in ("*", etag, etag.strip('"')) for one in found)
+
+
+def _is_after(info: Info, header: str) -> bool:
+    try:
+        when = parsedate_to_datetime(header)
+    except (ValueError, TypeError, IndexError):
+        raise bad_request("InvalidHeaderValue", "A date is not one of RFC 1123.") from None
+    return int(info.modified.timestamp()) > int(when.timestamp())
+
+
+def _unmet() -> RequestError:
+    return RequestError(412, "ConditionNotMet", "A condition of the request is not met.")
+
+
+def _unmodified(info: Info | None) -> RequestError:
+    headers = {"etag": info.etag, "last-modified": http_date(info)} if info else {}
+    return RequestError(304, "ConditionNotMet", "Nothing has changed.", headers=headers)

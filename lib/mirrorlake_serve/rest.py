@@ -1,0 +1,210 @@
+"""The REST control plane: mirrored databases, their definitions, starting, stopping, status."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from mirrorlake_serve.call import read_document
+from mirrorlake_serve.control import MirrorControl
+from mirrorlake_serve.errors import RequestError, bad_request
+from mirrorlake_serve.lakes import Item, Workspace, format_definition, parse_definition
+
+_ROOT = re.compile(r"(/v1)*/(workspaces|operations)(/|\Z)")
+_KIND = "MirroredDatabase"
+_TEXT = 256
+_DOCUMENT = 1 << 20
+
+
+def is_rest(path: str) -> bool:
+    """Whether a path belongs to the control plane."""
+    return path == "/v1" or path.startswith("/v1/") or bool(_ROOT.match(path))
+
+
+async def answer_rest(request: Request, workspace: Workspace, control: MirrorControl) -> Response:
+    """Answers one request to the control plane.
+
+    Raises:
+        RequestError: it is refused.
+    """
+    path = re.sub(r"\A(/v1)+", "", request.url.path).strip("/")
+    parts = path.split("/")
+    body: Any = None
+    if request.method in ("POST", "PATCH", "PUT"):
+        body = _json(await read_document(request, _DOCUMENT))
+    return await run_in_threadpool(_Rest(request, workspace, control, body).answer, parts)
+
+
+class _Rest:
+    """One request to the control plane."""
+
+    def __init__(
+        self, request: Request, workspace: Workspace, control: MirrorControl, body: Any
+    ) -> None:
+        self.request = request
+        self.workspace = workspace
+        self.control = control
+        self.body = body
+
+    def answer(self, parts: list[str]) -> Response:
+        """The answer by the parts of the path."""
+        method = self.request.method
+        if parts[0] == "operations" and len(parts) in (2, 3):
+            raise RequestError(404, "OperationNotFound", "Nothing here takes long enough for one.")
+        if parts == ["workspaces"]:
+            self._only("GET")
+            return JSONResponse({"value": [self._workspace()]})
+        if parts[0] != "workspaces":
+            raise RequestError(404, "EndpointNotFound", "There is nothing at this path.")
+        if not self.workspace.is_called(parts[1]):
+            raise RequestError(404, "WorkspaceNotFound", "There is no such workspace.")
+        if len(parts) == 2:
+            self._only("GET")
+            return JSONResponse(self._workspace())
+        kind = parts[2].lower()
+        if kind == "items" and len(parts) == 3 and method == "GET":
+            wanted = self.request.query_params.get("type", _KIND)
+            return self._list() if wanted == _KIND else JSONResponse({"value": []})
+        if kind not in ("mirroreddatabases", "items"):
+            raise RequestError(404, "EndpointNotFound", "There is nothing at this path.")
+        if len(parts) == 3:
+            self._only("GET", "POST")
+            return self._list() if method == "GET" else self._create()
+        item = self.workspace.find(parts[3])
+        if item is None:
+            raise RequestError(404, "ItemNotFound", "There is no such mirrored database.")
+        if len(parts) == 4:
+            self._only("GET", "PATCH", "DELETE")
+            return {"GET": self._get, "PATCH": self._update, "DELETE": self._delete}[method](item)
+        return self._act(item, "/".join(parts[4:]).lower())
+
+    def _only(self, *methods: str) -> None:
+        if self.request.method not in methods:
+            raise RequestError(405, "UnsupportedHttpVerb", f"Use {' or '.join(methods)} here.")
+
+    def _act(self, item: Item, action: str) -> Response:
+        actions: dict[str, Callable[[Item], Response]] = {
+            "getdefinition": lambda one: JSONResponse(format_definition(one.definition or {})),
+            "updatedefinition": self._define,
+            "startmirroring": self._start,
+            "stopmirroring": self._stop,
+            "getmirroringstatus": self._status,
+            "gettablesmirroringstatus": self._tables,
+        }
+        if action not in actions:
+            raise RequestError(404, "EndpointNotFound", "There is nothing at this path.")
+        self._only("POST", *(("GET",) if action.endswith("status") else ()))
+        return actions[action](item)
+
+    def _workspace(self) -> dict[str, Any]:
+        found = {"id": self.workspace.id, "displayName": self.workspace.name}
+        return found | {"description": "", "type": "Workspace"}
+
+    def _item(self, item: Item) -> dict[str, Any]:
+        base = f"{self.request.url.scheme}://{self.request.headers['host']}"
+        target = (item.definition or {}).get("properties", {}).get("target", {})
+        schema = (target.get("typeProperties") or {}).get("defaultSchema", "dbo")
+        return {
+            "id": item.id,
+            "type": _KIND,
+            "displayName": item.name,
+            "description": item.description,
+            "workspaceId": self.workspace.id,
+            "properties": {
+                "oneLakeTablesPath": f"{base}/{self.workspace.id}/{item.id}/Tables",
+                "sqlEndpointProperties": None,
+                "defaultSchema": schema,
+            },
+        }
+
+    def _list(self) -> Response:
+        return JSONResponse({"value": [self._item(item) for item in self.workspace.items]})
+
+    def _get(self, item: Item) -> Response:
+        return JSONResponse(self._item(item))
+
+    def _create(self) -> Response:
+        name = self._field("displayName", required=True)
+        kind = self._field("type") or _KIND
+        if kind != _KIND:
+            raise bad_request("UnsupportedItemType", f"{kind!r} is not a mirrored database.")
+        definition = None
+        if self.body.get("definition") is not None:
+            definition = self._definition(self.body)
+        made = self.workspace.create(name, self._field("description"), definition)
+        return JSONResponse(self._item(made), 201)
+
+    def _update(self, item: Item) -> Response:
+        changes = {}
+        if self._field("displayName"):
+            changes["name"] = self._field("displayName")
+        if isinstance(self._object().get("description"), str):
+            changes["description"] = self._field("description")
+        return JSONResponse(self._item(self.workspace.change(item, **changes)))
+
+    def _delete(self, item: Item) -> Response:
+        hard = self.request.query_params.get("hardDelete", "").lower() == "true"
+        self.control.stop(item.storage)
+        self.workspace.delete(item, hard=hard)
+        return Response(status_code=200)
+
+    def _define(self, item: Item) -> Response:
+        self.workspace.change(item, definition=self._definition(self._object()))
+        return Response(status_code=200)
+
+    def _start(self, item: Item) -> Response:
+        if item.definition is None:
+            raise bad_request(
+                "MirroringDefinitionMissing", "It has no mirroring.json: updateDefinition first."
+            )
+        self.control.start(item.storage)
+        return Response(status_code=200)
+
+    def _stop(self, item: Item) -> Response:
+        self.control.stop(item.storage)
+        return Response(status_code=200)
+
+    def _status(self, item: Item) -> Response:
+        state, problem = self.control.status(item.storage)
+        found: dict[str, Any] = {"status": state}
+        if problem:
+            found["error"] = {"errorCode": "MirroringFailed", "message": problem}
+        return JSONResponse(found)
+
+    def _tables(self, item: Item) -> Response:
+        return JSONResponse({"data": self.control.tables(item.storage)})
+
+    def _object(self) -> dict[str, Any]:
+        if not isinstance(self.body, dict):
+            raise bad_request("InvalidRequest", "The body is not a JSON object.")
+        return self.body
+
+    def _field(self, name: str, *, required: bool = False) -> str:
+        value = self._object().get(name)
+        if value is None and not required:
+            return ""
+        if not isinstance(value, str) or len(value) > _TEXT or (required and not value.strip()):
+            raise bad_request("InvalidParameter", f"{name} is not a text of 1 to {_TEXT}.")
+        return value
+
+    def _definition(self, document: dict[str, Any]) -> dict[str, Any]:
+        definition = document.get("definition")
+        parts = definition.get("parts") if isinstance(definition, dict) else None
+        if not isinstance(parts, list):
+            raise bad_request("InvalidDefinitionParts", "definition.parts is not a list.")
+        return parse_definition(parts)
+
+
+def _json(data: bytes) -> Any:
+    if not data.strip():
+        return {}
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        raise bad_request("InvalidRequest", "The body is not JSON.") from None

@@ -1,0 +1,376 @@
+"""What a write means: published at once and whole, under a number that nobody else has.
+
+A data file gets its name by a step that never overwrites, after it was checked. A taken number is
+409, so that a publisher tries the next one; the same bytes again are accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+
+from starlette.concurrency import run_in_threadpool
+
+from mirrorlake.errors import MirrorlakeError
+from mirrorlake.landing.metadata import SEQUENTIAL, last_applied, read_metadata
+from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName, file_name, file_number
+from mirrorlake.storage.files import Storage
+from mirrorlake_serve.checks import Checks
+from mirrorlake_serve.errors import RequestError, bad_request, not_found
+from mirrorlake_serve.files import Info, LakeFiles
+from mirrorlake_serve.paths import Target
+from mirrorlake_serve.receipts import Receipts
+from mirrorlake_serve.uploads import Uploads
+
+_log = logging.getLogger("mirrorlake.serve.zone")
+_GRACE = 2.0  # seconds that a file waits for an earlier number
+_LONGEST_GRACE = 10.0  # … while that is being uploaded
+_PAUSE = 0.05
+_STRIPES = 64
+_REMEMBERED = 1000
+
+
+class _GapError(Exception):
+    """A lower number is missing."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class LandingZone:
+    """The zone of one lake, as clients write to it.
+
+    Args:
+        storage: the lake's files.
+        state: a local folder for what is on its way; on the lake's own disk if it has one.
+        widen: whether files may have wider types than their tables' columns.
+    """
+
+    def __init__(self, storage: Storage, state: Path, *, widen: bool = False) -> None:
+        self.storage = storage
+        self.files = LakeFiles(storage, state / "uploads")
+        self.uploads = Uploads(state / "uploads")
+        self.receipts = Receipts(state / "renames.jsonl")
+        self.checks = Checks(storage, widen=widen)
+        self._locks = [Lock() for _ in range(_STRIPES)]
+        self._coming: Counter[str] = Counter()
+        self._recent: dict[str, Info] = {}
+
+    def recent(self, path: str) -> Info | None:
+        """A file that was published a moment ago; a quick mirror may have moved it."""
+        return self._recent.get(path)
+
+    @contextmanager
+    def coming(self, path: str) -> Iterator[None]:
+        """While a file is on its way to a path in one request."""
+        self._coming[path] += 1
+        try:
+            yield
+        finally:
+            self._coming[path] -= 1
+            if not self._coming[path]:
+                del self._coming[path]
+
+    async def publish(
+        self, staged: Path, target: Target, *, only_new: bool = False
+    ) -> tuple[Info, tuple[str, ...]]:
+        """Puts a finished local file at its path.
+
+        Args:
+            staged: the file; it is gone afterwards.
+            target: where it goes.
+            only_new: refuse what is there already, whatever its bytes.
+
+        Returns:
+            The published file, and warnings.
+
+        Raises:
+            RequestError: it is not sound, or the path is taken.
+        """
+        if only_new and await run_in_threadpool(self.files.stat, target.path) is not None:
+            raise taken(target, "There is a file at this path.")
+        self.files.touch(staged)
+        is_data = await run_in_threadpool(self._is_data, target)
+        if is_data:
+            await run_in_threadpool(self._refuse_if_taken, target, staged)
+        warnings = await self._check(staged, target, self.files.local_info(staged).etag)
+        before = self.files.local_info(staged)
+
+        def place() -> None:
+            nonlocal before
+            if is_data:
+                self.files.touch(staged)
+                before = self.files.local_info(staged)
+                if self._number_is_free(target, staged) and not self.files.place(
+                    staged, target.path, overwrite=False
+                ):
+                    self._same_or_taken(target, staged, target.path)
+                self._undo_if_applied(target, None)
+            elif not self.files.place(staged, target.path, overwrite=not only_new):
+                raise taken(target, "There is a file at this path.")
+
+        await self._place(target, place)
+        info = await run_in_threadpool(self.files.stat, target.path)
+        info = info or replace(before, path=target.path)  # a quick mirror has moved it
+        if is_data:
+            self._recent[target.path] = info
+            while len(self._recent) > _REMEMBERED:
+                del self._recent[next(iter(self._recent))]
+        return info, warnings
+
+    async def rename(
+        self, source: str, target: Target, *, only_new: bool = False
+    ) -> tuple[Info | None, tuple[str, ...]]:
+        """Renames a file or folder of the zone; arguments and errors as of `publish`.
+
+        Returns:
+            The file, or None if the mirror has moved it already; and warnings.
+        """
+        found = await run_in_threadpool(self.files.stat, source)
+        if found is None:
+            if self.receipts.is_retry(source, target.path):
+                return await run_in_threadpool(self.files.stat, target.path), ()
+            raise RequestError(404, "SourcePathNotFound", "There is no file at the source's path.")
+        if found.is_folder:
+            return await run_in_threadpool(self._rename_folder, source, target), ()
+        if source == target.path:
+            return found, ()
+        if only_new and await run_in_threadpool(self.files.stat, target.path) is not None:
+            raise taken(target, "There is a file at this path.")
+        if self.uploads.get(source) is not None:
+            raise RequestError(409, "PathConflict", "The source was not flushed since it was made.")
+        is_data = await run_in_threadpool(self._is_data, target)
+        if is_data:
+            await run_in_threadpool(self._refuse_if_taken, target, source)
+        warnings = await self._check(source, target, found.etag)
+
+        def place() -> None:
+            if self.storage.local is not None:
+                self.files.touch(self.storage.local / source)
+            self.receipts.renaming(source, target.path)
+            try:
+                if is_data and not self._number_is_free(target, source):
+                    self.storage.delete(source)
+                elif not self.files.move(source, target.path, overwrite=not is_data):
+                    self._same_or_taken(target, source, target.path)
+                    self.storage.delete(source)
+                if is_data:
+                    self._undo_if_applied(target, source)
+            except (RequestError, _GapError):
+                self.receipts.failed(source)
+                raise
+            except FileNotFoundError:
+                raise RequestError(
+                    404, "SourcePathNotFound", "The source is gone since it was looked for."
+                ) from None
+
+        await self._place(target, place)
+        return await run_in_threadpool(self.files.stat, target.path), warnings
+
+    def delete(self, target: Target, *, recursive: bool) -> None:
+        """Deletes a file or folder.
+
+        Raises:
+            RequestError: there is none, or the folder is not empty.
+        """
+        found = self.files.stat(target.path)
+        dropped = [self.uploads.discard(target.path)]
+        self._recent.clear()
+        if found is None or found.is_folder:
+            if found and not recursive and self.files.children(target.path):
+                raise RequestError(409, "DirectoryNotEmpty", "The folder is not empty.")
+            below = self.uploads.below(target.path)
+            dropped += [self.uploads.discard(one.path, one) for one in below]
+        if found is None:
+            if any(dropped):
+                return
+            raise not_found()
+        if found.is_folder:
+            self.files.delete_folder(target.path)
+        else:
+            self.storage.delete(target.path)
+
+    def _rename_folder(self, source: str, target: Target) -> Info | None:
+        if target.path.startswith(f"{source}/"):
+            raise bad_request("InvalidRenameSourcePath", "A folder can't move into itself.")
+        if not self.storage.move_folder(source, target.path):
+            raise RequestError(409, "PathAlreadyExists", "There is something at the new path.")
+        return self.files.stat(target.path)
+
+    async def _check(self, file: Path | str, target: Target, etag: str = "") -> tuple[str, ...]:
+        """Refuses what the mirror would refuse; a mistake's text says file, row and column."""
+        if target.is_in_partition:
+            text = "Files in partition folders are not applied."
+            hint = "publish all files into the table's own folder."
+            raise bad_request("InvalidInput", f"{target.path}: {text} Hint: {hint}")
+        if target.table is None:
+            return ()
+        check = self._check_metadata if target.is_metadata else self._check_data
+        try:
+            warnings = await run_in_threadpool(check, file, target, etag)
+        except MirrorlakeError as error:
+            _log.warning("%s: refused: %s", target.path, error)
+            raise bad_request("InvalidInput", str(error)) from error
+        for text in warnings:
+            _log.warning("%s: %s", target.path, text)
+        return warnings
+
+    def _check_metadata(self, file: Path | str, target: Target, _etag: str) -> tuple[str, ...]:
+        if target.table is not None:
+            data = file.read_bytes() if isinstance(file, Path) else self.storage.read(file)
+            self.checks.check_metadata(data, target.table)
+        return ()
+
+    def _check_data(self, file: Path | str, target: Target, etag: str) -> tuple[str, ...]:
+        if target.table is None or not (target.is_staged or self._is_data(target)):
+            return ()
+        name = target.name
+        if target.is_staged:
+            if isinstance(file, Path) and not file.stat().st_size:
+                return ()  # its blocks are still to come
+            name = name[1:].partition("_")[0].removesuffix(".temp").removesuffix(".tmp")
+        return self.checks.check_data(file, target.table, name, etag=etag)
+
+    def _is_data(self, target: Target) -> bool:
+        """Whether the mirror will read it: a numbered file, or any where time gives the order."""
+        if target.table is None or not target.is_visible:
+            return False
+        return target.number is not None or not self._is_sequential(target.table)
+
+    def _is_sequential(self, table: TableName) -> bool:
+        try:
+            return read_metadata(self.storage, table).strategy == SEQUENTIAL
+        except MirrorlakeError:
+            return True  # the check says what is wrong with it
+
+    async def _place(self, target: Target, place: Callable[[], None]) -> None:
+        """Runs one step under the folder's lock; waits a little for an earlier number."""
+        folder = target.path.rpartition("/")[0]
+        lock = self._locks[hash(folder) % _STRIPES]
+        began = time.monotonic()
+
+        def step() -> None:
+            with lock:
+                place()
+
+        while True:
+            try:
+                await run_in_threadpool(step)
+                return
+            except _GapError as gap:
+                waited = time.monotonic() - began
+                longest = _LONGEST_GRACE if self._is_coming(folder, gap.number) else _GRACE
+                if waited > longest:
+                    text = f"{target.name} leaves a gap: the next file is {file_name(gap.number)}."
+                    hint = "publish that one first; a missing number blocks all later ones."
+                    _log.warning("%s: refused: %s", target.path, text)
+                    raise bad_request("InvalidInput", f"{text} Hint: {hint}") from None
+            await asyncio.sleep(_PAUSE)
+
+    def _is_coming(self, folder: str, number: int) -> bool:
+        paths = [*self._coming, *(one.path for one in self.uploads.below(folder))]
+        inside = (path[len(folder) + 1 :] for path in paths if path.startswith(f"{folder}/"))
+        return any(file_number(name.lstrip("_")) == number for name in inside)
+
+    def _refuse_if_taken(self, target: Target, file: Path | str) -> None:
+        """Spares a file whose number is gone already the check of its rows."""
+        with suppress(_GapError):  # it may be closed by then
+            self._number_is_free(target, file)
+
+    def _number_is_free(self, target: Target, file: Path | str) -> bool:
+        """Whether the file is to be placed; False if it was published before, with these bytes.
+
+        Raises:
+            RequestError: another file has the number.
+            _GapError: a lower number is missing.
+        """
+        folder = target.path.rpartition("/")[0]
+        if target.table is None or target.number is None:
+            return True
+        if not self._is_sequential(target.table):
+            return True
+        numbered: dict[int, str] = {}
+        for entry in self.storage.list(folder).files:
+            number = file_number(entry.name)
+            if number is not None:
+                numbered[number] = entry.name
+        if target.number in numbered:
+            self._same_or_taken(target, file, f"{folder}/{numbered[target.number]}")
+            return False
+        if not numbered or target.number < min(numbered):
+            last = self._last_processed(target.table, folder)
+            if target.number <= last:
+                for moved in (PROCESSED, READY_TO_DELETE):
+                    path = f"{folder}/{moved}/{target.name}"
+                    if self.storage.stat(path) is not None:
+                        self._same_or_taken(target, file, path)
+                        return False
+                raise taken(target, f"Number {target.number} was applied before.")
+            numbered.setdefault(last, "")
+        below = max((n for n in numbered if n < target.number), default=0)
+        if below + 1 < target.number:
+            raise _GapError(below + 1)
+        return True
+
+    def _undo_if_applied(self, target: Target, source: str | None) -> None:
+        """Takes a file back whose number was applied and moved away since it was looked for.
+
+        A publisher that writes into the folder itself may have been that quick.
+
+        Raises:
+            RequestError: the number is taken.
+        """
+        if target.number is None or self.storage.stat(target.path) is None:
+            return  # gone: the mirror has applied and moved this very file
+        folder = target.path.rpartition("/")[0]
+        moved = (f"{folder}/{name}/{target.name}" for name in (PROCESSED, READY_TO_DELETE))
+        for path in moved:
+            if self.storage.stat(path) is not None:
+                if source is None:
+                    self.storage.delete(target.path)
+                else:
+                    self.files.move(target.path, source, overwrite=True)
+                raise taken(target, f"Number {target.number} was applied before.")
+
+    def _last_processed(self, table: TableName, folder: str) -> int:
+        """The last number that was applied and may be gone: by the folders, or the table's log."""
+        found = [
+            number
+            for moved in (PROCESSED, READY_TO_DELETE)
+            for entry in self.storage.list(f"{folder}/{moved}").files
+            if (number := file_number(entry.name)) is not None
+        ]
+        return max([*found, last_applied(self.storage, table)])
+
+    def _same_or_taken(self, target: Target, file: Path | str, path: str) -> None:
+        """Accepts the same bytes again.
+
+        Raises:
+            RequestError: other bytes are there.
+        """
+        try:
+            if path.rpartition("/")[2] == target.name and self.files.same(file, path):
+                return
+        except FileNotFoundError:
+            if not isinstance(file, Path) and self.storage.stat(file) is None:
+                raise
+        raise taken(target, f"{target.name} is taken by another file.")
+
+
+def taken(target: Target, text: str) -> RequestError:
+    """409: somebody was quicker."""
+    return RequestError(
+        409,
+        "PathAlreadyExists",
+        f"{text} Hint: list the folder, and publish {target.name} under the next number."
+        if target.number is not None
+        else text,
+    )

@@ -1,0 +1,162 @@
+"""Commands that publish what others hold: databases, streams of events, folders of files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from mirrorlake.cli import stop_on_signals, verbs
+from mirrorlake.cli.options import Json, Root, Watch
+from mirrorlake.cli.printing import tell
+from mirrorlake.errors import UsageError
+from mirrorlake.names import split_names
+
+if TYPE_CHECKING:
+    from mirrorlake.names import TableName
+    from mirrorlake_sources.source import Source
+
+source = verbs("source", "Publish from databases, event streams and folders, exactly once.")
+
+FolderArgument = Annotated[Path, typer.Argument(help="The folder into which files come.")]
+KeysOption = Annotated[
+    list[str] | None, typer.Option(help="A table's key columns: TABLE=a,b; once a table.")
+]
+AtLeast = Annotated[float, typer.Option(help="Publish at least so often.", min=0.05)]
+
+
+@source.command()
+def postgres(
+    root: Root,
+    tables: Annotated[str, typer.Option(help="Tables, separated by commas.")],
+    dsn: Annotated[
+        str, typer.Option(help="libpq's connection string or URI.", envvar="MIRRORLAKE_DSN")
+    ] = "",
+    watch: Watch = False,
+    reseed: Annotated[str, typer.Option(help="Tables to load again from the start.")] = "",
+    slot: Annotated[str, typer.Option(help="The slot's name at the server.")] = "mirrorlake",
+    toast: Annotated[
+        Literal["refuse", "lookup", "keep"],
+        typer.Option(help="What to do about large values that an update leaves alone."),
+    ] = "refuse",
+    text: Annotated[str, typer.Option(help="Columns to land as text: table.column,…")] = "",
+    interval: AtLeast = 5,
+    as_json: Json = False,
+) -> None:
+    """Publish tables of a PostgreSQL database: a snapshot, then every change."""
+    from mirrorlake_sources.postgres.naming import reseeded
+    from mirrorlake_sources.postgres.source import PostgresSource
+
+    one = PostgresSource(
+        dsn,
+        split_names(tables),
+        slot=slot,
+        toast=toast,
+        text=split_names(text),
+        interval=interval,
+    )
+    _run(root, one, watch=watch, reseed=reseeded(split_names(reseed)), as_json=as_json)
+
+
+@source.command()
+def debezium(
+    root: Root,
+    folder: FolderArgument,
+    keys: KeysOption = None,
+    watch: Watch = False,
+    as_json: Json = False,
+) -> None:
+    """Publish Debezium's events: files with one event a line, which may grow."""
+    from mirrorlake.storage.files import Storage
+    from mirrorlake_sources.debezium.files import DebeziumFiles
+
+    one = DebeziumFiles(folder, Storage(root), keys=_keys(keys))
+    _run(root, one, watch=watch, as_json=as_json)
+
+
+@source.command()
+def kafka(
+    root: Root,
+    servers: Annotated[str, typer.Option(help="The brokers: host:port,…")],
+    topics: Annotated[str, typer.Option(help="Topics, separated by commas; * is any text.")],
+    keys: KeysOption = None,
+    name: Annotated[str, typer.Option(help="Tells sources of one cluster apart.")] = "mirrorlake",
+    settings: Annotated[
+        Path | None, typer.Option(help="A file of librdkafka's settings: name=value a line.")
+    ] = None,
+    watch: Watch = False,
+    interval: AtLeast = 5,
+    as_json: Json = False,
+) -> None:
+    """Publish Debezium's events from Kafka's topics: JSON, with the keys beside them."""
+    from mirrorlake.storage.files import Storage
+    from mirrorlake_sources.debezium.kafka import KafkaSource
+
+    one = KafkaSource(
+        servers,
+        split_names(topics),
+        Storage(root),
+        name=name,
+        keys=_keys(keys),
+        settings=_settings(settings),
+        interval=interval,
+    )
+    _run(root, one, watch=watch, as_json=as_json)
+
+
+def _settings(file: Path | None) -> dict[str, str]:
+    """Settings from a file, since a command's arguments are for all to see."""
+    if file is None:
+        return {}
+    found = {}
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UsageError(f"{file} can't be read: {error.strerror}.") from error
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if text and not text.startswith("#"):
+            name, equals, value = text.partition("=")
+            if not equals:
+                raise UsageError(f"{file}, line {number} is no name=value.")
+            found[name.strip()] = value.strip()
+    return found
+
+
+@source.command(name="csv")
+def csv_drops(
+    root: Root,
+    folder: FolderArgument,
+    keys: KeysOption = None,
+    watch: Watch = False,
+    as_json: Json = False,
+) -> None:
+    """Publish CSV files, FOLDER/TABLE/*.csv, which may grow and may arrive twice; as text."""
+    from mirrorlake_sources.csv_drops import CsvDrops
+
+    one = CsvDrops(folder, keys=_keys(keys))
+    _run(root, one, watch=watch, as_json=as_json)
+
+
+def _keys(given: list[str] | None) -> dict[str, list[str]]:
+    found = {}
+    for one in given or ():
+        table, equals, columns = one.partition("=")
+        if not equals or not split_names(columns):
+            raise UsageError(f"{one!r} names no key.", hint="write TABLE=a,b.")
+        found[table] = split_names(columns)
+    return found
+
+
+def _run(
+    root: str, one: Source, *, watch: bool, as_json: bool, reseed: Sequence[TableName] = ()
+) -> None:
+    from mirrorlake.storage.files import Storage
+    from mirrorlake_sources.engine import run_source, stopped_tables
+
+    stop = stop_on_signals()
+    report = run_source(Storage(root), one, once=not watch, stop=stop, reseed=reseed)
+    shown = (report.shown(), *stopped_tables(report), report)
+    tell(as_json, report.as_dict(), *shown, failed=report.failed)

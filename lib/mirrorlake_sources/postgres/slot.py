@@ -1,0 +1,181 @@
+"""What a source keeps at the server: one slot, and publications of its tables.
+
+Tables with a key are in one publication. Tables without are in another that has no updates and no
+deletes: in the first one, the server would refuse the application's own updates.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import psycopg
+
+from mirrorlake.errors import BusyError, MirrorlakeError, SourceError
+from mirrorlake_sources.postgres.catalog import Connection, PgTable
+from mirrorlake_sources.postgres.connect import ident, quoted
+
+_HELD = 5.0
+_SLOT = """
+SELECT active_pid, wal_status, coalesce(safe_wal_size, -1),
+       pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::int8, confirmed_flush_lsn::text,
+       plugin, database = current_database()
+FROM pg_replication_slots WHERE slot_name = %s"""
+_MEMBERS = """
+SELECT r.prrelid::int8 FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+WHERE p.pubname = %s"""
+
+
+class Slot:
+    """A source's slot and publications.
+
+    Args:
+        connection: for queries.
+        name: of the slot; the publications are called like it.
+    """
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection = connection
+        self.name = name
+        self.publications = (name, f"{name}_inserts")
+
+    def check_server(self) -> None:
+        """Refuses a server that can't stream, with what to change.
+
+        Raises:
+            SourceError: `wal_level`, or the role's rights.
+            BusyError: another process runs this source.
+        """
+        (level,) = self._one("SHOW wal_level")
+        if level != "logical":
+            raise SourceError(
+                f"The server's wal_level is {level}, not logical.",
+                hint="ALTER SYSTEM SET wal_level = 'logical'; then restart the server.",
+            )
+        (may,) = self._one(
+            "SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user"
+        )
+        if not may:
+            user = self._connection.info.user
+            hint = f"ALTER ROLE {ident(user)} REPLICATION;"
+            raise SourceError(f"The role {user} may not replicate.", hint=hint)
+        deadline = time.monotonic() + _HELD
+        lock = f"SELECT pg_try_advisory_lock(hashtextextended({quoted(self.name)}, 7261))"
+        while not (alone := self._one(lock)[0]) and time.monotonic() < deadline:
+            time.sleep(0.1)  # a process that was just killed may hold it for a moment
+        if not alone:
+            raise BusyError(
+                f"Another process reads the slot {self.name}.",
+                hint="stop it, or name another slot.",
+            )
+
+    def exists(self) -> bool:
+        """Whether the server still has the slot with all that comes after it.
+
+        Raises:
+            SourceError: it has thrown away what the slot needs; or it is another program's.
+        """
+        found = self._connection.execute(_SLOT, (self.name,)).fetchone()
+        if found is None:
+            return False
+        if found[5] != "pgoutput" or not found[6]:
+            raise SourceError(
+                f"The slot {self.name} is of another plug-in or database.",
+                hint="name another one with --slot.",
+            )
+        return bool(found[1] != "lost")
+
+    def lost(self, tables: Iterable[object]) -> SourceError:
+        """What to say of a slot without which changes are missing."""
+        return SourceError(
+            f"The slot {self.name} is lost: changes since the last published ones are gone.",
+            hint=f"load the tables again: --reseed {','.join(map(str, tables))}; and see"
+            " max_slot_wal_keep_size.",
+        )
+
+    def create(self) -> None:
+        """Makes the slot, in place of a lost one."""
+        if self.exists():
+            return
+        self._connection.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+            " WHERE slot_name = %s AND wal_status = 'lost'",
+            (self.name,),
+        )
+        self._connection.execute(
+            "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (self.name,)
+        )
+
+    def members(self) -> set[int]:
+        """The oids of all published tables."""
+        found: set[int] = set()
+        for name in self.publications:
+            found |= {relid for (relid,) in self._connection.execute(_MEMBERS, (name,)).fetchall()}
+        return found
+
+    def create_publications(self) -> None:
+        """Makes the publications if they are missing.
+
+        Raises:
+            SourceError: the role may not; says what to run.
+        """
+        for name, what in zip(self.publications, ("", "insert, truncate"), strict=True):
+            known = self._connection.execute(
+                "SELECT 1 FROM pg_publication WHERE pubname = %s", (name,)
+            ).fetchone()
+            options = f"publish = '{what}', " if what else ""
+            if known is None:
+                self._run(
+                    f"CREATE PUBLICATION {ident(name)}"
+                    f" WITH ({options}publish_via_partition_root = true)"
+                )
+
+    def publish(self, table: PgTable) -> None:
+        """Puts a table into its publication; raises as `create_publications`."""
+        self.create_publications()
+        name, other = self.publications if table.keys else reversed(self.publications)
+        if table.relid in self._of(other):
+            self._run(f"ALTER PUBLICATION {ident(other)} DROP TABLE {table.quoted}")
+        if table.relid not in self._of(name):
+            self._run(f"ALTER PUBLICATION {ident(name)} ADD TABLE {table.quoted}")
+
+    def withdraw(self, keep: set[int]) -> None:
+        """Takes tables out that are not asked for any more."""
+        for name in self.publications:
+            for relid in self._of(name) - keep:
+                (table,) = self._one(f"SELECT {relid}::regclass::text")
+                self._run(f"ALTER PUBLICATION {ident(name)} DROP TABLE {table}")
+
+    def facts(self) -> dict[str, Any]:
+        """How the slot stands: its lag in bytes, and what the server still keeps for it."""
+        found = self._connection.execute(_SLOT, (self.name,)).fetchone()
+        if found is None:
+            return {"slot": self.name, "wal_status": "missing"}
+        _, status, safe, lag, confirmed, _, _ = found
+        facts: dict[str, Any] = {"slot": self.name, "wal_status": status, "lag_bytes": lag}
+        if safe >= 0:
+            facts["safe_wal_bytes"] = safe
+        return facts | {"confirmed": confirmed}
+
+    def _of(self, publication: str) -> set[int]:
+        rows = self._connection.execute(_MEMBERS, (publication,)).fetchall()
+        return {relid for (relid,) in rows}
+
+    def _one(self, statement: str) -> tuple[Any, ...]:
+        found = self._connection.execute(statement).fetchone()
+        return found or (None,)
+
+    def _run(self, statement: str) -> None:
+        try:
+            self._connection.execute(statement)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise _refused(statement, error) from None
+
+
+def _refused(statement: str, error: Exception) -> MirrorlakeError:
+    text = str(error).strip().splitlines()[0]
+    return SourceError(
+        f"The role may not change the publication: {text}.",
+        hint=f"let the tables' owner run: {statement};",
+    )
