@@ -143,7 +143,7 @@ def test_documents_without_a_format_are_of_the_first(storage: Storage) -> None:
     assert before[0] == [FRAME]
     assert before[1] == (RECEIPT,)
     assert before[3:] == [Idle(0, 1), 3, 0]
-    for path in (RECORD, RECEIPTS, SETTING, f"{INNER}/idle.json", CAPACITY, f"{FEEDS}/me.json"):
+    for path in (RECORD, RECEIPTS, SETTING, CAPACITY, f"{FEEDS}/me.json"):
         document = storage.read_json(path) or {}
         assert document.pop("format") == 1
         storage.write_json(path, document)

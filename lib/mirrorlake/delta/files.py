@@ -7,18 +7,29 @@ they can be joined with a listing and handed to VACUUM.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.actions import encode
+from mirrorlake.delta.actions import Places, encode
 from mirrorlake.delta.log_files import Segment, commit_path, find_segment
-from mirrorlake.delta.snapshot import OPEN_TAG
+from mirrorlake.delta.snapshot import (
+    OPEN_TAG,
+    ROW_ID_COLUMN,
+    ROW_TRACKING,
+    ROW_VERSION_COLUMN,
+    Snapshot,
+    physical_name,
+)
 from mirrorlake.delta.table import Table
 from mirrorlake.delta.vectors import vector_path
-from mirrorlake.spark.executors import ensure_python
+from mirrorlake.spark.executors import ensure_python, map_in_arrow, parallelism
 from mirrorlake.spark.sql import escape_glob
 from mirrorlake.storage.files import Storage
 
@@ -33,6 +44,7 @@ _REMOVE = (
     f"deletionVector:{_VECTOR}>"
 )
 _CHECKPOINT = f"add {_ADD}, remove {_REMOVE}"
+_AT_ONCE = 16
 _COMMIT = f"{_CHECKPOINT}, cdc struct<path:string,size:bigint>, commitInfo string"
 
 
@@ -110,6 +122,64 @@ def changed_files(table: Table, first: int, last: int) -> DataFrame:
 def files_of(table: Table, version: int) -> DataFrame:
     """The data files of a version; columns as in `latest_actions`, without the last two."""
     return latest_actions(table, version).where("live").drop("live", "removed")
+
+
+def files_to_purge(table: Table) -> DataFrame:
+    """Return the files with deleted rows or dropped columns; columns as in `files_of`.
+
+    The rule is that of Delta's REORG: a file holds a dropped column if its schema has a field, on
+    any level, that the table's schema lacks. Footers are read only if a column was ever dropped.
+    """
+    snapshot = table.snapshot()
+    files = files_of(table, snapshot.version)
+    if not snapshot.has_dropped_columns:
+        return files.where("masked > 0")
+    known = _file_schema(snapshot)
+    storage, folder = table.storage, table.name.table_path
+    base = f"{hadoop_path(storage, folder)}/"
+
+    def choose(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        places = Places(storage, folder)
+
+        def is_chosen(path: str, masked: int) -> bool:
+            if masked:
+                return True
+            own, name = places.place(path.removeprefix(base))
+            with own.open(name) as source:
+                schema = pq.read_metadata(source).schema.to_arrow_schema()
+            return _has_more(pa.struct(list(schema)), known)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for batch in batches:
+                paths, masked = (batch.column(name).to_pylist() for name in ("path", "masked"))
+                yield batch.filter(pa.array(pool.map(is_chosen, paths, masked), pa.bool_()))
+
+    return map_in_arrow(files.repartition(parallelism(table.spark)), choose, files.schema)
+
+
+def _file_schema(snapshot: Snapshot) -> dict[str, Any]:
+    """The schema of a table's files as Spark's JSON, with the columns that hold row ids."""
+    properties, hidden = snapshot.properties, []
+    if properties.get(ROW_TRACKING, "false").lower() == "true":
+        names = [properties.get(name) for name in (ROW_ID_COLUMN, ROW_VERSION_COLUMN)]
+        hidden = [{"name": name, "type": "long"} for name in names if name]
+    return {"type": "struct", "fields": [*snapshot.fields, *hidden]}
+
+
+def _has_more(found: pa.DataType, known: Any) -> bool:
+    """Return whether a type in a file has a field that the table's type, Spark's JSON, lacks."""
+    match known:
+        case {"type": "struct", "fields": fields} if pa.types.is_struct(found):
+            kinds = {physical_name(field).lower(): field["type"] for field in fields}
+            return any(
+                one.name.lower() not in kinds or _has_more(one.type, kinds[one.name.lower()])
+                for one in found
+            )
+        case {"type": "array", "elementType": inner} if pa.types.is_list(found):
+            return _has_more(found.value_type, inner)
+        case {"type": "map", "keyType": key, "valueType": value} if pa.types.is_map(found):
+            return _has_more(found.key_type, key) or _has_more(found.item_type, value)
+    return False
 
 
 def feed_files(table: Table, first: int, last: int) -> DataFrame:

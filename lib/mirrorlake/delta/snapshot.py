@@ -33,6 +33,7 @@ ROW_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
 OPEN_TAG = "mirrorlake.vorder"
 """What the log says of a file whose rows this project has ordered: the sort key, as JSON."""
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
+_COLUMN_ID = '"delta.columnMapping.id":'
 
 
 @dataclass
@@ -95,6 +96,13 @@ class Snapshot:
     def is_mapped(self) -> bool:
         """Whether columns are known by other names in the files."""
         return self.properties.get("delta.columnMapping.mode", "none") != "none"
+
+    @property
+    def has_dropped_columns(self) -> bool:
+        """Whether a column id was assigned that no column, nested ones included, has now."""
+        assigned = int(self.properties.get("delta.columnMapping.maxColumnId", 0))
+        # The colon tells the key from a column of that name.
+        return str(self.metadata["schemaString"]).count(_COLUMN_ID) < assigned
 
 
 def open_snapshot(storage: Storage, name: TableName) -> Snapshot:

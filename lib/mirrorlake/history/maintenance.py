@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from mirrorlake.delta.files import files_of, matching_files, total
+from mirrorlake.delta.files import files_of, files_to_purge, matching_files, total
 from mirrorlake.delta.snapshot import VECTORS, has_policy
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import CheckError, MirrorlakeError, UsageError
@@ -45,7 +45,8 @@ class Compaction(Result):
 
     Attributes:
         action: `optimize` or `reorg`.
-        files, bytes: what is read: small or masked files; what was removed, once it is done.
+        files, bytes: what is read: small files, or those to purge; what was removed, once it is
+            done.
         masked_rows: rows that deletion vectors hide in them.
         in_vorder: how many of them are in V-Order: put together they are not any more.
         files_added, bytes_added: what took their place; None before it is done.
@@ -132,15 +133,13 @@ def compact_files(
 
 @query_errors()
 def purge_files(table: Table, *, drop_vectors: bool = False, dry_run: bool = False) -> Compaction:
-    """Rewrites files with deleted rows or dropped columns, so that vacuum can remove both.
+    """Rewrite files with deleted rows or dropped columns, so that vacuum can remove both.
 
-    Arguments and errors are those of `Optimize.purge`. Which files hold dropped columns is found
-    out while rewriting.
+    Arguments and errors are those of `Optimize.purge`.
     """
     work = table.for_one_operation()
-    version = work.snapshot().version
-    masked = files_of(work, version).where("masked > 0")
-    found = Compaction(table.name, "reorg", version=version, **_figures(masked))
+    figures = _figures(files_to_purge(work))
+    found = Compaction(table.name, "reorg", version=work.snapshot().version, **figures)
     if dry_run:
         return found
     name, feature = table.sql_name, "deletionVectors"
@@ -206,7 +205,7 @@ class MaintenancePolicy:
 
     Attributes:
         tables: names separated by commas; empty for all.
-        reorg: purge deleted rows where there are any.
+        reorg: purge deleted rows and dropped columns where there are any.
         optimize: put small files together.
         target_mib: how large files are to become.
         min_files: fewer small files than this are left alone.

@@ -151,7 +151,7 @@ class Optimize:
         Args:
             drop_vectors: take deletion vectors from the table altogether, so that readers without
                 them can read its newest version.
-            dry_run: only say how many files hold deleted rows.
+            dry_run: only count the files that would be rewritten.
 
         Raises:
             QueryError: Delta refused it.

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from mirrorlake.delta.actions import HADOOP_URI, Places
 from mirrorlake.layout.leaves import Bools, Bytes, Ints, cut, read_bounds
 from mirrorlake.layout.thrift import Level, Parsed, Path, parse_footers
-from mirrorlake.spark.executors import map_in_arrow
+from mirrorlake.spark.executors import map_in_arrow, parallelism
 from mirrorlake.storage.files import Storage
 
 _TAIL = 64 * 1024
@@ -48,11 +48,6 @@ _ENCODING_NAMES = (
 )
 _DATA_PAGES, _DICTIONARY = (0, 3), (2, 8)
 _NO_FALLBACK = sum(1 << number for number in (2, 3, 4, 8))
-
-
-def parallelism(spark: SparkSession) -> int:
-    """How many tasks a job over files has: a Connect session can't ask for the cores."""
-    return 2 * int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
 
 
 def read_footers(files: DataFrame, storage: Storage, table_path: str) -> DataFrame:

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from mirrorlake.delta.files import total
 from mirrorlake.delta.snapshot import OPEN_TAG
 from mirrorlake.delta.table import Table
-from mirrorlake.layout.footers import Storages, parallelism
+from mirrorlake.layout.footers import Storages
 from mirrorlake.layout.leaves import Leaf
-from mirrorlake.spark.executors import map_in_arrow
+from mirrorlake.spark.executors import map_in_arrow, parallelism
 from mirrorlake.spark.sql import quote
 from mirrorlake.storage.files import Storage
 

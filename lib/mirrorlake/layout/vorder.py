@@ -29,7 +29,7 @@ from mirrorlake.delta.snapshot import (
 )
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
-from mirrorlake.layout.footers import OPEN_KEY, Storages, parallelism
+from mirrorlake.layout.footers import OPEN_KEY, Storages
 from mirrorlake.layout.measures import MICROSOFT_TAG
 from mirrorlake.layout.vorder_file import (
     SCORING_LEVEL,
@@ -46,7 +46,7 @@ from mirrorlake.layout.vorder_file import (
 from mirrorlake.names import TableName
 from mirrorlake.partitioning.tags import SORTED, tag
 from mirrorlake.results import Result, TextTable, size_text
-from mirrorlake.spark.executors import map_in_arrow
+from mirrorlake.spark.executors import map_in_arrow, parallelism
 from mirrorlake.spark.gateway import Add, DeltaTransaction, transaction
 from mirrorlake.spark.rewrite import Bounds, Rewrite, Written, rewrite_files, within
 from mirrorlake.storage.files import Storage

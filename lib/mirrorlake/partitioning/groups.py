@@ -8,13 +8,18 @@ engine can do the same.
 One aggregate over the chosen files' keys says which buckets and bins there are. Two kinds of
 outliers are kept apart: a value so frequent that it would make its bucket many times as large as
 the others, and timestamps so far from all others that each would become a tiny file.
+
+An operation writes a limited number of groups, the largest. The rows of the others stay mixed: they
+go into a few files without tags, which later operations take.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 
 import xxhash
 from pyspark.sql import Column, DataFrame
@@ -24,6 +29,8 @@ from mirrorlake.partitioning.policy import HashKey, Policy, RangeKey
 from mirrorlake.spark.sql import quote
 
 MOST_GROUPS = 10_000
+"""The most groups of one operation: it bounds the driver's memory, the tasks, and the commit."""
+_REST_TASKS = 16
 _MOST_VALUES = 20
 _LONGEST_VALUE = 1_000
 _DOMINANT_SHARE = 0.05
@@ -136,26 +143,44 @@ class Group:
     value: int = 0
 
 
+Span = tuple[int, int]
+"""Bins from the first to the last one, both included; microseconds since 1970."""
+
+
 @dataclass(frozen=True)
 class Groups:
-    """The groups of one operation; rows of none of them are far ones, and share a file.
+    """The groups of one operation.
+
+    There is one task for each group, one for the far rows, and some for the rest.
 
     Attributes:
-        groups: one a task.
+        groups: those with a task of their own.
         values: the frequent values.
+        near: only if there are more groups than an operation writes: the bins whose other rows are
+            the rest. All other rows of no group are far.
     """
 
     groups: tuple[Group, ...]
     values: tuple[str | None, ...] = ()
+    near: tuple[Span, ...] = ()
 
     @property
     def far(self) -> int:
-        """The number of the far rows' task, which is the last."""
+        """The number of the far rows' task, which follows those of the groups."""
         return len(self.groups)
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks there are."""
+        return self.far + 1 + (_REST_TASKS if self.near else 0)
+
+    def is_rest(self, task: int) -> bool:
+        """Whether a task's file holds rows of several groups, for later operations."""
+        return task > self.far
 
     def is_outlier(self, task: int) -> bool:
         """Whether a task's file holds far rows, or those of one frequent value."""
-        return task == self.far or self.groups[task].value > 0
+        return task == self.far or (task < self.far and self.groups[task].value > 0)
 
 
 class KeyColumns:
@@ -198,40 +223,84 @@ class KeyColumns:
         return found
 
 
-def look_at(rows: DataFrame, keys: KeyColumns) -> Groups:
-    """Which groups some rows make; it reads the columns of the keys only.
+def look_at(
+    rows: DataFrame, keys: KeyColumns, partitioned: DataFrame, *, are_left: bool = False
+) -> Groups:
+    """Find the groups that some rows make; it reads the columns of the keys only.
 
     Args:
         rows: as a transaction reads them.
         keys: the policy's.
+        partitioned: the `bin` of each file that holds one partition already; read if needed.
+        are_left: whether an operation of an older version put all of them among the far rows. Then
+            only the partitioned files show which of them are far.
     """
     keyed = rows.select(keys.bucket().alias("bucket"), keys.bin().alias("bin"))
     grouped = keyed.groupBy("bucket", "bin").agg(F.count("*").alias("rows"))
-    # A policy that makes millions of groups must not bring them all here: the rest is far.
-    largest = grouped.orderBy(F.desc("rows"), "bucket", "bin").limit(MOST_GROUPS)
-    counts = {Group(line["bin"], line["bucket"]): int(line["rows"]) for line in largest.collect()}
-    near = _near_bins(counts, keys.policy)
-    groups = [group for group in counts if group.bin in near]
-    values, dominant = _frequent(rows, keys, counts, near)
-    return Groups(tuple(sorted([*groups, *dominant])), values)
+    # A policy that makes millions of groups must not bring them all here.
+    largest = grouped.orderBy(F.desc("rows"), "bucket", "bin").limit(MOST_GROUPS + 1).collect()
+    is_whole = len(largest) <= MOST_GROUPS
+    counts = {
+        Group(line["bin"], line["bucket"]): int(line["rows"]) for line in largest[:MOST_GROUPS]
+    }
+    unlisted = None if is_whole else keyed
+    near = _near_bins(counts, unlisted, keys.policy, partitioned, are_left=are_left)
+    groups = [group for group in counts if _is_near(group, near)]
+    values, dominant = _frequent(rows, keys, counts, groups)
+    return Groups(tuple(sorted([*groups, *dominant])), values, () if is_whole else near)
 
 
-def _near_bins(counts: dict[Group, int], policy: Policy) -> set[int]:
+def _is_near(group: Group, near: Sequence[Span]) -> bool:
+    return any(first <= group.bin <= last for first, last in near)
+
+
+def _near_bins(
+    counts: dict[Group, int],
+    keyed: DataFrame | None,
+    policy: Policy,
+    partitioned: DataFrame,
+    *,
+    are_left: bool,
+) -> tuple[Span, ...]:
     """The bins within the fence: three times the span of the middle 98 % of rows to each side.
 
-    The reference's own bin is always near, for it is where NULL goes.
+    The reference's own bin is always near, for it is where NULL goes. So are the bins within the
+    fence of the files that are partitioned already: a few late rows are not far for being few.
+
+    Args:
+        counts: the rows of the groups.
+        keyed: the `bin` of each row if `counts` has not all groups.
+        policy: the policy.
+        partitioned: as for `look_at`.
+        are_left: as for `look_at`.
     """
+    key = policy.range
+    if key is None:
+        return ((0, 0),)
+
+    def fence(low: int, high: int) -> Span:
+        reach = _FENCE * max(high - low, key.range_size)
+        return low - reach, high + reach
+
+    def fences(bins: DataFrame) -> list[Span]:
+        edges = F.percentile_approx("bin", [_EDGE, 1 - _EDGE]).alias("edges")
+        ((found,),) = bins.where(F.col("bin") != key.reference).agg(edges).collect()
+        return [] if found is None else [fence(*found)]
+
+    near = [(key.reference, key.reference)]
+    if are_left and (known := fences(partitioned)):
+        return (*near, *known)
+    if keyed is not None:
+        return (*near, *fences(keyed), *fences(partitioned))
     by_bin: Counter[int] = Counter()
     for group, rows in counts.items():
         by_bin[group.bin] += rows
-    if policy.range is None:
-        return set(by_bin)
-    reference = policy.range.reference
-    ordered = sorted((start, rows) for start, rows in by_bin.items() if start != reference)
+    ordered = sorted((start, rows) for start, rows in by_bin.items() if start != key.reference)
     total = sum(rows for _, rows in ordered)
-    low, high = _quantile(ordered, total * _EDGE), _quantile(ordered, total * (1 - _EDGE))
-    reach = _FENCE * max(high - low, policy.range.range_size)
-    return {start for start in by_bin if low - reach <= start <= high + reach} | {reference}
+    near.append(fence(_quantile(ordered, total * _EDGE), _quantile(ordered, total * (1 - _EDGE))))
+    if not all(_is_near(group, near) for group in counts):
+        near += fences(partitioned)
+    return tuple(near)
 
 
 def _quantile(ordered: list[tuple[int, int]], rank: float) -> int:
@@ -244,7 +313,7 @@ def _quantile(ordered: list[tuple[int, int]], rank: float) -> int:
 
 
 def _frequent(
-    rows: DataFrame, keys: KeyColumns, counts: dict[Group, int], near: set[int]
+    rows: DataFrame, keys: KeyColumns, counts: dict[Group, int], near: list[Group]
 ) -> tuple[tuple[str | None, ...], list[Group]]:
     """The values that would blow up their buckets, and the groups they make."""
     key, total = keys.policy.hash, sum(counts.values())
@@ -259,16 +328,16 @@ def _frequent(
         return (), []  # the usual case costs nothing
     column = quote(key.column)
     some_rows = rows.where(keys.bucket().isin(heavy)).groupBy(F.col(column).alias("value"))
-    bins = some_rows.agg(F.count("*").alias("rows"), F.collect_set(keys.bin()).alias("bins"))
+    found = some_rows.agg(F.count("*").alias("rows"))
     short = F.coalesce(F.length("value"), F.lit(0)) <= _LONGEST_VALUE
-    top = bins.where(short & (F.col("rows") > share * total)).orderBy(F.desc("rows"), "value")
+    top = found.where(short & (F.col("rows") > share * total)).orderBy(F.desc("rows"), "value")
     bucket = F.expr(bucket_sql("value", key)).alias("bucket")
-    lines = top.select("value", "bins", bucket).limit(_MOST_VALUES).collect()
+    lines = top.select("value", bucket).limit(_MOST_VALUES).collect()
     groups = [
-        Group(start, line["bucket"], number)
+        replace(group, value=number)
         for number, line in enumerate(lines, 1)
-        for start in line["bins"]
-        if start in near
+        for group in near
+        if group.bucket == line["bucket"]
     ]
     return tuple(line["value"] for line in lines), groups
 
@@ -279,7 +348,7 @@ def numbered(rows: DataFrame, keys: KeyColumns, groups: Groups, name: str) -> Da
     Args:
         rows: the rows.
         keys: the policy's.
-        groups: the groups; rows of none get the far one's number.
+        groups: the groups; rows of none get the number of the far ones' task, or of the rest's.
         name: of the new column, which no other has.
     """
     mine = [f"{name}_{part}" for part in ("bucket", "bin", "value", "at")]
@@ -290,5 +359,12 @@ def numbered(rows: DataFrame, keys: KeyColumns, groups: Groups, name: str) -> Da
     found = (keys.bucket(), keys.bin(), keys.value(groups.values))
     keyed = rows.withColumns(dict(zip(mine, found, strict=False)))
     joined = keyed.join(known, mine[:3], "left")
-    number = F.coalesce(F.col(quote(mine[3])), F.lit(groups.far))
+    other = F.lit(groups.far)
+    if groups.near:
+        bucket, start = (F.col(quote(part)) for part in mine[:2])
+        near = reduce(or_, [start.between(*span) for span in groups.near])
+        # A group's rows stay together, so that a later operation finds them in one file.
+        place = F.pmod(F.xxhash64(bucket, start), F.lit(_REST_TASKS)).cast("int")
+        other = F.when(near, place + (groups.far + 1)).otherwise(other)
+    number = F.coalesce(F.col(quote(mine[3])), other)
     return joined.withColumn(name, number).drop(*mine)

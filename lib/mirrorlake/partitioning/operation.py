@@ -243,8 +243,13 @@ class _Job:
             receipts.delete_files(storage, name, self.receipt)
         column = self._setting.bucket_column
         sources = txn.rows(chosen)
-        partition = self._kind == PARTITION
-        groups = look_at(sources, self._keys) if partition else tags.groups_of_tags(chosen)
+        fingerprint = self._setting.fingerprint
+        if self._kind == PARTITION:
+            done = tags.partitioned_bins(txn.files(), fingerprint)
+            are_left = all(map(tags.is_left, chosen))
+            groups = look_at(sources, self._keys, done, are_left=are_left)
+        else:
+            groups = tags.groups_of_tags(chosen)
         self._on_step(name, Step.COUNTED)
         hashed = whole_hash(sources, row_ids=txn.tracks_rows, without=column)
         hashed_rows = txn.rows(chosen, keep_ids=True).withColumn(_HASH, hashed)
@@ -252,8 +257,8 @@ class _Job:
         placed = rows_in.drop(_HASH)
         if column is not None:
             placed = placed.withColumn(column, self._keys.bucket())
-        # One task a group, and its rows in order.
-        placed = spread(numbered(placed, self._keys, groups, _TASK), groups.far + 1, _TASK)
+        # One task per group, and its rows in order.
+        placed = spread(numbered(placed, self._keys, groups, _TASK), groups.tasks, _TASK)
         order = map(quote, _sort_columns(sources.schema, self._policy))
         written = txn.write(placed.sortWithinPartitions(*order).drop(_TASK), checked=True)
         self._on_step(name, Step.WRITTEN)
@@ -264,20 +269,23 @@ class _Job:
             # Neither refutes anything: Spark sums up a repeated task's rows twice, and others'
             # statistics may be wrong. So the old files are asked, in a job of their own.
             compare_sides(as_pair(sources.agg(*hash_sums(hashed)).first()), (rows, checksum))
-        fingerprint = self._setting.fingerprint
         adds = []
         for add in written:
             proof = proofs[receipts.file_name(add["path"])]
             found = tags.partition_tags(proof["task"], groups, self._policy, fingerprint)
             least, most = tags.arrival(chosen, found)
-            found |= {tags.SORTED: self._sorted, tags.ARRIVED: f"{least}/{most}"}
+            # A file is as old as what it was made of: what goes by age must not take it for new.
+            aged = add | {"modificationTime": most // 1000}
+            arrived = {tags.ARRIVED: f"{least}/{most}"}
+            if groups.is_rest(proof["task"]):  # as unpartitioned as the files that it was made of
+                adds.append(aged | {"tags": arrived})
+                continue
+            found |= arrived | {tags.SORTED: self._sorted}
             if column is not None:
                 found[tags.STORED] = column
             if self._policy.range is not None and self._policy.range.override_creation_time:
                 found[tags.CREATED] = f"{proof['least']}/{proof['most']}"
-            # A file is as old as what it was made of: what goes by age must not take it for new.
-            aged = {"tags": found, "modificationTime": most // 1000}
-            adds.append(add | aged | self._provider)
+            adds.append(aged | {"tags": found} | self._provider)
         self._on_step(name, Step.PROVED)
         self.receipt = Receipt(
             id=self.id,

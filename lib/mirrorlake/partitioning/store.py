@@ -35,6 +35,8 @@ from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
 
 FORMAT = 1
+# Format 1 is of versions that left mixed files behind: their tables are looked at again.
+_IDLE_FORMAT = 2
 _PROPERTY = "delta.constraints."
 _RESERVED = ("_metadata", "_change_", "_commit_", "__mirrorlake_")
 _TIMES = ("timestamp", "timestamp_ntz")
@@ -314,7 +316,7 @@ def read_idle(storage: Storage, name: TableName) -> Idle | None:
     None if there was work to do, or if it is of another format: it is a cache.
     """
     document = storage.read_json(_idle_path(name))
-    if document is None or document.pop("format", 1) != FORMAT:
+    if document is None or document.pop("format", 1) != _IDLE_FORMAT:
         return None
     return Idle(**document)
 
@@ -322,9 +324,9 @@ def read_idle(storage: Storage, name: TableName) -> Idle | None:
 def write_idle(storage: Storage, name: TableName, idle: Idle) -> None:
     """Keeps it, but not in place of one of a newer format: that is only found again each time."""
     kept = storage.read_json(_idle_path(name)) or {}
-    if kept.get("format", 1) > FORMAT:
+    if kept.get("format", 1) > _IDLE_FORMAT:
         return
-    storage.write_json(_idle_path(name), {"format": FORMAT, **asdict(idle)})
+    storage.write_json(_idle_path(name), {"format": _IDLE_FORMAT, **asdict(idle)})
 
 
 def _idle_path(name: TableName) -> str:

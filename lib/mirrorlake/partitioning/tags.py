@@ -3,6 +3,9 @@
 A file is partitioned if its tag names the policy's fingerprint. A file that others rewrote has lost
 its tags and is unpartitioned again; deletion vectors keep them, because what they leave of a bucket
 is still that bucket's.
+
+Older versions put the groups that were too many for one operation among the far rows. Files of far
+rows have one more tag since then; those without it are unpartitioned.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ SORTED = "mirrorlake.partition.sorted"
 ARRIVED = "mirrorlake.partition.arrived"
 STORED = "mirrorlake.partition.stored"  # only where a column of the table holds the bucket
 CREATED = "mirrorlake.partition.created"  # only where the policy overrides it
+FENCED = "mirrorlake.partition.fenced"  # of a file of far rows: it holds no others
 PROVIDER = "mirrorlake"
 FAR, DOMINANT = "far", "value"
 _LARGE = 256 * 2**20
@@ -45,7 +49,20 @@ def tag(name: str) -> Column:
 
 def is_partitioned(fingerprint: str) -> Column:
     """Whether a file is partitioned by the policy of this fingerprint."""
-    return tag(POLICY).eqNullSafe(fingerprint)
+    left = tag(OUTLIER).eqNullSafe(FAR) & tag(FENCED).isNull()
+    return tag(POLICY).eqNullSafe(fingerprint) & ~left
+
+
+def is_left(add: Add) -> bool:
+    """Return whether a file holds what an older version put among the far rows."""
+    named = add.get("tags") or {}
+    return named.get(OUTLIER) == FAR and FENCED not in named
+
+
+def partitioned_bins(files: DataFrame, fingerprint: str) -> DataFrame:
+    """Return the `bin` of each file that holds one partition of the policy of this fingerprint."""
+    bins = files.where(is_partitioned(fingerprint)).select(tag(BIN).cast("bigint").alias("bin"))
+    return bins.where("bin IS NOT NULL")
 
 
 def arrived() -> Column:
@@ -142,7 +159,7 @@ def groups_of_tags(chosen: Sequence[Add]) -> Groups:
 
 
 def partition_tags(task: int, groups: Groups, policy: Policy, fingerprint: str) -> dict[str, str]:
-    """The tags that name a new file's partition.
+    """Return the tags that name a new file's partition; none for a file of several groups.
 
     Args:
         task: the number of the file's group.
@@ -150,9 +167,11 @@ def partition_tags(task: int, groups: Groups, policy: Policy, fingerprint: str) 
         policy: the policy.
         fingerprint: the policy's.
     """
+    if groups.is_rest(task):
+        return {}
     found = {POLICY: fingerprint}
     if task == groups.far:
-        return found | {OUTLIER: FAR}
+        return found | {OUTLIER: FAR, FENCED: "true"}
     group = groups.groups[task]
     if policy.hash:
         found[BUCKET] = str(group.bucket)
@@ -164,18 +183,24 @@ def partition_tags(task: int, groups: Groups, policy: Policy, fingerprint: str) 
 
 
 def arrival(sources: Sequence[Add], partition: dict[str, str]) -> tuple[int, int]:
-    """When the first and the last row of a new file were first written, microseconds since 1970.
+    """Return when the first and the last row of a new file were first written.
 
     Args:
-        sources: the files that it was made of; of those of a merge only the ones of its partition
-            count.
+        sources: the files that it was made of; those that hold another partition do not count.
         partition: the tags that name its partition.
+
+    Returns:
+        Microseconds since 1970.
     """
-    names = (POLICY, *_PARTITION)
-    wanted = [partition.get(name) for name in names]
-    same = [one for one in sources if [(one.get("tags") or {}).get(n) for n in names] == wanted]
+
+    def may_hold(one: Add) -> bool:
+        named = one.get("tags") or {}
+        if is_left(one) or named.get(POLICY) != partition.get(POLICY):
+            return True
+        return all(named.get(name) == partition.get(name) for name in _PARTITION)
+
     times: list[int] = []
-    for one in same or sources:
+    for one in list(filter(may_hold, sources)) or sources:
         text = (one.get("tags") or {}).get(ARRIVED)
         times += map(int, text.split("/")) if text else [one["modificationTime"] * 1000]
     return min(times), max(times)

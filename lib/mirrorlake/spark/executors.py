@@ -48,6 +48,11 @@ def map_in_arrow(
     return frame.mapInArrow(function, schema)
 
 
+def parallelism(spark: SparkSession) -> int:
+    """Return how many tasks a job over files has: a Connect session can't ask for the cores."""
+    return 2 * int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
+
+
 def ensure_python(spark: SparkSession) -> None:
     """Ships this package to a cluster's executors, once, and looks whether they can run it.
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from helpers.delta_files import data_files, files_on_disk, log_file, needed_files
 from mirrorlake import Lake
@@ -133,6 +138,103 @@ def test_reorg_then_vacuum_leaves_nothing_of_what_was_deleted(
         table.read(version=2)
     assert table.readable_range().earliest == 4
     assert table.vacuum(retention_hours=0, allow_short=True, apply=True).delete_files == 0
+
+
+NESTED = (
+    "id",
+    "'gone' AS `s.x`",
+    "named_struct('a', id, 'b', array(named_struct('c', 'c', 'd', 'gone')),"
+    " 'm', map('k', named_struct('e', 1, 'f', 'gone'))) AS deep",
+    "id % 2 AS part",
+)
+STEPS = (
+    "ALTER TABLE {t} DROP COLUMN `s.x`",
+    "ALTER TABLE {t} ADD COLUMN `S.X` STRING",
+    "ALTER TABLE {t} DROP COLUMN deep.b.element.d",
+    "ALTER TABLE {t} DROP COLUMN deep.m.value.f",
+    "ALTER TABLE {t} DROP COLUMN deep",
+    "ALTER TABLE {t} RENAME COLUMN id TO number",
+    "INSERT INTO {t} SELECT * FROM {t} LIMIT 3",
+    "DELETE FROM {t} WHERE part = 0",
+    "REORG TABLE {t} APPLY (PURGE)",
+    "RESTORE TABLE {t} TO VERSION AS OF 1",
+)
+
+
+def check_purge(lake: Lake, spark: SparkSession, steps: list[str]) -> list[int]:
+    """After each step that works, the plan is what Delta rewrites in a copy of the table.
+
+    Returns how many files that is, before the first step and after each.
+    """
+    counts = []
+    lake.write(
+        "t",
+        some(spark, 0, 6).selectExpr(*NESTED).repartition(2),
+        partition_by=["part"],
+        properties=VECTORS
+        | {"delta.columnMapping.mode": "none", "delta.enableRowTracking": "true"},
+    )
+    table = lake.table("t")
+    mapping = "'delta.columnMapping.mode' = 'name'"
+    spark.sql(f"ALTER TABLE {table.sql_name} SET TBLPROPERTIES ({mapping})")
+    for turn, step in enumerate(["", *steps]):
+        if step:
+            with contextlib.suppress(Exception):  # a column that an earlier step has dropped
+                spark.sql(step.format(t=table.sql_name)).collect()
+        shutil.copytree(folder(lake, "t"), folder(lake, f"copy_{turn}"))
+        copy = lake.table(f"copy_{turn}")
+        planned = copy.optimize.purge(dry_run=True)
+        done = copy.optimize.purge()
+        told = (turn, step)
+        assert (planned.files, planned.bytes) == (done.files, done.bytes), told
+        assert copy.optimize.purge(dry_run=True).files == 0, told
+        counts.append(planned.files)
+    return counts
+
+
+@pytest.mark.promise("DL-24")
+def test_a_dry_run_of_purge_counts_the_files_with_dropped_columns(
+    lake: Lake, spark: SparkSession
+) -> None:
+    before, *after = check_purge(lake, spark, [STEPS[n] for n in (2, 6, 0, 1)])
+    assert before == 0
+    assert all(after)
+
+
+@pytest.mark.long
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=st.lists(st.sampled_from(STEPS), min_size=3, max_size=7))
+def test_a_dry_run_of_purge_counts_what_delta_rewrites(
+    tmp_path_factory: pytest.TempPathFactory, spark: SparkSession, steps: list[str]
+) -> None:
+    check_purge(Lake(tmp_path_factory.mktemp("lake")), spark, steps)
+
+
+@pytest.mark.promise("DL-24", "DL-25")
+def test_maintenance_purges_dropped_columns_once(lake: Lake, spark: SparkSession) -> None:
+    properties = {"delta.columnMapping.mode": "name"}
+    data = some(spark, 0, 10).selectExpr("id", "'secret' AS s")
+    table = lake.write("t", data, properties=properties)
+    path = folder(lake, "t")
+    policy = MaintenancePolicy(apply=True)
+    (line,) = lake.maintain(policy).tables
+    assert line.reorg is None  # nothing is dropped
+    spark.sql(f"ALTER TABLE {table.sql_name} DROP COLUMN s")
+    (line,) = lake.maintain(replace(policy, apply=False)).tables
+    assert line.reorg is not None
+    assert (line.reorg.files, line.reorg.applied) == (1, False)
+    (line,) = lake.maintain(policy).tables
+    assert line.reorg is not None
+    assert (line.reorg.files, line.reorg.files_added) == (1, 1)
+    (new,) = data_files(path)
+    assert b"secret" not in (path / new).read_bytes()
+    version = table.snapshot().version
+    (line,) = lake.maintain(policy).tables
+    assert (line.reorg, table.snapshot().version) == (None, version)
+    # The old file goes by VACUUM, which keeps removed files for the policy's retention.
+    assert any(b"secret" in (path / name).read_bytes() for name in files_on_disk(path))
+    assert line.vacuum is not None
+    assert {share.why for share in line.vacuum.kept} >= {"removed within the retention"}
 
 
 def test_vacuum_keeps_what_the_change_feed_needs_and_says_what_breaks(

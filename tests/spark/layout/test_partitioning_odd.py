@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -24,6 +25,7 @@ from helpers.partition_tables import (
 from helpers.partitions import bin_start, bucket, check_homogeneous, live_files
 from mirrorlake import Lake
 from mirrorlake.partitioning import tags
+from mirrorlake.partitioning.policy import Policy, now_micros
 
 
 def test_outliers_get_files_of_their_own(lake: Lake) -> None:
@@ -63,6 +65,89 @@ def test_outliers_get_files_of_their_own(lake: Lake) -> None:
     assert lake.table("t").scan("k IS NULL").rows.count() == sum(row[1] is None for row in before)
     start = bin_start(datetime(1955, 1, 1, tzinfo=timezone.utc), policy)
     assert lake.table("t").read(f"at = timestamp_micros({start})").count() == 1
+
+
+def check_limit(lake: Lake, folder: Path, policy: Policy, most: int) -> None:
+    """Operations of so many groups each end with homogeneous files, none of them of far rows."""
+    before, partitioning = everything(lake), lake.table("t").partitioning
+    rows = sum(before.values())
+    first = partitioning.operate()
+    assert first is not None
+    assert check_homogeneous(live_files(folder), policy) == most
+    stats = partitioning.stats()
+    assert stats.partitioned_rows + stats.pending_rows == rows
+    assert 0 < stats.pending_rows < rows
+    assert not lake.partitioning.run().failed
+    files = live_files(folder)
+    assert check_homogeneous(files, policy) == len(files) > most
+    assert {file.tags.get(tags.OUTLIER) for file in files} <= {None, tags.DOMINANT}
+    assert everything(lake) == before
+    assert partitioning.stats().percentage == 100
+    assert partitioning.operate() is None
+
+
+def test_every_file_is_homogeneous_however_many_groups_there_are(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The real limit makes 10,000 files; that case runs under --long.
+    monkeypatch.setattr("mirrorlake.layout.partitioning.groups.MOST_GROUPS", 9)
+    folder = hand_made(lake, [some_rows(150 * n, 150, days=4) for n in range(2)])
+    policy = lake.table("t").partitioning.set({"PartitionKeys": [hashed(5), ranged()], **PAST})
+    check_limit(lake, folder, policy, 9)
+
+
+@pytest.mark.long
+def test_more_groups_than_one_operation_writes(lake: Lake) -> None:
+    days = [
+        pa.Table.from_pydict(
+            {
+                "id": range(day * 20_000, (day + 1) * 20_000),
+                "k": [f"key {n}" for n in range(20_000)],
+                "at": [START + timedelta(days=day)] * 20_000,
+            },
+            SCHEMA,
+        )
+        for day in range(6)
+    ]
+    folder = hand_made(lake, [pa.concat_tables(days)])
+    policy = lake.table("t").partitioning.set({"PartitionKeys": [hashed(2048), ranged()], **PAST})
+    check_limit(lake, folder, policy, 10_000)
+    assert len(live_files(folder)) == 6 * 2048
+
+
+def test_mixed_files_of_older_versions_are_found_and_far_rows_stay_together(lake: Lake) -> None:
+    """They put the groups that were too many among the far rows, tagged as partitioned."""
+    folder = hand_made(lake, [some_rows(0, 300, days=4)])
+    table = lake.table("t")
+    policy = table.partitioning.set({"PartitionKeys": [hashed(), ranged()], **PAST})
+    assert not lake.partitioning.run().failed
+    named = next(file.tags for file in live_files(folder))
+    old = {name: named[name] for name in (tags.POLICY, tags.SORTED)}
+    mixed = some_rows(300, 100, days=4)
+    distant = [
+        {"id": 400 + n, "k": f"k{n}", "at": datetime(1950 + n, 1, 1, tzinfo=timezone.utc)}
+        for n in range(9)
+    ]
+    rows = pa.concat_tables([mixed, pa.Table.from_pylist(distant, SCHEMA)])
+    log = HandMade(folder, version=table.snapshot().version + 1)
+    arrived = f"{now_micros() - 5}/{now_micros()}"
+    far = old | {tags.OUTLIER: tags.FAR, tags.ARRIVED: arrived}
+    log.commit("OPTIMIZE", add=[log.file("far", rows, tags=far)])
+    before, version = everything(lake), table.snapshot().version
+    idle = {"format": 1, "version": version, "policy": 1, "files": 1, "due": None}
+    lake.storage.write_json("Files/_mirrorlake/partitioning/t/idle.json", idle)
+    stats = table.partitioning.stats()
+    assert (stats.rows, stats.partitioned_rows, stats.pending_rows) == (409, 300, 109)
+    (line,) = lake.partitioning.run().tables
+    assert len(line.receipts) == 1
+    files = live_files(folder)
+    assert check_homogeneous(files, policy) == len(files)
+    outside = [file for file in files if file.tags.get(tags.OUTLIER) == tags.FAR]
+    assert [file.rows.num_rows for file in outside] == [9]
+    assert rows_of([file for file in files if file.tags[tags.ARRIVED] == arrived]) == 109
+    assert everything(lake) == before
+    assert table.partitioning.stats().percentage == 100
+    assert lake.partitioning.run().operations == 0  # files of far rows only are done
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.commits import LOG, write_lines
 from mirrorlake.delta.commits import read_commit_info
-from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.snapshot import Snapshot, read_snapshot
 from mirrorlake.storage.files import Storage
 
 UUID = "3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
@@ -204,3 +204,22 @@ def test_commit_info(any_storage: Storage):
     assert read_commit_info(any_storage, "Tables/t", 1) == {"operation": "MERGE"}
     assert read_commit_info(any_storage, "Tables/t", 2) == {}
     assert read_commit_info(any_storage, "Tables/t", 3) == {}
+
+
+def test_a_dropped_column_leaves_its_id_unused() -> None:
+    def column(number: int, kind: object = "long", name: str = "c") -> dict:
+        return {"name": name, "type": kind, "metadata": {"delta.columnMapping.id": number}}
+
+    def has_dropped(highest: int, *columns: dict) -> bool:
+        metadata = {
+            "schemaString": json.dumps({"type": "struct", "fields": columns}),
+            "configuration": {"delta.columnMapping.maxColumnId": str(highest)} if highest else {},
+        }
+        return Snapshot(metadata=metadata).has_dropped_columns
+
+    nested = column(2, {"type": "struct", "fields": [column(3), column(4)]})
+    assert not has_dropped(0, {"name": "c", "type": "long"})  # without column mapping
+    assert not has_dropped(4, column(1), nested)
+    assert has_dropped(5, column(1), nested)
+    assert has_dropped(4, nested)
+    assert has_dropped(3, column(1, name="delta.columnMapping.id"), column(3))

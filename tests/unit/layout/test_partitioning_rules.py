@@ -366,7 +366,13 @@ def test_a_table_is_idle_until_something_changes(tmp_path: Path) -> None:
     assert read_idle(storage, T) is None
     write_idle(storage, T, idle)
     assert read_idle(storage, T) == idle
-    storage.write_json(f"{T.partitioning_path}/idle.json", {"format": 99, "other": 1})
+    path = f"{T.partitioning_path}/idle.json"
+    # Versions that wrote format 1 left mixed files behind.
+    storage.write_json(path, (storage.read_json(path) or {}) | {"format": 1})
+    assert read_idle(storage, T) is None
+    write_idle(storage, T, idle)
+    assert read_idle(storage, T) == idle
+    storage.write_json(path, {"format": 99, "other": 1})
     assert read_idle(storage, T) is None
 
 
