@@ -90,7 +90,7 @@ def test_every_file_is_homogeneous_however_many_groups_there_are(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The real limit makes 10,000 files; that case runs under --long.
-    monkeypatch.setattr("mirrorlake.layout.partitioning.groups.MOST_GROUPS", 9)
+    monkeypatch.setattr("mirrorlake.partitioning.groups.MOST_GROUPS", 9)
     folder = hand_made(lake, [some_rows(150 * n, 150, days=4) for n in range(2)])
     policy = lake.table("t").partitioning.set({"PartitionKeys": [hashed(5), ranged()], **PAST})
     check_limit(lake, folder, policy, 9)

@@ -234,7 +234,7 @@ STORY = st.permutations(["append", "delete", "update", "optimize", *KILLS])
 def tell(root: Path, story: list[str | Step], most_groups: int = MOST_GROUPS) -> None:
     """Does it all to a table and to a dict, and compares after each thing that could go wrong."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mirrorlake.layout.partitioning.groups.MOST_GROUPS", most_groups)
+        patch.setattr("mirrorlake.partitioning.groups.MOST_GROUPS", most_groups)
         _tell(root, story)
 
 
