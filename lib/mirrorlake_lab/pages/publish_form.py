@@ -123,7 +123,6 @@ class PublishForm(Guarded):
             self.say(f"{told} {found.warning} Choose upsert to replace such rows.", "warn")
         else:
             self.say(told, "good")
-        self.say(f"{found.rows:,} rows would be published.", "good")
         columns = TextTable(("column", "type"), tuple(found.columns.items()))
         self.shown.value = html.view(html.table(columns, caption="The columns and their types"))
         return found
