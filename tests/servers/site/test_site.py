@@ -144,7 +144,7 @@ def test_every_promise_has_a_test_that_holds_it() -> None:
 def test_a_folder_with_something_else_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(UsageError, match="holds something else"):
-        build_site(tmp_path, program())
+        build_site(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
