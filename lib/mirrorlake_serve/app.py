@@ -26,10 +26,9 @@ from mirrorlake_serve.debezium import DebeziumDoor, is_debezium
 from mirrorlake_serve.dfs import answer_dfs
 from mirrorlake_serve.errors import Dialect, RequestError, bad_request, forbidden
 from mirrorlake_serve.lakes import Workspace
-from mirrorlake_serve.oauth import answer_oauth, is_oauth
 from mirrorlake_serve.paths import decode, split
 from mirrorlake_serve.rest import answer_rest, is_rest
-from mirrorlake_serve.tokens import Tokens, is_sas
+from mirrorlake_serve.tokens import Tokens, answer_oauth, is_oauth, is_sas
 
 _log = logging.getLogger("mirrorlake.serve.app")
 _BLOB_CLIENTS = re.compile(

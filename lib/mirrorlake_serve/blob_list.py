@@ -9,9 +9,8 @@ from starlette.responses import Response
 
 from mirrorlake_serve.call import whole_number
 from mirrorlake_serve.errors import xml_text
-from mirrorlake_serve.files import Info
+from mirrorlake_serve.files import Info, decode_token, encode_token, visible
 from mirrorlake_serve.lakes import Item, Workspace
-from mirrorlake_serve.listing import decode_token, encode_token, visible
 from mirrorlake_serve.paths import split
 
 _HEAD = '<?xml version="1.0" encoding="utf-8"?>'

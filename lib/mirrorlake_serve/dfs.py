@@ -12,8 +12,7 @@ from starlette.responses import Response
 from mirrorlake.names import ZONE
 from mirrorlake_serve.call import Call, check_conditions, http_date, receive
 from mirrorlake_serve.errors import RequestError, bad_request, not_found
-from mirrorlake_serve.files import Info
-from mirrorlake_serve.listing import page_of
+from mirrorlake_serve.files import Info, page_of
 from mirrorlake_serve.paths import Target, split, writable
 from mirrorlake_serve.reading import answer_read, properties
 from mirrorlake_serve.uploads import Upload

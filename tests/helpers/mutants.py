@@ -70,7 +70,7 @@ DECIDING = {
         (*_RECEIPTS, "_settle", "_folder", "_path", "_receipt", "logged_rows", "file_name"),
     ),
     "receipts of renames": Deciding(
-        "mirrorlake_serve/receipts.py", ("unit/serve/test_receipts.py",)
+        "mirrorlake_serve/uploads.py", ("unit/serve/test_receipts.py",), ("Receipts",)
     ),
     "view shapes": Deciding("mirrorlake/views/shape.py", ("unit/rows/test_view_shapes.py",)),
     "view joins": Deciding("mirrorlake/views/joins.py", ("unit/rows/test_view_shapes.py",)),

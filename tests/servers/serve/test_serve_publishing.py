@@ -15,8 +15,7 @@ from mirrorlake import Lake as PublicLake
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, ZONE
 from mirrorlake.storage.files import Storage
 from mirrorlake_serve.lakes import DEFINITION, Item, Workspace
-from mirrorlake_serve.receipts import Receipts
-from mirrorlake_serve.uploads import Uploads
+from mirrorlake_serve.uploads import Receipts, Uploads
 from mirrorlake_serve.zone import LandingZone
 
 KEYS = b'{"keyColumns": ["id"]}'

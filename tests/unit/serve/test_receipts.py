@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirrorlake_serve.receipts import Receipts
+from mirrorlake_serve.uploads import Receipts
 
 
 @pytest.fixture
