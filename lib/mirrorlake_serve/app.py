@@ -21,11 +21,10 @@ from mirrorlake_serve.batch import answer_batch
 from mirrorlake_serve.blob import answer_blob
 from mirrorlake_serve.blob_list import list_blobs, list_containers
 from mirrorlake_serve.call import Call, resolve
-from mirrorlake_serve.control import MirrorControl
 from mirrorlake_serve.debezium import DebeziumDoor, is_debezium
 from mirrorlake_serve.dfs import answer_dfs
 from mirrorlake_serve.errors import Dialect, RequestError, bad_request, forbidden
-from mirrorlake_serve.lakes import Workspace
+from mirrorlake_serve.lakes import MirrorControl, Workspace
 from mirrorlake_serve.paths import decode, split
 from mirrorlake_serve.rest import answer_rest, is_rest
 from mirrorlake_serve.tokens import Tokens, answer_oauth, is_oauth, is_sas

@@ -47,8 +47,7 @@ def serve(
     """Speak the storage protocol of OneLake, for any publisher of Open Mirroring."""
     from mirrorlake.storage.files import Storage
     from mirrorlake_serve.exports import export_lines
-    from mirrorlake_serve.lakes import Workspace
-    from mirrorlake_serve.mirrors import Mirrors
+    from mirrorlake_serve.lakes import Mirrors, Workspace
     from mirrorlake_serve.server import Settings, run_server
 
     if root is None and workspace is None:

@@ -1,17 +1,21 @@
-"""The lakes that a server has, each under two names: what people call it, and a stable GUID."""
+"""The lakes of a server, each with a name and a stable GUID, and their mirrors."""
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import RLock
-from typing import Any
+from threading import Event, Lock, RLock, Thread
+from typing import Any, Protocol
 
-from mirrorlake.errors import InvalidNameError
+from mirrorlake.errors import InvalidNameError, UsageError
+from mirrorlake.lake import Lake
+from mirrorlake.mirror.options import MirrorOptions
+from mirrorlake.mirror.state import TableState, load_states
 from mirrorlake.names import STATE, check_part, fingerprint
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
@@ -31,6 +35,10 @@ DEFINITION = {
 }
 _KINDS = (".MountedRelationalDatabase", ".MirroredDatabase")
 _NOTE = f"{STATE}/serve.json"
+RUNNING = "Running"
+STOPPED = "Stopped"
+_log = logging.getLogger("mirrorlake.serve.mirrors")
+_RETRY = 5.0  # seconds after a cycle that failed as a whole
 
 
 @dataclass(frozen=True)
@@ -247,3 +255,144 @@ def _state_folder(storage: Storage) -> Path:
 
 def _guid(kind: str, root: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"mirrorlake:{kind}:{root}"))
+
+
+class MirrorControl(Protocol):
+    """Starts and stops mirrors, and knows how they stand. Every method may be slow."""
+
+    def start(self, storage: Storage) -> None:
+        """Mirrors this lake from now on; nothing happens if it is mirrored already.
+
+        Raises:
+            MirrorlakeError: there can be no mirror here.
+        """
+
+    def stop(self, storage: Storage) -> None:
+        """Ends the mirror of this lake after the commit at hand; returns when it has ended."""
+
+    def status(self, storage: Storage) -> tuple[str, str]:
+        """The state of the lake's mirror in Fabric's words, and what is wrong, or ""."""
+
+    def tables(self, storage: Storage) -> list[dict[str, Any]]:
+        """One entry per table, as `getTablesMirroringStatus` has them."""
+
+
+class _Running:
+    """A mirror's thread."""
+
+    def __init__(self, storage: Storage, interval: float, options: MirrorOptions) -> None:
+        self.stop = Event()
+        self.began = False
+        self.problem = ""
+        self.thread = Thread(target=self._run, args=(storage, interval, options), daemon=True)
+        self.thread.start()
+
+    def _run(self, storage: Storage, interval: float, options: MirrorOptions) -> None:
+        while not self.stop.is_set():
+            try:
+                Lake(storage.root).watch(
+                    self.stop, interval=interval, options=options, on_report=self._on_report
+                )
+            except Exception as error:
+                self.problem = str(error)
+                _log.exception("The mirror of %s failed; it tries again.", storage.root)
+                self.stop.wait(_RETRY)
+
+    def _on_report(self, _report: object) -> None:
+        self.began, self.problem = True, ""
+
+
+class Mirrors:
+    """The mirrors of a server, a thread a lake, all on one Spark session.
+
+    Args:
+        interval: seconds between busy cycles.
+        allowed: whether there may be any; without, Spark is never started.
+        widen: whether they widen columns, see `MirrorOptions`.
+    """
+
+    def __init__(self, interval: float = 5, *, allowed: bool = True, widen: bool = False) -> None:
+        self._interval = interval
+        self._options = MirrorOptions(widen=widen)
+        self._allowed = allowed
+        self._running: dict[str, _Running] = {}
+        self._lock = Lock()
+
+    def start(self, storage: Storage) -> None:
+        """Mirrors this lake from now on.
+
+        Raises:
+            UsageError: the server was started without mirrors.
+        """
+        if not self._allowed:
+            raise UsageError(
+                "This server has no mirror.", hint="start it with --mirror, or mirror beside it."
+            )
+        with self._lock:
+            found = self._running.get(storage.root)
+            if found is None or found.stop.is_set():
+                self._running[storage.root] = _Running(storage, self._interval, self._options)
+
+    def stop(self, storage: Storage) -> None:
+        """Ends the mirror of this lake after the commit at hand."""
+        with self._lock:
+            found = self._running.pop(storage.root, None)
+        if found is not None:
+            found.stop.set()
+            found.thread.join()
+
+    def close(self) -> None:
+        """Ends every mirror."""
+        with self._lock:
+            found, self._running = list(self._running.values()), {}
+        for one in found:
+            one.stop.set()
+        for one in found:
+            one.thread.join()
+
+    def status(self, storage: Storage) -> tuple[str, str]:
+        """The state of the lake's mirror in Fabric's words, and what is wrong."""
+        found = self._running.get(storage.root)
+        if found is not None:
+            if found.stop.is_set():
+                return "Stopping", found.problem
+            return ("Running" if found.began else "Starting"), found.problem
+        if self._allowed:
+            return "Stopped", ""
+        # Another process may mirror the lake; it says so in the monitoring files.
+        try:
+            told = storage.read_json("Files/Monitoring/replicator.json") or {}
+            return str(told.get("status", "Initialized")), str(told.get("errorMessage", ""))
+        except (ValueError, AttributeError):
+            return "Initialized", ""
+
+    def tables(self, storage: Storage) -> list[dict[str, Any]]:
+        """One entry per table, as `getTablesMirroringStatus` has them."""
+        states = load_states(storage) or {}
+        report = Lake(storage.root).status()
+        found = []
+        for line in report.tables:
+            kept = next(
+                (s for s in states.values() if (s.schema, s.name) == (line.schema, line.name)), None
+            )
+            found.append(_entry(kept or TableState(line.schema, line.name), line.state, line.error))
+        return found
+
+
+def _entry(state: TableState, told: str, error: dict[str, Any] | None) -> dict[str, Any]:
+    metrics = {
+        "processedBytes": state.bytes,
+        "processedRows": state.rows,
+        "lastSyncDateTime": state.synced,
+        "lastSyncLatencyInSeconds": state.latency,
+    }
+    found: dict[str, Any] = {
+        "sourceObjectType": "Table",
+        "sourceSchemaName": state.schema or "",
+        "sourceTableName": state.name,
+        "status": told,
+        "metrics": metrics,
+    }
+    if error:
+        found["error"] = {"errorCode": "TableFailed", **error}
+    return found

@@ -12,9 +12,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mirrorlake_serve.call import read_document
-from mirrorlake_serve.control import MirrorControl
 from mirrorlake_serve.errors import RequestError, bad_request
-from mirrorlake_serve.lakes import Item, Workspace, format_definition, parse_definition
+from mirrorlake_serve.lakes import (
+    Item,
+    MirrorControl,
+    Workspace,
+    format_definition,
+    parse_definition,
+)
 
 _ROOT = re.compile(r"(/v1)*/(workspaces|operations)(/|\Z)")
 _KIND = "MirroredDatabase"

@@ -16,9 +16,8 @@ import uvicorn
 from mirrorlake.errors import SetupError
 from mirrorlake_serve.app import StorageApp
 from mirrorlake_serve.certificates import Authority
-from mirrorlake_serve.control import MirrorControl
 from mirrorlake_serve.debezium import DebeziumDoor
-from mirrorlake_serve.lakes import Workspace, state_home
+from mirrorlake_serve.lakes import MirrorControl, Workspace, state_home
 from mirrorlake_serve.proxy import NAMES, Proxy
 from mirrorlake_serve.tokens import Tokens, load_token
 

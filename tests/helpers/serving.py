@@ -17,8 +17,7 @@ import requests
 
 from mirrorlake.names import ZONE
 from mirrorlake.storage.files import Storage
-from mirrorlake_serve.lakes import DEFINITION, Item, Workspace
-from mirrorlake_serve.mirrors import Mirrors
+from mirrorlake_serve.lakes import DEFINITION, Item, Mirrors, Workspace
 from mirrorlake_serve.server import Ready, Settings, run_server
 
 DEADLINE = 60

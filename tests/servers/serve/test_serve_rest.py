@@ -25,8 +25,7 @@ from mirrorlake.mirror.state import FAILED, TableState, save_states
 from mirrorlake.names import ZONE
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import PROJECT
-from mirrorlake_serve.lakes import DEFINITION, Workspace
-from mirrorlake_serve.mirrors import Mirrors
+from mirrorlake_serve.lakes import DEFINITION, Mirrors, Workspace
 from mirrorlake_serve.proxy import NAMES
 from mirrorlake_serve.server import Ready
 
