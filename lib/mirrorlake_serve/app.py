@@ -17,9 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake_serve.batch import answer_batch
-from mirrorlake_serve.blob import answer_blob
-from mirrorlake_serve.blob_list import list_blobs, list_containers
+from mirrorlake_serve.blob import answer_batch, answer_blob, list_blobs, list_containers
 from mirrorlake_serve.call import Call, resolve
 from mirrorlake_serve.debezium import DebeziumDoor, is_debezium
 from mirrorlake_serve.dfs import answer_dfs

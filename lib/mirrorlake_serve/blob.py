@@ -1,30 +1,45 @@
-"""The blob dialect: whole blobs, blocks and block lists, copies, leases, deletes."""
+"""The blob dialect: whole blobs, blocks and block lists, copies, leases, deletes, listings.
+
+Several deletes in one request (`multipart/mixed`) are what obstore's delete and rename send.
+"""
 
 from __future__ import annotations
 
 import re
 import uuid
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from email.utils import format_datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
 from starlette.responses import Response
 
 from mirrorlake_serve.call import (
     Call,
+    answer_read,
     body_length,
     check_conditions,
     read_document,
     receive,
+    whole_number,
 )
 from mirrorlake_serve.dfs import begin_upload, delete_path, made_headers, warning_headers
 from mirrorlake_serve.errors import RequestError, bad_request, not_found, xml_text
-from mirrorlake_serve.paths import Target, writable
-from mirrorlake_serve.reading import answer_read
+from mirrorlake_serve.files import Info, decode_token, encode_token, visible
+from mirrorlake_serve.lakes import Item, Workspace
+from mirrorlake_serve.paths import Target, split, writable
 
 _BLOCK_ID = re.compile(r"[A-Za-z0-9+/=_-]{1,128}\Z")
 _FOLDER = "x-ms-meta-hdi_isfolder"
 _UNKNOWN = ("properties", "metadata", "tier", "snapshot", "appendblock", "page", "undelete", "tags")
+_HEAD = '<?xml version="1.0" encoding="utf-8"?>'
+_BOUNDARY = re.compile(r'boundary="?([^";]{1,70})"?', re.IGNORECASE)
+_REQUEST = re.compile(r"(DELETE) (\S+) HTTP/1\.[01]\Z")
+_MOST = 256
+Answer = Callable[[Request], Awaitable[Response]]
 
 
 async def answer_blob(call: Call) -> Response:
@@ -219,3 +234,163 @@ def _lease(call: Call) -> Response:
 
 
 _LEASE = re.compile(r"[0-9A-Fa-f-]{1,64}\Z")
+
+
+def list_blobs(workspace: Workspace, query: Mapping[str, str]) -> Response:
+    """A page of the blobs of a workspace, by prefix; with a delimiter the folders at one level.
+
+    Raises:
+        RequestError: a parameter makes no sense.
+    """
+    prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+    most = min(whole_number(query.get("maxresults") or "5000", "maxresults") or 5000, 5000)
+    token = query.get("marker", "")
+    after = decode_token(token) if token else ""
+    first = query.get("startfrom", "")
+    names: dict[str, Info | None] = {}
+    for name, info in _matching(workspace, prefix, flat=not delimiter):
+        names[name] = info
+    page: list[str] = []
+    following = ""
+    for name in sorted(names):
+        if (after and name <= after) or name < first:
+            continue
+        if len(page) == most:
+            following = encode_token(page[-1])
+            break
+        page.append(name)
+    body = "".join(_blob(name, names[name]) for name in page)
+    asked = f"<Prefix>{xml_text(prefix)}</Prefix><MaxResults>{most}</MaxResults>"
+    if delimiter:
+        asked += f"<Delimiter>{xml_text(delimiter)}</Delimiter>"
+    text = (
+        f'{_HEAD}<EnumerationResults ContainerName="{workspace.id}">{asked}'
+        f"<Blobs>{body}</Blobs><NextMarker>{following}</NextMarker></EnumerationResults>"
+    )
+    return Response(text, 200, media_type="application/xml")
+
+
+def _matching(
+    workspace: Workspace, prefix: str, *, flat: bool
+) -> Iterator[tuple[str, Info | None]]:
+    """Names and properties of what begins with a prefix; a folder's name ends with `/`."""
+    parts = split(prefix)
+    item = workspace.find(parts[0]) if parts else None
+    if item is not None and (len(parts) > 1 or prefix.endswith("/")):
+        yield from _of_item(item, parts[0], prefix, flat=flat)
+        return
+    for one in workspace.items:
+        for name in (one.id, f"{one.name}.MountedRelationalDatabase"):
+            if parts and name.startswith(prefix):
+                if flat:
+                    yield from _of_item(one, name, f"{name}/", flat=True)
+                else:
+                    yield f"{name}/", None
+        if not parts:
+            if flat:
+                yield from _of_item(one, one.id, f"{one.id}/", flat=True)
+            else:
+                yield f"{one.id}/", None
+
+
+def _of_item(
+    item: Item, text: str, prefix: str, *, flat: bool
+) -> Iterator[tuple[str, Info | None]]:
+    folder = prefix.rpartition("/")[0][len(text) :].strip("/")
+    base = "/".join(split(folder))
+    for info in visible(item.zone.files, base, recursive=flat):
+        name = f"{text}/{info.path}"
+        if not name.startswith(prefix):
+            continue
+        if not info.is_folder:
+            yield name, info
+        elif not flat:
+            yield f"{name}/", None
+
+
+def _blob(name: str, info: Info | None) -> str:
+    if info is None:
+        return f"<BlobPrefix><Name>{xml_text(name)}</Name></BlobPrefix>"
+    when = format_datetime(info.modified, usegmt=True)
+    return (
+        f"<Blob><Name>{xml_text(name)}</Name><Properties>"
+        f"<Creation-Time>{when}</Creation-Time><Last-Modified>{when}</Last-Modified>"
+        f"<Etag>{info.etag.strip(chr(34))}</Etag><ResourceType>file</ResourceType>"
+        f"<Content-Length>{info.size}</Content-Length>"
+        "<Content-Type>application/octet-stream</Content-Type><BlobType>BlockBlob</BlobType>"
+        "<LeaseStatus>unlocked</LeaseStatus><LeaseState>available</LeaseState>"
+        "</Properties></Blob>"
+    )
+
+
+def list_containers(workspace: Workspace, query: Mapping[str, str]) -> Response:
+    """The workspaces of the account: this one."""
+    text = "".join(
+        f"<Container><Name>{xml_text(name)}</Name><Properties>"
+        "<Last-Modified>Wed, 01 Jan 2020 00:00:00 GMT</Last-Modified><Etag>0x0</Etag>"
+        "<LeaseStatus>unlocked</LeaseStatus><LeaseState>available</LeaseState>"
+        "</Properties></Container>"
+        for name in (workspace.id,)
+        if name.startswith(query.get("prefix", ""))
+    )
+    body = (
+        f"{_HEAD}<EnumerationResults><Containers>{text}</Containers><NextMarker/>"
+        "</EnumerationResults>"
+    )
+    return Response(body, 200, media_type="application/xml")
+
+
+async def answer_batch(request: Request, answer: Answer) -> Response:
+    """Answers each part on its own; a part that fails stops no other.
+
+    Raises:
+        RequestError: the body is not a batch.
+    """
+    found = _BOUNDARY.search(request.headers.get("content-type", ""))
+    if not found:
+        raise bad_request("InvalidHeaderValue", "The content type has no boundary.")
+    body = (await read_document(request)).decode("utf-8", "replace")
+    parts = body.split(f"--{found[1]}")[1:-1]
+    if not 1 <= len(parts) <= _MOST:
+        raise bad_request("InvalidInput", f"A batch has 1 to {_MOST} parts.")
+    boundary = f"batchresponse_{uuid.uuid4()}"
+    lines: list[str] = []
+    for part in parts:
+        number, inner = _part(part, request)
+        made = await answer(inner)
+        lines += [f"--{boundary}", "Content-Type: application/http", f"Content-ID: {number}", ""]
+        lines.append(f"HTTP/1.1 {made.status_code} {_reason(made.status_code)}")
+        lines += [f"{name.decode()}: {value.decode()}" for name, value in made.raw_headers]
+        lines += ["", bytes(made.body).decode() if made.status_code >= 400 else ""]
+    text = "\r\n".join([*lines, f"--{boundary}--", ""])
+    return Response(text, 202, {"content-type": f"multipart/mixed; boundary={boundary}"})
+
+
+def _part(text: str, outer: Request) -> tuple[str, Request]:
+    outside, _, inside = text.strip("\r\n").replace("\r\n", "\n").partition("\n\n")
+    number = re.search(r"content-id:\s*(\d{1,6})", outside, re.IGNORECASE)
+    first, *rest = inside.split("\n")
+    found = _REQUEST.match(first.strip())
+    if not found or number is None:
+        raise bad_request("InvalidInput", "A part of the batch is no DELETE with a Content-ID.")
+    try:
+        url = urlsplit(found[2])
+    except ValueError:
+        raise bad_request("InvalidUri", "A part of the batch has no path.") from None
+    headers = [
+        (name.strip().lower().encode(), value.strip().encode())
+        for name, _, value in (line.partition(":") for line in rest if line.strip())
+        if name.strip().lower() != "authorization"
+    ]
+    scope = dict(outer.scope) | {
+        "method": found[1],
+        "path": url.path,
+        "raw_path": url.path.encode("ascii", "replace"),
+        "query_string": url.query.encode("ascii", "replace"),
+        "headers": headers,
+    }
+    return number[1], Request(scope)
+
+
+def _reason(status: int) -> str:
+    return {202: "Accepted", 200: "OK", 404: "Not Found"}.get(status, "Refused")

@@ -10,11 +10,17 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from mirrorlake.names import ZONE
-from mirrorlake_serve.call import Call, check_conditions, http_date, receive
+from mirrorlake_serve.call import (
+    Call,
+    answer_read,
+    check_conditions,
+    http_date,
+    properties,
+    receive,
+)
 from mirrorlake_serve.errors import RequestError, bad_request, not_found
 from mirrorlake_serve.files import Info, page_of
 from mirrorlake_serve.paths import Target, split, writable
-from mirrorlake_serve.reading import answer_read, properties
 from mirrorlake_serve.uploads import Upload
 
 _IGNORED = ("x-ms-owner", "x-ms-group", "x-ms-permissions", "x-ms-acl")
