@@ -46,9 +46,8 @@ def serve(
 ) -> None:
     """Speak the storage protocol of OneLake, for any publisher of Open Mirroring."""
     from mirrorlake.storage.files import Storage
-    from mirrorlake_serve.exports import export_lines
     from mirrorlake_serve.lakes import Mirrors, Workspace
-    from mirrorlake_serve.server import Settings, run_server
+    from mirrorlake_serve.server import Settings, export_lines, run_server
 
     if root is None and workspace is None:
         raise UsageError("There is nothing to serve.", hint="name a ROOT, or --workspace DIR.")

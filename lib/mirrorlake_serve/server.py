@@ -1,31 +1,154 @@
-"""The running server: its ports, its names, its certificates, and what it says when it is ready."""
+"""The running server: its ports, names and certificates, and the addresses that it reports.
+
+Clients refuse to send a token over http, so the server speaks https under a certificate authority
+of its own. The authority's key is stored beside the token, readable by its owner only; the server's
+certificate is made at each start and kept in memory. The CONNECT proxy serves clients with
+hard-coded addresses: it forwards OneLake's names to this server and refuses every other name.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import ipaddress
+import json
 import logging
+import re
+import shlex
 import socket
-from collections.abc import Callable, Iterator
+import ssl
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from threading import Event
 
+import trustme
 import uvicorn
 
 from mirrorlake.errors import SetupError
 from mirrorlake_serve.app import StorageApp
-from mirrorlake_serve.certificates import Authority
 from mirrorlake_serve.debezium import DebeziumDoor
 from mirrorlake_serve.lakes import MirrorControl, Workspace, state_home
-from mirrorlake_serve.proxy import NAMES, Proxy
-from mirrorlake_serve.tokens import Tokens, load_token
+from mirrorlake_serve.tokens import Tokens, account_key, load_token, write_private
 
+_DAYS = 397  # the longest that browsers and some clients accept
+NAMES = (
+    "onelake.dfs.fabric.microsoft.com",
+    "onelake.blob.fabric.microsoft.com",
+    "login.microsoftonline.com",
+    "api.fabric.microsoft.com",
+)
+_CONNECT = re.compile(rb"CONNECT ([A-Za-z0-9.-]{1,253}):(\d{1,5}) HTTP/1\.[01]\r\n")
+_LONGEST_HEAD = 8 << 10
+_CHUNK = 64 << 10
+_PATIENCE = 10  # seconds for the request
+_IDLE = 600  # seconds that a tunnel may rest
+_MOST = 512  # tunnels at once
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _ALIASES = ("onelake.dfs.localhost", "onelake.blob.localhost")
 _KEEP_ALIVE = 75  # seconds; pools of clients keep connections for 60
 _BACKLOG = 1024
 _GRACE = 10  # seconds that requests have to end when the server stops
+
+
+class Authority:
+    """The certificate authority in a folder, made at first use.
+
+    Args:
+        folder: where key and certificate lie; outside every lake.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "ca.pem"
+        self._both = folder / "ca-key.pem"
+        if not self._both.exists():
+            made = trustme.CA(organization_name="mirrorlake")
+            both = made.private_key_pem.bytes() + made.cert_pem.bytes()
+            write_private(self._both, both)  # one file: key and certificate always fit
+        data = self._both.read_bytes()
+        begin = data.index(b"-----BEGIN CERTIFICATE-----")
+        self._ca = trustme.CA.from_pem(data[begin:], data[:begin])
+        if not self.path.exists() or self.path.read_bytes() != data[begin:]:
+            self.path.unlink(missing_ok=True)
+            write_private(self.path, data[begin:])
+
+    def context(self, names: Iterable[str]) -> ssl.SSLContext:
+        """What a server needs to speak TLS as these names."""
+        until = datetime.now(timezone.utc) + timedelta(days=_DAYS)
+        issued = self._ca.issue_cert(*names, organization_name="mirrorlake", not_after=until)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        issued.configure_cert(context)
+        return context
+
+
+class Proxy:
+    """Leads connections for OneLake's names to the server's own port.
+
+    Args:
+        port: the server's https port on this machine.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._server: asyncio.AbstractServer | None = None
+        self._tunnels: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> int:
+        """Opens a free port on this machine, and returns it."""
+        self._server = await asyncio.start_server(self._enter, "127.0.0.1", 0, limit=_LONGEST_HEAD)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def close(self) -> None:
+        """Closes the port and every tunnel."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tunnels):
+            task.cancel()
+        await asyncio.gather(*self._tunnels, return_exceptions=True)
+
+    async def _enter(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._tunnels.add(task)
+            task.add_done_callback(self._tunnels.discard)
+        try:
+            await self._answer(reader, writer)
+        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError):
+            pass
+        except asyncio.LimitOverrunError:
+            pass
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE)
+        found = _CONNECT.match(head)
+        known = found and found[1].decode().lower() in NAMES and found[2] == b"443"
+        if not known or len(self._tunnels) > _MOST:
+            writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+            await writer.drain()
+            return
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            writer.write(b"HTTP/1.1 200 Connection Established\r\n\r\n")
+            await writer.drain()
+            await asyncio.gather(_pipe(reader, back), _pipe(there, writer))
+        finally:
+            back.close()
+
+
+async def _pipe(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError, asyncio.TimeoutError):
+        while chunk := await asyncio.wait_for(source.read(_CHUNK), _IDLE):
+            sink.write(chunk)
+            await sink.drain()
+    with contextlib.suppress(OSError):
+        sink.close()
 
 
 @dataclass(frozen=True)
@@ -224,3 +347,47 @@ def _as_host(bind: str) -> str:
     if bind == "127.0.0.1":
         return "localhost"
     return f"[{bind}]" if ":" in bind else bind
+
+
+def export_lines(ready: Ready) -> str:
+    """What to export for Python, Node, Go, .NET and azcopy, as shell text."""
+    quote = shlex.quote
+    zone = f"{ready.dfs}/{ready.workspace}/{ready.item or 'ITEM'}/Files/LandingZone"
+    host = ready.dfs.removeprefix("https://")
+    azcopy = json.dumps(
+        {
+            "access_token": ready.token,
+            "_token_refresh_source": "TokenStore",
+            "expires_in": "86400",
+            "expires_on": "4102444800",
+            "not_before": "0",
+            "resource": "https://storage.azure.com",
+            "token_type": "Bearer",
+        },
+        separators=(",", ":"),
+    )
+    lines = [
+        f"landing zone   {zone}",
+        f"blobs          {ready.blob}    REST {ready.rest}/v1",
+        f"http           {ready.http}    with the account key below, or a SAS with sig=TOKEN",
+        f"token          {ready.token}",
+        f"account key    {account_key(ready.token)}",
+        "",
+        "# Identity libraries: tenant `adfs`, any client id, the token as the client's secret.",
+        f"export AZURE_AUTHORITY_HOST={quote(ready.dfs)} AZURE_TENANT_ID=adfs",
+        f"export AZURE_CLIENT_ID=mirrorlake AZURE_CLIENT_SECRET={quote(ready.token)}",
+        "# Python (requests, then httpx and aiohttp)",
+        f"export REQUESTS_CA_BUNDLE={quote(ready.ca)} SSL_CERT_FILE={quote(ready.ca)}",
+        "# Node",
+        f"export NODE_EXTRA_CA_CERTS={quote(ready.ca)}",
+        "# Go and .NET",
+        f"export SSL_CERT_FILE={quote(ready.ca)}",
+        f"# azcopy … --from-to=LocalBlob --trusted-microsoft-suffixes={host}",
+        f"export AZCOPY_OAUTH_TOKEN_INFO={quote(azcopy)}",
+    ]
+    if ready.proxy:
+        lines += [
+            "# Clients with OneLake's addresses in them (Node 24 also needs NODE_USE_ENV_PROXY=1)",
+            f"export HTTPS_PROXY={quote(ready.proxy)}",
+        ]
+    return "\n".join(lines)

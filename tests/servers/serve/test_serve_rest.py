@@ -26,8 +26,7 @@ from mirrorlake.names import ZONE
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import PROJECT
 from mirrorlake_serve.lakes import DEFINITION, Mirrors, Workspace
-from mirrorlake_serve.proxy import NAMES
-from mirrorlake_serve.server import Ready
+from mirrorlake_serve.server import NAMES, Ready
 
 DEADLINE = 60
 
