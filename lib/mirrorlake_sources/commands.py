@@ -134,7 +134,7 @@ def csv_drops(
     as_json: Json = False,
 ) -> None:
     """Publish CSV files, FOLDER/TABLE/*.csv, which may grow and may arrive twice; as text."""
-    from mirrorlake_sources.csv_drops import CsvDrops
+    from mirrorlake_sources.folders import CsvDrops
 
     one = CsvDrops(folder, keys=_keys(keys))
     _run(root, one, watch=watch, as_json=as_json)

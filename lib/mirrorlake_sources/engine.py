@@ -29,8 +29,16 @@ from mirrorlake.landing.zone import read_footer
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, TableName
 from mirrorlake.source_status import SourceReport, SourceTable
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.folder import NewFolder, make_durable, mend_folders
-from mirrorlake_sources.position import FOOTER, Position, Standing, read_standing, write_standing
+from mirrorlake_sources.position import (
+    FOOTER,
+    NewFolder,
+    Position,
+    Standing,
+    make_durable,
+    mend_folders,
+    read_standing,
+    write_standing,
+)
 from mirrorlake_sources.source import Batch, Group, Source
 from mirrorlake_sources.status import write_report
 

@@ -8,7 +8,7 @@ from mirrorlake.names import fingerprint
 from mirrorlake.source_status import SourceReport, SourceTable
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.kept import read_kept
-from mirrorlake_sources.folder import HOME
+from mirrorlake_sources.position import HOME
 
 FORMAT = 1
 

@@ -12,8 +12,7 @@ from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources.debezium.events import Event, KeysOf, read_event
 from mirrorlake_sources.debezium.rows import EventRows
-from mirrorlake_sources.folder_source import FolderSource
-from mirrorlake_sources.growing import Line, digest_of, lines, starts, with_done
+from mirrorlake_sources.folders import FolderSource, Line, digest_of, lines, starts, with_done
 from mirrorlake_sources.position import Position
 from mirrorlake_sources.source import Batch, Group
 

@@ -18,7 +18,7 @@ from mirrorlake.names import check_part
 from mirrorlake.storage.files import Storage
 from mirrorlake_sources.debezium.events import read_event
 from mirrorlake_sources.debezium.files import DebeziumFiles
-from mirrorlake_sources.folder import HOME, sync
+from mirrorlake_sources.position import HOME, sync
 
 _JOURNALS = f"{HOME}/journals"
 LARGEST = 64 << 20  # bytes of one file of a journal; then the next one begins

@@ -14,10 +14,10 @@ import pytest
 from helpers.landed import folder_of, landed_files, landed_rows
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.csv_drops import CsvDrops
 from mirrorlake_sources.debezium.files import DebeziumFiles
 from mirrorlake_sources.debezium.journal import Journal
 from mirrorlake_sources.engine import run_source
+from mirrorlake_sources.folders import CsvDrops
 from mirrorlake_sources.position import Position
 from mirrorlake_sources.source import Group, Source
 from mirrorlake_sources.status import read_reports
