@@ -20,7 +20,7 @@ from helpers.serving import DEADLINE, Lake, serving, session_of
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import PROJECT
 from mirrorlake_serve.lakes import Workspace
-from mirrorlake_sources.debezium.journal import Journal
+from mirrorlake_sources.debezium_files import Journal
 from mirrorlake_sources.engine import run_source
 
 COLUMNS = [
@@ -167,7 +167,7 @@ def test_a_full_journal_goes_on_in_the_next_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files of it that are published are removed, and nothing lands twice."""
-    monkeypatch.setattr("mirrorlake_sources.debezium.journal.LARGEST", 1)
+    monkeypatch.setattr("mirrorlake_sources.debezium_files.LARGEST", 1)
     storage = Storage(tmp_path)
     journal = Journal(storage, "s")
     journal.append(json.dumps(DDL).encode())

@@ -14,8 +14,7 @@ import pytest
 from helpers.landed import folder_of, landed_files, landed_rows
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.debezium.files import DebeziumFiles
-from mirrorlake_sources.debezium.journal import Journal
+from mirrorlake_sources.debezium_files import DebeziumFiles, Journal
 from mirrorlake_sources.engine import run_source
 from mirrorlake_sources.folders import CsvDrops
 from mirrorlake_sources.position import Position

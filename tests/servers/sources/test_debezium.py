@@ -24,8 +24,7 @@ from mirrorlake.errors import DataFileError, InvalidNameError, MirrorlakeError, 
 from mirrorlake.landing.metadata import MARKER, read_metadata
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.debezium.files import DebeziumFiles
-from mirrorlake_sources.debezium.journal import Journal
+from mirrorlake_sources.debezium_files import DebeziumFiles, Journal
 from mirrorlake_sources.engine import run_source
 from mirrorlake_sources.position import FOOTER
 
@@ -339,7 +338,7 @@ def test_whatever_is_posted_is_taken_or_refused(tmp_path: Path, document: Any) -
 
 POSTER = """
 import json, sys
-from mirrorlake_sources.debezium.journal import Journal
+from mirrorlake_sources.debezium_files import Journal
 from mirrorlake.storage.files import Storage
 
 journal = Journal(Storage(sys.argv[1]), "shop")

@@ -64,7 +64,7 @@ class Topics:
         return f"{self.prefix}.{table}"
 
     def source(self, **options: Any):
-        from mirrorlake_sources.debezium.kafka import KafkaSource
+        from mirrorlake_sources.kafka import KafkaSource
 
         topics = options.pop("topics", [f"{self.prefix}.*"])
         given = {"name": self.prefix} | options
@@ -176,7 +176,7 @@ def test_it_watches_and_tells_its_lag(topics: Topics) -> None:
 
 
 def test_wrong_use_and_a_broker_that_is_not_there(topics: Topics) -> None:
-    from mirrorlake_sources.debezium.kafka import KafkaSource
+    from mirrorlake_sources.kafka import KafkaSource
 
     with pytest.raises(UsageError):
         KafkaSource("", ["a"], Storage(topics.root))
@@ -188,7 +188,7 @@ def test_wrong_use_and_a_broker_that_is_not_there(topics: Topics) -> None:
 
 PROGRAM = """
 import sys
-from mirrorlake_sources.debezium.kafka import KafkaSource
+from mirrorlake_sources.kafka import KafkaSource
 from mirrorlake_sources.engine import run_source
 from mirrorlake.storage.files import Storage
 

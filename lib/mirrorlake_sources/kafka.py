@@ -1,7 +1,7 @@
-"""Debezium's events from Kafka's topics, with offsets from our own files instead of a group's.
+"""Debezium's events from Kafka's topics, with offsets from our own files, not a consumer group's.
 
-A table's position is the next offset of each partition of its topics; it is in the footer of each
-file, so a restart goes on exactly there, whatever a consumer group says.
+A table's position is the next offset of each partition of its topics. It is in the footer of each
+file, so a restart continues exactly there, whatever a consumer group has committed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from mirrorlake.errors import DataFileError, MirrorlakeError, SourceError, Usage
 from mirrorlake.landing.zone import published_tables
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.debezium.events import Event, KeysOf, read_event
-from mirrorlake_sources.debezium.rows import EventRows
+from mirrorlake_sources.debezium import Event, EventRows, KeysOf, read_event
 from mirrorlake_sources.position import Position, read_standing
 from mirrorlake_sources.source import Batch, ChangesOnly, Group
 

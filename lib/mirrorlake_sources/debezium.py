@@ -1,0 +1,422 @@
+"""Debezium's events: parsed, with Kafka Connect's types, and as rows to publish.
+
+An event is `{"schema": …, "payload": {before, after, source, op}}`, or the payload alone. A line
+of a file, or of a journal, is an event, or `{"key": …, "value": event}`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from mirrorlake.errors import DataFileError, InvalidNameError, MirrorlakeError, SchemaError
+from mirrorlake.landing.metadata import MARKER, Marker, keys_are_given, read_metadata
+from mirrorlake.landing.text_format import arrow_type as declared_type
+from mirrorlake.names import TableName
+from mirrorlake.storage.files import Storage
+from mirrorlake_sources.position import Position
+from mirrorlake_sources.source import Batch
+
+READ = {"r": 4, "c": 4, "u": 1, "d": 2}
+TRUNCATE = "t"
+_HINT = "events must be Debezium's own: take ExtractNewRecordState out."
+_UNAVAILABLE = "__debezium_unavailable_value"
+# The same words where a column is binary, and where it is an array of texts.
+_UNAVAILABLE_FORMS = (
+    _UNAVAILABLE,
+    "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==",
+    [_UNAVAILABLE],
+)
+_US = 1_000_000
+_DAY = 86_400 * _US
+_MOMENT = pa.timestamp("us")
+_PLAIN: dict[str, pa.DataType] = {
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "float32": pa.float32(),
+    "double": pa.float64(),
+    "float64": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+    "array": pa.string(),
+    "map": pa.string(),
+    "struct": pa.string(),
+}
+# What a number is of, in microseconds, or for a day in days.
+_TIMES: dict[str, tuple[pa.DataType, int, int]] = {
+    "io.debezium.time.Date": (pa.date32(), 1, 1),
+    "org.apache.kafka.connect.data.Date": (pa.date32(), 1, 1),
+    "io.debezium.time.Timestamp": (_MOMENT, 1000, 1),
+    "org.apache.kafka.connect.data.Timestamp": (_MOMENT, 1000, 1),
+    "io.debezium.time.MicroTimestamp": (_MOMENT, 1, 1),
+    "io.debezium.time.NanoTimestamp": (_MOMENT, 1, 1000),
+    "io.debezium.time.Time": (pa.time64("us"), 1000, 1),
+    "org.apache.kafka.connect.data.Time": (pa.time64("us"), 1000, 1),
+    "io.debezium.time.MicroTime": (pa.time64("us"), 1, 1),
+    "io.debezium.time.NanoTime": (pa.time64("us"), 1, 1000),
+}
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+_VARIABLE = "io.debezium.data.VariableScaleDecimal"
+_ZONED = "io.debezium.time.ZonedTimestamp"
+_BITS = "io.debezium.data.Bits"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event.
+
+    Attributes:
+        marker: the row's marker; None for a TRUNCATE.
+        row: the row after the change; of a delete, its key's columns at least.
+        types: what its schema says of each column: Connect's field documents by name.
+        keys: the key's columns, where the event has a key.
+        informs: the source's own position, as it says it.
+    """
+
+    table: TableName
+    marker: int | None
+    row: dict[str, Any]
+    types: dict[str, dict[str, Any]] | None
+    keys: tuple[str, ...] | None
+    informs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class KeysOf:
+    """A schema change: no row of it lands, but it may name the tables' primary keys."""
+
+    keys: dict[TableName, tuple[str, ...]]
+
+
+def read_event(line: Any, *, file: str, row: int) -> Event | KeysOf | None:
+    """What a line says; None for what is no change: tombstones, messages, heartbeats.
+
+    Args:
+        line: the JSON value.
+        file: where it is from, for errors.
+        row: the line's number there, counted from 1.
+
+    Raises:
+        DataFileError: it is no event of Debezium's, or leaves out a value that nobody has.
+    """
+    try:
+        return _read(line, file, row)
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
+        raise DataFileError(
+            f"The line is no event: {error!r}.", file=file, row=row, hint=_HINT
+        ) from error
+
+
+def _read(line: Any, file: str, row: int) -> Event | KeysOf | None:
+    key: Any = None
+    if isinstance(line, dict) and "value" in line and "key" in line:
+        key, line = line["key"], line["value"]
+    if line is None:
+        return None
+    if not isinstance(line, dict):
+        raise DataFileError("The line is no event.", file=file, row=row)
+    schema = line.get("schema") if "payload" in line else None
+    payload = line.get("payload", line)
+    if payload is None:
+        return None
+    operation = payload.get("op") if isinstance(payload, dict) else None
+    if operation is None and isinstance(payload, dict) and {"ddl", "databaseName"} & set(payload):
+        return KeysOf(_keys_of(payload))  # the columns follow from the rows' own schemas
+    if operation == "m" or (operation is None and "ts_ms" in payload and "before" not in payload):
+        return None
+    if operation not in READ and operation != TRUNCATE:
+        raise DataFileError(
+            f"The line has the operation {operation!r}.",
+            file=file,
+            row=row,
+            hint=_HINT,
+        )
+    origin = payload.get("source") or {}
+    table = _table(origin, file, row)
+    informs = {name: origin[name] for name in ("lsn", "pos", "scn", "gtid") if origin.get(name)}
+    keys = None if key is None else tuple(_payload(key))
+    if operation == TRUNCATE:
+        return Event(table, None, {}, None, keys, informs)
+    before, after = payload.get("before") or {}, payload.get("after")
+    if operation == "d":
+        found = {**before, **_payload(key)} if key is not None else before
+    else:
+        found = after or {}
+    if not found:
+        raise DataFileError(
+            f"The event of {table} has neither a row nor a key.",
+            file=file,
+            row=row,
+            hint='hand over keys, as {"key": …, "value": …}, or REPLICA IDENTITY FULL.',
+        )
+    filled = {
+        name: _available(value, before.get(name), name, operation == "d", file, row)
+        for name, value in found.items()
+    }
+    return Event(table, READ[operation], filled, _types(schema), keys, informs)
+
+
+def _available(value: Any, old: Any, column: str, gone: bool, file: str, row: int) -> Any:
+    """A value; in place of one that Debezium did not have, what the row had before."""
+    if not _is_unavailable(value):
+        return value
+    if gone:
+        return None  # a delete needs its key only
+    if old is not None and not _is_unavailable(old):
+        return old
+    raise DataFileError(
+        f"The value of {column!r} was not available to Debezium.",
+        file=file,
+        row=row,
+        column=column,
+        hint="set REPLICA IDENTITY FULL, or use ReselectColumnsPostProcessor with"
+        " reselect.unavailable.values=true.",
+    )
+
+
+def _is_unavailable(value: Any) -> bool:
+    return isinstance(value, (str, list)) and value in _UNAVAILABLE_FORMS
+
+
+def _payload(key: Any) -> dict[str, Any]:
+    found = key.get("payload") if isinstance(key, dict) and "payload" in key else key
+    return found if isinstance(found, dict) else {}
+
+
+def _table(origin: dict[str, Any], file: str, row: int) -> TableName:
+    name = origin.get("table") or origin.get("collection")
+    if not isinstance(name, str):
+        raise DataFileError("The event names no table.", file=file, row=row)
+    return _landed(origin.get("schema"), name)
+
+
+def _landed(schema: Any, name: str) -> TableName:
+    """A table's name in the lake: tables of `public` have no schema there."""
+    known = schema if isinstance(schema, str) and schema not in ("", "public") else None
+    return TableName(known, name)
+
+
+def _keys_of(payload: dict[str, Any]) -> dict[TableName, tuple[str, ...]]:
+    """The primary keys that a schema change tells, by table."""
+    found = {}
+    for change in payload.get("tableChanges") or ():
+        keys = (change.get("table") or {}).get("primaryKeyColumnNames")
+        names = [part.strip('"') for part in str(change.get("id", "")).split(".")]
+        schema = payload.get("schemaName") or (names[-2] if len(names) > 2 else None)
+        with suppress(InvalidNameError):  # its rows say so, if there are any
+            if keys:
+                found[_landed(schema, names[-1])] = tuple(map(str, keys))
+    return found
+
+
+def _types(schema: Any) -> dict[str, dict[str, Any]] | None:
+    """The columns' types: the fields of `after`, or of `before`."""
+    if not isinstance(schema, dict):
+        return None
+    for field in schema.get("fields") or ():
+        if field.get("field") in ("after", "before") and field.get("fields"):
+            return {one["field"]: one for one in field["fields"]}
+    return None
+
+
+def arrow_type(field: dict[str, Any]) -> pa.DataType:
+    """The type of a column by its field in the event's schema."""
+    name = field.get("name")
+    if name in _TIMES:
+        return _TIMES[name][0]
+    if name == _ZONED:
+        return pa.timestamp("us", "UTC")
+    if name == _DECIMAL:
+        parameters = field.get("parameters") or {}
+        precision = int(parameters.get("connect.decimal.precision", 38))
+        scale = int(parameters.get("scale", 0))
+        fits = precision <= 38 and 0 <= scale <= precision
+        return pa.decimal128(precision, scale) if fits else pa.string()
+    if name == _VARIABLE:
+        return pa.string()
+    kind = str(field.get("type"))
+    if kind not in _PLAIN:
+        raise SchemaError(f"Column {field.get('field')!r} is of the unknown type {kind!r}.")
+    return _PLAIN[kind]
+
+
+def column(values: list[Any], field: dict[str, Any]) -> pa.Array:
+    """A column's values as the event's JSON has them, in its type.
+
+    Raises:
+        SchemaError: a value is not of the type.
+    """
+    wanted = arrow_type(field)
+    convert = _converter(field, wanted)
+    try:
+        return pa.array([None if value is None else convert(value) for value in values], wanted)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError, KeyError) as error:
+        raise SchemaError(
+            f"A value of {field['field']!r} is no {field.get('name') or field['type']}: {error}.",
+            column=field["field"],
+        ) from error
+
+
+def _converter(field: dict[str, Any], wanted: pa.DataType) -> Callable[[Any], Any]:
+    name, kind = field.get("name"), field.get("type")
+    if name in _TIMES:
+        _, times, by = _TIMES[name]
+        return lambda value: _whole(value) * times // by
+    if name == _ZONED:
+        return lambda text: pa.scalar(text).cast(wanted).value
+    if name == _DECIMAL:
+        scale = int((field.get("parameters") or {}).get("scale", 0))
+        if pa.types.is_decimal(wanted):
+            return lambda value: _decimal(value, scale)
+        return lambda value: f"{_decimal(value, scale):f}"
+    if name == _VARIABLE:
+        return lambda value: f"{_decimal(value['value'], int(value['scale'])):f}"
+    if kind == "bytes":
+        return lambda text: base64.b64decode(text, validate=True)
+    if kind in ("array", "map", "struct"):
+        return lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if kind in ("float", "float32", "double", "float64"):
+        return float  # "NaN" and the infinities are texts in JSON
+    if kind == "string":
+        return _text
+    return lambda value: value
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is no whole number")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _decimal(value: Any, scale: int) -> Decimal:
+    """Connect's decimal: a big-endian number in base64; or, as another mode has it, a text."""
+    if isinstance(value, (int, float)):
+        return Decimal(str(value))
+    raw = base64.b64decode(value, validate=True)
+    # Not by arithmetic, which would round to 28 digits.
+    return Decimal(f"{int.from_bytes(raw, 'big', signed=True)}e{-scale}")
+
+
+class EventRows:
+    """Turns events into rows, whichever door they came through.
+
+    Args:
+        storage: the lake's files, for what the tables' `_metadata.json` declare.
+        keys: the key columns of tables whose events have no key.
+    """
+
+    def __init__(self, storage: Storage, keys: Mapping[str, Sequence[str]] | None = None) -> None:
+        self._storage = storage
+        self._named = {TableName.parse(name): tuple(names) for name, names in (keys or {}).items()}
+        self._learned: dict[TableName, tuple[str, ...]] = {}
+        self._keys: dict[TableName, tuple[str, ...]] = {}
+
+    def learn(self, found: KeysOf) -> None:
+        """Keeps the keys that a schema change names."""
+        self._learned |= found.keys
+
+    def key(self, event: Event) -> tuple[str, ...]:
+        """The key columns of an event's table; empty if nobody names any.
+
+        They are those named by hand, or the event's, or those of the folder's `_metadata.json`,
+        or those of a schema change, in this order.
+        """
+        table = event.table
+        found = self._named.get(table) or event.keys
+        if not found:
+            found = read_metadata(self._storage, table).keys or self._learned.get(table, ())
+        self._keys[table] = found
+        return found
+
+    def recall(self, table: TableName) -> tuple[str, ...]:
+        """Return the key of a table that was published before; named by hand if it may change."""
+        found = read_metadata(self._storage, table).keys
+        if table in self._named and not keys_are_given(self._storage, table):
+            found = self._named[table]
+        self._keys[table] = found
+        return found
+
+    def rows(self, table: TableName, events: list[Event]) -> pa.RecordBatchReader:
+        """Events of one table and one schema.
+
+        Raises:
+            SchemaError: they have no schema, or a value or an operation that does not fit.
+        """
+        types = events[0].types
+        if types is None:
+            names, arrays = self._declared(table, events)
+        else:
+            names = list(types)
+            arrays = [column([e.row.get(name) for e in events], types[name]) for name in names]
+        arrays.append(pa.array(self._markers(table, events), pa.int32()))
+        made = pa.RecordBatch.from_arrays(arrays, names=[*names, MARKER])
+        return pa.RecordBatchReader.from_batches(made.schema, [made])
+
+    def batch(self, table: TableName, events: list[Event], position: Position) -> Batch:
+        """The same as a batch, or as what stops the table."""
+        try:
+            return Batch(table, self.rows(table, events), position)
+        except MirrorlakeError as error:
+            return Batch(table, None, position, problem=error)
+
+    def _markers(self, table: TableName, events: list[Event]) -> list[int | None]:
+        """Upserts need a key; a table without one takes inserts only."""
+        markers = [event.marker for event in events]
+        known = self._keys[table]
+        told = {event.keys for event in events if event.keys} if table not in self._named else ()
+        if known and any(set(keys) != set(known) for keys in told):
+            raise SchemaError(
+                f"The key of {table} is {list(known)}, and its events name another one.",
+                hint="delete the table's folder, and let Debezium take a new snapshot.",
+            )
+        if known:
+            return markers
+        if set(markers) - {Marker.UPSERT}:
+            raise SchemaError(
+                f"The events of {table} change rows, but name no key.",
+                hint='hand over keys, as {"key": …, "value": …}; or name the key columns by'
+                " --keys, or as keyColumns in the folder's _metadata.json.",
+            )
+        return [int(Marker.INSERT)] * len(markers)
+
+    def _declared(self, table: TableName, events: list[Event]) -> tuple[list[str], list[pa.Array]]:
+        """Columns of events without a schema, by what `_metadata.json` declares."""
+        declared = read_metadata(self._storage, table).columns
+        if not declared:
+            raise SchemaError(
+                f"The events of {table} have no schema.",
+                hint="set schemas.enable=true at Debezium's converter, or declare the columns in"
+                " the folder's _metadata.json, as SchemaDefinition.",
+            )
+        unknown = {name for event in events for name in event.row} - set(declared)
+        if unknown:
+            raise SchemaError(
+                f"The events of {table} have a column {min(unknown)!r} that is not declared.",
+                column=min(unknown),
+            )
+        arrays = []
+        for name, kind in declared.items():
+            values: list[Any] = [event.row.get(name) for event in events]
+            wanted = declared_type(kind, column=name)
+            try:
+                arrays.append(pa.array(values).cast(wanted))
+            except (pa.ArrowException, ValueError, TypeError) as error:
+                raise SchemaError(f"A value is no {kind}: {error}.", column=name) from error
+        return list(declared), arrays
