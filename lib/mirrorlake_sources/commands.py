@@ -46,7 +46,7 @@ def postgres(
     as_json: Json = False,
 ) -> None:
     """Publish tables of a PostgreSQL database: a snapshot, then every change."""
-    from mirrorlake_sources.postgres.naming import reseeded
+    from mirrorlake_sources.postgres.catalog import reseeded
     from mirrorlake_sources.postgres.source import PostgresSource
 
     one = PostgresSource(

@@ -1,4 +1,4 @@
-"""What a source is: three questions that `sources/engine.py` asks, whatever stands behind them.
+"""What a source is: three questions that `engine` asks, whatever stands behind them.
 
 A new source answers them and passes `tests/servers/sources/test_conformance.py`; publishing exactly
 once, first loads, stopping one table and restarts are the engine's.

@@ -26,7 +26,7 @@ import psycopg
 from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.names import ZONE, file_number
 from mirrorlake.results import TextTable
-from mirrorlake_sources.postgres.publish import publish_postgres
+from mirrorlake_sources.postgres.source import publish_postgres
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake

@@ -1,42 +1,194 @@
-"""Gathers the stream's changes by table until they are published, whole transactions at a time.
+"""Gather the stream's changes by table until they are published, whole transactions at a time.
 
-A position is `(lsn, n)`: with n 0 all commits that lie before lsn; with n > 0 also the table's
-first n changes of the commit that lies at lsn. So a file may end within a transaction (where the
-table was altered or emptied in it), and a restart still goes on at the very next change.
+A position is `(lsn, n)`: with n 0 all commits before lsn; with n > 0 also the table's first n
+changes of the commit at lsn. So a file may end within a transaction (where the table was altered or
+emptied in it), and a restart still continues at the very next change.
+
+Changes wait in memory first, then in a file of Arrow batches, so that a transaction of any size
+takes bounded memory. Large values that an update left alone are read by key and may be newer than
+the change. The newer change comes later in the stream and carries the same value; the delete of a
+row that does not exist any more is still to come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from enum import Enum
+from typing import IO, Any
 
 import pyarrow as pa
 
 from mirrorlake.errors import MirrorlakeError, SourceError
+from mirrorlake.landing.metadata import MARKER, Marker
 from mirrorlake.landing.metadata import UNCHANGED as UNCHANGED_NAMES
-from mirrorlake.landing.metadata import Marker
 from mirrorlake.landing.rows import UNCHANGED_TYPE
 from mirrorlake.names import TableName
 from mirrorlake_sources.position import Position
-from mirrorlake_sources.postgres.altered import Altered, Kept, compare
-from mirrorlake_sources.postgres.catalog import Column, PgTable
-from mirrorlake_sources.postgres.messages import (
+from mirrorlake_sources.postgres.catalog import Column, Connection, PgTable
+from mirrorlake_sources.postgres.connection import (
     UNCHANGED,
     Begin,
     Commit,
     Relation,
     Truncate,
     Values,
+    ident,
+    quoted,
     read_change,
 )
-from mirrorlake_sources.postgres.snapshot import show_lsn
+from mirrorlake_sources.postgres.slot import show_lsn
 from mirrorlake_sources.source import Batch, Group
-from mirrorlake_sources.spool import Spool, marked
 
+_TEXT, _VARCHAR = 25, 1043
+Convert = Callable[[list[Any], list[int], bool], pa.RecordBatch]
+_MARKER = pa.field(MARKER, pa.int32())
+MOST_ROWS = 50_000
+MOST_BYTES = 32 << 20
 _UPDATE = ord("U")
 Lookup = Callable[["Shape", list[Values]], list[Values | None]]
 """Given a table and rows with `UNCHANGED` values: the rows filled, None where one is gone."""
+_ROWS = 500
+
+
+class Altered(Enum):
+    """What follows from an alteration."""
+
+    NO = "nothing"
+    GOES_ON = "a column was added or dropped"
+    LOAD_AGAIN = "a column was added with a value for the rows that were there"
+    RENAMED = "a column was renamed"
+    TYPE = "a column's type was changed"
+    TABLE = "the table was renamed"
+    KEY = "its key was changed"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A table as it was when its last rows were published."""
+
+    columns: tuple[tuple[int | None, str, int, int], ...]
+    filenodes: str
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Kept:
+        """From a position's facts."""
+        columns = tuple((n, name, oid, mod) for n, name, oid, mod in facts["columns"])
+        return cls(columns, facts["filenodes"])
+
+    def differs(self, relation: Relation) -> bool:
+        """Whether the stream's rows have other columns now."""
+        return [column[1:] for column in self.columns] != list(relation.columns)
+
+
+def compare(kept: Kept, relation: Relation, before: PgTable, now: PgTable | None) -> Altered:
+    """What has become of a table.
+
+    Args:
+        kept: as it was when its last rows were published.
+        relation: as its next rows in the stream are.
+        before: as the catalogue had it at the start.
+        now: as the catalogue has it, which may be later still; None if it is gone.
+    """
+    if (before.schema, before.table.name) != (relation.schema, relation.name):
+        return Altered.TABLE
+    if now is not None and now.relid != before.relid:
+        now = None  # dropped since, and made again: the catalogue says nothing of these rows
+    if now is not None and now.keys != before.keys:
+        return Altered.KEY
+    numbers = {column.name: column.number for column in now.columns} if now else {}
+    old = {name: (number, oid, mod) for number, name, oid, mod in kept.columns}
+    new = {name: (oid, mod) for name, oid, mod in relation.columns}
+    added, dropped = new.keys() - old.keys(), old.keys() - new.keys()
+    if not new.keys() >= set(before.keys):
+        return Altered.KEY
+    by_number = {number: name for number, name, _, _ in kept.columns}
+    known = (numbers.get(name) for name in added)
+    if any(by_number[number] in dropped for number in known if number in by_number):
+        return Altered.RENAMED
+    for name in new.keys() & old.keys():
+        number, oid, mod = old[name]
+        if number is not None and numbers.get(name, number) != number:
+            return Altered.LOAD_AGAIN  # dropped and added again: old rows have other values now
+        if (oid, mod) != new[name] and {oid, new[name][0]} - {_TEXT, _VARCHAR}:
+            return Altered.TYPE
+    if added and (now is None or now.filenodes != kept.filenodes):
+        return Altered.LOAD_AGAIN  # the server wrote the table anew, maybe to fill the column
+    missing = {column.name for column in now.columns if column.has_missing} if now else set()
+    if added & missing:
+        return Altered.LOAD_AGAIN
+    return Altered.GOES_ON if added or dropped else Altered.NO
+
+
+class Spool:
+    """Rows with their markers, in order.
+
+    Args:
+        schema: of the rows, without the marker.
+        convert: turns rows and markers into a batch of that schema with the marker last; is told
+            whether there are gaps.
+
+    Attributes:
+        gaps: a row has values that are still to be looked up.
+    """
+
+    def __init__(self, schema: pa.Schema, convert: Convert) -> None:
+        self.schema = schema.append(_MARKER)
+        self._convert = convert
+        self._rows: list[tuple[Any, ...]] = []
+        self._markers: list[int] = []
+        self._bytes = 0
+        self._file: IO[bytes] | None = None
+        self._writer: Any = None
+        self.gaps = False
+
+    def add(self, row: tuple[Any, ...], marker: int, size: int) -> None:
+        """Takes one row of about `size` bytes."""
+        self._rows.append(row)
+        self._markers.append(marker)
+        self._bytes += size
+        if len(self._rows) >= MOST_ROWS or self._bytes >= MOST_BYTES:
+            self._spill()
+
+    def _spill(self) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="mirrorlake-")  # noqa: SIM115  # see close
+            self._writer = pa.ipc.new_stream(self._file, self.schema)
+        self._writer.write_batch(self._drain())
+
+    def _drain(self) -> pa.RecordBatch:
+        batch = self._convert(self._rows, self._markers, self.gaps)
+        self._rows, self._markers, self._bytes, self.gaps = [], [], 0, False
+        return batch
+
+    def reader(self) -> pa.RecordBatchReader:
+        """All rows, once; then the spool is closed."""
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            if self._file is not None:
+                self._writer.close()
+                self._file.seek(0)
+                yield from pa.ipc.open_stream(self._file)
+            if self._rows:
+                yield self._drain()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Lets go of the file and the rows."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._rows, self._markers = [], []
+
+
+def marked(arrays: list[pa.Array], markers: list[int], names: list[str]) -> pa.RecordBatch:
+    """Columns and markers as a batch of a spool's schema."""
+    columns = [*arrays, pa.array(markers, _MARKER.type)]
+    return pa.RecordBatch.from_arrays(columns, names=[*names, _MARKER.name])
 
 
 @dataclass(frozen=True)
@@ -317,3 +469,59 @@ def _filled(old: Values, new: Values) -> Values:
         return new
     pairs = zip(old, new, strict=True)
     return tuple(o if n is UNCHANGED and o is not None else n for o, n in pairs)
+
+
+def look_up(connection: Connection, shape: Shape, rows: list[Values]) -> list[Values | None]:
+    """Fills the values that are `UNCHANGED`.
+
+    Args:
+        connection: for queries.
+        shape: the rows' table.
+        rows: with at least one such value each.
+
+    Returns:
+        The rows in their order, each filled, or None where the table has no such row any more.
+    """
+    found: dict[tuple[Any, ...], list[Any]] = {}
+    for start in range(0, len(rows), _ROWS):
+        found |= _read(connection, shape, rows[start : start + _ROWS])
+    filled: list[Values | None] = []
+    for row in rows:
+        now = found.get(tuple(row[key] for key in shape.keys))
+        filled.append(
+            None
+            if now is None
+            else tuple(
+                n if value is UNCHANGED else value for value, n in zip(row, now, strict=True)
+            )
+        )
+    return filled
+
+
+def _read(
+    connection: Connection, shape: Shape, rows: list[Values]
+) -> dict[tuple[Any, ...], list[Any]]:
+    known = {column.name for column in shape.table.columns}
+    columns = [
+        _printed(column.name) if column.name in known else "NULL" for column in shape.columns
+    ]
+    keys = [shape.columns[key].name for key in shape.keys]
+    wanted = {tuple(row[key] for key in shape.keys) for row in rows}
+    # Each key is a literal of no type yet, so that the server reads it as the column's.
+    places = " OR ".join(
+        "("
+        + " AND ".join(f"{ident(n)} = {quoted(v.decode())}" for n, v in zip(keys, key, strict=True))
+        + ")"
+        for key in wanted
+    )
+    query = f"SELECT {', '.join(columns)} FROM {shape.table.quoted} WHERE {places}"
+    found = {}
+    for row in connection.execute(query).fetchall():
+        values = [None if value is None else value.encode() for value in row]
+        found[tuple(values[key] for key in shape.keys)] = values
+    return found
+
+
+def _printed(name: str) -> str:
+    """A column as the stream prints it."""
+    return f"CASE WHEN {ident(name)} IS DISTINCT FROM NULL THEN concat({ident(name)}) END"

@@ -1,37 +1,59 @@
-"""A PostgreSQL database as a source: checks, first loads from snapshots, and the slot's stream."""
+"""A PostgreSQL database as a source: checks, first loads from snapshots, the slot's stream."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Generator, Iterable, Mapping, MutableMapping
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from mirrorlake.errors import BusyError, MirrorlakeError, SourceError, UsageError
 from mirrorlake.names import TableName, fingerprint
+from mirrorlake.results import Result, TextTable
+from mirrorlake.source_status import SourceReport
+from mirrorlake_sources.engine import run_source
 from mirrorlake_sources.position import Position
-from mirrorlake_sources.postgres.altered import Kept
-from mirrorlake_sources.postgres.catalog import Catalogue, Column, Connection, PgTable, problem_of
-from mirrorlake_sources.postgres.connect import Server, UnreachableError
-from mirrorlake_sources.postgres.gather import Gathering
-from mirrorlake_sources.postgres.lookup import look_up
-from mirrorlake_sources.postgres.messages import Begin, Commit, Relation, Truncate, read_message
-from mirrorlake_sources.postgres.naming import as_landed, column_of
-from mirrorlake_sources.postgres.slot import Slot
-from mirrorlake_sources.postgres.snapshot import parse_lsn, read_snapshot, show_lsn
-from mirrorlake_sources.postgres.stream import LostConnectionError, Stream
+from mirrorlake_sources.postgres.catalog import (
+    Catalogue,
+    Column,
+    Connection,
+    PgTable,
+    as_landed,
+    column_of,
+    problem_of,
+    reseeded,
+)
+from mirrorlake_sources.postgres.connection import (
+    Begin,
+    Commit,
+    LostConnectionError,
+    Relation,
+    Server,
+    Stream,
+    Truncate,
+    UnreachableError,
+    read_message,
+)
+from mirrorlake_sources.postgres.gather import Gathering, Kept, look_up
+from mirrorlake_sources.postgres.slot import Slot, parse_lsn, read_snapshot, show_lsn
 from mirrorlake_sources.source import Group, Publish
+
+if TYPE_CHECKING:
+    from mirrorlake.lake import Lake
 
 _log = logging.getLogger("mirrorlake.sources.postgres.source")
 _ROWS = frozenset(b"IUD")
 _PATIENCE = 20.0  # seconds for the rest of a transaction once it is to stop
 _HELD = 10.0  # seconds until the server must have noticed that a process is dead
 _HEARTBEAT = "SELECT pg_logical_emit_message(true, 'mirrorlake', '')"
+DSN = "MIRRORLAKE_DSN"
 
 
 class PostgresSource:
@@ -386,3 +408,137 @@ class PostgresSource:
                 self._stream.tell()
             self._stream.close()
             self._stream = None
+
+
+@dataclass(frozen=True)
+class CheckedTable:
+    """Whether one table can be published.
+
+    Attributes:
+        table: its name in the lake.
+        keys: its key columns; empty for inserts only.
+        problem: what is in the way; None if nothing is.
+        hint: what to run at the server.
+    """
+
+    table: str
+    keys: tuple[str, ...] = ()
+    problem: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class PostgresCheck(Result):
+    """What a database would publish.
+
+    Attributes:
+        database: the source's name; empty if no database is named.
+        tables: those that are asked for.
+    """
+
+    database: str
+    tables: tuple[CheckedTable, ...] = ()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a table that can be published."""
+        return any(one.problem is None for one in self.tables)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The check as a document."""
+        return asdict(self)
+
+    def shown(self) -> TextTable:
+        """A line a table: its key, or what is in the way and the statement that helps."""
+        if not self.database:
+            text = f"No database is named: set {DSN}, or the parameter dsn, and tables."
+            return TextTable(("note",), ((text,),))
+        rows = tuple(
+            (
+                one.table,
+                ", ".join(one.keys) or "none: inserts only",
+                one.problem or "",
+                one.hint or "",
+            )
+            for one in self.tables
+        )
+        return TextTable(("table", "key", "problem", "what helps"), rows)
+
+    def __repr__(self) -> str:
+        good = sum(one.problem is None for one in self.tables)
+        return f"{good} of {len(self.tables)} tables can be published"
+
+
+def check_postgres(
+    tables: Iterable[str], dsn: str = "", *, slot: str = "mirrorlake", toast: str = "refuse"
+) -> PostgresCheck:
+    """Looks whether tables of a database can be published; changes nothing there.
+
+    Args:
+        tables: their names; `public.t` is `t`.
+        dsn: libpq's connection string; empty: the variable `MIRRORLAKE_DSN`.
+        slot: the name of the slot at the server.
+        toast: see `PostgresSource`.
+
+    Returns:
+        A line a table; nothing if no database or no table is named.
+
+    Raises:
+        SourceError: the server can't be reached, or lacks something for all tables.
+
+    Example:
+        >>> check_postgres(["orders"], "host=db dbname=shop")  # doctest: +SKIP
+        1 of 1 tables can be published
+    """
+    place, names = dsn or os.environ.get(DSN, ""), list(tables)
+    if not place or not names:
+        return PostgresCheck("")
+    source = PostgresSource(place, names, slot=slot, toast=toast)
+    with source:
+        found = source.examine()
+        return PostgresCheck(
+            source.name,
+            tuple(
+                CheckedTable(str(table), problem=known.message, hint=known.hint)
+                if isinstance(known, MirrorlakeError)
+                else CheckedTable(str(table), known)
+                for table, known in found.items()
+            ),
+        )
+
+
+def publish_postgres(
+    lake: Lake,
+    tables: Iterable[str],
+    dsn: str = "",
+    *,
+    slot: str = "mirrorlake",
+    toast: str = "refuse",
+    text: Iterable[str] = (),
+    reseed: Iterable[str] = (),
+) -> SourceReport:
+    """Publishes tables of a database up to now: a snapshot where there is none, then all changes.
+
+    Args:
+        lake: where to.
+        tables: their names; `public.t` is `t`.
+        dsn: libpq's connection string; empty: the variable `MIRRORLAKE_DSN`.
+        slot: the name of the slot at the server; two lakes need two.
+        toast: see `PostgresSource`.
+        text: columns to land as psql prints them, as `table.column`.
+        reseed: tables to load again from the start.
+
+    Raises:
+        UsageError: no database is named.
+        SourceError: the server can't be reached, or has lost the slot.
+
+    Example:
+        >>> publish_postgres(lake, ["orders"], "host=db dbname=shop")  # doctest: +SKIP
+        postgres:74…/shop/mirrorlake: 12 rows and changes of 1 tables published
+    """
+    place = dsn or os.environ.get(DSN, "")
+    if not place:
+        raise UsageError("No database is named.", hint=f"set {DSN}, or hand over a dsn.")
+    source = PostgresSource(place, tables, slot=slot, toast=toast, text=text)
+    again = reseeded(list(reseed))
+    return run_source(lake.storage, source, reseed=again, footer=lake.published_footer)

@@ -315,9 +315,7 @@ def test_an_idle_database_moves_its_slot(shop) -> None:
 
 
 def test_a_transaction_larger_than_memory_allows(shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirrorlake_sources import spool
-
-    monkeypatch.setattr(spool, "MOST_ROWS", 100)
+    monkeypatch.setattr("mirrorlake_sources.postgres.gather.MOST_ROWS", 100)
     shop.sql(f"{ITEMS}; {FULL}")
     shop.run("items")
     shop.sql("INSERT INTO items SELECT i, i, 'w' || i FROM generate_series(1, 2345) i")

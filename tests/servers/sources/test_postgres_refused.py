@@ -145,9 +145,7 @@ def test_another_source_of_the_same_table(shop) -> None:
 
 
 def test_two_processes_with_one_slot(shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirrorlake_sources.postgres import slot
-
-    monkeypatch.setattr(slot, "_HELD", 0.2)
+    monkeypatch.setattr("mirrorlake_sources.postgres.slot._HELD", 0.2)
     shop.sql("CREATE TABLE t (id int PRIMARY KEY)")
     with shop.source("t"), pytest.raises(BusyError, match="Another process reads the slot"):
         shop.run("t")
