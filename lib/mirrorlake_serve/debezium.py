@@ -17,8 +17,7 @@ from mirrorlake_serve.call import read_document
 from mirrorlake_serve.errors import RequestError, bad_request
 from mirrorlake_serve.lakes import Item, Workspace
 from mirrorlake_serve.paths import decode
-from mirrorlake_sources.debezium_files import Journal, journals_of
-from mirrorlake_sources.engine import run_source
+from mirrorlake_sources import Journal, journals_of, run_source
 
 _log = logging.getLogger("mirrorlake.serve.debezium")
 _PREFIX = "/debezium/"

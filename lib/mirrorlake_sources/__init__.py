@@ -1,4 +1,7 @@
-"""Databases, event streams and folders, published into the landing zone exactly once; no Spark."""
+"""Publish databases, event streams and folders into the landing zone exactly once; no Spark.
+
+Names are imported when they are first used, because each source needs packages of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mirrorlake_sources.postgres.source import check_postgres, publish_postgres
+    from mirrorlake_sources.debezium_files import DebeziumFiles, Journal, journals_of
+    from mirrorlake_sources.engine import run_source
+    from mirrorlake_sources.folders import CsvDrops
+    from mirrorlake_sources.kafka import KafkaSource
+    from mirrorlake_sources.position import Position
+    from mirrorlake_sources.postgres.source import PostgresSource, check_postgres, publish_postgres
+    from mirrorlake_sources.source import Batch, Group, Source
+    from mirrorlake_sources.status import read_reports
 
-__all__ = ["check_postgres", "publish_postgres"]
+__all__ = [
+    "Batch",
+    "CsvDrops",
+    "DebeziumFiles",
+    "Group",
+    "Journal",
+    "KafkaSource",
+    "Position",
+    "PostgresSource",
+    "Source",
+    "check_postgres",
+    "journals_of",
+    "publish_postgres",
+    "read_reports",
+    "run_source",
+]
+
+_MODULES = {
+    "debezium_files": ["DebeziumFiles", "Journal", "journals_of"],
+    "engine": ["run_source"],
+    "folders": ["CsvDrops"],
+    "kafka": ["KafkaSource"],
+    "position": ["Position"],
+    "postgres.source": ["PostgresSource", "check_postgres", "publish_postgres"],
+    "source": ["Batch", "Group", "Source"],
+    "status": ["read_reports"],
+}
+_LAZY = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("mirrorlake_sources.postgres.source"), name)
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -24,8 +24,7 @@ from mirrorlake import Lake
 from mirrorlake.landing.metadata import read_identity
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.engine import run_source
-from mirrorlake_sources.postgres.source import PostgresSource
+from mirrorlake_sources import PostgresSource, run_source
 
 ROWS = 1_000_000
 CHANGES = 300_000

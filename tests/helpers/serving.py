@@ -17,8 +17,7 @@ import requests
 
 from mirrorlake.names import ZONE
 from mirrorlake.storage.files import Storage
-from mirrorlake_serve.lakes import DEFINITION, Item, Mirrors, Workspace
-from mirrorlake_serve.server import Ready, Settings, run_server
+from mirrorlake_serve import DEFINITION, Item, Mirrors, Ready, Settings, Workspace, run_server
 
 DEADLINE = 60
 FOREVER = 4102444800

@@ -26,7 +26,7 @@ import psycopg
 from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.names import ZONE, file_number
 from mirrorlake.results import TextTable
-from mirrorlake_sources.postgres.source import publish_postgres
+from mirrorlake_sources import publish_postgres
 
 if TYPE_CHECKING:
     from mirrorlake.lake import Lake
@@ -64,8 +64,7 @@ _RESTART = 30  # seconds until what a killed server leaves has ended
 _CHILD = """
 import sys
 from mirrorlake_lab.samples.shop import TABLES, SLOT
-from mirrorlake_sources.engine import run_source
-from mirrorlake_sources.postgres.source import PostgresSource
+from mirrorlake_sources import PostgresSource, run_source
 from mirrorlake.storage.files import Storage
 
 root, dsn, *stamp = sys.argv[1:]

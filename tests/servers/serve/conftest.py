@@ -8,8 +8,7 @@ import pytest
 import requests
 
 from helpers.serving import Lake, new_lake, serving, session_of
-from mirrorlake_serve.lakes import Workspace
-from mirrorlake_serve.server import Ready
+from mirrorlake_serve import Ready, Workspace
 
 NUMBERS = itertools.count(1)
 

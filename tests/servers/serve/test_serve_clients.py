@@ -21,7 +21,7 @@ from obstore.store import AzureStore
 
 from helpers.serving import DEADLINE, Lake, Token, data_lake_of, number, parquet
 from mirrorlake.names import ZONE
-from mirrorlake_serve.tokens import account_key
+from mirrorlake_serve import account_key
 
 KEYS = b'{"keyColumns": ["id"]}'
 

@@ -19,9 +19,8 @@ from helpers.landed import landed_rows
 from helpers.serving import DEADLINE, Lake, serving, session_of
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import PROJECT
-from mirrorlake_serve.lakes import Workspace
-from mirrorlake_sources.debezium_files import Journal
-from mirrorlake_sources.engine import run_source
+from mirrorlake_serve import Workspace
+from mirrorlake_sources import Journal, run_source
 
 COLUMNS = [
     {"field": "ID", "type": "double"},

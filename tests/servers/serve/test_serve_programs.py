@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 from helpers.serving import DEADLINE, Lake, number, parquet
 from mirrorlake.names import ZONE
 from mirrorlake.storage.paths import cache, make_once
-from mirrorlake_serve.tokens import account_key
+from mirrorlake_serve import account_key
 
 
 @pytest.mark.long

@@ -14,7 +14,7 @@ from helpers.serving import Lake, new_lake, number, parquet, serving, session_of
 from mirrorlake import Lake as PublicLake
 from mirrorlake.names import PROCESSED, READY_TO_DELETE, ZONE
 from mirrorlake.storage.files import Storage
-from mirrorlake_serve.lakes import DEFINITION, Item, Workspace
+from mirrorlake_serve import DEFINITION, Item, Workspace
 from mirrorlake_serve.uploads import Receipts, Uploads
 from mirrorlake_serve.zone import LandingZone
 

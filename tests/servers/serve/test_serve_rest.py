@@ -25,8 +25,8 @@ from mirrorlake.mirror.state import FAILED, TableState, save_states
 from mirrorlake.names import ZONE
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import PROJECT
-from mirrorlake_serve.lakes import DEFINITION, Mirrors, Workspace
-from mirrorlake_serve.server import NAMES, Ready
+from mirrorlake_serve import DEFINITION, Mirrors, Ready, Workspace
+from mirrorlake_serve.server import NAMES
 
 DEADLINE = 60
 

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from helpers.serving import Lake, number, parquet, serving, session_of
 from mirrorlake.errors import SetupError, UsageError
 from mirrorlake.names import ZONE
-from mirrorlake_serve.lakes import Workspace
-from mirrorlake_serve.server import Ready
-from mirrorlake_serve.tokens import Tokens, load_token
+from mirrorlake_serve import Ready, Workspace, load_token
+from mirrorlake_serve.tokens import Tokens
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ from helpers.landed import landed_rows
 from helpers.postgres import PostgresServer
 from mirrorlake.source_status import SourceReport
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.engine import run_source
+from mirrorlake_sources import PostgresSource, run_source
 from mirrorlake_sources.postgres.catalog import reseeded
-from mirrorlake_sources.postgres.source import PostgresSource
 
 _numbers = itertools.count(1)
 

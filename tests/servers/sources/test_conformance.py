@@ -14,12 +14,16 @@ import pytest
 from helpers.landed import folder_of, landed_files, landed_rows
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.debezium_files import DebeziumFiles, Journal
-from mirrorlake_sources.engine import run_source
-from mirrorlake_sources.folders import CsvDrops
-from mirrorlake_sources.position import Position
-from mirrorlake_sources.source import Group, Source
-from mirrorlake_sources.status import read_reports
+from mirrorlake_sources import (
+    CsvDrops,
+    DebeziumFiles,
+    Group,
+    Journal,
+    Position,
+    Source,
+    read_reports,
+    run_source,
+)
 
 TABLES = ("orders", "lines")
 

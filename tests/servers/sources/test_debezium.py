@@ -24,9 +24,7 @@ from mirrorlake.errors import DataFileError, InvalidNameError, MirrorlakeError, 
 from mirrorlake.landing.metadata import MARKER, read_metadata
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.debezium_files import DebeziumFiles, Journal
-from mirrorlake_sources.engine import run_source
-from mirrorlake_sources.position import FOOTER
+from mirrorlake_sources import DebeziumFiles, Journal, run_source
 
 UNAVAILABLE = "__debezium_unavailable_value"
 COLUMNS = [{"field": "id", "type": "int32"}, {"field": "word", "type": "string", "optional": True}]
@@ -87,7 +85,7 @@ def test_operations(drops: Drops) -> None:
 
     (file,) = landed_files(drops.root, "t")
     assert pq.read_table(file).column(MARKER).to_pylist() == [4, 4, 1, 4, 2]
-    assert FOOTER.encode() in pq.read_metadata(file).metadata
+    assert b"mirrorlake.source" in pq.read_metadata(file).metadata
 
 
 def test_a_key_change_is_a_delete_and_an_insert(drops: Drops) -> None:
@@ -338,7 +336,7 @@ def test_whatever_is_posted_is_taken_or_refused(tmp_path: Path, document: Any) -
 
 POSTER = """
 import json, sys
-from mirrorlake_sources.debezium_files import Journal
+from mirrorlake_sources import Journal
 from mirrorlake.storage.files import Storage
 
 journal = Journal(Storage(sys.argv[1]), "shop")

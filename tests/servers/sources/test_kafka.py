@@ -19,8 +19,7 @@ from helpers.landed import landed_files, landed_rows
 from mirrorlake.errors import SourceError, UsageError
 from mirrorlake.source_status import SourceReport
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.engine import run_source
-from mirrorlake_sources.position import FOOTER
+from mirrorlake_sources import run_source
 
 pytestmark = pytest.mark.long  # a broker is a second JVM, and its jars must be had
 
@@ -64,7 +63,7 @@ class Topics:
         return f"{self.prefix}.{table}"
 
     def source(self, **options: Any):
-        from mirrorlake_sources.kafka import KafkaSource
+        from mirrorlake_sources import KafkaSource
 
         topics = options.pop("topics", [f"{self.prefix}.*"])
         given = {"name": self.prefix} | options
@@ -95,7 +94,7 @@ def test_operations_tombstones_and_where_each_file_ends(topics: Topics) -> None:
     import pyarrow.parquet as pq
 
     (file,) = landed_files(topics.root, "t")
-    kept = json.loads(pq.read_metadata(file).metadata[FOOTER.encode()])
+    kept = json.loads(pq.read_metadata(file).metadata[b"mirrorlake.source"])
     ends = kept["facts"]["offsets"][topic]
     assert sum(ends.values()) in (26, 27)
     assert kept["order"] == [sum(ends.values())]
@@ -176,7 +175,7 @@ def test_it_watches_and_tells_its_lag(topics: Topics) -> None:
 
 
 def test_wrong_use_and_a_broker_that_is_not_there(topics: Topics) -> None:
-    from mirrorlake_sources.kafka import KafkaSource
+    from mirrorlake_sources import KafkaSource
 
     with pytest.raises(UsageError):
         KafkaSource("", ["a"], Storage(topics.root))
@@ -188,8 +187,7 @@ def test_wrong_use_and_a_broker_that_is_not_there(topics: Topics) -> None:
 
 PROGRAM = """
 import sys
-from mirrorlake_sources.kafka import KafkaSource
-from mirrorlake_sources.engine import run_source
+from mirrorlake_sources import KafkaSource, run_source
 from mirrorlake.storage.files import Storage
 
 root, servers, topics = sys.argv[1:]

@@ -13,8 +13,8 @@ from mirrorlake.errors import SourceError
 from mirrorlake.landing.metadata import UNCHANGED
 from mirrorlake.names import TableName
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.position import FOOTER, read_standing
-from mirrorlake_sources.status import read_reports
+from mirrorlake_sources import read_reports
+from mirrorlake_sources.position import read_standing
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, n int, word varchar(20))"
 FULL = "ALTER TABLE items REPLICA IDENTITY FULL"
@@ -64,7 +64,7 @@ def test_each_file_says_where_it_ends(shop) -> None:
     shop.sql("INSERT INTO items VALUES (1, 1, 'a')")
     shop.run("items")
     footer = pq.read_metadata(landed_files(shop.root, "items")[-1]).metadata
-    said = json.loads(footer[FOOTER.encode()])
+    said = json.loads(footer[b"mirrorlake.source"])
     (system,) = shop.rows("SELECT system_identifier::text FROM pg_control_system()")[0]
     assert said["source"] == f"postgres:{system}/{shop.database}/{shop.slot}"
     assert said["facts"]["columns"][0] == [1, "id", 23, -1]

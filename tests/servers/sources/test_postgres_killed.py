@@ -18,8 +18,7 @@ from helpers.landed import landed_files
 
 PROGRAM = """
 import sys
-from mirrorlake_sources.engine import run_source
-from mirrorlake_sources.postgres.source import PostgresSource
+from mirrorlake_sources import PostgresSource, run_source
 from mirrorlake.storage.files import Storage
 
 root, dsn, slot = sys.argv[1:]

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.engine import run_source
-from mirrorlake_sources.status import read_reports
+from mirrorlake_sources import read_reports, run_source
 
 TABLES = ("a", "b", "log")
 SETUP = """

@@ -19,8 +19,7 @@ from helpers.landed import folder_of, landed_files
 from helpers.postgres import PostgresServer
 from mirrorlake.errors import BusyError, SourceError, UsageError
 from mirrorlake.storage.files import Storage
-from mirrorlake_sources.engine import run_source
-from mirrorlake_sources.postgres.source import PostgresSource
+from mirrorlake_sources import PostgresSource, run_source
 
 SECRET = "hunter2 'quoted'"
 

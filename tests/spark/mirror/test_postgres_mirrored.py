@@ -8,9 +8,8 @@ import pytest
 
 from helpers.postgres import PostgresServer
 from mirrorlake import Lake
-from mirrorlake_sources.engine import run_source
+from mirrorlake_sources import PostgresSource, run_source
 from mirrorlake_sources.postgres.catalog import reseeded
-from mirrorlake_sources.postgres.source import PostgresSource
 
 SETUP = """
 CREATE SCHEMA s;

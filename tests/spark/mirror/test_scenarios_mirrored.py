@@ -14,7 +14,7 @@ from helpers.serving import data_lake_of, new_lake, number, parquet, serving, se
 from mirrorlake import Lake
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.names import ZONE
-from mirrorlake_serve.lakes import Workspace
+from mirrorlake_serve import Workspace
 
 pytestmark = pytest.mark.long
 
