@@ -22,7 +22,7 @@ from mirrorlake_serve.call import Call, resolve
 from mirrorlake_serve.debezium import DebeziumDoor, is_debezium
 from mirrorlake_serve.dfs import answer_dfs
 from mirrorlake_serve.errors import Dialect, RequestError, bad_request, forbidden
-from mirrorlake_serve.lakes import MirrorControl, Workspace
+from mirrorlake_serve.lakes import Mirrors, Workspace
 from mirrorlake_serve.paths import decode, split
 from mirrorlake_serve.rest import answer_rest, is_rest
 from mirrorlake_serve.tokens import Tokens, answer_oauth, is_oauth, is_sas
@@ -56,7 +56,7 @@ class StorageApp:
     Args:
         workspace: the lakes.
         tokens: who may come in.
-        control: the mirror.
+        mirrors: the mirrors of the lakes.
         door: takes Debezium's events.
         hosts: the names that a request may ask for, without ports.
         blob_ports: ports at which every request speaks the blob dialect.
@@ -66,7 +66,7 @@ class StorageApp:
         self,
         workspace: Workspace,
         tokens: Tokens,
-        control: MirrorControl,
+        mirrors: Mirrors,
         door: DebeziumDoor,
         *,
         hosts: Collection[str],
@@ -74,7 +74,7 @@ class StorageApp:
     ) -> None:
         self.workspace = workspace
         self.tokens = tokens
-        self.control = control
+        self.mirrors = mirrors
         self.door = door
         self.hosts = {host.lower() for host in hosts}
         self.blob_ports = set(blob_ports)
@@ -144,7 +144,7 @@ class StorageApp:
         if is_debezium(request.url.path):
             return await self.door.answer(request)
         if dialect is Dialect.REST:
-            return await answer_rest(request, self.workspace, self.control)
+            return await answer_rest(request, self.workspace, self.mirrors)
         return await self._storage(request, dialect, lower)
 
     def _authenticate(self, request: Request, query: list[tuple[str, str]]) -> None:

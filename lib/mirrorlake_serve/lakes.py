@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event, Lock, RLock, Thread
-from typing import Any, Protocol
+from typing import Any
 
 from mirrorlake.errors import InvalidNameError, UsageError
 from mirrorlake.lake import Lake
@@ -35,8 +35,6 @@ DEFINITION = {
 }
 _KINDS = (".MountedRelationalDatabase", ".MirroredDatabase")
 _NOTE = f"{STATE}/serve.json"
-RUNNING = "Running"
-STOPPED = "Stopped"
 _log = logging.getLogger("mirrorlake.serve.mirrors")
 _RETRY = 5.0  # seconds after a cycle that failed as a whole
 
@@ -257,26 +255,6 @@ def _guid(kind: str, root: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"mirrorlake:{kind}:{root}"))
 
 
-class MirrorControl(Protocol):
-    """Starts and stops mirrors, and knows how they stand. Every method may be slow."""
-
-    def start(self, storage: Storage) -> None:
-        """Mirrors this lake from now on; nothing happens if it is mirrored already.
-
-        Raises:
-            MirrorlakeError: there can be no mirror here.
-        """
-
-    def stop(self, storage: Storage) -> None:
-        """Ends the mirror of this lake after the commit at hand; returns when it has ended."""
-
-    def status(self, storage: Storage) -> tuple[str, str]:
-        """The state of the lake's mirror in Fabric's words, and what is wrong, or ""."""
-
-    def tables(self, storage: Storage) -> list[dict[str, Any]]:
-        """One entry per table, as `getTablesMirroringStatus` has them."""
-
-
 class _Running:
     """A mirror's thread."""
 
@@ -303,7 +281,9 @@ class _Running:
 
 
 class Mirrors:
-    """The mirrors of a server, a thread a lake, all on one Spark session.
+    """The mirrors of a server, one thread per lake, all on one Spark session.
+
+    Each method may block: the server calls them in its thread pool.
 
     Args:
         interval: seconds between busy cycles.
@@ -319,7 +299,7 @@ class Mirrors:
         self._lock = Lock()
 
     def start(self, storage: Storage) -> None:
-        """Mirrors this lake from now on.
+        """Mirror this lake from now on; do nothing if it is mirrored already.
 
         Raises:
             UsageError: the server was started without mirrors.
@@ -334,7 +314,7 @@ class Mirrors:
                 self._running[storage.root] = _Running(storage, self._interval, self._options)
 
     def stop(self, storage: Storage) -> None:
-        """Ends the mirror of this lake after the commit at hand."""
+        """Stop the mirror of this lake after its running commit, and wait until it has ended."""
         with self._lock:
             found = self._running.pop(storage.root, None)
         if found is not None:
@@ -351,7 +331,7 @@ class Mirrors:
             one.thread.join()
 
     def status(self, storage: Storage) -> tuple[str, str]:
-        """The state of the lake's mirror in Fabric's words, and what is wrong."""
+        """Return the state of the lake's mirror in Fabric's words, and its problem or ""."""
         found = self._running.get(storage.root)
         if found is not None:
             if found.stop.is_set():

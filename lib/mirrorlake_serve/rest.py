@@ -15,7 +15,7 @@ from mirrorlake_serve.call import read_document
 from mirrorlake_serve.errors import RequestError, bad_request
 from mirrorlake_serve.lakes import (
     Item,
-    MirrorControl,
+    Mirrors,
     Workspace,
     format_definition,
     parse_definition,
@@ -32,7 +32,7 @@ def is_rest(path: str) -> bool:
     return path == "/v1" or path.startswith("/v1/") or bool(_ROOT.match(path))
 
 
-async def answer_rest(request: Request, workspace: Workspace, control: MirrorControl) -> Response:
+async def answer_rest(request: Request, workspace: Workspace, mirrors: Mirrors) -> Response:
     """Answers one request to the control plane.
 
     Raises:
@@ -43,18 +43,16 @@ async def answer_rest(request: Request, workspace: Workspace, control: MirrorCon
     body: Any = None
     if request.method in ("POST", "PATCH", "PUT"):
         body = _json(await read_document(request, _DOCUMENT))
-    return await run_in_threadpool(_Rest(request, workspace, control, body).answer, parts)
+    return await run_in_threadpool(_Rest(request, workspace, mirrors, body).answer, parts)
 
 
 class _Rest:
     """One request to the control plane."""
 
-    def __init__(
-        self, request: Request, workspace: Workspace, control: MirrorControl, body: Any
-    ) -> None:
+    def __init__(self, request: Request, workspace: Workspace, mirrors: Mirrors, body: Any) -> None:
         self.request = request
         self.workspace = workspace
-        self.control = control
+        self.mirrors = mirrors
         self.body = body
 
     def answer(self, parts: list[str]) -> Response:
@@ -155,7 +153,7 @@ class _Rest:
 
     def _delete(self, item: Item) -> Response:
         hard = self.request.query_params.get("hardDelete", "").lower() == "true"
-        self.control.stop(item.storage)
+        self.mirrors.stop(item.storage)
         self.workspace.delete(item, hard=hard)
         return Response(status_code=200)
 
@@ -168,22 +166,22 @@ class _Rest:
             raise bad_request(
                 "MirroringDefinitionMissing", "It has no mirroring.json: updateDefinition first."
             )
-        self.control.start(item.storage)
+        self.mirrors.start(item.storage)
         return Response(status_code=200)
 
     def _stop(self, item: Item) -> Response:
-        self.control.stop(item.storage)
+        self.mirrors.stop(item.storage)
         return Response(status_code=200)
 
     def _status(self, item: Item) -> Response:
-        state, problem = self.control.status(item.storage)
+        state, problem = self.mirrors.status(item.storage)
         found: dict[str, Any] = {"status": state}
         if problem:
             found["error"] = {"errorCode": "MirroringFailed", "message": problem}
         return JSONResponse(found)
 
     def _tables(self, item: Item) -> Response:
-        return JSONResponse({"data": self.control.tables(item.storage)})
+        return JSONResponse({"data": self.mirrors.tables(item.storage)})
 
     def _object(self) -> dict[str, Any]:
         if not isinstance(self.body, dict):

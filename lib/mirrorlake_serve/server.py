@@ -29,7 +29,7 @@ import uvicorn
 from mirrorlake.errors import SetupError
 from mirrorlake_serve.app import StorageApp
 from mirrorlake_serve.debezium import DebeziumDoor
-from mirrorlake_serve.lakes import MirrorControl, Workspace, state_home
+from mirrorlake_serve.lakes import Mirrors, Workspace, state_home
 from mirrorlake_serve.tokens import Tokens, account_key, load_token, write_private
 
 _DAYS = 397  # the longest that browsers and some clients accept
@@ -207,7 +207,7 @@ class _Server(uvicorn.Server):
 
 def run_server(
     workspace: Workspace,
-    control: MirrorControl,
+    mirrors: Mirrors,
     settings: Settings,
     stop: Event,
     on_ready: Callable[[Ready], None],
@@ -216,7 +216,7 @@ def run_server(
 
     Args:
         workspace: the lakes.
-        control: the mirror.
+        mirrors: the mirrors of the lakes.
         settings: ports and names.
         stop: set by a signal's handler or another thread.
         on_ready: called once every port is open.
@@ -225,12 +225,12 @@ def run_server(
         SetupError: a port is taken.
     """
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    asyncio.run(_serve(workspace, control, settings, stop, on_ready))
+    asyncio.run(_serve(workspace, mirrors, settings, stop, on_ready))
 
 
 async def _serve(
     workspace: Workspace,
-    control: MirrorControl,
+    mirrors: Mirrors,
     settings: Settings,
     stop: Event,
     on_ready: Callable[[Ready], None],
@@ -247,7 +247,7 @@ async def _serve(
         names += NAMES if settings.proxy else ()
         door = DebeziumDoor(workspace)
         opened.callback(door.close)
-        app = StorageApp(workspace, Tokens(token), control, door, hosts=names, blob_ports=[blob])
+        app = StorageApp(workspace, Tokens(token), mirrors, door, hosts=names, blob_ports=[blob])
         servers = [_server(app, None), _server(app, None)]
         context = authority.context(names)
         servers[0].config.load()
