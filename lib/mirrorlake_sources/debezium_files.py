@@ -7,7 +7,6 @@ become files of 200 rows.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import threading
@@ -193,6 +192,8 @@ class Journal:
         Raises:
             DataFileError: it is not JSON, or holds what is no event; nothing of it is taken.
         """
+        import fcntl  # Unix only; a folder of events needs no lock
+
         try:
             found = json.loads(body)
         except (ValueError, RecursionError) as error:

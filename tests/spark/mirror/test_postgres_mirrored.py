@@ -8,8 +8,8 @@ import pytest
 
 from helpers.postgres import PostgresServer
 from mirrorlake import Lake
+from mirrorlake.names import TableName
 from mirrorlake_sources import PostgresSource, run_source
-from mirrorlake_sources.postgres.catalog import reseeded
 
 SETUP = """
 CREATE SCHEMA s;
@@ -35,7 +35,8 @@ class Mirrored:
 
     def publish(self, *reseed: str) -> None:
         source = PostgresSource(self.server.dsn(), ["t", "s.u"])
-        assert not run_source(self.lake.storage, source, reseed=reseeded(reseed)).failed
+        again = [TableName.parse(name) for name in reseed]
+        assert not run_source(self.lake.storage, source, reseed=again).failed
         assert not self.lake.mirror().failed
 
     def assert_equal(self) -> None:

@@ -66,7 +66,7 @@ INTERNAL: dict[str, set[str]] = {
         "spark.shared",
     },
     "mirrorlake_serve": {
-        "delta.snapshot",
+        "mirror.options",
         "mirror.state",
     },
 }
