@@ -29,8 +29,8 @@ LARGEST = 64 << 20  # bytes of one file of a journal; then the next one begins
 
 
 @dataclass
-class _Pending:
-    """The events of one table that wait, all of one schema."""
+class _PendingEvents:
+    """Unpublished events of one table, all of one schema."""
 
     events: list[Event] = field(default_factory=list)
     last: Line | None = None
@@ -71,7 +71,7 @@ class DebeziumFiles(FolderSource):
         """The new events of a file, by table."""
         label = self.label(path)
         found = starts(self.folder, path, since)
-        pending: dict[TableName, _Pending] = {}
+        pending: dict[TableName, _PendingEvents] = {}
         waiting, known, last = 0, self._known(path), None
         for line in lines(path):
             last = line
@@ -94,7 +94,7 @@ class DebeziumFiles(FolderSource):
                 continue
             if line.end <= found[table]:
                 continue
-            one = pending.setdefault(table, _Pending())
+            one = pending.setdefault(table, _PendingEvents())
             if one.events and (event.marker is None or event.types != one.events[0].types):
                 yield Group([self._batch(table, one, since, label)])
                 one.events = []
@@ -137,7 +137,7 @@ class DebeziumFiles(FolderSource):
 
     def _group(
         self,
-        pending: dict[TableName, _Pending],
+        pending: dict[TableName, _PendingEvents],
         since: MutableMapping[TableName, Position],
         label: str,
     ) -> Group:
@@ -152,7 +152,7 @@ class DebeziumFiles(FolderSource):
     def _batch(
         self,
         table: TableName,
-        one: _Pending,
+        one: _PendingEvents,
         since: MutableMapping[TableName, Position],
         label: str,
     ) -> Batch:

@@ -32,8 +32,8 @@ _Offsets = dict[_Place, int]
 
 
 @dataclass
-class _Pending:
-    """The events of one table that wait, all of one schema, and where they lead."""
+class _PendingMessages:
+    """Unpublished events of one table, all of one schema, and the offsets after them."""
 
     events: list[Event] = field(default_factory=list)
     offsets: _Offsets = field(default_factory=dict)
@@ -151,7 +151,7 @@ class KafkaSource(ChangesOnly):
         met = set(since)
         yield Group(self._find_ends(since))
         self._assign(since)
-        pending: dict[TableName, _Pending] = {}
+        pending: dict[TableName, _PendingMessages] = {}
         waiting, ended = 0, set[_Place]()
         first = heard = time.monotonic()
         while not stop.is_set():
@@ -180,10 +180,10 @@ class KafkaSource(ChangesOnly):
                     yield Group(appeared={table: self._rows.key(event)})
                 if self._next[place] <= self._done(since, table, place):
                     continue
-                one = pending.setdefault(table, _Pending())
+                one = pending.setdefault(table, _PendingMessages())
                 if one.events and (event.marker is None or event.types != one.events[0].types):
                     yield Group([self._batch(table, pending.pop(table), since)])
-                    one = pending[table] = _Pending()
+                    one = pending[table] = _PendingMessages()
                 one.offsets[place] = self._next[place]
                 if event.marker is None:
                     yield Group([self._emptied(table, pending.pop(table), since, place)])
@@ -250,7 +250,7 @@ class KafkaSource(ChangesOnly):
     def _emptied(
         self,
         table: TableName,
-        one: _Pending,
+        one: _PendingMessages,
         since: Mapping[TableName, Position],
         place: _Place,
     ) -> Batch:
@@ -311,13 +311,15 @@ class KafkaSource(ChangesOnly):
         raise SourceError(text, file=label, row=row, column=column, hint=hint)
 
     def _group(
-        self, pending: dict[TableName, _Pending], since: Mapping[TableName, Position]
+        self, pending: dict[TableName, _PendingMessages], since: Mapping[TableName, Position]
     ) -> Group:
         found = [self._batch(t, one, since) for t, one in pending.items() if t in since]
         pending.clear()
         return Group(found)
 
-    def _batch(self, table: TableName, one: _Pending, since: Mapping[TableName, Position]) -> Batch:
+    def _batch(
+        self, table: TableName, one: _PendingMessages, since: Mapping[TableName, Position]
+    ) -> Batch:
         return self._rows.batch(table, one.events, position_of(since[table], one.offsets))
 
     def facts(self) -> dict[str, Any]:

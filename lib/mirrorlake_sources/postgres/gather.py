@@ -207,8 +207,8 @@ class Shape:
 
 
 @dataclass
-class _Pending:
-    """What waits to be published of one table: closed parts, and the open one."""
+class _PendingChanges:
+    """Unpublished changes of one table: closed batches, and the open one."""
 
     table: PgTable
     batches: list[Batch]
@@ -251,7 +251,7 @@ class Gathering:
         self._columns = columns
         self._lookup = lookup
         self._keep = keep
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, _PendingChanges] = {}
         self._lsn = 0
         self.rows = 0
         self.bytes = 0
@@ -269,7 +269,7 @@ class Gathering:
         for one in self._pending.values():
             self._place(one)
 
-    def _place(self, one: _Pending) -> None:
+    def _place(self, one: _PendingChanges) -> None:
         position = self._since.get(one.table.table)
         one.index = 0
         if position is None or position.order[0] > self._lsn:
@@ -286,7 +286,7 @@ class Gathering:
             return
         one = self._pending.get(message.relid)
         if one is None:
-            one = self._pending[message.relid] = _Pending(table, [], message)
+            one = self._pending[message.relid] = _PendingChanges(table, [], message)
             self._place(one)
         one.relation, one.accepted = message, False
 
@@ -323,7 +323,7 @@ class Gathering:
                 self._drop(one)
                 one.replaces = one.touched = True
 
-    def _accept(self, one: _Pending) -> bool:
+    def _accept(self, one: _PendingChanges) -> bool:
         """Compares a table with what it was; False if its changes can't go on into the folder."""
         table, relation = one.table, one.relation
         facts = one.shape.facts if one.shape else self._since[table.table].facts
@@ -419,7 +419,7 @@ class Gathering:
             names.append(UNCHANGED_NAMES)
         return marked(arrays, markers, names)
 
-    def _close(self, one: _Pending, order: tuple[int, int]) -> None:
+    def _close(self, one: _PendingChanges, order: tuple[int, int]) -> None:
         if one.shape is None or (one.spool is None and not one.replaces):
             return
         rows = one.spool.reader() if one.spool is not None else None
@@ -427,7 +427,7 @@ class Gathering:
         one.batches.append(Batch(one.table.table, rows, position, replaces=one.replaces))
         one.spool, one.replaces = None, False
 
-    def _drop(self, one: _Pending) -> None:
+    def _drop(self, one: _PendingChanges) -> None:
         if one.spool is not None:
             one.spool.close()
         for batch in one.batches:
@@ -435,7 +435,7 @@ class Gathering:
                 batch.rows.close()
         one.spool, one.batches, one.replaces = None, [], False
 
-    def _fail(self, one: _Pending, problem: MirrorlakeError | None) -> None:
+    def _fail(self, one: _PendingChanges, problem: MirrorlakeError | None) -> None:
         """Ends a table here: what came before is published, then it stops or is loaded again."""
         self._close(one, (self._lsn, one.index - 1))
         position = Position((self._lsn, one.index), self._since[one.table.table].facts)
