@@ -230,10 +230,6 @@ async def delete_path(call: Call, status: int) -> Response:
         info = await run_in_threadpool(call.item.zone.files.stat, target.path)
         check_conditions(call.request.headers, info, reading=False)
     recursive = call.flag("recursive")
-    await run_in_threadpool(_delete, call, target, recursive)
+    await run_in_threadpool(call.item.zone.delete, target, recursive=recursive)
     headers = {"content-length": "0", "x-ms-delete-type-permanent": "true"}
     return Response(status_code=status, headers=headers)
-
-
-def _delete(call: Call, target: Target, recursive: bool) -> None:
-    call.item.zone.delete(target, recursive=recursive)

@@ -50,7 +50,6 @@ _STATUS = Struct(">cqqqq?")
 _STATUS_SECONDS = 10.0
 _QUICK = 1000  # messages between two looks at the clock
 _DATA = ord("w")
-_EPOCH_SECONDS = 946_684_800  # 2000-01-01, in Unix seconds
 
 
 class UnreachableError(SourceError):
@@ -350,7 +349,7 @@ class Stream:
     def tell(self, *, answer: bool = False) -> None:
         """Tells the server what it may forget; `answer` asks how far it is."""
         self._told = time.monotonic()
-        now = int((time.time() - _EPOCH_SECONDS) * 1_000_000)
+        now = int((time.time() - _EPOCH.timestamp()) * 1_000_000)
         done = self.confirmed
         try:
             self._pg.put_copy_data(_STATUS.pack(b"r", done, done, done, now, answer))
