@@ -34,8 +34,8 @@ from typing import Any
 
 from mirrorlake.errors import UsageError
 from mirrorlake.storage.paths import lake_path, may_be_lake
+from mirrorlake_runs.parameters import resolve
 from mirrorlake_runs.preparing import Prepared
-from mirrorlake_runs.secrets import resolve
 
 _log = logging.getLogger("mirrorlake.runs.notifications")
 LIMIT = 10.0  # seconds for all attempts at one hook

@@ -25,11 +25,11 @@ from mirrorlake_runs import import_jsonschema
 from mirrorlake_runs.parameters import (
     Parameter,
     has_template,
+    is_secret,
     map_leaves,
     read_parameters,
     steps_named,
 )
-from mirrorlake_runs.secrets import is_secret
 
 SCHEMA = Path(__file__).with_name("plan.schema.json")
 

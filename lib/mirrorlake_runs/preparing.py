@@ -25,10 +25,18 @@ from mirrorlake.storage.files import Storage, storage_errors
 from mirrorlake.storage.lease import Lease, LeaseHeldError
 from mirrorlake.storage.paths import lake_path, may_be_lake, state
 from mirrorlake_runs.engine import Execution
-from mirrorlake_runs.parameters import fill, known_names, steps_named
+from mirrorlake_runs.parameters import (
+    Scrubber,
+    fill,
+    is_secret,
+    known_names,
+    look_up,
+    names_in,
+    resolve,
+    steps_named,
+)
 from mirrorlake_runs.plan import Plan, check_values
 from mirrorlake_runs.results import StepResult
-from mirrorlake_runs.secrets import Scrubber, is_secret, look_up, names_in, resolve
 from mirrorlake_runs.store import runs_folder, slug
 
 _LETTERS = 12  # of a fingerprint
