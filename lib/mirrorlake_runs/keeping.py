@@ -158,12 +158,7 @@ def finish(
     Returns:
         The summary; its `kept` is False if it could not be written.
     """
-    from mirrorlake_runs.notifications import (
-        call_hooks,
-        send_lineage,
-        wants_lineage,
-        write_metrics,
-    )
+    from mirrorlake_runs.notifications import call_hooks, write_metrics
     from mirrorlake_runs.report import write_report
 
     text = as_text(summary.as_dict())
@@ -173,8 +168,6 @@ def finish(
         _try("the history", lambda: _add_to_history(document, prepared.roots()))
     if metrics is not None:
         _try("the metrics", lambda: write_metrics(metrics, document, prepared.roots()))
-    if wants_lineage():
-        _try("the lineage", lambda: send_lineage(document))
     outcome = "on_success" if summary.status == "done" else "on_failure"
     document["hooks"] = call_hooks(prepared.plan.hooks[outcome], text, prepared)
     record = as_text(document)

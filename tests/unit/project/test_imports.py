@@ -61,7 +61,6 @@ INTERNAL: dict[str, set[str]] = {
         "views.definition",
     },
     "mirrorlake_runs": {
-        "delta.commits",
         "mirror.options",
         "spark.shared",
     },
