@@ -44,7 +44,7 @@ from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import lake_path, may_be_lake
 from mirrorlake_runs.engine import IMPORTED
 from mirrorlake_runs.parameters import resolve
-from mirrorlake_runs.preparing import Prepared
+from mirrorlake_runs.plan import Prepared
 from mirrorlake_runs.results import RunSummary
 from mirrorlake_runs.store import RECORD, SILENCE, SUMMARY, RunRecord, as_text, write_whole
 

@@ -32,8 +32,15 @@ from mirrorlake.spark.session import PROFILE_VARIABLE
 from mirrorlake.storage.object_stores import CLOUDS, scheme_of
 from mirrorlake_runs.engine import Execution
 from mirrorlake_runs.keeping import RecordKeeper, bring_back, finish, ready_report
-from mirrorlake_runs.plan import Plan, load_plan, parse_plan, with_overrides
-from mirrorlake_runs.preparing import Prepared, only_run, prepare
+from mirrorlake_runs.plan import (
+    Plan,
+    Prepared,
+    load_plan,
+    only_run,
+    parse_plan,
+    prepare,
+    with_overrides,
+)
 from mirrorlake_runs.results import RunSummary, StepResult
 from mirrorlake_runs.store import RUNNING, RunRecord, find_run, this_process
 

@@ -11,8 +11,7 @@ import pytest
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake import Lake
 from mirrorlake_runs import keeping
-from mirrorlake_runs.plan import load_plan
-from mirrorlake_runs.preparing import Prepared, prepare
+from mirrorlake_runs.plan import Prepared, load_plan, prepare
 
 
 @pytest.fixture
