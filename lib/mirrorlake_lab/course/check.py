@@ -2,6 +2,10 @@
 
 The first wrong answer gets the hint of its mistake, or the task's first; later ones get the second,
 and then the page to read. Each check records `{task: passed}`, as `mirrorlake_runs.record` does.
+
+For a task that depends on the lake, a function of `TRUTHS` returns the right answer. For an answer
+of more than one value, a function of `LOOKS` returns the name of the mistake, as `course.yaml` has
+it; an empty name means that the answer is right.
 """
 
 from __future__ import annotations
