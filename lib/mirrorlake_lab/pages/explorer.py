@@ -13,13 +13,12 @@ import ipywidgets as widgets
 from mirrorlake.errors import TableNotFoundError
 from mirrorlake.names import TableName, as_table
 from mirrorlake_lab.pages import html
+from mirrorlake_lab.pages.controls import Tab, label
 from mirrorlake_lab.pages.feed import FeedTab
 from mirrorlake_lab.pages.files import FilesTab
-from mirrorlake_lab.pages.guarded import label
 from mirrorlake_lab.pages.rows import RowsTab
 from mirrorlake_lab.pages.runs import RunsTab
 from mirrorlake_lab.pages.serving import save_page
-from mirrorlake_lab.pages.tab import Tab
 from mirrorlake_lab.pages.tables import TablesTab
 from mirrorlake_lab.pages.versions import VersionsTab
 from mirrorlake_lab.pages.views import ViewsTab

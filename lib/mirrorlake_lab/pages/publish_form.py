@@ -19,7 +19,7 @@ from mirrorlake.names import as_table
 from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.guarded import Guarded, label
+from mirrorlake_lab.pages.controls import Guarded, label
 from mirrorlake_lab.pages.zone import preview_rows
 
 if TYPE_CHECKING:

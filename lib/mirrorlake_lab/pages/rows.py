@@ -10,9 +10,7 @@ from mirrorlake.delta.snapshot import open_snapshot
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.results import TextTable
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.guarded import label
-from mirrorlake_lab.pages.pager import Pager
-from mirrorlake_lab.pages.tab import Tab
+from mirrorlake_lab.pages.controls import Pager, Tab, label
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,9 +6,7 @@ import ipywidgets as widgets
 
 from mirrorlake.results import TextTable, moment_text
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.guarded import label
-from mirrorlake_lab.pages.pager import Pager
-from mirrorlake_lab.pages.tab import Tab
+from mirrorlake_lab.pages.controls import Pager, Tab, label
 from mirrorlake_runs.store import RunRecord, list_runs
 
 _STATES = {"done": "good", "failed": "bad", "stopped": "warn", "lost": "bad", "running": "idle"}

@@ -11,6 +11,7 @@ from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab.pages import html
+from mirrorlake_lab.pages.controls import Pager, Tab, slices
 from mirrorlake_lab.pages.facts import (
     columns_of,
     files_of,
@@ -18,8 +19,6 @@ from mirrorlake_lab.pages.facts import (
     protocol_of,
     summary_of,
 )
-from mirrorlake_lab.pages.pager import Pager, slices
-from mirrorlake_lab.pages.tab import Tab
 
 
 class TablesTab(Tab):

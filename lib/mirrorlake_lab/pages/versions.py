@@ -17,10 +17,8 @@ from mirrorlake.names import TableName
 from mirrorlake.results import TextTable, size_text
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab.pages import html
+from mirrorlake_lab.pages.controls import Pager, Tab, label
 from mirrorlake_lab.pages.facts import VersionFacts, read_version
-from mirrorlake_lab.pages.guarded import label
-from mirrorlake_lab.pages.pager import Pager
-from mirrorlake_lab.pages.tab import Tab
 
 _AROUND = 20
 _MOST_FILES = 10

@@ -7,10 +7,9 @@ import ipywidgets as widgets
 from mirrorlake.errors import SetupError
 from mirrorlake.names import TableName
 from mirrorlake_lab.pages import html
+from mirrorlake_lab.pages.controls import Pager, Tab, slices
 from mirrorlake_lab.pages.health import read_views
 from mirrorlake_lab.pages.monitor import view_table
-from mirrorlake_lab.pages.pager import Pager, slices
-from mirrorlake_lab.pages.tab import Tab
 
 _MOST_LINKS = 40
 

@@ -18,10 +18,8 @@ from mirrorlake.names import file_number
 from mirrorlake.results import TextTable, size_text
 from mirrorlake.storage.files import Entry, Storage
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.guarded import label
+from mirrorlake_lab.pages.controls import Pager, Tab, label, slices
 from mirrorlake_lab.pages.health import TableHealth
-from mirrorlake_lab.pages.pager import Pager, slices
-from mirrorlake_lab.pages.tab import Tab
 
 _AROUND = 5
 _ROWS = 20

@@ -23,9 +23,9 @@ from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab import explore
 from mirrorlake_lab.pages import html
+from mirrorlake_lab.pages.controls import Pager
 from mirrorlake_lab.pages.explorer import TABS, Explorer
 from mirrorlake_lab.pages.files import copyable
-from mirrorlake_lab.pages.pager import Pager
 from mirrorlake_lab.pages.rows import changed_cells
 from mirrorlake_lab.pages.zone import preview_rows
 
