@@ -13,8 +13,7 @@ from mirrorlake.results import TextTable
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.facts import columns_of, files_of, properties_of
 from mirrorlake_lab.pages.files import gauges, list_files
-from mirrorlake_lab.pages.health import read_health
-from mirrorlake_lab.pages.monitor import render_health
+from mirrorlake_lab.pages.monitor import read_health, render_health
 from mirrorlake_lab.pages.runs import list_records
 from mirrorlake_lab.pages.tables import table_facts
 from mirrorlake_lab.pages.versions import draw_strip, readable_text

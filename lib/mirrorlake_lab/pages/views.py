@@ -8,8 +8,7 @@ from mirrorlake.errors import SetupError
 from mirrorlake.names import TableName
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Pager, Tab, slices
-from mirrorlake_lab.pages.health import read_views
-from mirrorlake_lab.pages.monitor import view_table
+from mirrorlake_lab.pages.monitor import read_views, view_table
 
 _MOST_LINKS = 40
 

@@ -19,7 +19,7 @@ from mirrorlake.results import TextTable, size_text
 from mirrorlake.storage.files import Entry, Storage
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Pager, Tab, label, slices
-from mirrorlake_lab.pages.health import TableHealth
+from mirrorlake_lab.pages.monitor import TableHealth
 
 _AROUND = 5
 _ROWS = 20
