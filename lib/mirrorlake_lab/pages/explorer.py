@@ -15,12 +15,10 @@ from mirrorlake.names import TableName, as_table
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Tab, label
 from mirrorlake_lab.pages.feed import FeedTab
-from mirrorlake_lab.pages.files import FilesTab
 from mirrorlake_lab.pages.rows import RowsTab
 from mirrorlake_lab.pages.runs import RunsTab
 from mirrorlake_lab.pages.serving import save_page
-from mirrorlake_lab.pages.tables import TablesTab
-from mirrorlake_lab.pages.versions import VersionsTab
+from mirrorlake_lab.pages.table_tabs import FilesTab, TablesTab, VersionsTab
 from mirrorlake_lab.pages.views import ViewsTab
 from mirrorlake_lab.pages.zone import ZoneTab
 

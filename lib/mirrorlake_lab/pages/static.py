@@ -11,12 +11,18 @@ from mirrorlake.layout.guardrails import skus
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.facts import columns_of, files_of, properties_of
-from mirrorlake_lab.pages.files import gauges, list_files
 from mirrorlake_lab.pages.monitor import read_health, render_health
 from mirrorlake_lab.pages.runs import list_records
-from mirrorlake_lab.pages.tables import table_facts
-from mirrorlake_lab.pages.versions import draw_strip, readable_text
+from mirrorlake_lab.pages.table_tabs import (
+    columns_of,
+    draw_strip,
+    files_of,
+    gauges,
+    list_files,
+    properties_of,
+    readable_text,
+    table_facts,
+)
 from mirrorlake_runs.store import list_runs
 
 if TYPE_CHECKING:
