@@ -14,8 +14,7 @@ from mirrorlake.errors import TableNotFoundError
 from mirrorlake.names import TableName, as_table
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Tab, label
-from mirrorlake_lab.pages.feed import FeedTab
-from mirrorlake_lab.pages.rows import RowsTab
+from mirrorlake_lab.pages.row_tabs import FeedTab, RowsTab
 from mirrorlake_lab.pages.runs import RunsTab
 from mirrorlake_lab.pages.serving import save_page
 from mirrorlake_lab.pages.table_tabs import FilesTab, TablesTab, VersionsTab

@@ -25,7 +25,7 @@ from mirrorlake_lab import explore
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Pager
 from mirrorlake_lab.pages.explorer import TABS, Explorer
-from mirrorlake_lab.pages.rows import changed_cells
+from mirrorlake_lab.pages.row_tabs import changed_cells
 from mirrorlake_lab.pages.table_tabs import copyable
 from mirrorlake_lab.pages.zone import preview_rows
 
