@@ -14,12 +14,10 @@ from mirrorlake.errors import TableNotFoundError
 from mirrorlake.names import TableName, as_table
 from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Tab, label
+from mirrorlake_lab.pages.lake_tabs import RunsTab, ViewsTab, ZoneTab
 from mirrorlake_lab.pages.row_tabs import FeedTab, RowsTab
-from mirrorlake_lab.pages.runs import RunsTab
 from mirrorlake_lab.pages.serving import save_page
 from mirrorlake_lab.pages.table_tabs import FilesTab, TablesTab, VersionsTab
-from mirrorlake_lab.pages.views import ViewsTab
-from mirrorlake_lab.pages.zone import ZoneTab
 
 if TYPE_CHECKING:
     from mirrorlake.query.queried_lake import QueriedLake

@@ -11,8 +11,8 @@ from mirrorlake.layout.guardrails import skus
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
 from mirrorlake_lab.pages import html
+from mirrorlake_lab.pages.lake_tabs import list_records
 from mirrorlake_lab.pages.monitor import read_health, render_health
-from mirrorlake_lab.pages.runs import list_records
 from mirrorlake_lab.pages.table_tabs import (
     columns_of,
     draw_strip,
