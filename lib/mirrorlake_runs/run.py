@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import AlreadyRunningError, SetupError, UsageError
-from mirrorlake.mirror.options import noop
 from mirrorlake.spark.session import PROFILE_VARIABLE
 from mirrorlake.storage.object_stores import CLOUDS, scheme_of
 from mirrorlake_runs.engine import Execution
@@ -288,7 +287,7 @@ def run_plan(
     day: datetime.date | None = None,
     backfill: dict[str, Any] | None = None,
     metrics: Path | None = None,
-    on_step: OnStep = noop,
+    on_step: OnStep = lambda *_: None,
     before: Callable[[], None] = lambda: None,
 ) -> RunSummary:
     """Executes a plan.
@@ -319,7 +318,7 @@ def resume_run(
     run: str,
     *,
     metrics: Path | None = None,
-    on_step: OnStep = noop,
+    on_step: OnStep = lambda *_: None,
 ) -> RunSummary:
     """Goes on with a run after the steps that are done, with the same parameters.
 
@@ -346,7 +345,7 @@ def resume_run(
     facts = {"resumed": [*record.document.get("resumed", []), _now()]}
     if "backfill" in record.document:
         facts["backfill"] = record.document["backfill"]
-    return _run(prepared, facts, metrics, on_step, noop)
+    return _run(prepared, facts, metrics, on_step, lambda: None)
 
 
 def recorded_plan(document: dict[str, Any]) -> Plan:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from mirrorlake.delta.table import Table
 from mirrorlake.errors import MirrorlakeError, first_line
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
@@ -15,7 +14,8 @@ from mirrorlake.storage.files import Storage
 from mirrorlake_lab.pages import html
 
 if TYPE_CHECKING:
-    from mirrorlake.query.queried_lake import QueriedLake
+    from mirrorlake.lake import Lake
+    from mirrorlake.table import LakeTable
 
 
 class Guarded:
@@ -157,7 +157,7 @@ class Tab(Guarded):
     title = ""
     of_table = True
 
-    def __init__(self, lake: QueriedLake, choose: Callable[[TableName], None]) -> None:
+    def __init__(self, lake: Lake, choose: Callable[[TableName], None]) -> None:
         super().__init__()
         self.lake = lake
         self.choose = choose
@@ -178,9 +178,9 @@ class Tab(Guarded):
         return self.name
 
     @property
-    def handle(self) -> Table:
+    def handle(self) -> LakeTable:
         """The chosen table, to be read with Spark."""
-        return Table(lambda: self.lake.spark, self.storage, self.table)
+        return self.lake.table(self.table)
 
     def _build(self) -> list[widgets.Widget]:
         """The tab's widgets, still empty."""

@@ -39,7 +39,7 @@ from mirrorlake_lab.pages.table_tabs import (
 from mirrorlake_runs.store import list_runs
 
 if TYPE_CHECKING:
-    from mirrorlake.query.queried_lake import QueriedLake
+    from mirrorlake.lake import Lake
 
 
 TABS: tuple[type[Tab], ...] = (
@@ -58,7 +58,7 @@ class Explorer:
         TableNotFoundError: there is none of that name.
     """
 
-    def __init__(self, lake: QueriedLake, table: str | TableName | None = None) -> None:
+    def __init__(self, lake: Lake, table: str | TableName | None = None) -> None:
         self.lake = lake
         self._names = lake.tables()
         chosen = self._names[0] if self._names else None
@@ -152,7 +152,7 @@ _MOST_ROWS = 25
 _STRIP = 40
 
 
-def render_lake(lake: QueriedLake) -> html.Html:
+def render_lake(lake: Lake) -> html.Html:
     """How replication is, then each table in a part that opens, then the newest runs."""
     names = lake.tables()
     parts = [render_health(read_health(lake)), html.heading("Tables")]
@@ -168,7 +168,7 @@ def render_lake(lake: QueriedLake) -> html.Html:
     return html.join(*parts)
 
 
-def render_table(lake: QueriedLake, name: TableName) -> html.Html:
+def render_table(lake: Lake, name: TableName) -> html.Html:
     """One table: facts, columns, versions, files; one that can't be read says why."""
     try:
         return _render(lake, name)
@@ -176,7 +176,7 @@ def render_table(lake: QueriedLake, name: TableName) -> html.Html:
         return html.Html(f"<p>{html.dot('bad', f'{name} can not be read: {error}')}</p>")
 
 
-def _render(lake: QueriedLake, name: TableName) -> html.Html:
+def _render(lake: Lake, name: TableName) -> html.Html:
     storage = lake.storage
     snapshot = open_snapshot(storage, name)
     history = CommitLog(storage, name.table_path).read(snapshot.version, _STRIP)

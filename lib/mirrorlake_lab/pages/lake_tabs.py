@@ -6,7 +6,7 @@ They read without Spark. The tab Runs shows what ran on this machine.
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 import pyarrow as pa
@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 from mirrorlake.errors import DataFileError, SetupError
 from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.zone import published_tables
-from mirrorlake.mirror.status import TableStatus
 from mirrorlake.names import TableName, file_number
 from mirrorlake.results import TextTable, moment_text, size_text
 from mirrorlake.storage.files import Entry, Storage
@@ -24,6 +23,9 @@ from mirrorlake_lab.pages import html
 from mirrorlake_lab.pages.controls import Pager, Tab, label, slices
 from mirrorlake_lab.pages.monitor import TableHealth, read_views, view_table
 from mirrorlake_runs.store import RunRecord, list_runs
+
+if TYPE_CHECKING:
+    from mirrorlake.mirror.status import TableStatus
 
 _AROUND = 5
 _ROWS = 20

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.delta.snapshot import delta_tables, read_snapshot
 from mirrorlake.errors import MirrorlakeError, UsageError, with_place
-from mirrorlake.mirror.ledger import read_ledger
 from mirrorlake.mirror.properties import VIEW_PROPERTY
 from mirrorlake.mirror.state import STOPPED
-from mirrorlake.mirror.status import TableStatus
 from mirrorlake.names import TableName
 from mirrorlake.results import Result, TextTable, moment_text
 from mirrorlake.source_status import SourceReport, source_reports
@@ -30,7 +28,9 @@ from mirrorlake_lab.pages.serving import save_page
 if TYPE_CHECKING:
     import ipywidgets
 
-    from mirrorlake.query.queried_lake import QueriedLake
+    from mirrorlake.lake import Lake
+    from mirrorlake.mirror.api import Operations
+    from mirrorlake.mirror.status import TableStatus
     from mirrorlake.views.definition import ViewStatus
 
 
@@ -142,7 +142,7 @@ class LakeHealth(Result):
         return f"{len(self.tables)} tables, {self.problems} problems"
 
 
-def read_health(lake: QueriedLake) -> LakeHealth:
+def read_health(lake: Lake) -> LakeHealth:
     """Looks at a lake's tables, views and sources; changes nothing.
 
     Args:
@@ -151,10 +151,10 @@ def read_health(lake: QueriedLake) -> LakeHealth:
     Returns:
         The tables in the order of their trouble, then of their names.
     """
-    storage = lake.storage
+    storage, operations = lake.storage, lake.operations
     report = lake.status()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(lambda line: _look_at(storage, line), report.tables))
+        found = list(pool.map(lambda line: _look_at(operations, line), report.tables))
     order = (BAD, WARN, IDLE, GOOD)
     found.sort(key=lambda one: (order.index(one.level), one.status.full_name))
     return LakeHealth(
@@ -166,12 +166,12 @@ def read_health(lake: QueriedLake) -> LakeHealth:
     )
 
 
-def _look_at(storage: Storage, line: TableStatus) -> TableHealth:
+def _look_at(operations: Operations, line: TableStatus) -> TableHealth:
     table = line.table
     if not line.last_file or table is None:
         return TableHealth(line)
     try:
-        ledger = read_ledger(storage, table, last=BATCHES)
+        ledger = operations.ledger(table, last=BATCHES)
     except (MirrorlakeError, OSError, ValueError):  # the status has said what there is to say
         return TableHealth(line)
     done = [entry for entry in ledger.entries if entry.lag_seconds is not None][-BATCHES:]
@@ -274,7 +274,7 @@ class Monitor:
         UsageError: they are less than 1.
     """
 
-    def __init__(self, lake: QueriedLake, *, every: float = 10) -> None:
+    def __init__(self, lake: Lake, *, every: float = 10) -> None:
         if every < 1:
             raise UsageError(f"{every} seconds are too few.", hint="1 or more.")
         self.lake = lake

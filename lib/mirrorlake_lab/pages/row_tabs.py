@@ -65,16 +65,12 @@ class RowsTab(Tab):
 
     def read(self) -> None:
         """Shows the first page of a version's rows."""
-        from mirrorlake.history.versions import check_when, is_enforced
         from mirrorlake.spark.sql import query_errors, quote
 
         with query_errors():
             self.say("Spark reads the rows …")
-            table, version = self.handle, self.version.value
-            check_when(self.storage, self.table, version, enforced=is_enforced(table.spark))
-            frame = table.rows(version)
-            if where := self.where.value.strip():
-                frame = frame.where(where)
+            where = self.where.value.strip() or None
+            frame = self.handle.read(where, version=self.version.value)
             start = self.first.value - 1
             sort = self.order.value
             shown = [quote(name) for name in frame.columns[start : start + _COLUMNS]]
@@ -86,14 +82,13 @@ class RowsTab(Tab):
 
     def compare(self) -> None:
         """Shows the first page of what changed; changed cells are marked where rows have keys."""
-        from mirrorlake.history.diff import diff_versions
         from mirrorlake.spark.sql import query_errors, quote
 
         with query_errors():
             self.say("Spark compares the versions …")
             table = self.handle
-            self._keys = declared_keys(table.snapshot().properties)
-            frame = diff_versions(table, self.before.value, self.after.value)
+            self._keys = table.keys
+            frame = table.diff(self.before.value, self.after.value)
             others = [name for name in frame.columns if name not in (*self._keys, _KIND)]
             start = self.first.value - 1
             chosen = [_KIND, *self._keys, *others[start : start + _COLUMNS]]
@@ -172,10 +167,8 @@ class FeedTab(Tab):
 
     def read(self) -> None:
         """Shows what changed in the range, and the history of the key that changed most often."""
-        from mirrorlake.feed.api import Changes
-
         self.say("Spark reads the changes …")
-        report = Changes(self.handle).report(
+        report = self.handle.changes.report(
             self.start.value.strip(),
             self.end.value.strip(),
             newest=_NEWEST,
