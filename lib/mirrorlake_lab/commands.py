@@ -163,7 +163,7 @@ def course(
     as_json: Json = False,
 ) -> None:
     """Copy the lessons to work on: tasks blank for students, with solutions for teachers."""
-    from mirrorlake_lab.course.copies import find_solution, make_course
+    from mirrorlake_lab.course.lessons import find_solution, make_course
 
     if (folder is None) == (show is None):
         raise UsageError("Name a folder, or a task with --show.", hint="./mirrorlake course DIR")

@@ -24,7 +24,7 @@ from mirrorlake.errors import UsageError
 from mirrorlake.names import fingerprint
 from mirrorlake.notices import VARIABLE
 from mirrorlake.storage.paths import NOTEBOOKS, PROJECT, cache, home
-from mirrorlake_lab.course.copies import student_copy
+from mirrorlake_lab.course.lessons import student_copy
 from mirrorlake_runs.notebook_files import first_words, nbformat
 from mirrorlake_runs.plan import notebook_names
 from mirrorlake_runs.store import list_runs, write_whole

@@ -25,8 +25,8 @@ from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import ensure_event_loop, run_sync
 from traitlets.config import Config
 
+from mirrorlake_runs.parameters import Scrubber
 from mirrorlake_runs.results import StepResult
-from mirrorlake_runs.secrets import Scrubber
 
 IMPORTED = threading.Event()
 """papermill is there."""

@@ -19,7 +19,7 @@ from papermill.iorw import write_ipynb
 from tqdm import tqdm
 
 from mirrorlake_runs.notebook_files import INJECTED, joined_streams
-from mirrorlake_runs.secrets import Scrubber
+from mirrorlake_runs.parameters import Scrubber
 
 
 class ScrubbingManager(NotebookExecutionManager):  # type: ignore[misc]  # papermill has no types

@@ -1,27 +1,35 @@
-"""A step's parameters: their types and defaults, the check of values, the templates in them.
+"""A step's parameters: types and defaults, checks of values, templates, and secrets.
 
 A notebook's parameters are the assignments in its cell tagged `parameters`, such as
-`months: int = 3  # how many`. Types that are not known here take any value.
+`months: int = 3  # how many`. Parameters of other types than those in `_KNOWN` take any value.
 
-Templates are `{{ date }}`, `{{ run_id }}`, `{{ env.NAME }}`, `{{ steps.… }}`. Jinja's sandbox
-evaluates them. A name that is not known is an error; a text that is one template keeps the type of
-its value. Steps are known only to those that need them.
+Templates are `{{ date }}`, `{{ run_id }}`, `{{ env.NAME }}` and `{{ steps.… }}`. Jinja's sandbox
+evaluates them. An unknown name is an error; a text that is one template keeps the type of its
+value. A template can use only the steps that its own step needs.
+
+`secret:NAME` as a value is a reference that the runner resolves from the environment, a folder of
+files or the desktop's keyring. The kernel gets the secret outside of the notebook, and the runner
+removes it from everything that a run writes.
 """
 
 from __future__ import annotations
 
 import ast
+import base64
 import contextlib
 import datetime
+import html
+import importlib
 import json
 import os
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 
@@ -283,4 +291,127 @@ def _environment() -> Any:
 
     found = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)  # no HTML
     found.globals.clear()  # range, cycler and the like could fill the memory
+    return found
+
+
+HIDDEN = "[secret]"
+FOLDERS = ("MIRRORLAKE_SECRETS", "CREDENTIALS_DIRECTORY")  # the second is systemd's
+_REFERENCE = re.compile(r"secret:([A-Za-z0-9_][A-Za-z0-9_.-]*)")
+_SHORTEST = 4
+
+
+def is_secret(value: Any) -> bool:
+    """Whether a value, or a part of it at any depth, refers to a secret."""
+    return bool(names_in(value))
+
+
+def names_in(value: Any) -> set[str]:
+    """The names of the secrets that a value refers to, at any depth."""
+    return {found[1] for text in texts_in(value) if (found := _REFERENCE.fullmatch(text))}
+
+
+def look_up(name: str) -> str:
+    """A secret's value.
+
+    Raises:
+        UsageError: nobody knows the name, or the value is too short to be scrubbed.
+    """
+    value = _find(name)
+    if value is None:
+        raise UsageError(
+            f"There is no secret {name!r}.",
+            hint=f"set the variable {name}, put a file of that name into the folder that "
+            f"{FOLDERS[0]} names, or `keyring set mirrorlake {name}`.",
+        )
+    if len(value) < _SHORTEST:
+        raise UsageError(
+            f"The secret {name!r} is shorter than {_SHORTEST} characters.",
+            hint="so short a text can't be told from others in what a run writes.",
+        )
+    return value
+
+
+def resolve(value: Any, secrets: dict[str, str]) -> Any:
+    """A value with its references replaced by what they refer to."""
+
+    def resolved(part: Any) -> Any:
+        found = _REFERENCE.fullmatch(part) if isinstance(part, str) else None
+        return secrets[found[1]] if found else part
+
+    return map_leaves(value, resolved)
+
+
+class Scrubber:
+    """Takes secrets out of texts, in the forms in which they are commonly written.
+
+    Args:
+        values: the secrets.
+    """
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        forms = {form for value in values for form in _forms(value) if len(form) >= _SHORTEST}
+        ordered = sorted(forms, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+
+    def text(self, text: str) -> str:
+        """The text without secrets."""
+        return self._pattern.sub(HIDDEN, text) if self._pattern else text
+
+    def value(self, value: Any) -> Any:
+        """A document of dicts, lists and texts without secrets, keys included."""
+        if self._pattern is None:
+            return value
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.value(key): self.value(part) for key, part in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.value(part) for part in value]
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            shown = str(value)
+            return HIDDEN if self.text(shown) != shown else value
+        return value
+
+    def in_place(self, node: Any) -> None:
+        """Takes secrets out of a notebook's cells and outputs where they stand."""
+        if self._pattern is None:
+            return
+        items = node.items() if isinstance(node, dict) else enumerate(node)
+        for key, part in list(items):
+            if isinstance(part, (dict, list)):
+                self.in_place(part)
+            elif isinstance(part, str) and (clean := self.text(part)) != part:
+                node[key] = clean
+            if isinstance(key, str) and (clean_key := self.text(key)) != key:
+                node[clean_key] = node.pop(key)
+
+
+def _find(name: str) -> str | None:
+    if name in os.environ:
+        return os.environ[name]
+    for variable in FOLDERS:
+        if (folder := os.environ.get(variable)) and (path := Path(folder) / name).is_file():
+            return path.read_text(encoding="utf-8").rstrip("\r\n")
+    try:
+        keyring = importlib.import_module("keyring")
+    except ModuleNotFoundError:
+        return None
+    try:
+        found = keyring.get_password("mirrorlake", name)
+    except keyring.errors.KeyringError:  # a machine without a desktop has none
+        return None
+    return None if found is None else str(found)
+
+
+def _forms(value: str) -> set[str]:
+    """A secret as it stands, and as JSON, Python, HTML, URLs and base64 write it."""
+    data = value.encode()
+    lines = [line for line in value.splitlines() if len(line) >= 2 * _SHORTEST]
+    found = {value, *lines} if len(lines) > 1 else {value}
+    for text in set(found):
+        found |= {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+        found |= {repr(text)[1:-1], html.escape(text), html.escape(text, quote=False)}
+        found |= {quote(text), quote(text, safe="")}
+    found |= {base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode()}
+    found.add(base64.b64encode(data).decode().rstrip("="))
     return found

@@ -22,7 +22,7 @@ from helpers.old_lake import unpack
 from mirrorlake import Lake
 from mirrorlake_lab import explore
 from mirrorlake_lab import monitor as monitor_page
-from mirrorlake_lab.pages import facts
+from mirrorlake_lab.pages import table_tabs
 
 VERSIONS = 1_000
 TABLES = 60
@@ -76,7 +76,7 @@ def files(pairs: int) -> BenchResult:
         explore(Lake(folder))
 
         def first() -> None:
-            facts._KEPT.clear()
+            table_tabs._KEPT.clear()
             explore(Lake(folder))
 
         what = f"first view at {FILES:,} files"

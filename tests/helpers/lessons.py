@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirrorlake.show.system import SYSTEM
 from mirrorlake.storage.paths import PROJECT
-from mirrorlake_lab.course.contents import lesson_paths, title_of
+from mirrorlake_lab.course.lessons import lesson_paths, title_of
 from mirrorlake_lab.course.tasks import Lesson
 
 

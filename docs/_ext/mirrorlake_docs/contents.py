@@ -6,7 +6,7 @@ import posixpath
 import re
 from pathlib import Path
 
-from mirrorlake_lab.course.contents import lesson_paths, title_of
+from mirrorlake_lab.course.lessons import lesson_paths, title_of
 
 _TOPICS = (
     *("explore", "schedule", "serve", "sources", "object-stores", "scale", "change-feed", "views"),

@@ -17,7 +17,7 @@ from mirrorlake_docs.api_pages import api_pages
 from mirrorlake_docs.code_facts import commands_page, errors_page, parameters_page, promises_page
 from mirrorlake_docs.contents import first_page
 from mirrorlake_docs.figures import draw_figures
-from mirrorlake_lab.course.copies import SOLUTION
+from mirrorlake_lab.course.lessons import SOLUTION
 from mirrorlake_runs.notebook_files import first_words, nbformat
 from mirrorlake_runs.plan import notebook_names
 from mirrorlake_runs.results import MIME

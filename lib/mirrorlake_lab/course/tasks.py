@@ -26,7 +26,7 @@ class Task:
         number: the lesson's and its own, such as `02-3`.
         title: what it is about.
         answers: the answers that are right; none where `truth` or `looks` says so.
-        truth: a function of `mirrorlake_lab.course.looks` that gives the right answer for a lake.
+        truth: a function of `mirrorlake_lab.course.check` that gives the right answer for a lake.
         looks: one that looks at an answer and names the mistake.
         unordered: whether the order of a list plays no part.
         right: why it is right; said after a right answer.

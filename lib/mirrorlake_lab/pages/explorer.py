@@ -1,6 +1,7 @@
-"""The explorer: a lake's tables to choose from, and a tab for each side of them.
+"""The explorer: a lake's tables to choose from, tabs for each, and the same as an HTML document.
 
-A tab is filled when it is first looked at. Spark starts when rows, changes or advice are asked for.
+A tab is filled when it is first opened. Spark starts when rows, changes or advice are asked for.
+The document has no scripts, and what can be shown without Spark.
 """
 
 from __future__ import annotations
@@ -10,23 +11,36 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from mirrorlake.errors import TableNotFoundError
+from mirrorlake.delta.commits import CommitLog
+from mirrorlake.delta.snapshot import open_snapshot
+from mirrorlake.errors import MirrorlakeError, TableNotFoundError
+from mirrorlake.layout.guardrails import skus
 from mirrorlake.names import TableName, as_table
+from mirrorlake.results import TextTable
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.feed import FeedTab
-from mirrorlake_lab.pages.files import FilesTab
-from mirrorlake_lab.pages.guarded import label
-from mirrorlake_lab.pages.rows import RowsTab
-from mirrorlake_lab.pages.runs import RunsTab
+from mirrorlake_lab.pages.controls import Tab, label
+from mirrorlake_lab.pages.lake_tabs import RunsTab, ViewsTab, ZoneTab, list_records
+from mirrorlake_lab.pages.monitor import read_health, render_health
+from mirrorlake_lab.pages.row_tabs import FeedTab, RowsTab
 from mirrorlake_lab.pages.serving import save_page
-from mirrorlake_lab.pages.tab import Tab
-from mirrorlake_lab.pages.tables import TablesTab
-from mirrorlake_lab.pages.versions import VersionsTab
-from mirrorlake_lab.pages.views import ViewsTab
-from mirrorlake_lab.pages.zone import ZoneTab
+from mirrorlake_lab.pages.table_tabs import (
+    FilesTab,
+    TablesTab,
+    VersionsTab,
+    columns_of,
+    draw_strip,
+    files_of,
+    gauges,
+    list_files,
+    properties_of,
+    readable_text,
+    table_facts,
+)
+from mirrorlake_runs.store import list_runs
 
 if TYPE_CHECKING:
-    from mirrorlake.query.queried_lake import QueriedLake
+    from mirrorlake.lake import Lake
+
 
 TABS: tuple[type[Tab], ...] = (
     *(ZoneTab, TablesTab, VersionsTab, RowsTab, FeedTab, FilesTab, ViewsTab, RunsTab),
@@ -44,7 +58,7 @@ class Explorer:
         TableNotFoundError: there is none of that name.
     """
 
-    def __init__(self, lake: QueriedLake, table: str | TableName | None = None) -> None:
+    def __init__(self, lake: Lake, table: str | TableName | None = None) -> None:
         self.lake = lake
         self._names = lake.tables()
         chosen = self._names[0] if self._names else None
@@ -118,8 +132,6 @@ class Explorer:
         Example:
             >>> explore(lake).to_html("lake.html")  # doctest: +SKIP
         """
-        from mirrorlake_lab.pages.static import render_lake
-
         document = html.page("Lake", render_lake(self.lake))
         if path is not None:
             save_page(path, document)
@@ -130,8 +142,59 @@ class Explorer:
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
         """The widget; for exported reports the chosen table as it is now."""
-        from mirrorlake_lab.pages.static import render_table
-
         shown = "" if self.picker.value is None else render_table(self.lake, self.picker.value)
         bundle = {"text/plain": repr(self), "text/html": html.view(shown)}
         return {**self.widget._repr_mimebundle_(**options), **bundle}
+
+
+_MOST_TABLES = 200
+_MOST_ROWS = 25
+_STRIP = 40
+
+
+def render_lake(lake: Lake) -> html.Html:
+    """How replication is, then each table in a part that opens, then the newest runs."""
+    names = lake.tables()
+    parts = [render_health(read_health(lake)), html.heading("Tables")]
+    for name in names[:_MOST_TABLES]:
+        inner = render_table(lake, name)
+        parts.append(
+            html.Html(f"<details><summary>{html.text(str(name))}</summary>{inner}</details>")
+        )
+    if len(names) > _MOST_TABLES:
+        parts.append(html.note(f"and {len(names) - _MOST_TABLES:,} more tables"))
+    runs = list_runs()[:_MOST_ROWS]
+    parts += [html.heading("Runs"), html.table(list_records(runs)) if runs else html.note("none")]
+    return html.join(*parts)
+
+
+def render_table(lake: Lake, name: TableName) -> html.Html:
+    """One table: facts, columns, versions, files; one that can't be read says why."""
+    try:
+        return _render(lake, name)
+    except (MirrorlakeError, OSError, ValueError, KeyError) as error:
+        return html.Html(f"<p>{html.dot('bad', f'{name} can not be read: {error}')}</p>")
+
+
+def _render(lake: Lake, name: TableName) -> html.Html:
+    storage = lake.storage
+    snapshot = open_snapshot(storage, name)
+    history = CommitLog(storage, name.table_path).read(snapshot.version, _STRIP)
+    files = files_of(storage, name, snapshot)
+    return html.join(
+        html.heading(str(name)),
+        table_facts(storage, name, snapshot),
+        _first(columns_of(snapshot), "Columns"),
+        _first(properties_of(snapshot), "Properties"),
+        draw_strip(list(reversed(history.commits)), snapshot.version),
+        _first(history.shown(), "The newest versions"),
+        readable_text(storage, name),
+        gauges(files, next(iter(skus()))),
+        _first(list_files(files[: _MOST_ROWS + 1]), "The largest files"),
+    )
+
+
+def _first(rows: TextTable, caption: str) -> html.Html:
+    shown = html.table(TextTable(rows.columns, rows.rows[:_MOST_ROWS]), caption=caption)
+    more = len(rows.rows) > _MOST_ROWS or rows.more
+    return html.join(shown, html.note("and more") if more else "")

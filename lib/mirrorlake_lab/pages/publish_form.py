@@ -19,11 +19,11 @@ from mirrorlake.names import as_table
 from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.guarded import Guarded, label
-from mirrorlake_lab.pages.zone import preview_rows
+from mirrorlake_lab.pages.controls import Guarded, label
+from mirrorlake_lab.pages.lake_tabs import preview_rows
 
 if TYPE_CHECKING:
-    from mirrorlake.query.queried_lake import QueriedLake
+    from mirrorlake.lake import Lake
 
 AS_IT_IS = "as the file says"
 MARKERS = (AS_IT_IS, "insert", "update", "delete", "upsert")
@@ -39,7 +39,7 @@ class PublishForm(Guarded):
         table: the table to begin with; it need not be there yet.
     """
 
-    def __init__(self, lake: QueriedLake, table: str = "") -> None:
+    def __init__(self, lake: Lake, table: str = "") -> None:
         super().__init__()
         self.lake = lake
         self._scratch = TemporaryDirectory()

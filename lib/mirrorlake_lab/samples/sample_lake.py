@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mirrorlake.mirror.options import noop
 from mirrorlake.names import TABLES as TABLES_FOLDER
 from mirrorlake.names import ZONE
 from mirrorlake.spark.session import get_spark
@@ -59,7 +58,7 @@ POLICY: Final = {
 TABLES: Final = ("flights", "stock", "orders", "readings", "visits", "parts", "delays")
 
 
-def make_sample(root: str, *, on_step: Callable[[str], None] = noop) -> SampleLake:
+def make_sample(root: str, *, on_step: Callable[[str], None] = lambda _: None) -> SampleLake:
     """Makes the sample lake; what earlier makings of it made is removed first.
 
     Args:

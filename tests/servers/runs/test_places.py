@@ -17,8 +17,7 @@ from helpers.runs_behind_uri import check_runs_behind
 from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake.storage.paths import PROJECT
 from mirrorlake_runs.keeping import RecordError, RecordKeeper
-from mirrorlake_runs.plan import load_plan
-from mirrorlake_runs.preparing import prepare
+from mirrorlake_runs.plan import load_plan, prepare
 from mirrorlake_runs.run import run_plan
 from mirrorlake_runs.store import RECORD as RECORD_FILE
 from mirrorlake_runs.store import list_runs

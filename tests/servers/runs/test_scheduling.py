@@ -24,8 +24,7 @@ from helpers.small_notebooks import RECORD, put_notebook, put_plan
 from mirrorlake.cli import app
 from mirrorlake.errors import AlreadyRunningError, UsageError
 from mirrorlake_runs.kernels import KernelEngine
-from mirrorlake_runs.plan import load_plan, open_target
-from mirrorlake_runs.preparing import only_run
+from mirrorlake_runs.plan import load_plan, only_run, open_target
 from mirrorlake_runs.run import resume_run, run_plan
 from mirrorlake_runs.store import RunNotFoundError, find_run, list_runs, prune_runs
 

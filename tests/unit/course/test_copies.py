@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from mirrorlake.cli.main import app
 from mirrorlake.errors import UsageError
 from mirrorlake.storage.paths import NOTEBOOKS
-from mirrorlake_lab.course.copies import BLANK, PICTURE, find_solution, make_course, student_copy
+from mirrorlake_lab.course.lessons import BLANK, PICTURE, find_solution, make_course, student_copy
 from mirrorlake_lab.course.tasks import tasks
 
 

@@ -16,10 +16,8 @@ from mirrorlake import Lake
 from mirrorlake.errors import CheckError
 from mirrorlake.storage.paths import NOTEBOOKS, PROJECT
 from mirrorlake_lab.course import check
-from mirrorlake_lab.course.contents import PATHS, course_page, lesson_paths
-from mirrorlake_lab.course.copies import find_solution
-from mirrorlake_lab.course.judge import judge, plain
-from mirrorlake_lab.course.looks import LOOKS, TRUTHS
+from mirrorlake_lab.course.check import LOOKS, TRUTHS, judge, plain
+from mirrorlake_lab.course.lessons import PATHS, course_page, find_solution, lesson_paths
 from mirrorlake_lab.course.tasks import Task, lessons, tasks
 
 ALL = list(tasks().values())

@@ -23,11 +23,11 @@ from mirrorlake.results import TextTable
 from mirrorlake.storage.files import Storage
 from mirrorlake_lab import explore
 from mirrorlake_lab.pages import html
+from mirrorlake_lab.pages.controls import Pager
 from mirrorlake_lab.pages.explorer import TABS, Explorer
-from mirrorlake_lab.pages.files import copyable
-from mirrorlake_lab.pages.pager import Pager
-from mirrorlake_lab.pages.rows import changed_cells
-from mirrorlake_lab.pages.zone import preview_rows
+from mirrorlake_lab.pages.lake_tabs import preview_rows
+from mirrorlake_lab.pages.row_tabs import changed_cells
+from mirrorlake_lab.pages.table_tabs import copyable
 
 TITLES = ("Zone", "Tables", "Versions", "Rows", "Feed", "Files", "Views", "Runs")
 EVIL = "<img src=x onerror=alert(1)>"

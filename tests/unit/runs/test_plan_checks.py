@@ -14,8 +14,7 @@ from helpers.small_notebooks import put_notebook, put_plan
 from mirrorlake.errors import UsageError
 from mirrorlake.storage.paths import PARAMETERS
 from mirrorlake_runs.parameters import Parameter, fill, known_names, read_parameters
-from mirrorlake_runs.plan import SCHEMA, load_plan, open_target, with_overrides
-from mirrorlake_runs.preparing import prepare
+from mirrorlake_runs.plan import SCHEMA, load_plan, open_target, prepare, with_overrides
 from mirrorlake_runs.run import days_after, days_of
 
 

@@ -18,8 +18,7 @@ from mirrorlake.errors import UsageError
 from mirrorlake.spark.session import PROFILE_VARIABLE
 from mirrorlake_runs import plan as module
 from mirrorlake_runs.notebook_files import clean_file, clean_notebook, read_records
-from mirrorlake_runs.plan import load_plan
-from mirrorlake_runs.preparing import prepare
+from mirrorlake_runs.plan import load_plan, prepare
 from mirrorlake_runs.results import MIME, RunSummary
 from mirrorlake_runs.run import run_plan
 

@@ -21,7 +21,7 @@ from mirrorlake.errors import AlreadyRunningError, SampleError, UsageError
 from mirrorlake.storage.files import Storage
 from mirrorlake.storage.paths import home, lake_path
 from mirrorlake_lab.samples.lake import MARKER, open_sample, seal_sample
-from mirrorlake_runs.preparing import only_run
+from mirrorlake_runs.plan import only_run
 
 ZONE = "Files/LandingZone"
 MAKING = """

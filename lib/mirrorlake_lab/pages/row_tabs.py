@@ -1,4 +1,4 @@
-"""The tab Rows: any version by page, and the difference of two versions; Spark reads them."""
+"""The tabs Rows and Feed: rows of a version, differences and changes; Spark reads them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from mirrorlake.delta.snapshot import open_snapshot
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.results import TextTable
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.guarded import label
-from mirrorlake_lab.pages.pager import Pager
-from mirrorlake_lab.pages.tab import Tab
+from mirrorlake_lab.pages.controls import Pager, Tab, label, slices
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
 
 _PAGE = 20
 _COLUMNS = 15
@@ -66,16 +65,12 @@ class RowsTab(Tab):
 
     def read(self) -> None:
         """Shows the first page of a version's rows."""
-        from mirrorlake.history.versions import check_when, is_enforced
         from mirrorlake.spark.sql import query_errors, quote
 
         with query_errors():
             self.say("Spark reads the rows …")
-            table, version = self.handle, self.version.value
-            check_when(self.storage, self.table, version, enforced=is_enforced(table.spark))
-            frame = table.rows(version)
-            if where := self.where.value.strip():
-                frame = frame.where(where)
+            where = self.where.value.strip() or None
+            frame = self.handle.read(where, version=self.version.value)
             start = self.first.value - 1
             sort = self.order.value
             shown = [quote(name) for name in frame.columns[start : start + _COLUMNS]]
@@ -87,14 +82,13 @@ class RowsTab(Tab):
 
     def compare(self) -> None:
         """Shows the first page of what changed; changed cells are marked where rows have keys."""
-        from mirrorlake.history.diff import diff_versions
         from mirrorlake.spark.sql import query_errors, quote
 
         with query_errors():
             self.say("Spark compares the versions …")
             table = self.handle
-            self._keys = declared_keys(table.snapshot().properties)
-            frame = diff_versions(table, self.before.value, self.after.value)
+            self._keys = table.keys
+            frame = table.diff(self.before.value, self.after.value)
             others = [name for name in frame.columns if name not in (*self._keys, _KIND)]
             start = self.first.value - 1
             chosen = [_KIND, *self._keys, *others[start : start + _COLUMNS]]
@@ -138,3 +132,51 @@ def changed_cells(page: TextTable, keys: tuple[str, ...]) -> list[tuple[int, int
             differ = [x for x in range(len(old)) if x != kind and old[x] != new[x]]
             found += [(y + side, x) for x in differ for side in (0, 1)]
     return found
+
+
+_NEWEST = 100
+
+
+class FeedTab(Tab):
+    """What changed in a range of versions."""
+
+    title = "Feed"
+
+    def _build(self) -> list[widgets.Widget]:
+        self._facts = widgets.HTML()
+        self.start = widgets.Text(placeholder="the newest 100", **label("From version", "18em"))
+        self.end = widgets.Text(placeholder="the newest", **label("to", "14em"))
+        self.where = widgets.Text(placeholder="id = 7", **label("Only rows of", "22em"))
+        read = self.button("Read changes", self.read, "Changes by version; starts Spark")
+        self._shown = widgets.HTML()
+        self._versions = Pager("Changes by version")
+        self._life = Pager("One key's life", data=True)
+        row = widgets.HBox([self.start, self.end, self.where, read])
+        row.layout.flex_flow = "row wrap"
+        return [self._facts, row, self._shown, self._versions.widget, self._life.widget]
+
+    def _fill(self) -> None:
+        snapshot = open_snapshot(self.storage, self.table)
+        keys = ", ".join(declared_keys(snapshot.properties))
+        state = "on" if snapshot.has_feed else "off: changes.enable() switches it on"
+        found = {"change feed": state, "keys": keys or "none declared", "to": snapshot.version}
+        self._facts.value = html.view(html.facts(found))
+        self._shown.value = ""
+        for pager in (self._versions, self._life):
+            pager.widget.layout.display = "none"
+
+    def read(self) -> None:
+        """Shows what changed in the range, and the history of the key that changed most often."""
+        self.say("Spark reads the changes …")
+        report = self.handle.changes.report(
+            self.start.value.strip(),
+            self.end.value.strip(),
+            newest=_NEWEST,
+            where=self.where.value.strip(),
+        )
+        self._shown.value = html.view(html.table(report.shown(), caption="Rows, raw and net"))
+        for pager, rows in ((self._versions, report.by_version), (self._life, report.timeline)):
+            pager.widget.layout.display = ""
+            newest = TextTable(rows.columns, rows.rows[::-1])
+            pager.fill(len(newest.rows), slices(newest))
+        self.say(f"One key's life: {report.followed}." if report.followed else repr(report))

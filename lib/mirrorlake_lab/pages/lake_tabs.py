@@ -1,27 +1,31 @@
-"""The tab Zone: what publishers put there, what waits, what is missing, and what is wrong."""
+"""The tabs Zone, Views and Runs: the files of publishers, incremental views, runs of notebooks.
+
+They read without Spark. The tab Runs shows what ran on this machine.
+"""
 
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from mirrorlake.errors import DataFileError
+from mirrorlake.errors import DataFileError, SetupError
 from mirrorlake.landing.metadata import read_metadata
 from mirrorlake.landing.zone import published_tables
-from mirrorlake.mirror.status import TableStatus
-from mirrorlake.names import file_number
-from mirrorlake.results import TextTable, size_text
+from mirrorlake.names import TableName, file_number
+from mirrorlake.results import TextTable, moment_text, size_text
 from mirrorlake.storage.files import Entry, Storage
 from mirrorlake_lab.pages import html
-from mirrorlake_lab.pages.guarded import label
-from mirrorlake_lab.pages.health import TableHealth
-from mirrorlake_lab.pages.pager import Pager, slices
-from mirrorlake_lab.pages.tab import Tab
+from mirrorlake_lab.pages.controls import Pager, Tab, label, slices
+from mirrorlake_lab.pages.monitor import TableHealth, read_views, view_table
+from mirrorlake_runs.store import RunRecord, list_runs
+
+if TYPE_CHECKING:
+    from mirrorlake.mirror.status import TableStatus
 
 _AROUND = 5
 _ROWS = 20
@@ -178,3 +182,116 @@ def _slice(batches: Any, first: int) -> TextTable:
             break
     rows = tuple((first + place, *row) for place, row in enumerate(islice(kept, _ROWS)))
     return TextTable(("row", *names), rows)
+
+
+_MOST_LINKS = 40
+
+
+class ViewsTab(Tab):
+    """The views of the lake, and the lineage of the chosen table."""
+
+    title = "Views"
+
+    def _build(self) -> list[widgets.Widget]:
+        self._list = Pager("Views")
+        self._lineage = widgets.VBox()
+        self._query = widgets.HTML()
+        return [self._lineage, self._query, self._list.widget]
+
+    def _fill(self) -> None:
+        tables = self.lake.tables()
+        shown = view_table(read_views(self.storage, tables))
+        self._list.fill(len(shown.rows), slices(shown))
+        edges = self._edges(tables)
+        parts: list[widgets.Widget] = []
+        above = [source for view, source in edges if view == self.table]
+        below = [view for view, source in edges if source == self.table]
+        for text, names in (("Comes from", above), ("Is read by", below)):
+            links = [self._link(name) for name in names[:_MOST_LINKS]]
+            words = html.note(f"{text} {'nothing else' if not names else ''}".rstrip())
+            row = widgets.HBox([widgets.HTML(html.view(words)), *links])
+            row.layout.flex_flow = "row wrap"
+            parts.append(row)
+        self._lineage.children = parts
+        sql = next((one.sql for one in self._definitions if one.name == self.table), "")
+        code = f"<p>Its query: <code>{html.text(sql)}</code></p>"
+        self._query.value = html.view(code if sql else "")
+
+    def _edges(self, tables: list[TableName]) -> list[tuple[TableName, TableName]]:
+        try:
+            from mirrorlake.views.definition import list_definitions
+        except ImportError as error:
+            raise SetupError("Views need the extra spark.", hint=str(error)) from error
+        self._definitions = list_definitions(self.storage, tables)
+        return [(one.name, source) for one in self._definitions for source in one.sources]
+
+    def _link(self, name: TableName) -> widgets.Button:
+        made = widgets.Button(
+            description=html.plain_text(str(name)),
+            tooltip=f"Go to {html.plain_text(str(name))}",
+            layout={"width": "max-content"},
+        )
+        made.on_click(lambda _: self.choose(name))
+        return made
+
+
+_STATES = {"done": "good", "failed": "bad", "stopped": "warn", "lost": "bad", "running": "idle"}
+_MOST = 200
+
+
+class RunsTab(Tab):
+    """The newest runs, and the steps of one."""
+
+    title = "Runs"
+    of_table = False
+
+    def _build(self) -> list[widgets.Widget]:
+        self._list = Pager("Runs, the newest first")
+        self.run = widgets.Dropdown(**label("Run", "36em"))
+        self.when_changed(self.run, self._open)
+        self._steps = widgets.HTML()
+        return [self._list.widget, self.run, self._steps]
+
+    def _fill(self) -> None:
+        self._runs = {record.run: record for record in list_runs()}
+        found = list(self._runs.values())
+        self._list.fill(len(found), lambda start, stop: list_records(found[start:stop]))
+        newest = list(self._runs)[:_MOST]
+        self.run.options = [(html.plain_text(run), run) for run in newest]
+        self._open()
+
+    def _open(self) -> None:
+        record = self._runs.get(self.run.value)
+        self._steps.value = html.view(
+            html.note("No run was kept.") if not record else steps(record)
+        )
+
+
+def list_records(records: list[RunRecord]) -> TextTable:
+    """Some runs, a line each."""
+    rows = tuple(
+        (
+            record.run,
+            html.dot(_STATES.get(record.status, "idle"), record.status),
+            record.plan,
+            moment_text(record.started),
+            moment_text(record.ended),
+        )
+        for record in records
+    )
+    return TextTable(("run", "status", "plan", "started (UTC)", "ended (UTC)"), rows)
+
+
+def steps(record: RunRecord) -> html.Html:
+    """The steps of a run, and what they recorded."""
+    rows = []
+    for step in record.document.get("steps") or ():
+        error = step.get("error") or {}
+        said = ", ".join(f"{k}: {v}" for k, v in (step.get("records") or {}).items())
+        problem = error.get("message") or error.get("text") or error.get("value") or ""
+        status = html.dot(_STATES.get(step.get("status"), "idle"), str(step.get("status")))
+        figures = (step.get("attempts"), step.get("seconds"))
+        rows.append((step.get("notebook"), status, *figures, html.wide(said, problem)))
+    columns = ("notebook", "status", "attempts", "seconds", "records and problems")
+    shown = TextTable(columns, tuple(rows))
+    return html.table(shown, caption=f"Steps of {record.run}")
