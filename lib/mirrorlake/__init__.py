@@ -24,7 +24,7 @@ from mirrorlake.errors import SetupError
 
 if TYPE_CHECKING:
     from mirrorlake.feed.archive import archive_table
-    from mirrorlake.feed.scd import update_dimension
+    from mirrorlake.feed.dimension import update_dimension
     from mirrorlake.history.diff import count_changes
     from mirrorlake.history.maintenance import MaintenancePolicy
     from mirrorlake.history.tools import (
@@ -153,7 +153,7 @@ __all__ = [
 
 _MODULES = {
     "feed.archive": ["archive_table"],
-    "feed.scd": ["update_dimension"],
+    "feed.dimension": ["update_dimension"],
     "history.diff": ["count_changes"],
     "history.maintenance": ["MaintenancePolicy"],
     "history.tools": [

@@ -237,7 +237,7 @@ class Lake(QueriedLake):
             >>> lake.update_dimension("planes", "dim_planes", stored_as=2)  # doctest: +SKIP
             versions 0 to 4
         """
-        from mirrorlake.feed.scd import follow_feed
+        from mirrorlake.feed.dimension import follow_feed
 
         return follow_feed(
             self.table(table), as_table(into), keys=keys, stored_as=stored_as, dry_run=dry_run

@@ -1,153 +1,164 @@
-"""How changes become a slowly changing dimension: keys, sequence, type, conditions and columns."""
+"""Follow a table's change feed, or its snapshots, with a slowly changing dimension."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.table import column_types
+from mirrorlake.delta.commits import read_versions
+from mirrorlake.delta.files import total
+from mirrorlake.delta.snapshot import read_snapshot
+from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.schema import COMMIT_VERSION, RESERVED, create_table
-from mirrorlake.history.diff import CHANGE_TYPE
-from mirrorlake.spark.sql import delta_name, quote, temporary_view
-
-
-@dataclass(frozen=True)
-class Dimension:
-    """How changes become a table.
-
-    Attributes:
-        keys: the columns that tell rows apart.
-        sequence_by: a column or SQL expression that orders the changes of a key; never NULL.
-        stored_as: 1 keeps a row a key, 2 a row a key and period, from `__START_AT` up to, and
-            without, `__END_AT`.
-        ignore_null_updates: a NULL in a change leaves the column as it is.
-        apply_as_deletes: an SQL condition for changes that delete their key.
-        apply_as_truncates: an SQL condition for changes that empty the table; type 1 only.
-        columns: the columns to keep, keys included; by default all.
-        except_columns: columns to leave out.
-        track_history: type 2 only: a new period starts only where one of these columns changes,
-            other columns show the period's last value; by default all columns.
-    """
-
-    keys: tuple[str, ...]
-    sequence_by: str
-    stored_as: int = 1
-    ignore_null_updates: bool = False
-    apply_as_deletes: str | None = None
-    apply_as_truncates: str | None = None
-    columns: tuple[str, ...] | None = None
-    except_columns: tuple[str, ...] = ()
-    track_history: tuple[str, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if not self.keys:
-            raise UsageError("A dimension needs keys.", hint="say which columns tell rows apart.")
-        if self.stored_as not in (1, 2):
-            raise UsageError(f"There is no type {self.stored_as}.", hint="choose 1 or 2.")
-        if self.stored_as == 1 and self.track_history is not None:
-            raise UsageError("Type 1 has no history to track.", hint="choose type 2.")
-        if self.stored_as == 2 and self.apply_as_truncates:
-            raise UsageError("Type 2 keeps its history: it can't be emptied.", hint="use type 1.")
-
-    def data_columns(self, changes: DataFrame) -> list[str]:
-        """The columns of a change that the table keeps.
-
-        Raises:
-            UsageError: a named column isn't there, or one is named like the table's own.
-        """
-        known = {name.lower(): name for name in changes.columns}
-        wanted = list(self.columns or changes.columns)
-        named = [*self.keys, *wanted, *self.except_columns, *(self.track_history or ())]
-        for name in named:
-            if name.lower() not in known:
-                raise UsageError(f"The changes have no column {name}.", column=name)
-        left_out = {name.lower() for name in self.except_columns}
-        kept = [known[n.lower()] for n in wanted if n.lower() not in left_out]
-        if missing := [k for k in self.keys if known[k.lower()] not in kept]:
-            raise UsageError(f"The key {missing[0]} is left out.", column=missing[0])
-        if clash := [name for name in kept if name in OWN]:
-            raise UsageError(f"The column {clash[0]} is the table's own.", column=clash[0])
-        return kept
-
-
-def feed_dimension(keys: Sequence[str], stored_as: int = 1) -> Dimension:
-    """The dimension of a table's own change feed: its versions are the sequence."""
-    return Dimension(
-        tuple(keys),
-        COMMIT_VERSION,
-        stored_as,
-        apply_as_deletes=f"{CHANGE_TYPE} = 'delete'",
-        except_columns=RESERVED,
-    )
-
-
-START, END = "__START_AT", "__END_AT"  # type 2: a row's period
-SEQUENCE = "__SEQUENCE"  # type 1: of the row's last change
-SEQUENCES = "__SEQUENCES"  # type 1, NULLs ignored: of each column's last value
-INHERITED = "__INHERITED"  # type 2, NULLs ignored: columns whose value is from the period before
-CHANGES = "__CHANGES"  # type 2, tracked columns: the changes that a period is made of
-OWN = (START, END, SEQUENCE, SEQUENCES, INHERITED, CHANGES)
-# Columns of changes on their way, never of a table.
-IS_DELETE, IS_TRUNCATE, TIE = "__mirrorlake_delete", "__mirrorlake_truncate", "__mirrorlake_tie"
-IS_NEW = "__mirrorlake_new"
-_NOT_THERE = (
-    "DELTA_TABLE_NOT_FOUND",
-    "PATH_NOT_FOUND",
-    "DELTA_PATH_DOES_NOT_EXIST",
-    "DELTA_MISSING_DELTA_TABLE",
+from mirrorlake.feed.changes import key_columns
+from mirrorlake.feed.cursor import (
+    Batch,
+    Cursor,
+    FollowReport,
+    follow_or_why_not,
+    report_run,
+    target_name,
 )
+from mirrorlake.feed.doctor import examine
+from mirrorlake.feed.report import as_texts, short
+from mirrorlake.feed.scd import (
+    END,
+    SEQUENCE,
+    START,
+    Dimension,
+    apply_changes,
+    apply_snapshot,
+    feed_dimension,
+)
+from mirrorlake.feed.schema import COMMIT_VERSION
+from mirrorlake.mirror.properties import declared_keys
+from mirrorlake.names import TableName
+from mirrorlake.results import TextTable
+from mirrorlake.spark.sql import query_errors, quote
+
+_MOST_KEYS, _MOST_PERIODS = 12, 40  # to show
 
 
-def table_or_none(spark: SparkSession, path: str) -> DataFrame | None:
-    """The rows of the Delta table at a path, or None if there is none."""
-    try:
-        found = spark.read.format("delta").load(path)
-        found.schema  # noqa: B018 - a Connect client does not look before it is asked for it
-        return found
-    except AnalysisException as error:
-        if any(condition in str(error) for condition in _NOT_THERE):
-            return None
-        raise
+def follow_feed(
+    source: Table,
+    into: TableName,
+    *,
+    keys: Sequence[str] | None = None,
+    stored_as: int = 1,
+    dry_run: bool = False,
+) -> Batch:
+    """Brings a dimension up to date with a table's feed; see `Lake.update_dimension`."""
+    cursor = Cursor(source, f"dimension {into}")
+    batch = cursor.read()
+    dimension = feed_dimension(key_columns(source, keys), stored_as)
+    if not batch.is_empty and not dry_run:
+        apply_changes(batch.rows, source.storage.path(into.table_path), dimension)
+        cursor.commit(batch)
+    return batch
 
 
-def ready_table(rows: DataFrame, path: str, keys: Sequence[str]) -> DataFrame:
-    """The table at a path, made or widened so that it has the columns of some rows."""
-    spark = rows.sparkSession
-    wanted = column_types(rows.schema)
-    found = table_or_none(spark, path)
-    if found is None:
-        create_table(spark, path, wanted, keys=keys)
-    elif missing := [name for name in wanted if name not in found.columns]:
-        added = ", ".join(f"{quote(name)} {wanted[name]}" for name in missing)
-        spark.sql(f"ALTER TABLE {delta_name(path)} ADD COLUMNS ({added})")
-    return spark.read.format("delta").load(path)
+@query_errors()
+def update_dimension(
+    table: Table,
+    into: str = "",
+    *,
+    keys: Sequence[str] = (),
+    stored_as: int = 2,
+    enable: bool = False,
+    dry_run: bool = False,
+) -> FollowReport:
+    """Brings a dimension up to date with a table's feed; see `Lake.update_dimension`.
+
+    Where the feed does not hold all from version 0 on, a new dimension starts with the newest
+    version's rows.
+
+    Args:
+        table: whose feed.
+        into: the dimension's name; by default the table's after `dim_`.
+        keys: the key columns; by default those that the table declares.
+        stored_as: 1 keeps the latest row of each key, 2 all of them with their periods.
+        enable: switch the table's feed on, where it is off.
+        dry_run: only say what is new.
+
+    Raises:
+        FeedError: the feed no longer holds what follows.
+        UsageError: a key is no column, or `into` is another kind of table.
+
+    Example:
+        >>> update_dimension(lake.table("planes"), keys=["tailnum"])  # doctest: +SKIP
+        planes → dim_planes: versions 0 to 4
+    """
+    target = target_name(table, into, "dim_{}")
+    if stored_as not in (1, 2):
+        raise UsageError(f"There is no type {stored_as}.", hint="choose 1 or 2.")
+    if not (keys or declared_keys(table.snapshot().properties)):
+        why = "The table declares no keys: say which columns tell its rows apart (keys)."
+        return report_run(table, target, why_not=why)
+    chosen = key_columns(table, list(keys) or None)
+    _check_target(table, target, stored_as)
+    if why := follow_or_why_not(table, enable=enable and not dry_run):
+        return report_run(table, target, why_not=why)
+    cursor = Cursor(table, f"dimension {target}")
+    timeline = read_versions(table.storage, table.name.table_path)
+    latest = timeline.latest
+    if cursor.position < 0 and examine(table, timeline, 0, latest, files=True).blocking:
+        did = f"the rows of version {latest}, since the feed does not reach back to version 0"
+        if not dry_run:
+            dimension = Dimension(chosen, COMMIT_VERSION, stored_as)
+            path = table.storage.path(target.table_path)
+            apply_snapshot(table.rows(latest), path, dimension, latest)
+            cursor.move(latest)
+    else:
+        batch = follow_feed(table, target, keys=chosen, stored_as=stored_as, dry_run=dry_run)
+        did = repr(batch)
+    if dry_run:
+        return report_run(table, target, f"would take {did}")
+    if read_snapshot(table.storage, target.table_path) is None:
+        return report_run(table, target, did)
+    rows = Table(table.spark, table.storage, target).rows()
+    if stored_as == 1:
+        return report_run(table, target, did, facts={"rows": rows.count()})
+    return report_run(table, target, did, **_periods(rows, chosen))
 
 
-def first_of_each(events: DataFrame, keys: Sequence[str], order: Sequence[str]) -> DataFrame:
-    """One change a key and sequence: the first in an order."""
-    ordered = Window.partitionBy(*map(quote, keys)).orderBy(SEQUENCE, *order)
-    previous = "__mirrorlake_previous"
-    known = events.withColumn(previous, F.lag(SEQUENCE).over(ordered))
-    return known.where(f"{previous} IS NULL OR {previous} <> {SEQUENCE}").drop(previous)
+def _check_target(table: Table, target: TableName, stored_as: int) -> None:
+    """Refuses to write into a table that is no dimension of this type."""
+    found = read_snapshot(table.storage, target.table_path)
+    if found is None or (START if stored_as == 2 else SEQUENCE) in found.schema:
+        return
+    what = "a dimension of the other type" if {START, SEQUENCE} & {*found.schema} else "a table"
+    raise UsageError(f"There is {what} called {target}.", hint="choose another name (into).")
 
 
-def same_key(keys: Sequence[str], left: str = "t", right: str = "s") -> str:
-    """The SQL condition that two rows have one key; NULL equals NULL."""
-    return " AND ".join(f"{left}.{quote(key)} <=> {right}.{quote(key)}" for key in keys)
-
-
-def merge_into(rows: DataFrame, path: str, on: str, clauses: str) -> None:
-    """Merges rows `s` into the table `t` at a path, in one commit."""
-    with temporary_view(rows) as view:
-        rows.sparkSession.sql(f"MERGE INTO {delta_name(path)} t USING {view} s ON {on} {clauses}")
-
-
-def insert_row(names: Sequence[str]) -> str:
-    """A merge's clause that adds a row of these columns of the source."""
-    values = ", ".join(f"s.{quote(name)}" for name in names)
-    return f"INSERT ({', '.join(map(quote, names))}) VALUES ({values})"
+def _periods(rows: DataFrame, keys: Sequence[str]) -> dict[str, Any]:
+    """What a type 2 dimension holds: figures, and the keys with most periods."""
+    columns = [F.col(quote(key)) for key in keys]
+    is_open = F.col(END).isNull()
+    by_key = rows.groupBy(*columns).agg(
+        F.count(F.lit(1)).alias(f"{START}s"),
+        F.count_if(is_open).alias(f"{END}s"),
+        F.sort_array(F.collect_list(F.struct(START, END))).alias(START),
+    )
+    (line,) = by_key.agg(
+        F.count(F.lit(1)).alias("keys"),
+        total(f"{START}s").alias("periods"),
+        total(f"{END}s").alias("keys that are there now"),
+        F.coalesce(F.max(f"{START}s"), F.lit(0)).alias("most periods of a key"),
+    ).collect()
+    most = by_key.withColumn(START, F.slice(START, 1, _MOST_PERIODS))
+    most = as_texts(most.orderBy(F.desc(f"{START}s"), *columns).limit(_MOST_KEYS))
+    periods = {
+        ", ".join(short(row[i]) for i in range(len(keys))): tuple(
+            (int(one[0]), None if one[1] is None else int(one[1])) for one in row[START]
+        )
+        for row in most.collect()
+    }
+    listed = tuple(
+        (key, len(some), ", ".join(f"{a} to {'now' if b is None else b}" for a, b in some[-6:]))
+        for key, some in periods.items()
+    )
+    details = TextTable((", ".join(keys), "periods", "versions, the last six"), listed)
+    return {"facts": line.asDict(), "details": details, "periods": periods}

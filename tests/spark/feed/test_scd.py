@@ -20,8 +20,7 @@ from helpers.feed_model import Event, type_1_model, type_2_model
 from helpers.quiet import commit_quietly
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.dimension import Dimension, feed_dimension
-from mirrorlake.feed.scd import apply_changes, apply_snapshot
+from mirrorlake.feed.scd import Dimension, apply_changes, apply_snapshot, feed_dimension
 
 VALUES = st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from(["p", "q"]))
 CHANGE = st.tuples(
@@ -187,7 +186,7 @@ def test_stopped_after_any_step_and_run_again(
     model = type_1_model if stored_as == 1 else type_2_model
     found = type_1 if stored_as == 1 else type_2
     apply_changes(as_rows(spark, events_of(texts[0])), path, dimension)
-    module = "mirrorlake.feed.scd_types"
+    module = "mirrorlake.feed.scd"
     real = getattr(importlib.import_module(module), step)
     done = []
 
