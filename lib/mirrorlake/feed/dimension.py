@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from mirrorlake.delta.commits import read_versions
+from mirrorlake.delta.commits import Timeline, read_versions
 from mirrorlake.delta.files import total
 from mirrorlake.delta.snapshot import read_snapshot
 from mirrorlake.delta.table import Table
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.changes import key_columns
+from mirrorlake.feed.changes import Span, key_columns
 from mirrorlake.feed.cursor import (
-    Batch,
     Cursor,
+    FeedBatch,
+    Figures,
     FollowReport,
-    follow_or_why_not,
-    report_run,
+    feed_off,
     target_name,
 )
 from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.report import as_texts, short
 from mirrorlake.feed.scd import (
     END,
+    OWN,
     SEQUENCE,
     START,
     Dimension,
@@ -33,13 +36,19 @@ from mirrorlake.feed.scd import (
     apply_snapshot,
     feed_dimension,
 )
-from mirrorlake.feed.schema import COMMIT_VERSION
+from mirrorlake.feed.schema import COMMIT_TIMESTAMP, COMMIT_VERSION, RESERVED
+from mirrorlake.history.diff import CHANGE_TYPE
 from mirrorlake.mirror.properties import declared_keys
 from mirrorlake.names import TableName
 from mirrorlake.results import TextTable
 from mirrorlake.spark.sql import query_errors, quote
 
+if TYPE_CHECKING:
+    from mirrorlake.show.chart import Chart
+
+_DELETED = f"{CHANGE_TYPE} = 'delete'"
 _MOST_KEYS, _MOST_PERIODS = 12, 40  # to show
+_LETTERS = 32
 
 
 def follow_feed(
@@ -49,15 +58,82 @@ def follow_feed(
     keys: Sequence[str] | None = None,
     stored_as: int = 1,
     dry_run: bool = False,
-) -> Batch:
-    """Brings a dimension up to date with a table's feed; see `Lake.update_dimension`."""
-    cursor = Cursor(source, f"dimension {into}")
-    batch = cursor.read()
+) -> FeedBatch:
+    """Bring a dimension up to date with a table's feed; see `Lake.update_dimension`."""
     dimension = feed_dimension(key_columns(source, keys), stored_as)
+    return _follow(Cursor(source, f"dimension {into}"), into, dimension, dry_run=dry_run)
+
+
+def _follow(cursor: Cursor, into: TableName, dimension: Dimension, *, dry_run: bool) -> FeedBatch:
+    """Apply what is new in the feed, and return it."""
+    batch = cursor.read()
     if not batch.is_empty and not dry_run:
-        apply_changes(batch.rows, source.storage.path(into.table_path), dimension)
+        apply_changes(_as_changes(batch.rows, dimension), _path(cursor.table, into), dimension)
         cursor.commit(batch)
     return batch
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class DimensionReport(FollowReport):
+    """What a run of a dimension did.
+
+    Attributes:
+        start: the first version that was new.
+        end: the last version that is applied now.
+        newest: the newest version of the table.
+    """
+
+    start: int
+    end: int
+    newest: int
+
+    @property
+    def periods(self) -> dict[str, tuple[tuple[int, int | None], ...]]:
+        """The periods of the keys in `details`: first version, and the one that ended it."""
+        return self.figures.periods
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the document that `--json` prints."""
+        return {
+            "table": self.table,
+            "into": self.into,
+            "start": self.start,
+            "end": self.end,
+            "did": self.did,
+            "applied": self.applied,
+            "why_not": self.why_not,
+        }
+
+    def plot(self) -> Chart:
+        """Plot the periods of a type 2 dimension: a line per key, a bar per period."""
+        from mirrorlake.show.chart import COLOURS, ROW_INCHES, count_ticks, say, start_chart
+
+        periods = self.periods
+        height = 1.3 + 1.3 * ROW_INCHES * max(4, len(periods))
+        with start_chart(f"Periods of {self.into}", height) as (chart, axes):
+            if not periods:
+                return say(chart, "there are no periods to show")
+            end = self.newest + 1
+            for place, some in enumerate(periods.values()):
+                for number, (start, stop) in enumerate(some):
+                    axes.barh(
+                        place,
+                        (end if stop is None else stop) - start,
+                        left=start,
+                        height=0.7,
+                        color=COLOURS[number % 2 * 5],
+                        edgecolor="white",
+                        hatch="" if stop is not None else "//",
+                    )
+            names = [n if len(n) <= _LETTERS else n[: _LETTERS - 1] + "…" for n in periods]
+            axes.set_yticks(range(len(periods)), names)
+            axes.set_xlim(min(some[0][0] for some in periods.values()), end)
+            axes.invert_yaxis()
+            axes.tick_params(axis="y", length=0)
+            axes.grid(visible=False, axis="y")
+            count_ticks(axes.xaxis)
+            axes.set_xlabel(f"version of {self.table}; hatched: goes on")
+        return chart
 
 
 @query_errors()
@@ -65,77 +141,160 @@ def update_dimension(
     table: Table,
     into: str = "",
     *,
-    keys: Sequence[str] = (),
-    stored_as: int = 2,
-    enable: bool = False,
+    stored_as: int = 1,
+    keys: Sequence[str] | None = None,
+    from_snapshot: bool = False,
+    sequence_by: str | None = None,
+    ignore_null_updates: bool = False,
+    apply_as_deletes: str | None = None,
+    apply_as_truncates: str | None = None,
+    columns: Sequence[str] | None = None,
+    except_columns: Sequence[str] = (),
+    track_history_columns: Sequence[str] | None = None,
+    track_history_except_columns: Sequence[str] = (),
     dry_run: bool = False,
-) -> FollowReport:
-    """Brings a dimension up to date with a table's feed; see `Lake.update_dimension`.
+) -> DimensionReport:
+    """Bring a dimension up to date with a table; see `Table.dimension`."""
+    target = target_name(table, into, "dim_{}")
+    timeline = read_versions(table.storage, table.name.table_path)
+    report = partial(DimensionReport, table=str(table.name), into=str(target))
+    report = partial(report, newest=timeline.latest, applied=not dry_run)
+    named = keys or declared_keys(table.snapshot().properties)
+    if not named:
+        why = "The table declares no keys: say which columns tell its rows apart (keys)."
+        return report(why_not=why, applied=False, start=0, end=-1)
+    is_deleted = apply_as_deletes
+    if sequence_by is None:  # the feed orders the changes and contains the deletes
+        is_deleted = f"{_DELETED} OR ({apply_as_deletes})" if apply_as_deletes else _DELETED
+    dimension = Dimension(
+        key_columns(table, list(named)),
+        sequence_by or COMMIT_VERSION,
+        stored_as,
+        ignore_null_updates=ignore_null_updates,
+        apply_as_deletes=is_deleted,
+        apply_as_truncates=apply_as_truncates,
+        columns=tuple(columns) if columns else None,
+        except_columns=(*except_columns, *RESERVED),
+        track_history_columns=tuple(track_history_columns) if track_history_columns else None,
+        track_history_except_columns=tuple(track_history_except_columns),
+    )
+    if from_snapshot:
+        _refuse_for_snapshots(
+            sequence_by=sequence_by,
+            ignore_null_updates=ignore_null_updates,
+            apply_as_deletes=apply_as_deletes,
+            apply_as_truncates=apply_as_truncates,
+        )
+    elif why := feed_off(table):
+        return report(why_not=why, applied=False, start=0, end=-1)
+    _check_target(table, target, dimension)
+    cursor = Cursor(table, f"dimension {target}")
+    if from_snapshot or (cursor.position < 0 and _begins_late(table, timeline)):
+        span = Span(cursor.position + 1, timeline.latest)
+        did = "nothing new" if span.is_empty else f"the rows of version {span.end}"
+        if not from_snapshot:
+            did += ", since the feed does not reach back to version 0"
+        if not span.is_empty and not dry_run:
+            _take_rows(table, timeline, _path(table, target), dimension, by_feed=not sequence_by)
+            cursor.move(span.end)
+    else:
+        batch = _follow(cursor, target, dimension, dry_run=dry_run)
+        span, did = batch, repr(batch)
+    if dry_run:
+        return report(did=f"would take {did}", start=span.start, end=span.end)
+    look = partial(_look, table, target, dimension)
+    return report(did=did, look=look, start=span.start, end=span.end)
 
-    Where the feed does not hold all from version 0 on, a new dimension starts with the newest
-    version's rows.
 
-    Args:
-        table: whose feed.
-        into: the dimension's name; by default the table's after `dim_`.
-        keys: the key columns; by default those that the table declares.
-        stored_as: 1 keeps the latest row of each key, 2 all of them with their periods.
-        enable: switch the table's feed on, where it is off.
-        dry_run: only say what is new.
+def _refuse_for_snapshots(**given: object) -> None:
+    """Refuse options that only changes have a use for.
 
     Raises:
-        FeedError: the feed no longer holds what follows.
-        UsageError: a key is no column, or `into` is another kind of table.
-
-    Example:
-        >>> update_dimension(lake.table("planes"), keys=["tailnum"])  # doctest: +SKIP
-        planes → dim_planes: versions 0 to 4
+        UsageError: one of them is given.
     """
-    target = target_name(table, into, "dim_{}")
-    if stored_as not in (1, 2):
-        raise UsageError(f"There is no type {stored_as}.", hint="choose 1 or 2.")
-    if not (keys or declared_keys(table.snapshot().properties)):
-        why = "The table declares no keys: say which columns tell its rows apart (keys)."
-        return report_run(table, target, why_not=why)
-    chosen = key_columns(table, list(keys) or None)
-    _check_target(table, target, stored_as)
-    if why := follow_or_why_not(table, enable=enable and not dry_run):
-        return report_run(table, target, why_not=why)
-    cursor = Cursor(table, f"dimension {target}")
-    timeline = read_versions(table.storage, table.name.table_path)
-    latest = timeline.latest
-    if cursor.position < 0 and examine(table, timeline, 0, latest, files=True).blocking:
-        did = f"the rows of version {latest}, since the feed does not reach back to version 0"
-        if not dry_run:
-            dimension = Dimension(chosen, COMMIT_VERSION, stored_as)
-            path = table.storage.path(target.table_path)
-            apply_snapshot(table.rows(latest), path, dimension, latest)
-            cursor.move(latest)
-    else:
-        batch = follow_feed(table, target, keys=chosen, stored_as=stored_as, dry_run=dry_run)
-        did = repr(batch)
-    if dry_run:
-        return report_run(table, target, f"would take {did}")
-    if read_snapshot(table.storage, target.table_path) is None:
-        return report_run(table, target, did)
-    rows = Table(table.spark, table.storage, target).rows()
-    if stored_as == 1:
-        return report_run(table, target, did, facts={"rows": rows.count()})
-    return report_run(table, target, did, **_periods(rows, chosen))
+    for name, value in given.items():
+        if value:
+            raise UsageError(
+                f"A snapshot contains rows and not changes, so {name} does not apply to it.",
+                hint=f"leave out {name}, or follow the change feed instead of snapshots.",
+            )
 
 
-def _check_target(table: Table, target: TableName, stored_as: int) -> None:
-    """Refuses to write into a table that is no dimension of this type."""
-    found = read_snapshot(table.storage, target.table_path)
-    if found is None or (START if stored_as == 2 else SEQUENCE) in found.schema:
+def _path(table: Table, target: TableName) -> str:
+    return table.storage.path(target.table_path)
+
+
+def _begins_late(table: Table, timeline: Timeline) -> bool:
+    """Return whether the feed does not contain all changes since version 0."""
+    return bool(examine(table, timeline, 0, timeline.latest, files=True).blocking)
+
+
+def _as_changes(feed: DataFrame, dimension: Dimension) -> DataFrame:
+    """Return the rows of a feed that are changes of the dimension.
+
+    A row that was deleted from the table is one only if the dimension's condition includes it.
+    A table of events, for example, loses old events, which must not be applied again.
+    """
+    is_delete = dimension.apply_as_deletes or "false"
+    return feed.where(f"NOT {_DELETED} OR coalesce({is_delete}, false)")
+
+
+def _take_rows(
+    table: Table, timeline: Timeline, path: str, dimension: Dimension, *, by_feed: bool
+) -> None:
+    """Apply the newest version's rows as a snapshot, or as changes with their own sequence."""
+    marks = {
+        CHANGE_TYPE: F.lit("insert"),
+        COMMIT_VERSION: F.lit(timeline.latest).cast("bigint"),
+        COMMIT_TIMESTAMP: F.timestamp_millis(F.lit(timeline.time(timeline.latest))),
+    }
+    rows = table.rows(timeline.latest).withColumns(marks)
+    if not by_feed:
+        apply_changes(rows, path, dimension)
         return
-    what = "a dimension of the other type" if {START, SEQUENCE} & {*found.schema} else "a table"
+    for condition in (dimension.apply_as_deletes, dimension.apply_as_truncates):
+        rows = rows.where(f"NOT coalesce({condition or 'false'}, false)")
+    left_out = tuple(name for name in dimension.except_columns if name not in RESERVED)
+    how = replace(dimension, except_columns=left_out)
+    apply_snapshot(rows.drop(*RESERVED), path, how, timeline.latest)
+
+
+def _check_target(table: Table, target: TableName, dimension: Dimension) -> None:
+    """Refuse to write into a table that is no dimension of this kind.
+
+    Raises:
+        UsageError: the table exists, and its own columns are not those of the dimension.
+    """
+    found = read_snapshot(table.storage, target.table_path)
+    if found is None:
+        return
+    own = {*found.schema} & {*OWN}
+    if own == dimension.own_columns:
+        return
+    if (START if dimension.stored_as == 2 else SEQUENCE) in own:
+        raise UsageError(
+            f"The dimension {target} was created with other options.",
+            hint="give the options of its first run, or choose another name (into).",
+        )
+    what = "a dimension of the other type" if {START, SEQUENCE} & own else "a table"
     raise UsageError(f"There is {what} called {target}.", hint="choose another name (into).")
 
 
-def _periods(rows: DataFrame, keys: Sequence[str]) -> dict[str, Any]:
-    """What a type 2 dimension holds: figures, and the keys with most periods."""
-    columns = [F.col(quote(key)) for key in keys]
+@query_errors()
+def _look(table: Table, target: TableName, dimension: Dimension) -> Figures:
+    """Return what the dimension contains."""
+    if read_snapshot(table.storage, target.table_path) is None:
+        return Figures()
+    rows = Table(table.spark, table.storage, target).rows()
+    if dimension.stored_as == 1:
+        return Figures({"rows": rows.count()})
+    return _periods(rows, dimension)
+
+
+def _periods(rows: DataFrame, dimension: Dimension) -> Figures:
+    """Return the figures of a type 2 dimension, and the keys with most periods."""
+    columns = [F.col(quote(key)) for key in dimension.keys]
+    by_feed = dimension.sequence_by == COMMIT_VERSION
     is_open = F.col(END).isNull()
     by_key = rows.groupBy(*columns).agg(
         F.count(F.lit(1)).alias(f"{START}s"),
@@ -148,17 +307,26 @@ def _periods(rows: DataFrame, keys: Sequence[str]) -> dict[str, Any]:
         total(f"{END}s").alias("keys that are there now"),
         F.coalesce(F.max(f"{START}s"), F.lit(0)).alias("most periods of a key"),
     ).collect()
-    most = by_key.withColumn(START, F.slice(START, 1, _MOST_PERIODS))
-    most = as_texts(most.orderBy(F.desc(f"{START}s"), *columns).limit(_MOST_KEYS))
-    periods = {
-        ", ".join(short(row[i]) for i in range(len(keys))): tuple(
-            (int(one[0]), None if one[1] is None else int(one[1])) for one in row[START]
-        )
+    some = F.transform(
+        F.slice(START, 1, _MOST_PERIODS),
+        lambda one: F.struct(one[START].cast("string"), one[END].cast("string")),
+    )
+    most = as_texts(
+        by_key.withColumn(START, some).orderBy(F.desc(f"{START}s"), *columns).limit(_MOST_KEYS)
+    )
+    found = {
+        ", ".join(short(row[i]) for i in range(len(columns))): [tuple(one) for one in row[START]]
         for row in most.collect()
     }
     listed = tuple(
-        (key, len(some), ", ".join(f"{a} to {'now' if b is None else b}" for a, b in some[-6:]))
-        for key, some in periods.items()
+        (key, len(some), ", ".join(f"{a} to {b or 'now'}" for a, b in some[-6:]))
+        for key, some in found.items()
     )
-    details = TextTable((", ".join(keys), "periods", "versions, the last six"), listed)
-    return {"facts": line.asDict(), "details": details, "periods": periods}
+    what = "versions" if by_feed else "sequence"
+    details = TextTable((", ".join(dimension.keys), "periods", f"{what}, the last six"), listed)
+    periods = {
+        key: tuple((int(a), None if b is None else int(b)) for a, b in some)
+        for key, some in found.items()
+        if by_feed  # a picture's axis is the table's versions
+    }
+    return Figures(line.asDict(), details, periods)

@@ -61,17 +61,18 @@ class Dimension:
     """How changes become a table.
 
     Attributes:
-        keys: the columns that tell rows apart.
+        keys: the columns that identify a row.
         sequence_by: a column or SQL expression that orders the changes of a key; never NULL.
-        stored_as: 1 keeps a row a key, 2 a row a key and period, from `__START_AT` up to, and
-            without, `__END_AT`.
+        stored_as: 1 keeps one row per key, 2 one row per key and period, from `__START_AT` up to,
+            and without, `__END_AT`.
         ignore_null_updates: a NULL in a change leaves the column as it is.
         apply_as_deletes: an SQL condition for changes that delete their key.
-        apply_as_truncates: an SQL condition for changes that empty the table; type 1 only.
+        apply_as_truncates: an SQL condition for changes that truncate the table; type 1 only.
         columns: the columns to keep, keys included; by default all.
         except_columns: columns to leave out.
-        track_history: type 2 only: a new period starts only where one of these columns changes,
-            other columns show the period's last value; by default all columns.
+        track_history_columns: type 2 only: a new period starts only where one of these columns
+            changes, other columns show the period's last value; by default all columns.
+        track_history_except_columns: the columns that start no new period, instead.
     """
 
     keys: tuple[str, ...]
@@ -82,27 +83,49 @@ class Dimension:
     apply_as_truncates: str | None = None
     columns: tuple[str, ...] | None = None
     except_columns: tuple[str, ...] = ()
-    track_history: tuple[str, ...] | None = None
+    track_history_columns: tuple[str, ...] | None = None
+    track_history_except_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.keys:
             raise UsageError("A dimension needs keys.", hint="say which columns tell rows apart.")
         if self.stored_as not in (1, 2):
             raise UsageError(f"There is no type {self.stored_as}.", hint="choose 1 or 2.")
-        if self.stored_as == 1 and self.track_history is not None:
+        if self.stored_as == 1 and self.is_tracked:
             raise UsageError("Type 1 has no history to track.", hint="choose type 2.")
         if self.stored_as == 2 and self.apply_as_truncates:
             raise UsageError("Type 2 keeps its history: it can't be emptied.", hint="use type 1.")
+        if self.track_history_columns is not None and self.track_history_except_columns:
+            raise UsageError(
+                "Columns to track and columns not to track are both given.",
+                hint="give track_history_columns or track_history_except_columns.",
+            )
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether only some columns start a new period."""
+        return self.track_history_columns is not None or bool(self.track_history_except_columns)
+
+    @property
+    def own_columns(self) -> set[str]:
+        """The columns that the dimension's table has besides the data."""
+        if self.stored_as == 1:
+            return {SEQUENCE, SEQUENCES} if self.ignore_null_updates else {SEQUENCE}
+        if self.is_tracked:
+            return {START, END, CHANGES}
+        return {START, END, INHERITED} if self.ignore_null_updates else {START, END}
 
     def data_columns(self, changes: DataFrame) -> list[str]:
-        """The columns of a change that the table keeps.
+        """Return the columns of a change that the table keeps.
 
         Raises:
-            UsageError: a named column isn't there, or one is named like the table's own.
+            UsageError: a named column does not exist, a key or a tracked column is left out, or a
+                column is named like one of the table's own.
         """
         known = {name.lower(): name for name in changes.columns}
         wanted = list(self.columns or changes.columns)
-        named = [*self.keys, *wanted, *self.except_columns, *(self.track_history or ())]
+        tracked = [*(self.track_history_columns or ()), *self.track_history_except_columns]
+        named = [*self.keys, *wanted, *self.except_columns, *tracked]
         for name in named:
             if name.lower() not in known:
                 raise UsageError(f"The changes have no column {name}.", column=name)
@@ -110,6 +133,8 @@ class Dimension:
         kept = [known[n.lower()] for n in wanted if n.lower() not in left_out]
         if missing := [k for k in self.keys if known[k.lower()] not in kept]:
             raise UsageError(f"The key {missing[0]} is left out.", column=missing[0])
+        if missing := [name for name in tracked if known[name.lower()] not in kept]:
+            raise UsageError(f"The tracked column {missing[0]} is left out.", column=missing[0])
         if clash := [name for name in kept if name in OWN]:
             raise UsageError(f"The column {clash[0]} is the table's own.", column=clash[0])
         return kept
@@ -142,6 +167,14 @@ def apply_changes(changes: DataFrame, path: str, dimension: Dimension) -> None:
     columns = dimension.data_columns(changes)
     spelled = {name.lower(): name for name in columns}
     dimension = replace(dimension, keys=tuple(spelled[key.lower()] for key in dimension.keys))
+    if dimension.track_history_except_columns:
+        untracked = {name.lower() for name in dimension.track_history_except_columns}
+        tracked = [n for n in columns if n.lower() not in untracked and n not in dimension.keys]
+        dimension = replace(
+            dimension,
+            track_history_columns=tuple(tracked),
+            track_history_except_columns=(),
+        )
     events = _events(changes, columns, dimension)
     apply = apply_type_1 if dimension.stored_as == 1 else apply_type_2
     apply(events, path, columns, dimension)
@@ -178,7 +211,12 @@ def apply_snapshot(snapshot: DataFrame, path: str, dimension: Dimension, sequenc
         rows.withColumns(marks), dimension.keys, unique=range(sequence, sequence + 1)
     )
     how = feed_dimension(dimension.keys, dimension.stored_as)
-    apply_changes(changes, path, replace(how, track_history=dimension.track_history))
+    how = replace(
+        how,
+        track_history_columns=dimension.track_history_columns,
+        track_history_except_columns=dimension.track_history_except_columns,
+    )
+    apply_changes(changes, path, how)
 
 
 def _events(changes: DataFrame, columns: list[str], dimension: Dimension) -> DataFrame:
@@ -363,7 +401,7 @@ def periods(events: DataFrame, columns: list[str], dimension: Dimension) -> Data
     values = [name for name in columns if name not in dimension.keys]
     found = events.withColumns({name: F.when(~gone, F.col(quote(name))) for name in values})
     extra: list[Column] = []
-    if dimension.track_history is not None:
+    if dimension.track_history_columns is not None:
         change = F.struct(SEQUENCE, *[F.col(quote(name)) for name in values])
         found = found.withColumn(CHANGES, F.when(~gone, change))
         extra.append(F.col(CHANGES))
@@ -379,7 +417,7 @@ def periods(events: DataFrame, columns: list[str], dimension: Dimension) -> Data
             {name: F.last(quote(name), ignorenulls=True).over(alive) for name in values}
         )
         found = found.withColumn(INHERITED, F.array_except(INHERITED, are_null))
-        if dimension.track_history is None:
+        if dimension.track_history_columns is None:
             extra.append(F.col(INHERITED))
     after_delete = "__mirrorlake_after_delete"
     found = found.withColumns(
@@ -390,7 +428,7 @@ def periods(events: DataFrame, columns: list[str], dimension: Dimension) -> Data
         }
     )
     lone = F.col(after_delete)
-    if dimension.track_history is not None:
+    if dimension.track_history_columns is not None:
         found = _tracked(found, dimension, lone)
     kept = found.where(~gone | lone)
     end = F.when(gone, F.col(START)).otherwise(F.col(END)).alias(END)
@@ -401,7 +439,7 @@ def _tracked(found: DataFrame, dimension: Dimension, lone: Column) -> DataFrame:
     """Changes of nothing but untracked columns become part of the period before them."""
     keys = [F.col(quote(key)) for key in dimension.keys]
     ordered = Window.partitionBy(*keys).orderBy(SEQUENCE)
-    tracked = [F.col(quote(name)) for name in dimension.track_history or ()]
+    tracked = [F.col(quote(name)) for name in dimension.track_history_columns or ()]
     differs = F.lit(False)
     for value in tracked:
         differs = differs | ~value.eqNullSafe(F.lag(value).over(ordered))
@@ -441,7 +479,7 @@ def _as_events(old: DataFrame, columns: list[str], dimension: Dimension) -> Data
             return value
         return F.when(~F.array_contains(INHERITED, name), value)
 
-    if dimension.track_history is None:
+    if dimension.track_history_columns is None:
         upserts = F.array(F.when(end.isNull() | (start != end), event(start, False, said)))
     else:
         upserts = F.transform(CHANGES, lambda c: event(c[SEQUENCE], False, lambda name: c[name]))

@@ -77,7 +77,7 @@ def test_any_batches_end_as_the_model_does(
 ) -> None:
     path = str(tmp_path_factory.mktemp("scd") / "a `table`")
     columns = ("v", "w.x")[:tracked] if tracked else None
-    dimension = how(stored_as, ignore_null_updates=ignore_nulls, track_history=columns)
+    dimension = how(stored_as, ignore_null_updates=ignore_nulls, track_history_columns=columns)
     batches = to_batches(examples)
     seen: list[Event] = []
     for batch in [*batches, [], batches[1]]:  # versions without changes, and one of them again
@@ -105,7 +105,7 @@ def test_truncates(spark: SparkSession, lake: Lake, pytestconfig: pytest.Config)
 @pytest.mark.long
 def test_tracked_columns(spark: SparkSession, lake: Lake) -> None:
     path = lake.storage.path("Tables/tracked")
-    tracked = how(2, track_history=("v",))
+    tracked = how(2, track_history_columns=("v",))
     seen: list[Event] = []
     for text in ("a1=1p a2=1q b1=1p", "a4=1p b2=2p a5=2p", "b5- a6=2q b7=2p b8=2q", "a3=3q"):
         seen += events_of(text)
@@ -142,7 +142,7 @@ def test_snapshots(spark: SparkSession, lake: Lake) -> None:
 def test_snapshots_and_tracked_columns(spark: SparkSession, lake: Lake) -> None:
     """Only a tracked column begins a new period; the others show the period's last value."""
     path = lake.storage.path("Tables/tracked")
-    tracked = Dimension(("ID",), "1", 2, track_history=("V",))
+    tracked = Dimension(("ID",), "1", 2, track_history_columns=("V",))
     for at, row in ((1, (1, "a", 10)), (2, (1, "a", 20)), (3, (1, "b", 20)), (4, (1, "b", 30))):
         frame = spark.createDataFrame([row], "id INT, v STRING, n INT")
         apply_snapshot(frame, path, tracked, at)
@@ -254,7 +254,7 @@ def test_a_mirrored_tables_dimensions(lake: Lake, pytestconfig: pytest.Config) -
     [
         ({"keys": ()}, "needs keys"),
         ({"stored_as": 3}, "no type 3"),
-        ({"track_history": ("v",)}, "no history"),
+        ({"track_history_columns": ("v",)}, "no history"),
         ({"stored_as": 2, "apply_as_truncates": "true"}, "can't be emptied"),
         ({"keys": ("nope",)}, "no column nope"),
         ({"columns": ("v",)}, "key id is left out"),
