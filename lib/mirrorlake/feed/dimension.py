@@ -28,6 +28,7 @@ from mirrorlake.feed.doctor import examine
 from mirrorlake.feed.report import as_texts, short
 from mirrorlake.feed.scd import (
     END,
+    FEED_DELETE,
     OWN,
     SEQUENCE,
     START,
@@ -46,7 +47,6 @@ from mirrorlake.spark.sql import query_errors, quote
 if TYPE_CHECKING:
     from mirrorlake.show.chart import Chart
 
-_DELETED = f"{CHANGE_TYPE} = 'delete'"
 _MOST_KEYS, _MOST_PERIODS = 12, 40  # to show
 _LETTERS = 32
 
@@ -157,15 +157,20 @@ def update_dimension(
     """Bring a dimension up to date with a table; see `Table.dimension`."""
     target = target_name(table, into, "dim_{}")
     timeline = read_versions(table.storage, table.name.table_path)
-    report = partial(DimensionReport, table=str(table.name), into=str(target))
-    report = partial(report, newest=timeline.latest, applied=not dry_run)
+    report = partial(
+        DimensionReport,
+        table=str(table.name),
+        into=str(target),
+        newest=timeline.latest,
+        applied=not dry_run,
+    )
     named = keys or declared_keys(table.snapshot().properties)
     if not named:
         why = "The table declares no keys: say which columns tell its rows apart (keys)."
         return report(why_not=why, applied=False, start=0, end=-1)
     is_deleted = apply_as_deletes
     if sequence_by is None:  # the feed orders the changes and contains the deletes
-        is_deleted = f"{_DELETED} OR ({apply_as_deletes})" if apply_as_deletes else _DELETED
+        is_deleted = f"{FEED_DELETE} OR ({apply_as_deletes})" if apply_as_deletes else FEED_DELETE
     dimension = Dimension(
         key_columns(table, list(named)),
         sequence_by or COMMIT_VERSION,
@@ -236,7 +241,7 @@ def _as_changes(feed: DataFrame, dimension: Dimension) -> DataFrame:
     A table of events, for example, loses old events, which must not be applied again.
     """
     is_delete = dimension.apply_as_deletes or "false"
-    return feed.where(f"NOT {_DELETED} OR coalesce({is_delete}, false)")
+    return feed.where(f"NOT {FEED_DELETE} OR coalesce({is_delete}, false)")
 
 
 def _take_rows(

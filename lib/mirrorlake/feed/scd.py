@@ -37,6 +37,7 @@ from mirrorlake.history.diff import CHANGE_TYPE
 from mirrorlake.spark.older import to_arrow
 from mirrorlake.spark.sql import delta_name, literal, quote, temporary_view
 
+FEED_DELETE = f"{CHANGE_TYPE} = 'delete'"  # a feed's own condition for deletes
 START, END = "__START_AT", "__END_AT"  # type 2: a row's period
 SEQUENCE = "__SEQUENCE"  # type 1: of the row's last change
 SEQUENCES = "__SEQUENCES"  # type 1, NULLs ignored: of each column's last value
@@ -146,7 +147,7 @@ def feed_dimension(keys: Sequence[str], stored_as: int = 1) -> Dimension:
         tuple(keys),
         COMMIT_VERSION,
         stored_as,
-        apply_as_deletes=f"{CHANGE_TYPE} = 'delete'",
+        apply_as_deletes=FEED_DELETE,
         except_columns=RESERVED,
     )
 
