@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from helpers.feed_model import RESERVED
 from mirrorlake import Lake
-from mirrorlake.feed.schema import RESERVED
 
 
 def test_changes_and_doctor(lake: Lake, run: Any) -> None:

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from helpers.dimensions import HOW, as_rows, events_of, type_1, type_2
-from helpers.feed_model import Event, type_1_model, type_2_model
+from helpers.feed_model import RESERVED, Event, type_1_model, type_2_model
 from helpers.quiet import commit_quietly
 from mirrorlake import Lake
 from mirrorlake.errors import UsageError
-from mirrorlake.feed.scd import Dimension, apply_changes, apply_snapshot, feed_dimension
+from mirrorlake.feed.scd import Dimension, apply_changes
 from mirrorlake.table import LakeTable
 
 VALUES = st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from(["p", "q"]))
@@ -202,16 +202,16 @@ def test_a_dimension_keeps_the_options_of_its_first_run(lake: Lake) -> None:
         table.dimension()
 
 
-def test_snapshots(spark: SparkSession, lake: Lake) -> None:
-    path = lake.storage.path("Tables/dim")
-    schema = "id INT, v STRING"
-    dimension = Dimension(("id",), "1", 2)
-    for at, rows in (
-        (1, [(1, "a"), (2, "b"), (None, "n")]),
-        (2, [(1, "a"), (2, "c"), (3, "d")]),
-        (2, [(1, "a"), (2, "c"), (3, "d")]),
+def test_snapshots(lake: Lake) -> None:
+    """Keys are matched as values, NULL included; a snapshot that changes nothing adds no period."""
+    table = lake.create_table("stock", {"id": "int", "v": "string"})
+    for rows in (
+        "(1, 'a'), (2, 'b'), (NULL, 'n')",
+        "(1, 'a'), (2, 'c'), (3, 'd')",
+        "(1, 'a'), (2, 'c'), (3, 'd')",
     ):
-        apply_snapshot(spark.createDataFrame(rows, schema), path, dimension, at)
+        lake.spark.sql(f"INSERT OVERWRITE {table.sql_name} VALUES {rows}")
+        table.dimension("dim", stored_as=2, keys=["ID"], from_snapshot=True)
     found = {tuple(row) for row in lake.table("dim").read().collect()}
     assert found == {
         (1, "a", 1, None),
@@ -220,20 +220,24 @@ def test_snapshots(spark: SparkSession, lake: Lake) -> None:
         (3, "d", 2, None),
         (None, "n", 1, 2),
     }
-    nulls = Dimension(("ID",), "1", 2, ignore_null_updates=True)
-    whole = spark.createDataFrame([(1, "a")], schema)
+
+
+def test_ignored_nulls_need_the_whole_feed(lake: Lake) -> None:
+    table = lake.create_table("late", {"id": "int", "v": "string"}, keys=["id"], feed=False)
+    table.changes.enable()
     with pytest.raises(UsageError, match=r"NULL in it is the value.*ignore_null_updates"):
-        apply_snapshot(whole, path, nulls, 3)
+        table.dimension(ignore_null_updates=True)
 
 
 @pytest.mark.long
-def test_snapshots_and_tracked_columns(spark: SparkSession, lake: Lake) -> None:
+def test_snapshots_and_tracked_columns(lake: Lake) -> None:
     """Only a tracked column begins a new period; the others show the period's last value."""
-    path = lake.storage.path("Tables/tracked")
-    tracked = Dimension(("ID",), "1", 2, track_history_columns=("V",))
-    for at, row in ((1, (1, "a", 10)), (2, (1, "a", 20)), (3, (1, "b", 20)), (4, (1, "b", 30))):
-        frame = spark.createDataFrame([row], "id INT, v STRING, n INT")
-        apply_snapshot(frame, path, tracked, at)
+    table = lake.create_table("stock", {"id": "int", "v": "string", "n": "int"})
+    for row in ("(1, 'a', 10)", "(1, 'a', 20)", "(1, 'b', 20)", "(1, 'b', 30)"):
+        lake.spark.sql(f"INSERT OVERWRITE {table.sql_name} VALUES {row}")
+        table.dimension(
+            "tracked", stored_as=2, keys=["ID"], from_snapshot=True, track_history_columns=["V"]
+        )
     periods = lake.table("tracked").read().select("id", "v", "n", "__START_AT", "__END_AT")
     assert {tuple(row) for row in periods.collect()} == {(1, "a", 20, 1, 3), (1, "b", 30, 3, None)}
 
@@ -325,7 +329,13 @@ def test_a_mirrored_tables_dimensions(lake: Lake, pytestconfig: pytest.Config) -
     assert len(periods) == 5
     # A stream applies the same changes by foreachBatch, killed and run again included.
     path = lake.storage.path("Tables/streamed")
-    dimension = feed_dimension(["id"], 2)
+    dimension = Dimension(
+        ("id",),
+        "_commit_version",
+        stored_as=2,
+        apply_as_deletes="_change_type = 'delete'",
+        except_columns=RESERVED,
+    )
     # The second checkpoint knows nothing of the first: all of it again.
     for checkpoint in ("one", "two") if pytestconfig.getoption("--long") else ("one",):
         stream = lake.table("stock").changes.stream(0, max_files=1).writeStream
